@@ -1,0 +1,7 @@
+//! Traces: what a program executed and accessed, in flatwalk's own format and in those of others.
+
+pub mod error;
+pub mod model;
+
+pub use error::TraceError;
+pub use model::*;

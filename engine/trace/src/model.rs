@@ -1,0 +1,199 @@
+//! What a trace says: blocks of code, defined once; slices of execution that name blocks and give
+//! the addresses their accesses used; and events that change the address space.
+//!
+//! Every producer (the recorder, an importer, a built-in workload) yields the same [`Item`]s through
+//! [`Source`], so a consumer neither knows nor cares where they come from.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TraceError;
+
+/// Names a [`Block`] within one trace: dense, from 0, in order of definition.
+pub type BlockId = u32;
+/// Names a thread of the traced process: dense, from 0 (the first thread seen).
+pub type ThreadId = u32;
+
+/// A straight run of instructions together with the exact accesses that it makes.
+///
+/// The number, order, size and kind of the accesses belong to the block; only the addresses vary
+/// between executions. Where the same code accesses memory differently (a string instruction with
+/// another count, a block left early by a signal), that is another block. So a stream of block
+/// identifiers and addresses is complete and has no special cases.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// At least one instruction, in program order. Only the last may be a branch.
+    pub instructions: Box<[Instruction]>,
+    /// In program order: `instruction` never decreases.
+    pub accesses: Box<[Access]>,
+}
+
+/// One instruction of a [`Block`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    /// Virtual address of its first byte.
+    pub pc: u64,
+    /// Length in bytes, 1 to 15 (0 where the trace's origin does not tell).
+    pub length: u8,
+    /// What is known of its operands.
+    pub operands: Operands,
+}
+
+/// What is known of an instruction's operands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operands {
+    /// The machine code itself: the first `length` bytes are x86-64 code, the rest are zero.
+    X86([u8; 15]),
+    /// Registers by number (1–254, in the numbering of the trace's origin; 0 = empty slot).
+    Registers {
+        /// Registers read.
+        reads: [u8; 4],
+        /// Registers written.
+        writes: [u8; 4],
+        /// Whether and how it transfers control.
+        branch: Branch,
+    },
+    /// The origin tells nothing: the timing model assumes no register dependences.
+    Unknown,
+}
+
+/// How an instruction transfers control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Branch {
+    /// It does not.
+    None,
+    /// Taken or not.
+    Conditional,
+    /// A direct jump or call.
+    Direct,
+    /// A jump or call through a register or memory.
+    Indirect,
+    /// A return.
+    Return,
+}
+
+/// One data access that an instruction of a block makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Index into [`Block::instructions`].
+    pub instruction: u16,
+    /// Size in bytes, at least 1.
+    pub size: u16,
+    /// True for a store. A read-modify-write instruction makes two accesses.
+    pub store: bool,
+}
+
+/// A run of one thread: blocks executed one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Whose run.
+    pub thread: ThreadId,
+    /// Blocks in order of execution; each was defined by an earlier [`Item::Define`].
+    pub blocks: Vec<BlockId>,
+    /// One virtual address for each access of each block, in order.
+    pub addresses: Vec<u64>,
+}
+
+/// What a mapping is backed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// Private or shared anonymous memory.
+    Anonymous,
+    /// A file.
+    File,
+    /// A thread's or the main stack.
+    Stack,
+    /// The program-break heap.
+    Heap,
+}
+
+/// Memory protection: a mapping's rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Protection {
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub execute: bool,
+}
+
+/// Advice that changes how memory is mapped (`madvise`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Advice {
+    /// `MADV_HUGEPAGE`.
+    HugePage,
+    /// `MADV_NOHUGEPAGE`.
+    NoHugePage,
+    /// `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`: the pages are given back.
+    DontNeed,
+    /// `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`, `MADV_WILLNEED`: fault in now.
+    Populate,
+}
+
+/// What happens beside loads and stores. All addresses and lengths are in bytes; successful calls
+/// only, as the kernel carried them out (results, not requests).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// Memory appears (`mmap`, `shmat`, a segment of the program at its start). Replaces what was there.
+    Map { address: u64, length: u64, protection: Protection, backing: Backing, shared: bool },
+    /// Memory goes (`munmap`, `shmdt`).
+    Unmap { address: u64, length: u64 },
+    /// A mapping moves or changes size (`mremap`).
+    Remap { from: u64, from_length: u64, to: u64, to_length: u64 },
+    /// Rights change (`mprotect`).
+    Protect { address: u64, length: u64, protection: Protection },
+    /// `madvise`.
+    Advise { address: u64, length: u64, advice: Advice },
+    /// The program break moves from `from` to `to`.
+    Break { from: u64, to: u64 },
+    /// The program touched each page of the range once, in ascending order, in a part that is not
+    /// in the trace (a workload's initialisation, a skipped prefix).
+    Populate { address: u64, length: u64, store: bool },
+    /// A thread starts.
+    ThreadStart { thread: ThreadId },
+    /// A thread ends.
+    ThreadExit { thread: ThreadId },
+    /// The program marked a place (region-of-interest start/stop, a name).
+    Marker { name: String },
+}
+
+/// One piece of a trace, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// Block number `id` is this; `id`s come in ascending order without gaps.
+    Define { id: BlockId, block: Arc<Block> },
+    /// A thread ran.
+    Slice(Slice),
+    /// The address space changed.
+    Event(Event),
+}
+
+/// What can be known of a source before reading it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceInfo {
+    /// What a person calls it: a program's command line or a workload's `name:size`.
+    pub name: String,
+    /// Content hash (hex), which enters every result. Workloads: of their parameters.
+    pub hash: String,
+    /// Instructions in all, where known.
+    pub instructions: Option<u64>,
+    /// Ranges `[start, end)` of virtual addresses that the trace touches, ascending, 2 MiB
+    /// granularity. The "lower half of the used address space" scenarios need it beforehand.
+    pub touched: Vec<(u64, u64)>,
+}
+
+/// Anything that yields a trace.
+pub trait Source: Send {
+    /// What can be known beforehand.
+    fn info(&self) -> &SourceInfo;
+    /// The next piece, `None` at the end.
+    ///
+    /// # Errors
+    /// When the underlying file is damaged or cannot be read.
+    fn next_item(&mut self) -> Result<Option<Item>, TraceError>;
+}
