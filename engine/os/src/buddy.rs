@@ -1,0 +1,378 @@
+//! The buddy allocator of physical frames (Knuth, TAOCP 1, 2.5; Linux `mm/page_alloc.c`).
+//!
+//! Free blocks of 2^order frames, naturally aligned, orders 0 to 18 (4 KiB to 1 GiB). As in Linux, an
+//! allocation takes the smallest free block that suffices, splits it keeping the lower half, and a
+//! freed block merges with its buddy as far as possible. Where Linux takes a list's most recently
+//! freed block, this takes the one with the **lowest address**: what an allocation returns depends
+//! only on the set of free blocks, never on the order in which they were freed, so that two runs that
+//! free the same memory in another order still lay out the rest alike.
+//!
+//! Each order is a bit set under a 64-ary tree of summaries, so every operation takes a few words
+//! per order. The bits come zeroed from the system and cost nothing until used: at most 4 MiB for
+//! 64 GiB of memory.
+
+use crate::random::Random;
+
+/// The largest order: blocks of 2^18 frames, 1 GiB.
+pub const MAX_ORDER: u32 = 18;
+/// Bytes in a frame, the smallest block.
+pub const FRAME_BYTES: u64 = 4096;
+/// The order of a 2 MiB block: a large page, or a page-table node of two flattened levels.
+pub const LARGE_ORDER: u32 = 9;
+
+/// A set of block numbers with a fast minimum: level 0 has one bit per block, each level above one
+/// bit per non-zero word of the level below.
+struct BlockSet {
+    levels: Vec<Vec<u64>>,
+    count: u64,
+}
+
+impl BlockSet {
+    fn new(blocks: u64) -> Self {
+        let mut levels = Vec::new();
+        let mut words = blocks.div_ceil(64).max(1) as usize;
+        loop {
+            levels.push(vec![0; words]);
+            if words == 1 {
+                return Self { levels, count: 0 };
+            }
+            words = words.div_ceil(64);
+        }
+    }
+
+    fn contains(&self, block: u64) -> bool {
+        self.levels[0].get((block >> 6) as usize).is_some_and(|word| word >> (block & 63) & 1 == 1)
+    }
+
+    fn insert(&mut self, mut block: u64) {
+        self.count += 1;
+        for level in &mut self.levels {
+            let word = &mut level[(block >> 6) as usize];
+            let summarised = *word != 0;
+            *word |= 1 << (block & 63);
+            if summarised {
+                return;
+            }
+            block >>= 6;
+        }
+    }
+
+    fn remove(&mut self, mut block: u64) {
+        self.count -= 1;
+        for level in &mut self.levels {
+            let word = &mut level[(block >> 6) as usize];
+            *word &= !(1 << (block & 63));
+            if *word != 0 {
+                return;
+            }
+            block >>= 6;
+        }
+    }
+
+    /// The lowest member. The set must not be empty.
+    fn first(&self) -> u64 {
+        self.levels.iter().rev().fold(0, |word, level| word << 6 | u64::from(level[word as usize].trailing_zeros()))
+    }
+}
+
+/// Makes large allocations fail at random, reproducibly.
+struct Failure {
+    probability: f64,
+    random: Random,
+}
+
+/// The allocator. Blocks are named by the number of their first frame.
+pub struct Buddy {
+    /// Free blocks by order.
+    free: Vec<BlockSet>,
+    /// One bit per order that has a free block.
+    available: u32,
+    frames: u64,
+    free_frames: u64,
+    failure: Option<Failure>,
+}
+
+impl Buddy {
+    /// All of `memory_bytes` (rounded down to whole frames) free.
+    pub fn new(memory_bytes: u64) -> Self {
+        let frames = memory_bytes / FRAME_BYTES;
+        let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
+        let mut buddy = Self { free, available: 0, frames, free_frames: frames, failure: None };
+        let mut frame = 0;
+        while frame < frames {
+            // The largest block that is aligned here and still fits.
+            let order = frame.trailing_zeros().min((frames - frame).ilog2()).min(MAX_ORDER);
+            buddy.insert(frame, order);
+            frame += 1 << order;
+        }
+        buddy
+    }
+
+    /// Frames in all.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Frames that are free.
+    pub fn free_frames(&self) -> u64 {
+        self.free_frames
+    }
+
+    /// Free blocks of exactly `order` (a larger free block counts at its own order only).
+    pub fn free_blocks(&self, order: u32) -> u64 {
+        self.free.get(order as usize).map_or(0, |set| set.count)
+    }
+
+    /// Blocks of `order` that could be allocated one after another now, injected failures aside.
+    pub fn allocatable_blocks(&self, order: u32) -> u64 {
+        (order..=MAX_ORDER).map(|larger| self.free_blocks(larger) << (larger - order)).sum()
+    }
+
+    /// A free block of 2^`order` frames, now taken: its first frame. `None` where there is none, or
+    /// where [`Buddy::fail_large_allocations`] has it fail.
+    pub fn allocate(&mut self, order: u32) -> Option<u64> {
+        if order >= LARGE_ORDER
+            && let Some(failure) = &mut self.failure
+            && failure.random.unit() < failure.probability
+        {
+            return None;
+        }
+        let sufficient = self.available.checked_shr(order)?;
+        if sufficient == 0 {
+            return None;
+        }
+        let mut from = order + sufficient.trailing_zeros();
+        let frame = self.free[from as usize].first() << from;
+        self.take(frame, from);
+        while from > order {
+            from -= 1;
+            self.insert(frame + (1 << from), from);
+        }
+        self.free_frames -= 1 << order;
+        Some(frame)
+    }
+
+    /// Gives back a block that [`Buddy::allocate`] or [`Buddy::allocate_at`] gave, or an aligned part
+    /// of one.
+    pub fn free(&mut self, mut frame: u64, mut order: u32) {
+        debug_assert!(frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames, "no such block");
+        debug_assert!(
+            (0..=order).all(|o| !self.free[o as usize].contains(frame >> o)) && self.containing(frame).is_none(),
+            "frame {frame:#x} is free already"
+        );
+        self.free_frames += 1 << order;
+        while order < MAX_ORDER && self.free[order as usize].contains(frame >> order ^ 1) {
+            self.take(frame ^ 1 << order, order);
+            frame &= !(1 << order);
+            order += 1;
+        }
+        self.insert(frame, order);
+    }
+
+    /// Takes the one frame `frame`, if it is free; says whether it was.
+    pub fn allocate_at(&mut self, frame: u64) -> bool {
+        let Some(mut order) = self.containing(frame) else { return false };
+        self.take(frame >> order << order, order);
+        while order > 0 {
+            order -= 1;
+            self.insert((frame >> order ^ 1) << order, order);
+        }
+        self.free_frames -= 1;
+        true
+    }
+
+    /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer be
+    /// had whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
+    /// a random place. The rest of those blocks stays free, so that 4 KiB allocations hardly notice.
+    /// A larger block is unavailable as soon as one of its 2 MiB blocks is. Values outside 0 to 1 count
+    /// as the nearer end. Returns the number of frames pinned.
+    pub fn fragment(&mut self, fraction: f64, seed: u64) -> u64 {
+        let mut random = Random::new(seed);
+        let mut remaining = self.allocatable_blocks(LARGE_ORDER);
+        let pinned = (fraction.clamp(0.0, 1.0) * remaining as f64).round() as u64;
+        let mut needed = pinned;
+        // Selection sampling (Knuth, TAOCP 2, 3.4.2, algorithm S): ascending, exactly `needed`.
+        for block in 0..self.frames >> LARGE_ORDER {
+            if needed == 0 {
+                break;
+            }
+            let base = block << LARGE_ORDER;
+            if self.containing(base).is_none_or(|order| order < LARGE_ORDER) {
+                continue;
+            }
+            if random.below(remaining) < needed {
+                self.allocate_at(base + random.below(1 << LARGE_ORDER));
+                needed -= 1;
+            }
+            remaining -= 1;
+        }
+        pinned
+    }
+
+    /// From now on each allocation of order 9 or more fails with `probability`, drawn from `seed`.
+    pub fn fail_large_allocations(&mut self, probability: f64, seed: u64) {
+        self.failure = (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
+    }
+
+    /// The order of the free block that contains `frame`.
+    fn containing(&self, frame: u64) -> Option<u32> {
+        (0..=MAX_ORDER).find(|&order| self.free[order as usize].contains(frame >> order))
+    }
+
+    fn insert(&mut self, frame: u64, order: u32) {
+        self.free[order as usize].insert(frame >> order);
+        self.available |= 1 << order;
+    }
+
+    fn take(&mut self, frame: u64, order: u32) {
+        let set = &mut self.free[order as usize];
+        set.remove(frame >> order);
+        if set.count == 0 {
+            self.available &= !(1 << order);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every free block, as (frame, order).
+    fn free_blocks(buddy: &Buddy) -> BTreeSet<(u64, u32)> {
+        (0..=MAX_ORDER)
+            .flat_map(|order| {
+                (0..buddy.frames >> order)
+                    .filter(move |&block| buddy.free[order as usize].contains(block))
+                    .map(move |block| (block << order, order))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn sixty_four_gib_take_a_few_megabytes_of_metadata() {
+        let buddy = Buddy::new(64 << 30);
+        let words: usize = buddy.free.iter().flat_map(|set| &set.levels).map(Vec::len).sum();
+        assert!(words * 8 < 5 << 20, "{words} words");
+        assert_eq!(buddy.free_blocks(18), 64);
+        assert_eq!(buddy.free_frames(), 16 << 20);
+    }
+
+    #[test]
+    fn the_lowest_address_comes_first_whatever_was_freed_last() {
+        let mut buddy = Buddy::new(16 * FRAME_BYTES);
+        let frames: Vec<_> = (0..16).map(|_| buddy.allocate(0).unwrap()).collect();
+        assert_eq!(frames, (0..16).collect::<Vec<_>>());
+        assert_eq!(buddy.allocate(0), None);
+        for frame in [3, 9, 5] {
+            buddy.free(frame, 0);
+        }
+        assert_eq!([(); 4].map(|()| buddy.allocate(0)), [Some(3), Some(5), Some(9), None]);
+    }
+
+    #[test]
+    fn a_small_request_spares_the_large_blocks() {
+        let mut buddy = Buddy::new(4 << 20);
+        let large = buddy.allocate(9).unwrap();
+        let small = buddy.allocate(0).unwrap();
+        buddy.free(large, 9);
+        // Frame 0 is lower, but splitting the whole 2 MiB block would waste it.
+        assert_eq!((large, small, buddy.allocate(0)), (0, 512, Some(513)));
+        assert_eq!(buddy.allocate(9), Some(0));
+    }
+
+    #[test]
+    fn an_order_beyond_the_largest_is_never_there() {
+        let mut buddy = Buddy::new(8 << 30);
+        assert_eq!(buddy.allocate(MAX_ORDER + 1), None);
+        assert_eq!(buddy.allocate(40), None);
+        assert!(buddy.allocate(MAX_ORDER).is_some());
+    }
+
+    #[test]
+    fn fragmentation_takes_exactly_its_fraction_of_the_large_blocks() {
+        for (fraction, left) in [(0.0, 512), (0.25, 384), (0.5, 256), (1.0, 0), (7.0, 0)] {
+            let mut buddy = Buddy::new(1 << 30);
+            let pinned = buddy.fragment(fraction, 42);
+            assert_eq!(pinned, 512 - left);
+            assert_eq!(buddy.free_frames(), (1 << 18) - pinned);
+            assert_eq!((0..).take_while(|_| buddy.allocate(LARGE_ORDER).is_some()).count() as u64, left);
+        }
+    }
+
+    #[test]
+    fn fragmentation_follows_its_seed() {
+        let pins = |seed| {
+            let mut buddy = Buddy::new(1 << 28);
+            buddy.fragment(0.3, seed);
+            free_blocks(&buddy)
+        };
+        assert_eq!(pins(1), pins(1));
+        assert_ne!(pins(1), pins(2));
+    }
+
+    #[test]
+    fn injected_failures_hit_large_orders_only_and_at_their_rate() {
+        let mut buddy = Buddy::new(1 << 30);
+        buddy.fail_large_allocations(0.25, 7);
+        let mut failures = 0;
+        for _ in 0..10_000 {
+            assert!(buddy.allocate(8).map(|frame| buddy.free(frame, 8)).is_some());
+            match buddy.allocate(9) {
+                Some(frame) => buddy.free(frame, 9),
+                None => failures += 1,
+            }
+        }
+        assert!((2300..2700).contains(&failures), "{failures}");
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set_of_frames(
+            frames in 1_u64..3000,
+            steps in prop::collection::vec((0_u32..12, any::<prop::sample::Index>(), 0_u8..4), 1..200),
+        ) {
+            let mut buddy = Buddy::new(frames * FRAME_BYTES + 17);
+            let initial = free_blocks(&buddy);
+            prop_assert_eq!(initial.iter().map(|(_, order)| 1_u64 << order).sum::<u64>(), frames);
+            let mut taken: Vec<(u64, u32)> = Vec::new();
+            let mut used = BTreeSet::new();
+            for (order, which, action) in steps {
+                if action == 0 && !taken.is_empty() {
+                    let (frame, order) = taken.swap_remove(which.index(taken.len()));
+                    buddy.free(frame, order);
+                    (frame..frame + (1 << order)).for_each(|f| { used.remove(&f); });
+                } else if action == 1 {
+                    let frame = which.index(frames as usize) as u64;
+                    prop_assert_eq!(buddy.allocate_at(frame), used.insert(frame));
+                    if !taken.iter().any(|&(base, order)| (base..base + (1 << order)).contains(&frame)) {
+                        taken.push((frame, 0));
+                    }
+                } else if let Some(frame) = buddy.allocate(order) {
+                    prop_assert!(frame.is_multiple_of(1 << order) && frame + (1 << order) <= frames);
+                    for f in frame..frame + (1 << order) {
+                        prop_assert!(used.insert(f), "{} handed out twice", f);
+                    }
+                    taken.push((frame, order));
+                } else {
+                    // There really is no such block.
+                    let mut blocks = 0..frames >> order;
+                    prop_assert!(blocks.all(|b| (b << order..(b + 1) << order).any(|f| used.contains(&f))));
+                }
+                prop_assert_eq!(buddy.free_frames(), frames - used.len() as u64);
+                let free = free_blocks(&buddy);
+                prop_assert_eq!(free.iter().map(|(_, order)| 1_u64 << order).sum::<u64>(), buddy.free_frames());
+                for (base, order) in free {
+                    prop_assert!((base..base + (1 << order)).all(|f| !used.contains(&f)));
+                }
+            }
+            for (frame, order) in taken {
+                buddy.free(frame, order);
+            }
+            prop_assert_eq!(free_blocks(&buddy), initial, "coalescing does not restore the initial blocks");
+        }
+    }
+}
