@@ -1,1 +1,24 @@
-//! flatwalk-paging.
+//! Page tables as data and the walker as a pure step machine.
+//!
+//! Nothing here has a clock, does I/O, or owns memory: a [`Walk`] says which entry it wants to
+//! read and is fed the word found there. What drives it decides where the words come from:
+//! simulated memory, a timed memory hierarchy, or the RAM of a running guest.
+//!
+//! The shape of the next node always comes from the parent entry (or the root register), never
+//! from a level number. Flattened nodes are therefore no special case anywhere.
+
+mod addr;
+mod entry;
+mod geometry;
+mod memory;
+pub mod organisations;
+mod tree;
+mod walk;
+
+pub use addr::{Address, Gpa, Gva, Hpa, Physical};
+pub use entry::{Attributes, Decoded, Entry, Rights};
+pub use geometry::{Geometry, GeometryError, Level, Width};
+pub use memory::{EntryMemory, EntryMemoryMut, NodeAllocator, TableMemory};
+pub use organisations::{Layout, LayoutError, Shape};
+pub use tree::{Change, Flush, Mapping, NodeStatistics, TableError, Tree};
+pub use walk::{Fault, Leaf, Partial, Step, Walk};

@@ -1,0 +1,210 @@
+//! Page-table entries: 8-byte words in the x86-64 encoding, plus the width of the next node.
+//!
+//! ```text
+//!  63   62..59  58   57     56..52  51 ........ 12  11..9  8  7   6  5  4..3  2  1  0
+//!  NX   ignored W1   W0     ignored  frame address  ignored G  PS  D  A  cache US RW P
+//! ```
+//! W1:W0 are the two size bits of Park et al. (ASPLOS 2022, section 6.1): 00 = the next node is
+//! conventional, 10 = it spans two levels (2 MiB), 01 = three (1 GiB). Bit 58 is the one that the
+//! public Linux prototype of the FPT paper uses.
+
+use crate::addr::Physical;
+use crate::geometry::{Geometry, Level, Width};
+
+/// One page-table entry as it stands in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Entry(pub u64);
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({:#018x})", self.0)
+    }
+}
+
+/// What the translation path permits so far: the conjunction over all entries read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Stores are allowed.
+    pub write: bool,
+    /// User mode is allowed.
+    pub user: bool,
+    /// Instruction fetches are allowed.
+    pub execute: bool,
+}
+
+impl Rights {
+    /// Everything: the start of a walk, and what intermediate entries carry.
+    pub const ALL: Self = Self { write: true, user: true, execute: true };
+
+    /// What both permit.
+    #[must_use]
+    #[inline]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            write: self.write & other.write,
+            user: self.user & other.user,
+            execute: self.execute & other.execute,
+        }
+    }
+}
+
+/// What a leaf entry says beside the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// What the page permits.
+    pub rights: Rights,
+    /// Hardware has used the translation.
+    pub accessed: bool,
+    /// Hardware has stored through the translation.
+    pub dirty: bool,
+}
+
+impl Attributes {
+    /// A page with these rights, not yet used.
+    pub fn new(rights: Rights) -> Self {
+        Self { rights, accessed: false, dirty: false }
+    }
+}
+
+/// What an entry means at the place where it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded<A> {
+    /// Nothing is mapped.
+    Absent,
+    /// It points to a node that spans `width` levels.
+    Table {
+        /// Physical address of the node.
+        base: A,
+        /// Levels that the node spans.
+        width: Width,
+    },
+    /// It translates a page of `level`.
+    Mapped {
+        /// Physical address of the page.
+        frame: A,
+        /// Level that a page of this size is a leaf of: 1 for base pages.
+        level: Level,
+    },
+    /// A reserved combination of bits.
+    Reserved,
+}
+
+impl Entry {
+    const PRESENT: u64 = 1;
+    const WRITE: u64 = 1 << 1;
+    const USER: u64 = 1 << 2;
+    const ACCESSED: u64 = 1 << 5;
+    const DIRTY: u64 = 1 << 6;
+    const PAGE_SIZE: u64 = 1 << 7;
+    const WIDTH_3: u64 = 1 << 57;
+    const WIDTH_2: u64 = 1 << 58;
+    const NO_EXECUTE: u64 = 1 << 63;
+    const FRAME: u64 = 0x000f_ffff_ffff_f000;
+
+    /// The entry that maps nothing.
+    pub const ABSENT: Self = Self(0);
+
+    /// An entry that points to the node at `base`, which spans `width` levels (1 to 3).
+    pub fn table<A: Physical>(base: A, width: Width) -> Self {
+        debug_assert!((1..=3).contains(&width) && base.raw() & !Self::FRAME == 0);
+        let size = match width {
+            2 => Self::WIDTH_2,
+            3 => Self::WIDTH_3,
+            _ => 0,
+        };
+        Self(base.raw() | size | Self::PRESENT | Self::WRITE | Self::USER)
+    }
+
+    /// A leaf entry for the page at `frame`; `large` for any page that is not a base page.
+    pub fn leaf<A: Physical>(frame: A, large: bool, attributes: Attributes) -> Self {
+        debug_assert!(frame.raw() & !Self::FRAME == 0);
+        let mut word = frame.raw() | Self::PRESENT;
+        let mut set = |on: bool, bit: u64| word |= if on { bit } else { 0 };
+        set(large, Self::PAGE_SIZE);
+        set(attributes.rights.write, Self::WRITE);
+        set(attributes.rights.user, Self::USER);
+        set(!attributes.rights.execute, Self::NO_EXECUTE);
+        set(attributes.accessed, Self::ACCESSED);
+        set(attributes.dirty, Self::DIRTY);
+        Self(word)
+    }
+
+    /// True if the entry maps or points to something.
+    #[inline]
+    pub fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+
+    /// Rights of this entry alone.
+    #[inline]
+    pub fn rights(self) -> Rights {
+        Rights {
+            write: self.0 & Self::WRITE != 0,
+            user: self.0 & Self::USER != 0,
+            execute: self.0 & Self::NO_EXECUTE == 0,
+        }
+    }
+
+    /// Rights, accessed and dirty bits of a leaf entry.
+    #[inline]
+    pub fn attributes(self) -> Attributes {
+        Attributes { rights: self.rights(), accessed: self.is_accessed(), dirty: self.is_dirty() }
+    }
+
+    /// Hardware has used the entry.
+    #[inline]
+    pub fn is_accessed(self) -> bool {
+        self.0 & Self::ACCESSED != 0
+    }
+
+    /// Hardware has stored through the entry.
+    #[inline]
+    pub fn is_dirty(self) -> bool {
+        self.0 & Self::DIRTY != 0
+    }
+
+    /// The entry with the accessed bit, and for a store the dirty bit, set.
+    #[must_use]
+    #[inline]
+    pub fn touched(self, store: bool) -> Self {
+        Self(self.0 | Self::ACCESSED | if store { Self::DIRTY } else { 0 })
+    }
+
+    /// What the entry means when read as an entry of level `bottom`, the lowest level that the node
+    /// it was read from spans.
+    ///
+    /// - PS at level 1 is a replica of a level-2 leaf in a flattened node (ASPLOS 2022, section 3.4).
+    /// - A pointer to a node wider than the levels that remain is a leaf of the node's size: this is
+    ///   what makes recursive mappings work through flattened nodes (ASPLOS 2022, section 3.5).
+    #[inline]
+    pub fn decode<A: Physical>(self, geometry: Geometry, bottom: Level) -> Decoded<A> {
+        if !self.is_present() {
+            return Decoded::Absent;
+        }
+        let address = self.0 & Self::FRAME;
+        if self.0 & Self::PAGE_SIZE != 0 || bottom == 1 {
+            let level = if self.0 & Self::PAGE_SIZE != 0 { bottom.max(2) } else { 1 };
+            return if level <= 3 && address & (geometry.span(level) - 1) == 0 {
+                Decoded::Mapped { frame: A::new(address), level }
+            } else {
+                Decoded::Reserved
+            };
+        }
+        let width = match self.0 & (Self::WIDTH_2 | Self::WIDTH_3) {
+            0 => 1,
+            Self::WIDTH_2 => 2,
+            Self::WIDTH_3 => 3,
+            _ => return Decoded::Reserved,
+        };
+        if address & ((1 << geometry.node_shift(width)) - 1) != 0 {
+            Decoded::Reserved
+        } else if width < bottom {
+            Decoded::Table { base: A::new(address), width }
+        } else if width == bottom {
+            Decoded::Mapped { frame: A::new(address), level: bottom }
+        } else {
+            Decoded::Reserved
+        }
+    }
+}

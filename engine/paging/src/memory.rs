@@ -1,0 +1,35 @@
+//! What an organisation needs of memory. Consumers implement these for what they have.
+
+use crate::addr::Physical;
+
+/// Memory that holds page-table entries.
+pub trait EntryMemory<A: Physical> {
+    /// The 8-byte word at `at`, which is 8-byte aligned.
+    fn read(&self, at: A) -> u64;
+}
+
+/// Memory whose entries can be changed.
+pub trait EntryMemoryMut<A: Physical>: EntryMemory<A> {
+    /// Stores the 8-byte word at `at`, which is 8-byte aligned.
+    fn write(&mut self, at: A, value: u64);
+}
+
+/// Gives out naturally aligned blocks of memory for page-table nodes.
+pub trait NodeAllocator<A: Physical> {
+    /// A zeroed block of `2^size_shift` bytes, aligned to its size; `None` when there is none.
+    /// Failure is ordinary: an organisation falls back to smaller nodes.
+    fn allocate(&mut self, size_shift: u8) -> Option<A>;
+    /// Takes back a block from [`NodeAllocator::allocate`].
+    fn free(&mut self, at: A, size_shift: u8);
+}
+
+/// All that building a page table needs.
+pub trait TableMemory<A: Physical>: EntryMemoryMut<A> + NodeAllocator<A> {}
+impl<A: Physical, M: EntryMemoryMut<A> + NodeAllocator<A>> TableMemory<A> for M {}
+
+impl<A: Physical, M: EntryMemory<A> + ?Sized> EntryMemory<A> for &M {
+    #[inline]
+    fn read(&self, at: A) -> u64 {
+        (**self).read(at)
+    }
+}

@@ -1,0 +1,20 @@
+//! The conventional radix page table.
+//!
+//! Source: Intel SDM volume 3, chapter 4 (4- and 5-level paging); designs with 3 levels drop the
+//! topmost. Every node spans one level; a cold walk reads one entry per level.
+//!
+//! Departs from the hardware in nothing; permission keys, caching attributes and global pages are
+//! not modelled.
+
+use super::{Layout, LayoutError, Organisation};
+use crate::geometry::Geometry;
+
+pub(super) const ORGANISATION: Organisation = Organisation { name: "radix", layout };
+
+fn layout(geometry: Geometry, flatten: &[String]) -> Result<Layout, LayoutError> {
+    if flatten.is_empty() {
+        Ok(Layout::with_groups(geometry, &[]))
+    } else {
+        Err(LayoutError::NothingToFlatten("radix"))
+    }
+}
