@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Makes this repository ready to run: virtual environment, engine, recorder plugin, QEMU.
+#
+#   scripts/setup.sh          what `./flatwalk` needs
+#   scripts/setup.sh --dev    and what `./test` needs
+#
+# Safe to interrupt and to call twice at once. Everything goes to standard error and to
+# .flatwalk/setup.log; standard output stays the command's own.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
+cd "$root"
+venv=$root/.venv
+state=$root/.flatwalk
+log=$state/setup.log
+target=${CARGO_TARGET_DIR:-$root/target}
+minimum_rust=88 # 1.88, as `rust-version` in Cargo.toml says
+developer=false
+[[ ${1-} == --dev ]] && developer=true
+
+say() { printf '%s\n' "$*" >&2; }
+
+# fail WHAT REMEDY
+fail() {
+    say "error: $1"
+    [[ -s $log ]] && say "  where:  $log"
+    say "  remedy: $2"
+    exit 1
+}
+
+trap 'kill $(jobs -p) 2>/dev/null; say ""; say "Set-up interrupted; the next call goes on from here."; exit 130' INT TERM
+
+# step TITLE REMEDY COMMAND… : runs COMMAND with its output in the log, showing TITLE and the time it took.
+# COMMAND runs in the foreground, so that Ctrl-C reaches it; the clock runs beside it.
+step() {
+    local title=$1 remedy=$2 start=$SECONDS status=0 clock=
+    shift 2
+    printf '%s\n' "=== $title: $*" >>"$log"
+    if [[ -t 2 ]]; then
+        while sleep 0.2; do
+            printf '\r  %s … %d s ' "$title" $((SECONDS - start)) >&2
+        done 9>&- &
+        clock=$!
+    else
+        say "  $title …"
+    fi
+    "$@" >>"$log" 2>&1 </dev/null 9>&- || status=$?
+    if [[ $clock ]]; then
+        kill "$clock" && wait "$clock" 2>/dev/null || true
+        printf '\r\033[K' >&2
+    fi
+    if ((status)); then
+        tail -n 25 "$log" >&2
+        fail "$title failed (exit status $status)" "$remedy"
+    fi
+    say "  $title: done ($((SECONDS - start)) s)"
+}
+
+# The command prefix that lets us install Debian packages, or failure where we may not.
+apt_prefix() {
+    command -v apt-get >/dev/null || return 1
+    if ((EUID == 0)); then
+        echo env
+    elif sudo -n true 2>/dev/null; then
+        echo sudo -n env
+    else
+        return 1
+    fi
+}
+
+apt_lists_fresh=false
+apt_install() {
+    local prefix
+    prefix=$(apt_prefix) || return 1
+    local -a apt
+    read -ra apt <<<"$prefix DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300"
+    if ! $apt_lists_fresh; then
+        step "Debian package lists" "check the network, then call again" "${apt[@]}" update
+        apt_lists_fresh=true
+    fi
+    step "Debian packages ($*)" "run: apt-get install $*" "${apt[@]}" install -y --no-install-recommends "$@"
+}
+
+# need TEST PACKAGES… : installs PACKAGES unless TEST succeeds, or says what to install.
+need() {
+    local check=$1
+    shift
+    "$check" && return
+    apt_install "$@" || fail "missing: $*" "as root: apt-get install $*   (then call again)"
+    "$check" || fail "$* installed, but still not usable (${check//_/ })" "install a newer version by hand, then call again"
+}
+
+# `python` is the newest usable interpreter: 3.11 or later, able to make virtual environments.
+python=
+have_python() {
+    local candidate
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        python=$(command -v "$candidate") || continue
+        "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return
+    done
+    return 1
+}
+
+have_c_compiler() { command -v cc >/dev/null; }
+
+# Puts a cargo and rustc of at least the minimum version first on PATH.
+have_rust() {
+    local directory version
+    for directory in "$(dirname -- "$(command -v cargo || echo /)")" "${CARGO_HOME:-$HOME/.cargo}/bin" /usr/bin; do
+        [[ -x $directory/cargo && -x $directory/rustc ]] || continue
+        version=$("$directory/rustc" --version 2>/dev/null) || continue
+        if [[ $version =~ ^rustc\ ([0-9]+)\.([0-9]+)\. ]] &&
+            ((BASH_REMATCH[1] > 1 || BASH_REMATCH[2] >= minimum_rust)); then
+            PATH=$directory:$PATH
+            return
+        fi
+    done
+    return 1
+}
+
+have_qemu() { command -v qemu-x86_64 >/dev/null; }
+
+mkdir -p "$state"
+exec 9>"$state/lock"
+if ! flock -n 9; then
+    say "Another set-up of this copy is running; waiting for it …"
+    flock 9
+fi
+: >"$log"
+say "Setting up flatwalk in $root (first call, or its sources changed):"
+
+need have_c_compiler gcc libc6-dev
+need have_rust cargo-web rustc-web
+need have_python python3 python3-venv
+
+# A half-made environment, or one whose interpreter went away, is made anew.
+made=$venv/flatwalk-made
+if [[ ! -f $made || ! -x $venv/bin/python || $(<"$made") != "$root" ]]; then
+    step "Python environment" "free some disk space, or set another python3 first on PATH" \
+        "$python" -m venv --clear "$venv"
+    printf '%s\n' "$root" >"$made"
+fi
+
+started=$(mktemp "$state/stamp.XXXXXX")
+printf '%s\n' "$root" >"$started"
+
+network="check the network connection to the Python and Rust package registries, then call again"
+packages=$venv/flatwalk-packages
+if [[ ! -f $packages || pyproject.toml -nt $packages ]]; then
+    step "Build tool" "$network" "$venv/bin/pip" install --disable-pip-version-check --upgrade "pip>=25.1" "maturin>=1.9,<2"
+    maturin_mode=()
+else
+    maturin_mode=(--skip-install)
+fi
+export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
+step "Simulation engine (release build)" "see the compiler's message above; $network" \
+    maturin develop --release --target-dir "$target" "${maturin_mode[@]}"
+touch -r "$started" "$packages"
+step "Recorder plugin (release build)" "see the compiler's message above; $network" \
+    cargo build --release --target-dir "$target" --package flatwalk-recorder
+mkdir -p python/flatwalk/libexec
+cp "$target/release/libflatwalk_recorder.so" python/flatwalk/libexec/.new.so
+mv python/flatwalk/libexec/.new.so python/flatwalk/libexec/libflatwalk_recorder.so
+
+if ! have_qemu; then
+    if apt_prefix >/dev/null; then
+        apt_install qemu-user
+    else
+        say "  QEMU is missing: recording programs needs it. As root: apt-get install qemu-user"
+    fi
+fi
+
+if $developer; then
+    step "Test tools" "$network" "$venv/bin/pip" install --disable-pip-version-check --group dev
+fi
+
+# The stamp carries the time of the beginning: what changed during the build is built next time.
+mv "$started" "$venv/flatwalk-built"
+say "Ready."
