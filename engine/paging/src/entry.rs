@@ -105,9 +105,15 @@ impl Entry {
     /// The entry that maps nothing.
     pub const ABSENT: Self = Self(0);
 
+    /// True if an entry's address field can hold `address`: 4 KiB-aligned, at most 52 bits.
+    #[inline]
+    pub fn can_hold<A: Physical>(address: A) -> bool {
+        address.raw() & !Self::FRAME == 0
+    }
+
     /// An entry that points to the node at `base`, which spans `width` levels (1 to 3).
     pub fn table<A: Physical>(base: A, width: Width) -> Self {
-        debug_assert!((1..=3).contains(&width) && base.raw() & !Self::FRAME == 0);
+        debug_assert!((1..=3).contains(&width) && Self::can_hold(base));
         let size = match width {
             2 => Self::WIDTH_2,
             3 => Self::WIDTH_3,
@@ -118,7 +124,7 @@ impl Entry {
 
     /// A leaf entry for the page at `frame`; `large` for any page that is not a base page.
     pub fn leaf<A: Physical>(frame: A, large: bool, attributes: Attributes) -> Self {
-        debug_assert!(frame.raw() & !Self::FRAME == 0);
+        debug_assert!(Self::can_hold(frame));
         let mut word = frame.raw() | Self::PRESENT;
         let mut set = |on: bool, bit: u64| word |= if on { bit } else { 0 };
         set(large, Self::PAGE_SIZE);
@@ -201,7 +207,7 @@ impl Entry {
             Decoded::Reserved
         } else if width < bottom {
             Decoded::Table { base: A::new(address), width }
-        } else if width == bottom {
+        } else if width == bottom && geometry.node_shift(width) == geometry.shift(bottom) {
             Decoded::Mapped { frame: A::new(address), level: bottom }
         } else {
             Decoded::Reserved

@@ -12,10 +12,28 @@ pub type Width = u8;
 /// x86-64 has 12 offset bits and 9 bits for each of 4 or 5 levels. IA-64 Linux has 16 KiB pages
 /// (14 bits) and 11 bits a level (2005 LKML post).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Geometry {
     page_shift: u8,
     index_bits: u8,
     levels: u8,
+}
+
+/// A geometry as it is read from a file, before [`Geometry::new`] has looked at it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unchecked {
+    page_shift: u8,
+    index_bits: u8,
+    levels: u8,
+}
+
+impl TryFrom<Unchecked> for Geometry {
+    type Error = GeometryError;
+
+    fn try_from(raw: Unchecked) -> Result<Self, GeometryError> {
+        Self::new(raw.page_shift, raw.index_bits, raw.levels)
+    }
 }
 
 /// Why a geometry cannot be.
@@ -101,10 +119,11 @@ impl Geometry {
         1 << self.shift(level)
     }
 
-    /// log2 of the size in bytes of a node that spans `width` levels.
+    /// log2 of the size in bytes of a node that spans `width` levels: of its 8-byte entries, but no
+    /// less than 4 KiB, because the address field of an entry begins at bit 12.
     #[inline]
     pub fn node_shift(self, width: Width) -> u8 {
-        self.index_bits * width + 3
+        (self.index_bits * width + 3).max(12)
     }
 
     /// Entries in a node that spans `width` levels.

@@ -36,8 +36,11 @@ pub enum TableError {
         /// Page size.
         page_bytes: u64,
     },
+    /// The frame has more address bits than an entry.
+    #[error("frame {0:#x} does not fit an entry: physical addresses have at most 52 bits")]
+    FrameTooHigh(u64),
     /// No page of this level can be mapped.
-    #[error("level {0} has no leaves: pages are mapped at levels 1 to 3, below the root")]
+    #[error("level {0} has no leaves: pages are mapped at levels 1 to 3 of those the table has")]
     NoSuchPage(Level),
     /// Something is mapped there.
     #[error("something is mapped at {0:#x} already")]
@@ -46,7 +49,7 @@ pub enum TableError {
     #[error("nothing is mapped at {0:#x}")]
     NotMapped(u64),
     /// No memory for a node, not even the smallest.
-    #[error("no memory for a page-table node")]
+    #[error("no memory for a page-table node: give the machine more, or unmap something")]
     OutOfMemory,
     /// The node cannot get this width: it would overlap others, or the level lies inside a node.
     #[error("the node at level {level} on the path of {address:#x} cannot span {width} levels")]
@@ -70,11 +73,11 @@ pub enum TableError {
 pub struct Flush<In> {
     /// First address concerned.
     pub start: In,
-    /// Bytes concerned.
+    /// Bytes concerned; `u64::MAX` (from 0) is the whole address space.
     pub length_bytes: u64,
-    /// TLB entries are stale.
+    /// TLB entries that translate any part of the range are stale.
     pub leaves: bool,
-    /// Page-walk-cache entries are stale.
+    /// Page-walk-cache entries that serve any part of the range are stale.
     pub tables: bool,
 }
 
@@ -137,8 +140,10 @@ struct Path<Out> {
 }
 
 impl<Out: Physical> Path<Out> {
-    fn new() -> Self {
-        Self { nodes: [None; 6], length: 0 }
+    fn from(root: Partial<Out>) -> Self {
+        let mut path = Self { nodes: [None; 6], length: 0 };
+        path.push(root);
+        path
     }
 
     fn push(&mut self, node: Partial<Out>) {
@@ -210,6 +215,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory: &impl EntryMemory<Out>,
         input: In,
     ) -> Result<Leaf<Out>, Fault<Out>> {
+        if !self.geometry.is_canonical(input.raw()) {
+            return Err(Fault::NotCanonical);
+        }
         let mut walk = self.walk(input);
         loop {
             match walk.feed(Entry(memory.read(walk.entry_address()))) {
@@ -246,39 +254,25 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         level: Level,
         attributes: Attributes,
     ) -> Result<Change, TableError> {
-        self.check(input, level)?;
-        self.check_alignment(frame.raw(), level)?;
+        self.check_page(input, level)?;
+        self.check_frame(frame, level)?;
         let mut change = Change::default();
-        let mut path = Path::new();
-        path.push(self.root);
         let mut at = self.root;
+        let mut path = Path::from(at);
         while at.bottom() > level {
-            let slot = self.slot(at, input);
-            let entry = Entry(memory.read(slot));
             change.entries_read += 1;
-            let child = bottom_child(at);
-            match entry.decode::<Out>(self.geometry, at.bottom()) {
+            at = match self.decode(memory, at, input) {
                 Decoded::Table { base, width } => {
-                    at = Partial { base, level: child, width, rights: Rights::ALL };
+                    self.child(at, base, width).ok_or(TableError::Corrupt(input.raw()))?
                 }
                 Decoded::Absent => {
-                    let wanted = shape.width(child, input.raw());
-                    match allocate(self.geometry, memory, child, wanted, &mut change) {
-                        Ok((base, width)) => {
-                            self.nodes.insert(base, Node { level: child, width, used: 0 });
-                            self.write(memory, at, slot, Entry::table(base, width));
-                            change.entries_written += 1;
-                            at = Partial { base, level: child, width, rights: Rights::ALL };
-                        }
-                        Err(error) => {
-                            self.prune(memory, path, input);
-                            return Err(error);
-                        }
-                    }
+                    self.attach(memory, shape, at, input, &mut change).inspect_err(|_| {
+                        self.prune(memory, path, input);
+                    })?
                 }
                 Decoded::Mapped { .. } => return Err(TableError::Occupied(input.raw())),
                 Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
-            }
+            };
             path.push(at);
         }
         let (first, count) = self.slots(at, input, level);
@@ -286,8 +280,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         if (0..count).any(|i| Entry(memory.read(first.offset(i * 8))).is_present()) {
             return Err(TableError::Occupied(input.raw()));
         }
-        self.write_leaves(memory, at, input, frame, level, attributes);
-        change.entries_written += count;
+        change.entries_written += self.write_leaves(memory, at, input, frame, level, attributes);
         Ok(change)
     }
 
@@ -303,9 +296,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let (path, frame, level) = self.find(memory, input)?;
         let mapping = self.mapping(memory, path.last(), input, frame, level);
         let (first, count) = self.slots(path.last(), mapping.input, level);
-        for i in 0..count {
-            self.write(memory, path.last(), first.offset(i * 8), Entry::ABSENT);
-        }
+        self.write(memory, path.last(), first, (0..count).map(|_| Entry::ABSENT));
         let tables = self.prune(memory, path, input);
         Ok((mapping, self.leaf_flush(mapping.input, level, tables)))
     }
@@ -334,7 +325,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         frame: Out,
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         let (_, _, level) = self.find(memory, input)?;
-        self.check_alignment(frame.raw(), level)?;
+        self.check_frame(frame, level)?;
         self.update(memory, input, |mapping| mapping.frame = frame)
     }
 
@@ -388,17 +379,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             return Err(TableError::NoSuchPage(0));
         }
         let mut change = Change::default();
-        let (at, tables) = if node.bottom() == level {
-            let child = level - 1;
-            let wanted = shape.width(child, input.raw());
-            let (base, width) = allocate(self.geometry, memory, child, wanted, &mut change)?;
-            self.nodes.insert(base, Node { level: child, width, used: 0 });
-            let slot = self.slot(node, input);
-            self.write(memory, node, slot, Entry::table(base, width));
-            change.entries_written += 1;
-            (Partial { base, level: child, width, rights: Rights::ALL }, true)
+        let at = if node.bottom() == level {
+            self.attach(memory, shape, node, input, &mut change)?
         } else {
-            (node, false)
+            node
         };
         let bytes = self.geometry.span(level - 1);
         for i in 0..self.geometry.node_entries(1) {
@@ -406,7 +390,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             change.entries_written +=
                 self.write_leaves(memory, at, page, frame, level - 1, old.attributes);
         }
-        Ok((change, self.leaf_flush(old.input, level, tables)))
+        Ok((change, self.leaf_flush(old.input, level, false)))
     }
 
     /// Gives the node with topmost level `level` on the path of `input` another width: wider
@@ -434,12 +418,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             if old.bottom() <= level {
                 return Err(impossible);
             }
-            let slot = self.slot(old, input);
-            match Entry(memory.read(slot)).decode::<Out>(self.geometry, old.bottom()) {
+            match self.decode(memory, old, input) {
                 Decoded::Table { base, width } => {
-                    parent = Some((old, slot));
-                    let level = bottom_child(old);
-                    old = Partial { base, level, width, rights: Rights::ALL };
+                    parent = Some(old);
+                    old = self.child(old, base, width).ok_or(TableError::Corrupt(input.raw()))?;
                 }
                 Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
                 Decoded::Absent | Decoded::Mapped { .. } => {
@@ -452,19 +434,21 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         }
         let mut change = Change::default();
         let new = if width > old.width {
-            self.merge(memory, old, width, impossible, &mut change)?
+            self.merge(memory, old, width, input, &mut change)?
         } else {
             self.take_apart(memory, old, width, &mut change)?
         };
-        match parent {
-            Some((node, slot)) => {
-                self.write(memory, node, slot, Entry::table(new.base, new.width));
-            }
-            None => self.root = new,
-        }
-        change.entries_written += 1;
-        let length_bytes = 1u64.checked_shl(self.geometry.shift(level + 1).into()).unwrap_or(0);
-        let start = In::new(input.raw() & !length_bytes.wrapping_sub(1));
+        let Some(parent) = parent else {
+            self.root = new;
+            let start = In::new(0);
+            let flush = Flush { start, length_bytes: u64::MAX, leaves: false, tables: true };
+            return Ok(Some((change, flush)));
+        };
+        let slot = self.slot(parent, input);
+        change.entries_written +=
+            self.write(memory, parent, slot, [Entry::table(new.base, new.width)]);
+        let length_bytes = self.geometry.span(level + 1);
+        let start = In::new(input.raw() & !(length_bytes - 1));
         Ok(Some((change, Flush { start, length_bytes, leaves: false, tables: true })))
     }
 
@@ -482,9 +466,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ) -> Result<(), TableError> {
         self.check_canonical(start)?;
         if length_bytes > 0 {
-            let last = start.raw().saturating_add(length_bytes - 1);
-            self.check_canonical(In::new(last))?;
-            self.visit_node(memory, self.root, start.raw(), last, visit);
+            let last = In::new(start.raw().saturating_add(length_bytes - 1));
+            self.check_canonical(last)?;
+            self.visit_between(memory, start.raw(), last.raw(), visit);
         }
         Ok(())
     }
@@ -492,12 +476,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     /// Every page that is mapped, in ascending order of (unsigned) address.
     pub fn mappings(&self, memory: &impl EntryMemory<Out>) -> Vec<Mapping<In, Out>> {
         let mut all = Vec::new();
-        let bits = u32::from(self.geometry.address_bits());
-        let half = 1u64 << (bits - 1);
-        let top = u64::MAX << (bits - 1);
-        let mut push = |mapping| all.push(mapping);
-        self.visit_node(memory, self.root, 0, half - 1, &mut push);
-        self.visit_node(memory, self.root, top, u64::MAX, &mut push);
+        self.visit_between(memory, 0, u64::MAX, &mut |mapping| all.push(mapping));
         all
     }
 
@@ -548,17 +527,63 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         }
     }
 
-    fn check(&self, input: In, level: Level) -> Result<(), TableError> {
-        if level == 0 || level > 3 || level >= self.geometry.levels() {
+    fn check_page(&self, input: In, level: Level) -> Result<(), TableError> {
+        if level == 0 || level > self.geometry.levels().min(3) {
             return Err(TableError::NoSuchPage(level));
         }
         self.check_canonical(input)?;
         self.check_alignment(input.raw(), level)
     }
 
+    fn check_frame(&self, frame: Out, level: Level) -> Result<(), TableError> {
+        self.check_alignment(frame.raw(), level)?;
+        if Entry::can_hold(frame) { Ok(()) } else { Err(TableError::FrameTooHigh(frame.raw())) }
+    }
+
     /// Address of the entry for `input` in `node`.
     fn slot(&self, node: Partial<Out>, input: In) -> Out {
         node.base.offset(self.geometry.index(input.raw(), node.level, node.width) * 8)
+    }
+
+    /// The entry for `input` in `node`.
+    fn decode(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        node: Partial<Out>,
+        input: In,
+    ) -> Decoded<Out> {
+        Entry(memory.read(self.slot(node, input))).decode(self.geometry, node.bottom())
+    }
+
+    /// The node that an entry of `parent` points to; `None` if it is none of this table's there,
+    /// so that whatever else wrote to the memory cannot lead a change astray.
+    fn child(&self, parent: Partial<Out>, base: Out, width: Width) -> Option<Partial<Out>> {
+        let level = parent.bottom() - 1;
+        let node = self.nodes.get(&base)?;
+        (node.level == level && node.width == width).then_some(Partial {
+            base,
+            level,
+            width,
+            rights: Rights::ALL,
+        })
+    }
+
+    /// Makes the child node of `parent` on the path of `input`, in place of the entry there.
+    fn attach(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        shape: &impl Shape,
+        parent: Partial<Out>,
+        input: In,
+        change: &mut Change,
+    ) -> Result<Partial<Out>, TableError> {
+        let level = parent.bottom() - 1;
+        let wanted = shape.width(level, input.raw());
+        let (base, width) = allocate(self.geometry, memory, level, wanted, change)?;
+        self.nodes.insert(base, Node { level, width, used: 0 });
+        let slot = self.slot(parent, input);
+        change.entries_written += self.write(memory, parent, slot, [Entry::table(base, width)]);
+        Ok(Partial { base, level, width, rights: Rights::ALL })
     }
 
     /// First entry, and number of entries, that a page of `level` at `input` takes in `node`.
@@ -568,24 +593,29 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         (node.base.offset(index * 8), count)
     }
 
-    /// Writes an entry and keeps the node's count of entries in use.
+    /// Writes adjacent entries from `first` on, keeps the node's count of entries in use, and
+    /// returns how many it wrote.
     fn write(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         node: Partial<Out>,
-        slot: Out,
-        entry: Entry,
-    ) {
-        let was = Entry(memory.read(slot)).is_present();
-        memory.write(slot, entry.0);
-        if was != entry.is_present() {
-            let node = self.nodes.get_mut(&node.base).expect("a node on a path is known");
-            if was {
-                node.used -= 1;
-            } else {
-                node.used += 1;
-            }
+        first: Out,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> u64 {
+        let (mut written, mut before, mut after) = (0, 0, 0);
+        for entry in entries {
+            let slot = first.offset(written * 8);
+            before += u32::from(Entry(memory.read(slot)).is_present());
+            after += u32::from(entry.is_present());
+            memory.write(slot, entry.0);
+            written += 1;
         }
+        if before != after {
+            let node = self.nodes.get_mut(&node.base).expect("a path leads through known nodes");
+            // Saturating: what others wrote was never counted.
+            node.used = (node.used + after).saturating_sub(before);
+        }
+        written
     }
 
     /// Writes a page's leaf entry, or its replicas if the node's entries are for smaller pages.
@@ -600,29 +630,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         attributes: Attributes,
     ) -> u64 {
         let (first, count) = self.slots(node, input, level);
-        for i in 0..count {
-            let entry = self.replica(frame, level, node.bottom(), i, attributes);
-            self.write(memory, node, first.offset(i * 8), entry);
-        }
-        count
-    }
-
-    /// Entry number `i` of those that a page of `level` takes in a node of entries of `bottom`.
-    fn replica(
-        &self,
-        frame: Out,
-        level: Level,
-        bottom: Level,
-        i: u64,
-        attributes: Attributes,
-    ) -> Entry {
-        if level == 1 {
-            return Entry::leaf(frame, false, attributes);
-        }
-        // At level 1, PS stands for a level-2 page; elsewhere for a page of the entry's own level.
-        let page = self.geometry.span(bottom.max(2));
-        let within = (i * self.geometry.span(bottom)) & !(page - 1);
-        Entry::leaf(frame.offset(within), true, attributes)
+        let (geometry, bottom) = (self.geometry, node.bottom());
+        let replicas = (0..count).map(|i| replica(geometry, frame, level, bottom, i, attributes));
+        self.write(memory, node, first, replicas)
     }
 
     /// The nodes down to the leaf of `input`, its frame and its level.
@@ -632,14 +642,12 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         input: In,
     ) -> Result<(Path<Out>, Out, Level), TableError> {
         self.check_canonical(input)?;
-        let mut path = Path::new();
-        let mut at = self.root;
+        let mut path = Path::from(self.root);
         loop {
-            path.push(at);
-            let entry = Entry(memory.read(self.slot(at, input)));
-            match entry.decode::<Out>(self.geometry, at.bottom()) {
+            match self.decode(memory, path.last(), input) {
                 Decoded::Table { base, width } => {
-                    at = Partial { base, level: bottom_child(at), width, rights: Rights::ALL };
+                    let child = self.child(path.last(), base, width);
+                    path.push(child.ok_or(TableError::Corrupt(input.raw()))?);
                 }
                 Decoded::Mapped { frame, level } => return Ok((path, frame, level)),
                 Decoded::Absent => return Err(TableError::NotMapped(input.raw())),
@@ -700,7 +708,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             }
             let parent = path.last();
             let slot = self.slot(parent, input);
-            self.write(memory, parent, slot, Entry::ABSENT);
+            self.write(memory, parent, slot, [Entry::ABSENT]);
             self.free(memory, node.base, node.width);
             any = true;
         }
@@ -712,75 +720,77 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory.free(base, self.geometry.node_shift(width));
     }
 
-    /// Merges `old` with its descendants into one node of `width`, and frees them.
+    /// Merges `old`, which lies on the path of `input`, with its descendants into one node of
+    /// `width`, and frees them.
     fn merge(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         old: Partial<Out>,
         width: Width,
-        impossible: TableError,
+        input: In,
         change: &mut Change,
     ) -> Result<Partial<Out>, TableError> {
-        let bottom = old.level + 1 - width;
-        let mut entries = Vec::new();
-        let mut merged = Vec::new();
-        self.gather(memory, old, bottom, 0, &mut entries, &mut merged).ok_or(impossible)?;
+        let (level, address) = (old.level, input.raw());
+        let mut parts = Parts { bottom: level + 1 - width, nodes: Vec::new(), entries: Vec::new() };
+        self.gather(memory, old, 0, &mut parts).map_err(|obstacle| match obstacle {
+            Obstacle::Overlap => TableError::Shape { address, level, width },
+            Obstacle::Corrupt => TableError::Corrupt(address),
+        })?;
         let shift = self.geometry.node_shift(width);
         let base = memory.allocate(shift).ok_or(TableError::OutOfMemory)?;
         change.nodes += 1;
         change.node_bytes += 1 << shift;
-        change.entries_written += entries.len() as u64;
-        for &(index, entry) in &entries {
+        change.entries_written += parts.entries.len() as u64;
+        for &(index, entry) in &parts.entries {
             memory.write(base.offset(index * 8), entry.0);
         }
-        for (base, width) in merged {
+        for (base, width) in parts.nodes {
             self.free(memory, base, width);
         }
-        let used = u32::try_from(entries.len()).expect("a node has at most 2^27 entries");
-        self.nodes.insert(base, Node { level: old.level, width, used });
+        let used = u32::try_from(parts.entries.len()).expect("fewer than 2^32 entries in a node");
+        self.nodes.insert(base, Node { level, width, used });
         Ok(Partial { base, width, ..old })
     }
 
-    /// The entries that a node with lowest level `bottom` would have in place of `node`; `None` if
-    /// some node on the way spans that level and the one below.
+    /// Collects `node`, whose first entry has number `first` among those of its level in the merged
+    /// node, and what is below it down to the bottom of `parts`.
     fn gather(
         &self,
         memory: &impl EntryMemory<Out>,
         node: Partial<Out>,
-        bottom: Level,
         first: u64,
-        entries: &mut Vec<(u64, Entry)>,
-        merged: &mut Vec<(Out, Width)>,
-    ) -> Option<()> {
-        merged.push((node.base, node.width));
-        let scale = 1 << (self.geometry.index_bits() * node.bottom().checked_sub(bottom)?);
-        for i in 0..self.geometry.node_entries(node.width) {
+        parts: &mut Parts<Out>,
+    ) -> Result<(), Obstacle> {
+        let geometry = self.geometry;
+        let below = node.bottom().checked_sub(parts.bottom).ok_or(Obstacle::Overlap)?;
+        parts.nodes.push((node.base, node.width));
+        let scale = geometry.node_entries(below);
+        for i in 0..geometry.node_entries(node.width) {
             let entry = Entry(memory.read(node.base.offset(i * 8)));
-            let at = (first + i) * scale;
-            if scale == 1 {
+            let index = (first + i) * scale;
+            if below == 0 {
                 if entry.is_present() {
-                    entries.push((at, entry));
+                    parts.entries.push((index, entry));
                 }
                 continue;
             }
-            match entry.decode::<Out>(self.geometry, node.bottom()) {
+            match entry.decode::<Out>(geometry, node.bottom()) {
                 Decoded::Table { base, width } => {
-                    let level = bottom_child(node);
-                    let child = Partial { base, level, width, rights: Rights::ALL };
-                    let first = (first + i) << (self.geometry.index_bits() * width);
-                    self.gather(memory, child, bottom, first, entries, merged)?;
+                    let child = self.child(node, base, width).ok_or(Obstacle::Corrupt)?;
+                    let first = (first + i) * geometry.node_entries(width);
+                    self.gather(memory, child, first, parts)?;
                 }
                 Decoded::Mapped { frame, level } => {
                     let attributes = entry.attributes();
-                    for j in 0..scale {
-                        entries.push((at + j, self.replica(frame, level, bottom, j, attributes)));
-                    }
+                    parts.entries.extend((0..scale).map(|j| {
+                        (index + j, replica(geometry, frame, level, parts.bottom, j, attributes))
+                    }));
                 }
                 Decoded::Absent => {}
-                Decoded::Reserved => return None,
+                Decoded::Reserved => return Err(Obstacle::Corrupt),
             }
         }
-        Some(())
+        Ok(())
     }
 
     /// Takes `old` apart into a node of `width` and child nodes for the rest of its levels.
@@ -835,10 +845,13 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 _ => {
                     let child = obtain(memory, child_width, change)?;
                     for i in 0..per_child {
-                        memory.write(child.offset(i * 8), read(memory, i).0);
+                        let entry = read(memory, i);
+                        if entry.is_present() {
+                            memory.write(child.offset(i * 8), entry.0);
+                        }
                     }
                     change.entries_written += present as u64;
-                    let used = u32::try_from(present).expect("a node has at most 2^27 entries");
+                    let used = u32::try_from(present).expect("fewer than 2^32 entries in a node");
                     let node = Node { level: child_level, width: child_width, used };
                     children.push((child, node));
                     Entry::table(child, child_width)
@@ -853,6 +866,25 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         Ok(Partial { base, width, ..old })
     }
 
+    /// Visits the pages from `first` to `last`, which are canonical, stepping over the gap between
+    /// the lower and the upper half of the address space.
+    fn visit_between(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        first: u64,
+        last: u64,
+        visit: &mut impl FnMut(Mapping<In, Out>),
+    ) {
+        let sign = self.geometry.address_bits() - 1;
+        let (lower_end, upper_start) = ((1 << sign) - 1, u64::MAX << sign);
+        if first <= lower_end {
+            self.visit_node(memory, self.root, first, last.min(lower_end), visit);
+        }
+        if last >= upper_start {
+            self.visit_node(memory, self.root, first.max(upper_start), last, visit);
+        }
+    }
+
     fn visit_node(
         &self,
         memory: &impl EntryMemory<Out>,
@@ -864,14 +896,13 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let geometry = self.geometry;
         let mut address = first;
         loop {
-            let entry = Entry(memory.read(self.slot(node, In::new(address))));
             let mut span_level = node.bottom();
-            match entry.decode::<Out>(geometry, node.bottom()) {
+            match self.decode(memory, node, In::new(address)) {
                 Decoded::Table { base, width } => {
-                    let end = address | (geometry.span(node.bottom()) - 1);
-                    let level = bottom_child(node);
-                    let child = Partial { base, level, width, rights: Rights::ALL };
-                    self.visit_node(memory, child, address, end.min(last), visit);
+                    if let Some(child) = self.child(node, base, width) {
+                        let end = address | (geometry.span(node.bottom()) - 1);
+                        self.visit_node(memory, child, address, end.min(last), visit);
+                    }
                 }
                 Decoded::Mapped { frame, level } => {
                     visit(self.mapping(memory, node, In::new(address), frame, level));
@@ -888,9 +919,40 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 }
 
-/// Level of the nodes that the entries of `node` point to.
-fn bottom_child<Out: Physical>(node: Partial<Out>) -> Level {
-    node.bottom() - 1
+/// What a wider node is made of.
+struct Parts<Out> {
+    /// Lowest level that the wider node spans.
+    bottom: Level,
+    /// The nodes that it takes the place of.
+    nodes: Vec<(Out, Width)>,
+    /// Its entries and where they stand in it.
+    entries: Vec<(u64, Entry)>,
+}
+
+/// Why nodes cannot be merged.
+enum Obstacle {
+    /// One of them spans the bottom level of the merged node and the level below.
+    Overlap,
+    /// An entry is not one that the table wrote.
+    Corrupt,
+}
+
+/// Entry number `i` of those that a page of `level` takes in a node of entries of `bottom`.
+fn replica<Out: Physical>(
+    geometry: Geometry,
+    frame: Out,
+    level: Level,
+    bottom: Level,
+    i: u64,
+    attributes: Attributes,
+) -> Entry {
+    if level == 1 {
+        return Entry::leaf(frame, false, attributes);
+    }
+    // At level 1, PS stands for a level-2 page; elsewhere for a page of the entry's own level.
+    let page = geometry.span(bottom.max(2));
+    let within = (i * geometry.span(bottom)) & !(page - 1);
+    Entry::leaf(frame.offset(within), true, attributes)
 }
 
 /// A node for `level` as wide as `wanted`, or as the memory allows.

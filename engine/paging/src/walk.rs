@@ -44,6 +44,8 @@ pub struct Leaf<A> {
 /// Why a walk ended without a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault<A> {
+    /// The address is not one that the geometry can translate; nothing was read.
+    NotCanonical,
     /// The entry is absent.
     NotPresent {
         /// Level of the entry.
@@ -82,6 +84,9 @@ pub struct Walk<In, Out> {
 
 impl<In: Address, Out: Physical> Walk<In, Out> {
     /// A walk of `input` that starts at `at`: the root, or what a page-walk cache gave.
+    ///
+    /// `input` should be canonical ([`Geometry::is_canonical`]), which hardware sees to before it
+    /// walks: the walk looks only at the bits that the levels consume.
     #[inline]
     pub fn from(geometry: Geometry, at: Partial<Out>, input: In) -> Self {
         Self { geometry, input, at }
