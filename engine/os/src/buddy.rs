@@ -71,7 +71,10 @@ impl BlockSet {
 
     /// The lowest member. The set must not be empty.
     fn first(&self) -> u64 {
-        self.levels.iter().rev().fold(0, |word, level| word << 6 | u64::from(level[word as usize].trailing_zeros()))
+        self.levels
+            .iter()
+            .rev()
+            .fold(0, |word, level| word << 6 | u64::from(level[word as usize].trailing_zeros()))
     }
 }
 
@@ -96,8 +99,7 @@ impl Buddy {
     /// All of `memory_bytes` (rounded down to whole frames) free.
     pub fn new(memory_bytes: u64) -> Self {
         let frames = memory_bytes / FRAME_BYTES;
-        let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
-        let mut buddy = Self { free, available: 0, frames, free_frames: frames, failure: None };
+        let mut buddy = Self { free_frames: frames, ..Self::empty(frames) };
         let mut frame = 0;
         while frame < frames {
             // The largest block that is aligned here and still fits.
@@ -106,6 +108,12 @@ impl Buddy {
             frame += 1 << order;
         }
         buddy
+    }
+
+    /// None of `frames` free.
+    fn empty(frames: u64) -> Self {
+        let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
+        Self { free, available: 0, frames, free_frames: 0, failure: None }
     }
 
     /// Frames in all.
@@ -137,11 +145,16 @@ impl Buddy {
         {
             return None;
         }
-        let sufficient = self.available.checked_shr(order)?;
+        self.allocate_if_any(order)
+    }
+
+    /// As [`Buddy::allocate`], but fails only where there is no such block.
+    fn allocate_if_any(&mut self, order: u32) -> Option<u64> {
+        let sufficient = self.available & u32::MAX.checked_shl(order)?;
         if sufficient == 0 {
             return None;
         }
-        let mut from = order + sufficient.trailing_zeros();
+        let mut from = sufficient.trailing_zeros();
         let frame = self.free[from as usize].first() << from;
         self.take(frame, from);
         while from > order {
@@ -152,12 +165,15 @@ impl Buddy {
         Some(frame)
     }
 
-    /// Gives back a block that [`Buddy::allocate`] or [`Buddy::allocate_at`] gave, or an aligned part
-    /// of one.
+    /// Gives back a block that was allocated, or an aligned part of one.
     pub fn free(&mut self, mut frame: u64, mut order: u32) {
-        debug_assert!(frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames, "no such block");
         debug_assert!(
-            (0..=order).all(|o| !self.free[o as usize].contains(frame >> o)) && self.containing(frame).is_none(),
+            frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames,
+            "no such block"
+        );
+        debug_assert!(
+            (0..=order).all(|o| !self.free[o as usize].contains(frame >> o))
+                && self.containing(frame).is_none(),
             "frame {frame:#x} is free already"
         );
         self.free_frames += 1 << order;
@@ -211,7 +227,8 @@ impl Buddy {
 
     /// From now on each allocation of order 9 or more fails with `probability`, drawn from `seed`.
     pub fn fail_large_allocations(&mut self, probability: f64, seed: u64) {
-        self.failure = (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
+        self.failure =
+            (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
     }
 
     /// The order of the free block that contains `frame`.
@@ -230,6 +247,80 @@ impl Buddy {
         if set.count == 0 {
             self.available &= !(1 << order);
         }
+    }
+}
+
+/// All physical memory, handed out to those who can and to those who cannot be moved.
+///
+/// Linux keeps free lists by mobility, so that a few unmovable pages (page tables above all) do not
+/// spoil every large block, and so do we: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
+/// set aside for them one at a time, and given back when empty. It also keeps the simulated page
+/// tables close together in the host's memory.
+pub struct Frames {
+    movable: Buddy,
+    unmovable: Buddy,
+    /// The 2 MiB blocks set aside.
+    set_aside: BlockSet,
+}
+
+impl Frames {
+    /// All of `memory` for both.
+    pub fn new(memory: Buddy) -> Self {
+        let frames = memory.frames;
+        let set_aside = BlockSet::new(frames >> LARGE_ORDER);
+        Self { movable: memory, unmovable: Buddy::empty(frames), set_aside }
+    }
+
+    /// A block for data, which can be moved. `None` as with [`Buddy::allocate`].
+    pub fn allocate_movable(&mut self, order: u32) -> Option<u64> {
+        // When all else is used up, data gets what page tables have left of their blocks.
+        self.movable.allocate(order).or_else(|| self.unmovable.allocate(order))
+    }
+
+    /// A block for page tables, which cannot. `None` as with [`Buddy::allocate`].
+    pub fn allocate_unmovable(&mut self, order: u32) -> Option<u64> {
+        if order >= LARGE_ORDER {
+            return self.movable.allocate(order);
+        }
+        if let Some(frame) = self.unmovable.allocate(order) {
+            return Some(frame);
+        }
+        let Some(block) = self.movable.allocate_if_any(LARGE_ORDER) else {
+            return self.movable.allocate(order);
+        };
+        self.set_aside.insert(block >> LARGE_ORDER);
+        self.unmovable.free(block, LARGE_ORDER);
+        self.unmovable.allocate(order)
+    }
+
+    /// Gives back what either gave.
+    pub fn free(&mut self, frame: u64, order: u32) {
+        let block = frame >> LARGE_ORDER;
+        if order >= LARGE_ORDER || !self.set_aside.contains(block) {
+            return self.movable.free(frame, order);
+        }
+        self.unmovable.free(frame, order);
+        if self.unmovable.free[LARGE_ORDER as usize].contains(block) {
+            self.unmovable.take(block << LARGE_ORDER, LARGE_ORDER);
+            self.unmovable.free_frames -= 1 << LARGE_ORDER;
+            self.set_aside.remove(block);
+            self.movable.free(block << LARGE_ORDER, LARGE_ORDER);
+        }
+    }
+
+    /// Frames that are free.
+    pub fn free_frames(&self) -> u64 {
+        self.movable.free_frames + self.unmovable.free_frames
+    }
+
+    /// Frames in all.
+    pub fn frames(&self) -> u64 {
+        self.movable.frames
+    }
+
+    /// Blocks of `order` that could be had for data one after another now, injected failures aside.
+    pub fn allocatable_blocks(&self, order: u32) -> u64 {
+        self.movable.allocatable_blocks(order)
     }
 }
 
@@ -285,6 +376,40 @@ mod tests {
     }
 
     #[test]
+    fn unmovable_frames_keep_together_and_are_given_back() {
+        let mut frames = Frames::new(Buddy::new(16 << 20));
+        let mut nodes = Vec::new();
+        for _ in 0..600 {
+            assert!(frames.allocate_movable(0).is_some());
+            nodes.push(frames.allocate_unmovable(0).unwrap());
+        }
+        let blocks: BTreeSet<_> = nodes.iter().map(|frame| frame >> LARGE_ORDER).collect();
+        assert_eq!(blocks.len(), 2, "600 nodes fit two blocks");
+        assert_eq!(frames.free_frames(), 4096 - 1200);
+        let before = frames.allocatable_blocks(LARGE_ORDER);
+        nodes.into_iter().for_each(|node| frames.free(node, 0));
+        assert_eq!(frames.allocatable_blocks(LARGE_ORDER), before + 2);
+        assert_eq!(frames.free_frames(), 4096 - 600);
+    }
+
+    #[test]
+    fn where_no_block_can_be_set_aside_single_frames_serve() {
+        let mut memory = Buddy::new(4 << 20);
+        memory.fragment(1.0, 3);
+        let mut frames = Frames::new(memory);
+        let nodes: Vec<_> = std::iter::from_fn(|| frames.allocate_unmovable(0)).collect();
+        assert_eq!(nodes.len(), 1022);
+        nodes.into_iter().for_each(|node| frames.free(node, 0));
+        assert_eq!(frames.free_frames(), 1022);
+        // Injected failures of large allocations do not touch small ones.
+        let mut memory = Buddy::new(4 << 20);
+        memory.fail_large_allocations(1.0, 3);
+        let mut frames = Frames::new(memory);
+        assert_eq!(frames.allocate_unmovable(LARGE_ORDER), None);
+        assert!((0..1024).all(|_| frames.allocate_unmovable(0).is_some()));
+    }
+
+    #[test]
     fn an_order_beyond_the_largest_is_never_there() {
         let mut buddy = Buddy::new(8 << 30);
         assert_eq!(buddy.allocate(MAX_ORDER + 1), None);
@@ -299,7 +424,10 @@ mod tests {
             let pinned = buddy.fragment(fraction, 42);
             assert_eq!(pinned, 512 - left);
             assert_eq!(buddy.free_frames(), (1 << 18) - pinned);
-            assert_eq!((0..).take_while(|_| buddy.allocate(LARGE_ORDER).is_some()).count() as u64, left);
+            assert_eq!(
+                (0..).take_while(|_| buddy.allocate(LARGE_ORDER).is_some()).count() as u64,
+                left
+            );
         }
     }
 

@@ -2,6 +2,16 @@
 //! demand paging, large pages, and where page tables are flattened.
 
 pub mod buddy;
-pub mod vma;
+mod error;
+mod kernel;
+mod memory;
+mod policy;
+mod process;
 mod random;
+pub mod vma;
 pub use buddy::Buddy;
+pub use error::OsError;
+pub use kernel::Work;
+pub use memory::PhysicalMemory;
+pub use policy::{LargePages, Thp};
+pub use process::{Access, Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};

@@ -45,7 +45,9 @@ mod tests {
     fn stays_within_its_bounds() {
         let mut random = Random::new(5);
         let drawn: Vec<_> = (0..1000).map(|_| random.below(10)).collect();
-        assert!((0..10).all(|value| drawn.contains(&value)) && drawn.iter().all(|&value| value < 10));
+        assert!(
+            (0..10).all(|value| drawn.contains(&value)) && drawn.iter().all(|&value| value < 10)
+        );
         assert!((0..1000).all(|_| (0.0..1.0).contains(&random.unit())));
         assert_eq!(random.below(0), 0);
     }

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use flatwalk_trace::{Backing, Protection};
 
+use crate::policy::accessible;
+
 /// Page numbers from `start` up to, not including, `end`.
 pub type Pages = Range<u64>;
 
@@ -64,7 +66,8 @@ impl AddressSpace {
 
     /// The areas that share a page with `pages`, whole, in ascending order.
     pub fn intersecting(&self, pages: Pages) -> impl Iterator<Item = Vma> + '_ {
-        let before = self.areas.range(..pages.start).next_back().filter(|(_, (end, _))| *end > pages.start);
+        let before =
+            self.areas.range(..pages.start).next_back().filter(|(_, (end, _))| *end > pages.start);
         let inside = self.areas.range(pages.start..pages.end.max(pages.start));
         before
             .into_iter()
@@ -87,6 +90,21 @@ impl AddressSpace {
             holes.push(at..pages.end);
         }
         holes
+    }
+
+    /// The protection that all areas in `pages` have, not counting those without any rights beside
+    /// some with; `None` if they disagree or there are none.
+    pub fn protection(&self, pages: &Pages) -> Option<Protection> {
+        let mut common: Option<Protection> = None;
+        for vma in self.intersecting(pages.clone()) {
+            let protection = vma.attributes.protection;
+            match common {
+                Some(known) if known == protection || !accessible(protection) => {}
+                Some(known) if accessible(known) => return None,
+                _ => common = Some(protection),
+            }
+        }
+        common
     }
 
     /// Maps `pages` in place of what was there.
@@ -125,7 +143,10 @@ impl AddressSpace {
             let end = to.start.saturating_add(vma.pages.end - from.start).min(to.end);
             self.insert(start..end, vma.attributes);
         }
-        self.insert(to.start.saturating_add(from.end.saturating_sub(from.start)).min(to.end)..to.end, tail);
+        self.insert(
+            to.start.saturating_add(from.end.saturating_sub(from.start)).min(to.end)..to.end,
+            tail,
+        );
     }
 
     /// Removes `pages` and returns what was there, cut to `pages`.
@@ -209,6 +230,20 @@ mod tests {
         space.update(20..40, |a| a.protection.write = false);
         assert_eq!(space.find(19).unwrap().pages, 13..20);
         assert!(!space.find(20).unwrap().attributes.protection.write);
+    }
+
+    #[test]
+    fn areas_without_rights_have_no_say_in_the_common_protection() {
+        let mut space = AddressSpace::default();
+        assert_eq!(space.protection(&(0..10)), None);
+        let none = Protection { read: false, write: false, execute: false };
+        space.map(0..10, Attributes { protection: none, ..attributes(0) });
+        assert_eq!(space.protection(&(0..10)), Some(none));
+        space.map(4..6, attributes(1));
+        assert_eq!(space.protection(&(0..10)), Some(attributes(1).protection));
+        assert_eq!(space.protection(&(0..4)), Some(none));
+        space.map(7..8, attributes(2));
+        assert_eq!(space.protection(&(0..10)), None);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! The kernel's hands on physical memory: it allocates, reads and writes, and its work is metered,
+//! so that a page fault costs what it took.
+
+use std::cell::Cell;
+
+use flatwalk_paging::{Address, EntryMemory, EntryMemoryMut, Hpa, NodeAllocator};
+
+use crate::buddy::{FRAME_BYTES, Frames};
+use crate::memory::PhysicalMemory;
+
+/// What a fault or an event took. The timing model charges for it, beside a fixed cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes of data pages that were zeroed, or copied from a file.
+    pub data_bytes: u64,
+    /// Page-table nodes allocated.
+    pub nodes: u64,
+    /// Bytes of page-table nodes that were zeroed.
+    pub node_bytes: u64,
+    /// Page-table nodes freed.
+    pub nodes_freed: u64,
+    /// Page-table entries read: software walks, and looking through ranges.
+    pub entries_read: u64,
+    /// Page-table entries written.
+    pub entries_written: u64,
+    /// Pages mapped, of any size.
+    pub pages_mapped: u64,
+    /// Pages unmapped and given back, of any size.
+    pub pages_freed: u64,
+}
+
+/// Memory, its allocator, and the meter.
+pub(crate) struct Kernel {
+    pub(crate) memory: PhysicalMemory,
+    pub(crate) frames: Frames,
+    /// Everything but `entries_read`.
+    pub(crate) work: Work,
+    entries_read: Cell<u64>,
+}
+
+impl Kernel {
+    pub(crate) fn new(memory: PhysicalMemory, frames: Frames) -> Self {
+        Self { memory, frames, work: Work::default(), entries_read: Cell::new(0) }
+    }
+
+    /// The work done since the last call.
+    pub(crate) fn take_work(&mut self) -> Work {
+        Work { entries_read: self.entries_read.take(), ..std::mem::take(&mut self.work) }
+    }
+
+    /// A block of 2^`size_shift` bytes for data, zeroed.
+    pub(crate) fn allocate_data(&mut self, size_shift: u8) -> Option<Hpa> {
+        let frame = self.frames.allocate_movable(order(size_shift))?;
+        let at = Hpa::new(frame * FRAME_BYTES);
+        self.memory.zero(at, size_shift);
+        self.work.data_bytes += 1 << size_shift;
+        self.work.pages_mapped += 1;
+        Some(at)
+    }
+
+    pub(crate) fn free_data(&mut self, at: Hpa, size_shift: u8) {
+        self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
+        self.work.pages_freed += 1;
+    }
+}
+
+/// The order of a block of 2^`size_shift` bytes; a smaller block takes a whole frame.
+fn order(size_shift: u8) -> u32 {
+    u32::from(size_shift).saturating_sub(FRAME_BYTES.ilog2())
+}
+
+impl EntryMemory<Hpa> for Kernel {
+    #[inline]
+    fn read(&self, at: Hpa) -> u64 {
+        self.entries_read.set(self.entries_read.get() + 1);
+        self.memory.read(at)
+    }
+}
+
+impl EntryMemoryMut<Hpa> for Kernel {
+    #[inline]
+    fn write(&mut self, at: Hpa, value: u64) {
+        self.work.entries_written += 1;
+        self.memory.write(at, value);
+    }
+}
+
+impl NodeAllocator<Hpa> for Kernel {
+    fn allocate(&mut self, size_shift: u8) -> Option<Hpa> {
+        let frame = self.frames.allocate_unmovable(order(size_shift))?;
+        let at = Hpa::new(frame * FRAME_BYTES);
+        self.memory.zero(at, size_shift.max(12));
+        self.work.nodes += 1;
+        self.work.node_bytes += 1 << size_shift;
+        Some(at)
+    }
+
+    fn free(&mut self, at: Hpa, size_shift: u8) {
+        self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
+        self.work.nodes_freed += 1;
+    }
+}

@@ -1,0 +1,887 @@
+//! A process: its areas, its page table and its pages, changed by faults and by a trace's events.
+//!
+//! Two things hold between any two calls:
+//! - a base page lies in an area; a large page lies where [`LargePages`] allows it;
+//! - every frame belongs to one page, or to one page-table node, or is free.
+//!
+//! Departs from Linux: the first load of an anonymous page gets a frame of its own (no shared zero
+//! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
+//! collapsed into large pages later (no khugepaged), and nothing is swapped.
+
+use flatwalk_paging::{
+    Address, Attributes as EntryAttributes, Change, Entry, EntryMemory, Fault, Flush, Geometry,
+    Gva, Hpa, Layout, Level, Mapping, NodeStatistics, Rights, Step, TableError, Tree, Width,
+};
+use flatwalk_trace::{Advice, Backing, Event, Protection};
+use rustc_hash::FxHashMap;
+
+use crate::buddy::{Buddy, Frames};
+use crate::error::OsError;
+use crate::kernel::{Kernel, Work};
+use crate::memory::PhysicalMemory;
+use crate::policy::{LargePages, Policy, PolicyShape, accessible};
+use crate::vma::{AddressSpace, Attributes, Pages, Vma};
+
+/// What a process runs on and how the operating system decides.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Geometry and flattening of the page table.
+    pub layout: Layout,
+    /// The NF rule (ASPLOS 2022, section 3.4): a region of a lowest flattened node (1 GiB with L2+L1)
+    /// that has this many large pages is not flattened down to level 1. 0 switches it off; the paper
+    /// uses 32.
+    pub no_flatten_threshold: u32,
+    /// Which memory large pages back.
+    pub large_pages: LargePages,
+    /// Physical memory in bytes.
+    pub memory_bytes: u64,
+    /// Share of the 2 MiB blocks that cannot be had whole from the start, 0 to 1; see
+    /// [`Buddy::fragment`].
+    pub fragmentation: f64,
+    /// Probability that an allocation of 2 MiB or more fails although there is memory, 0 to 1.
+    pub large_failure_probability: f64,
+    /// Seed of both.
+    pub seed: u64,
+}
+
+/// Why memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// A load.
+    Load,
+    /// A store.
+    Store,
+    /// An instruction fetch.
+    Fetch,
+}
+
+/// What a fault led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The page was missing and is mapped now.
+    Mapped,
+    /// The page was there but did not allow the access; the trace says that it succeeded, so it does
+    /// allow it now.
+    Upgraded,
+    /// The page was there and allowed the access.
+    Spurious,
+}
+
+/// A fault that was handled. The access can be repeated once the flushes are done.
+#[must_use = "hardware may go on using old translations until the flushes are done"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultOutcome {
+    /// What it led to.
+    pub kind: FaultKind,
+    /// Level that the page is a leaf of now: 1 for a base page.
+    pub level: Level,
+    /// What it took.
+    pub work: Work,
+    /// What to flush.
+    pub flushes: Vec<Flush<Gva>>,
+}
+
+/// An event that was carried out.
+#[must_use = "hardware may go on using old translations until the flushes are done"]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it took.
+    pub work: Work,
+    /// What to flush.
+    pub flushes: Vec<Flush<Gva>>,
+}
+
+/// Counts since the start (subtract two to get a period's).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Faults of all kinds.
+    pub faults: u64,
+    /// Faults that mapped a large page.
+    pub large_page_faults: u64,
+    /// Large pages mapped, by faults or populating.
+    pub large_pages_mapped: u64,
+    /// Regions that should have had a large page, but there was no block for it.
+    pub large_page_fallbacks: u64,
+    /// Page-table nodes narrower than they should be, for want of a large block.
+    pub node_fallbacks: u64,
+    /// Nodes taken apart because of the NF rule.
+    pub demotions: u64,
+    /// Large pages split.
+    pub splits: u64,
+    /// Pages mapped ahead of any access, by events.
+    pub populated_pages: u64,
+    /// Pages mapped at addresses that no event had mapped.
+    pub implicit_mappings: u64,
+    /// Accesses that succeeded in the trace against the rights of their area.
+    pub protection_mismatches: u64,
+    /// Pages given back.
+    pub pages_freed: u64,
+    /// Page-table nodes given back.
+    pub nodes_freed: u64,
+    /// Events that concern memory.
+    pub events: u64,
+}
+
+/// A process and the memory it runs in.
+pub struct Process {
+    kernel: Kernel,
+    table: Tree<Gva, Hpa>,
+    areas: AddressSpace,
+    policy: Policy,
+    geometry: Geometry,
+    /// Large pages by region of a lowest flattened node; kept only where the NF rule applies.
+    large_pages: FxHashMap<u64, u32>,
+    data_bytes: u64,
+    statistics: Statistics,
+}
+
+impl Process {
+    /// A process that has mapped nothing yet.
+    ///
+    /// # Errors
+    /// [`OsError::Setting`], [`OsError::MemorySize`], or [`OsError::OutOfMemory`] if there is not even
+    /// room for the root.
+    pub fn new(configuration: &Configuration) -> Result<Self, OsError> {
+        let fraction = |setting, value: f64| {
+            let allowed = "a fraction, 0 to 1";
+            let error = || OsError::Setting { setting, value: value.to_string(), allowed };
+            (0.0..=1.0).contains(&value).then_some(value).ok_or_else(error)
+        };
+        let fragmentation = fraction("fragmentation", configuration.fragmentation)?;
+        let failure =
+            fraction("large_failure_probability", configuration.large_failure_probability)?;
+        let memory = PhysicalMemory::new(configuration.memory_bytes)?;
+        let mut buddy = Buddy::new(configuration.memory_bytes);
+        buddy.fragment(fragmentation, configuration.seed);
+        buddy.fail_large_allocations(failure, !configuration.seed);
+        let mut kernel = Kernel::new(memory, Frames::new(buddy));
+        let policy = Policy::new(
+            configuration.layout,
+            configuration.large_pages,
+            configuration.no_flatten_threshold,
+        );
+        let areas = AddressSpace::default();
+        let geometry = configuration.layout.geometry();
+        let shape = PolicyShape { policy: &policy, areas: &areas };
+        let table = Tree::new(geometry, &shape, &mut kernel).map_err(|_| OsError::OutOfMemory {
+            memory_bytes: configuration.memory_bytes,
+            data_bytes: 0,
+            table_bytes: 0,
+        })?;
+        let mut statistics = Statistics::default();
+        let (level, wanted) = configuration.layout.groups()[0];
+        debug_assert_eq!(level, table.root().level);
+        statistics.node_fallbacks += u64::from(table.root().width < wanted);
+        let large_pages = FxHashMap::default();
+        Ok(Self { kernel, table, areas, policy, geometry, large_pages, data_bytes: 0, statistics })
+    }
+
+    /// Physical memory, which hardware reads entries from.
+    #[inline]
+    pub fn memory(&self) -> &PhysicalMemory {
+        &self.kernel.memory
+    }
+
+    /// Physical memory, for the hardware that sets accessed and dirty bits.
+    #[inline]
+    pub fn memory_mut(&mut self) -> &mut PhysicalMemory {
+        &mut self.kernel.memory
+    }
+
+    /// The page table.
+    #[inline]
+    pub fn table(&self) -> &Tree<Gva, Hpa> {
+        &self.table
+    }
+
+    /// The areas.
+    pub fn areas(&self) -> &AddressSpace {
+        &self.areas
+    }
+
+    /// The allocator.
+    pub fn frames(&self) -> &Frames {
+        &self.kernel.frames
+    }
+
+    /// Counts since the start.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Bytes in pages that are mapped now.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// Page-table nodes that there are now, by level and width.
+    pub fn nodes(&self) -> Vec<NodeStatistics> {
+        self.table.statistics()
+    }
+
+    /// Bytes in page-table nodes now.
+    pub fn page_table_bytes(&self) -> u64 {
+        self.nodes().iter().map(|nodes| nodes.nodes * nodes.node_bytes).sum()
+    }
+
+    /// Handles the fault that an access to `address` raised: maps the page, or grants the right that
+    /// was missing.
+    ///
+    /// # Errors
+    /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
+    pub fn fault(&mut self, address: Gva, access: Access) -> Result<FaultOutcome, OsError> {
+        let page = address.raw() >> self.geometry.page_shift();
+        let mut flushes = None;
+        let (kind, level) = match self.table.translate(&self.kernel, address) {
+            Ok(leaf) if permits(leaf.rights, access) => (FaultKind::Spurious, leaf.level),
+            Ok(leaf) => {
+                let rights = self.granted(page, leaf.rights, access);
+                let Self { table, kernel, .. } = self;
+                let (_, flush) = table.protect(kernel, address, rights).map_err(OsError::Table)?;
+                join(&mut flushes, flush);
+                (FaultKind::Upgraded, leaf.level)
+            }
+            Err(Fault::NotPresent { .. }) => {
+                let vma = self.area_of(page, &mut flushes)?;
+                let level = self.map_page(page, &vma, access, &mut flushes)?;
+                self.statistics.large_page_faults += u64::from(level > 1);
+                (FaultKind::Mapped, level)
+            }
+            Err(Fault::NotCanonical) => return Err(self.beyond(address.raw())),
+            Err(Fault::Reserved { .. }) => {
+                return Err(OsError::Table(TableError::Corrupt(address.raw())));
+            }
+        };
+        self.statistics.faults += 1;
+        let Outcome { work, flushes } = self.outcome(flushes);
+        Ok(FaultOutcome { kind, level, work, flushes })
+    }
+
+    /// Carries out an event.
+    ///
+    /// # Errors
+    /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
+    pub fn apply(&mut self, event: &Event) -> Result<Outcome, OsError> {
+        let mut flushes = None;
+        match *event {
+            Event::Map { address, length, protection, backing, shared } => {
+                let pages = self.pages(address, length)?;
+                let attributes =
+                    Attributes { protection, backing, shared, huge: None, implicit: false };
+                self.areas.map(pages.clone(), attributes);
+                self.settle(&pages, Effect::Discard, &mut flushes)?;
+            }
+            Event::Unmap { address, length } => {
+                let pages = self.pages(address, length)?;
+                self.areas.unmap(pages.clone());
+                self.settle(&pages, Effect::Discard, &mut flushes)?;
+            }
+            Event::Remap { from, from_length, to, to_length } => {
+                let (from, to) = (self.pages(from, from_length)?, self.pages(to, to_length)?);
+                self.statistics.events += 1;
+                return self.remap(&from, &to);
+            }
+            Event::Protect { address, length, protection } => {
+                let pages = self.pages(address, length)?;
+                self.areas.update(pages.clone(), |attributes| attributes.protection = protection);
+                self.settle(&pages, Effect::Reprotect, &mut flushes)?;
+            }
+            Event::Advise { address, length, advice } => {
+                let pages = self.pages(address, length)?;
+                match advice {
+                    Advice::HugePage => {
+                        self.areas.update(pages, |attributes| attributes.huge = Some(true))
+                    }
+                    Advice::NoHugePage => {
+                        self.areas.update(pages, |attributes| attributes.huge = Some(false))
+                    }
+                    Advice::DontNeed => self.settle(&pages, Effect::Discard, &mut flushes)?,
+                    Advice::Populate => {
+                        let areas: Vec<_> = self.areas.intersecting(pages.clone()).collect();
+                        for vma in
+                            areas.into_iter().filter(|vma| accessible(vma.attributes.protection))
+                        {
+                            let part =
+                                vma.pages.start.max(pages.start)..vma.pages.end.min(pages.end);
+                            self.populate(&part, Access::Load, &mut flushes)?;
+                        }
+                    }
+                }
+            }
+            Event::Break { from, to } => {
+                if to >= from {
+                    let grown = self.whole_pages(from, to)?;
+                    for hole in self.areas.holes(grown.clone()) {
+                        self.areas.map(hole, HEAP);
+                    }
+                    self.settle(&grown, Effect::Reprotect, &mut flushes)?;
+                } else {
+                    let shrunk = self.whole_pages(to, from)?;
+                    self.areas.unmap(shrunk.clone());
+                    self.settle(&shrunk, Effect::Discard, &mut flushes)?;
+                }
+            }
+            Event::Populate { address, length, store } => {
+                let pages = self.pages(address, length)?;
+                let access = if store { Access::Store } else { Access::Load };
+                self.populate(&pages, access, &mut flushes)?;
+            }
+            Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Marker { .. } => {
+                return Ok(Outcome::default());
+            }
+        }
+        self.statistics.events += 1;
+        Ok(self.outcome(flushes))
+    }
+
+    // ---- mapping --------------------------------------------------------------------------------
+
+    /// Touches each page of `pages` that is not mapped.
+    fn populate(
+        &mut self,
+        pages: &Pages,
+        access: Access,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let mut page = pages.start;
+        while page < pages.end {
+            let vma = self.area_of(page, flushes)?;
+            let stop = pages.end.min(vma.pages.end).min(self.region(page).end);
+            let mut found = Vec::new();
+            self.visit(page..stop, &mut found)?;
+            let mut mapped = found.iter().map(|mapping| self.pages_of(mapping)).collect::<Vec<_>>();
+            mapped.reverse();
+            while page < stop {
+                match mapped.pop_if(|there| there.start <= page) {
+                    Some(there) => page = there.end,
+                    None => {
+                        let level = self.map_page(page, &vma, access, flushes)?;
+                        self.statistics.populated_pages += 1;
+                        page = if level == 1 { page + 1 } else { self.region(page).end };
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the page that is missing at `page`, as large as the policy and memory allow. Returns its
+    /// level.
+    fn map_page(
+        &mut self,
+        page: u64,
+        vma: &Vma,
+        access: Access,
+        flushes: &mut Flushes,
+    ) -> Result<Level, OsError> {
+        let region = self.region(page);
+        let large = match self.policy.large(&self.areas, &region) {
+            Some(protection) if self.is_empty(&region)? => Some(protection),
+            _ => None,
+        };
+        let mut place = None;
+        if let Some(protection) = large {
+            match self.kernel.allocate_data(self.geometry.shift(2)) {
+                Some(frame) => place = Some((region.start, frame, 2, protection)),
+                None => self.statistics.large_page_fallbacks += 1,
+            }
+        }
+        let (start, frame, level, protection) = match place {
+            Some(place) => place,
+            None => match self.kernel.allocate_data(self.geometry.page_shift()) {
+                Some(frame) => (page, frame, 1, vma.attributes.protection),
+                None => return Err(self.out_of_memory()),
+            },
+        };
+        self.statistics.implicit_mappings += u64::from(vma.attributes.implicit);
+        // Linux makes new pages accessed, and private anonymous ones that may be written dirty.
+        let Attributes { backing, shared, .. } = vma.attributes;
+        let private = backing != Backing::File && !shared;
+        let attributes = EntryAttributes {
+            rights: self.granted(page, rights(protection), access),
+            accessed: true,
+            dirty: access == Access::Store || (private && protection.write),
+        };
+        self.enter(start, frame, level, attributes, flushes)?;
+        Ok(level)
+    }
+
+    /// Enters a page into the table; where there is no memory for nodes, gives its frame back.
+    fn enter(
+        &mut self,
+        page: u64,
+        frame: Hpa,
+        level: Level,
+        attributes: EntryAttributes,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let input = self.address(page);
+        let Self { table, kernel, policy, areas, .. } = self;
+        let shape = PolicyShape { policy, areas };
+        match table.map(kernel, &shape, input, frame, level, attributes) {
+            Ok(change) => self.count(change),
+            Err(error) => {
+                self.kernel.free_data(frame, self.geometry.shift(level));
+                return Err(self.table_error(error));
+            }
+        }
+        self.data_bytes += self.geometry.span(level);
+        if level > 1 {
+            self.statistics.large_pages_mapped += 1;
+            self.count_large(page, flushes)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a large page, and takes the flattened node above it apart if that is one too many.
+    fn count_large(&mut self, page: u64, flushes: &mut Flushes) -> Result<(), OsError> {
+        let Some((level, width)) = self.policy.guarded_nodes else { return Ok(()) };
+        let count = self.large_pages.entry(page >> self.guarded_shift(level)).or_default();
+        *count += 1;
+        if *count != self.policy.no_flatten_threshold {
+            return Ok(());
+        }
+        let input = self.address(page);
+        if self.node_width(input, level) != Some(width) {
+            return Ok(());
+        }
+        let Self { table, kernel, .. } = self;
+        match table.reshape(kernel, input, level, width - 1) {
+            Ok(Some((change, flush))) => {
+                self.count(change);
+                self.statistics.demotions += 1;
+                join(flushes, flush);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(self.table_error(error)),
+        }
+    }
+
+    // ---- taking away ----------------------------------------------------------------------------
+
+    /// Brings the pages in `range` into line with the areas, which have changed there already.
+    fn settle(
+        &mut self,
+        range: &Pages,
+        effect: Effect,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        for chunk in self.chunks(range.clone()) {
+            let mut mapped = Vec::new();
+            self.visit(chunk, &mut mapped)?;
+            for mapping in mapped {
+                if mapping.level == 1 {
+                    self.settle_base(&mapping, range, effect, flushes)?;
+                } else {
+                    self.settle_large(&mapping, range, effect, flushes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_base(
+        &mut self,
+        mapping: &Mapping<Gva, Hpa>,
+        range: &Pages,
+        effect: Effect,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let page = self.pages_of(mapping).start;
+        if effect == Effect::Discard && range.contains(&page) {
+            return self.release(mapping.input, flushes);
+        }
+        match self.areas.find(page) {
+            Some(vma) => self.reprotect(mapping, vma.attributes.protection, flushes),
+            None => self.release(mapping.input, flushes),
+        }
+    }
+
+    fn settle_large(
+        &mut self,
+        mapping: &Mapping<Gva, Hpa>,
+        range: &Pages,
+        effect: Effect,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let pages = self.pages_of(mapping);
+        let discarded = match effect {
+            Effect::Discard => pages.start.max(range.start)..pages.end.min(range.end),
+            Effect::Reprotect => pages.start..pages.start,
+        };
+        if discarded == pages || self.areas.intersecting(pages.clone()).next().is_none() {
+            return self.release(mapping.input, flushes);
+        }
+        if let Some(protection) =
+            self.policy.keeps_large(&self.areas, &pages, !discarded.is_empty())
+        {
+            // What is discarded but still in an area will be used anew: that is what costs.
+            for page in discarded {
+                let within = (page - pages.start) << self.geometry.page_shift();
+                self.kernel.memory.zero(mapping.frame.offset(within), self.geometry.page_shift());
+                let used = self.areas.find(page).is_some();
+                self.kernel.work.data_bytes += if used { self.geometry.span(1) } else { 0 };
+            }
+            return self.reprotect(mapping, protection, flushes);
+        }
+        self.split(mapping.input, flushes)?;
+        let mut parts = Vec::new();
+        self.visit(pages, &mut parts)?;
+        for part in parts {
+            self.settle_base(&part, range, effect, flushes)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the pages in `from` to `to` (mremap).
+    fn remap(&mut self, from: &Pages, to: &Pages) -> Result<Outcome, OsError> {
+        let (mut departed, mut arrived) = (None, None);
+        if from.start == to.start {
+            self.areas.remap(from.clone(), to.clone());
+            let changed = from.end.min(to.end)..from.end.max(to.end);
+            self.settle(&changed, Effect::Discard, &mut departed)?;
+            return Ok(self.outcome(departed));
+        }
+        // Large pages that reach beyond either end cannot move, or are in the way.
+        for end in [from.start, from.end, to.start, to.end] {
+            self.split_across(end, &mut departed)?;
+        }
+        let mut moved = Vec::new();
+        for chunk in self.chunks(from.clone()) {
+            self.visit(chunk, &mut moved)?;
+        }
+        for mapping in &mut moved {
+            *mapping = self.remove(mapping.input, &mut departed)?;
+        }
+        self.areas.remap(from.clone(), to.clone());
+        self.settle(to, Effect::Discard, &mut arrived)?;
+        for mapping in moved {
+            self.arrive(&mapping, from, to, &mut arrived)?;
+        }
+        let mut outcome = self.outcome(departed);
+        outcome.flushes.extend(arrived);
+        Ok(outcome)
+    }
+
+    /// Enters a page that was removed from `from` at its place in `to`, in pieces where a large page
+    /// does not fit; what is beyond the end is given back.
+    fn arrive(
+        &mut self,
+        mapping: &Mapping<Gva, Hpa>,
+        from: &Pages,
+        to: &Pages,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let pages = self.pages_of(mapping);
+        let start = to.start + (pages.start - from.start);
+        let end = start + (pages.end - pages.start);
+        let aligned = start.is_multiple_of(pages.end - pages.start);
+        if aligned && end <= to.end {
+            return self.enter(start, mapping.frame, mapping.level, mapping.attributes, flushes);
+        }
+        self.statistics.splits += u64::from(mapping.level > 1);
+        let base = self.geometry.span(1);
+        for (i, page) in (start..end).enumerate() {
+            let frame = mapping.frame.offset(i as u64 * base);
+            if page < to.end {
+                self.enter(page, frame, 1, mapping.attributes, flushes)?;
+            } else {
+                self.kernel.free_data(frame, self.geometry.page_shift());
+                self.statistics.pages_freed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits the large page that reaches across the start of `page`, if there is one.
+    fn split_across(&mut self, page: u64, flushes: &mut Flushes) -> Result<(), OsError> {
+        let region = self.region(page);
+        if page == region.start {
+            return Ok(());
+        }
+        let input = self.address(page);
+        match self.table.translate(&self.kernel, input) {
+            Ok(leaf) if leaf.level > 1 => {}
+            _ => return Ok(()),
+        }
+        self.split(input, flushes)?;
+        // What reached beyond the areas belongs to none now.
+        self.settle(&region, Effect::Reprotect, flushes)
+    }
+
+    fn split(&mut self, input: Gva, flushes: &mut Flushes) -> Result<(), OsError> {
+        let Self { table, kernel, policy, areas, .. } = self;
+        match table.split(kernel, &PolicyShape { policy, areas }, input) {
+            Ok((change, flush)) => {
+                self.count(change);
+                self.statistics.splits += 1;
+                self.forget_large(input);
+                join(flushes, flush);
+                Ok(())
+            }
+            Err(error) => Err(self.table_error(error)),
+        }
+    }
+
+    /// Unmaps a page and frees its frame.
+    fn release(&mut self, input: Gva, flushes: &mut Flushes) -> Result<(), OsError> {
+        let mapping = self.remove(input, flushes)?;
+        self.kernel.free_data(mapping.frame, self.geometry.shift(mapping.level));
+        self.statistics.pages_freed += 1;
+        Ok(())
+    }
+
+    /// Unmaps a page, and keeps its frame.
+    fn remove(&mut self, input: Gva, flushes: &mut Flushes) -> Result<Mapping<Gva, Hpa>, OsError> {
+        let Self { table, kernel, .. } = self;
+        let (mapping, flush) = table.unmap(kernel, input).map_err(OsError::Table)?;
+        join(flushes, flush);
+        self.data_bytes -= self.geometry.span(mapping.level);
+        if mapping.level > 1 {
+            self.forget_large(mapping.input);
+        }
+        Ok(mapping)
+    }
+
+    fn reprotect(
+        &mut self,
+        mapping: &Mapping<Gva, Hpa>,
+        protection: Protection,
+        flushes: &mut Flushes,
+    ) -> Result<(), OsError> {
+        let rights = rights(protection);
+        if rights != mapping.attributes.rights {
+            let Self { table, kernel, .. } = self;
+            let (_, flush) =
+                table.protect(kernel, mapping.input, rights).map_err(OsError::Table)?;
+            join(flushes, flush);
+        }
+        Ok(())
+    }
+
+    fn forget_large(&mut self, input: Gva) {
+        if let Some((level, _)) = self.policy.guarded_nodes {
+            let region = input.raw() >> self.geometry.page_shift() >> self.guarded_shift(level);
+            if let Some(count) = self.large_pages.get_mut(&region) {
+                *count -= 1;
+                if *count == 0 {
+                    self.large_pages.remove(&region);
+                }
+            }
+        }
+    }
+
+    // ---- small things ---------------------------------------------------------------------------
+
+    /// The area of `page`; where there is none, the holes of its region become one, implicitly.
+    fn area_of(&mut self, page: u64, flushes: &mut Flushes) -> Result<Vma, OsError> {
+        if let Some(vma) = self.areas.find(page) {
+            return Ok(vma);
+        }
+        let region = self.region(page);
+        for hole in self.areas.holes(region.clone()) {
+            self.areas.map(hole, Attributes::IMPLICIT);
+        }
+        self.settle(&region, Effect::Reprotect, flushes)?;
+        Ok(self
+            .areas
+            .find(page)
+            .unwrap_or(Vma { pages: page..page + 1, attributes: Attributes::IMPLICIT }))
+    }
+
+    /// The rights that a page with `rights` has after `access`, which succeeded.
+    fn granted(&mut self, page: u64, mut rights: Rights, access: Access) -> Rights {
+        if permits(rights, access) {
+            return rights;
+        }
+        // A page may lag behind its area only within a large page that reaches beyond it.
+        let allowed = self.areas.find(page).map(|vma| self::rights(vma.attributes.protection));
+        if !allowed.is_some_and(|allowed| permits(allowed, access)) {
+            self.statistics.protection_mismatches += 1;
+        }
+        rights.user = true;
+        rights.write |= access == Access::Store;
+        rights.execute |= access == Access::Fetch;
+        rights
+    }
+
+    /// True if no page is mapped in `region`.
+    fn is_empty(&self, region: &Pages) -> Result<bool, OsError> {
+        match self.table.translate(&self.kernel, self.address(region.start)) {
+            Ok(_) => Ok(false),
+            // One entry for the whole region, and it is absent.
+            Err(Fault::NotPresent { level: 2.., .. }) => Ok(true),
+            Err(Fault::NotPresent { entry_address, .. }) => {
+                let entry = |i: u64| Entry(self.kernel.read(entry_address.offset(i * 8)));
+                Ok((0..region.end - region.start).all(|i| !entry(i).is_present()))
+            }
+            Err(Fault::NotCanonical) => Err(self.beyond(self.address(region.start).raw())),
+            Err(Fault::Reserved { .. }) => {
+                Err(OsError::Table(TableError::Corrupt(self.address(region.start).raw())))
+            }
+        }
+    }
+
+    /// Width of the node with topmost level `level` on the path of `input`.
+    fn node_width(&self, input: Gva, level: Level) -> Option<Width> {
+        let mut walk = self.table.walk(input);
+        while walk.at().level > level {
+            match walk.feed(Entry(self.kernel.read(walk.entry_address()))) {
+                Step::Table(_) => {}
+                Step::Leaf(_) | Step::Fault(_) => return None,
+            }
+        }
+        (walk.at().level == level).then_some(walk.at().width)
+    }
+
+    fn visit(&self, pages: Pages, found: &mut Vec<Mapping<Gva, Hpa>>) -> Result<(), OsError> {
+        let bytes = pages.end.saturating_sub(pages.start) << self.geometry.page_shift();
+        self.table
+            .visit(&self.kernel, self.address(pages.start), bytes, &mut |mapping| {
+                found.push(mapping)
+            })
+            .map_err(OsError::Table)
+    }
+
+    /// `pages` cut at the boundaries of level-3 entries (1 GiB), so that looking through any range
+    /// takes bounded memory.
+    fn chunks(&self, pages: Pages) -> impl Iterator<Item = Pages> + use<> {
+        let size = 1_u64 << (2 * self.geometry.index_bits());
+        let mut at = pages.start;
+        std::iter::from_fn(move || {
+            let start = at;
+            at = pages.end.min((start / size + 1) * size);
+            (start < pages.end).then_some(start..at)
+        })
+    }
+
+    /// The pages of a 2 MiB region, the one that `page` lies in.
+    fn region(&self, page: u64) -> Pages {
+        let size = 1_u64 << self.geometry.index_bits();
+        let start = page & !(size - 1);
+        start..start + size
+    }
+
+    fn pages_of(&self, mapping: &Mapping<Gva, Hpa>) -> Pages {
+        let start = mapping.input.raw() >> self.geometry.page_shift();
+        start..start + (self.geometry.span(mapping.level) >> self.geometry.page_shift())
+    }
+
+    fn address(&self, page: u64) -> Gva {
+        Gva::new(page << self.geometry.page_shift())
+    }
+
+    /// log2 of the pages under a node with topmost level `level`.
+    fn guarded_shift(&self, level: Level) -> u8 {
+        self.geometry.shift(level + 1) - self.geometry.page_shift()
+    }
+
+    /// The pages that `length` bytes from `address` lie in.
+    fn pages(&self, address: u64, length: u64) -> Result<Pages, OsError> {
+        let shift = self.geometry.page_shift();
+        let start = address >> shift;
+        let Some(above) = length.checked_sub(1) else { return Ok(start..start) };
+        let last = address.checked_add(above).ok_or_else(|| self.beyond(address))?;
+        for end in [address, last] {
+            if !self.geometry.is_canonical(end) {
+                return Err(self.beyond(end));
+            }
+        }
+        if address >> 63 == last >> 63 {
+            Ok(start..(last >> shift) + 1)
+        } else {
+            Err(self.beyond(last))
+        }
+    }
+
+    /// The pages that lie wholly above `from` and not wholly above `to`: those a moving break adds.
+    fn whole_pages(&self, from: u64, to: u64) -> Result<Pages, OsError> {
+        let end = self.pages(from, to - from)?.end;
+        Ok(from.div_ceil(self.geometry.span(1)).min(end)..end)
+    }
+
+    fn count(&mut self, change: Change) {
+        self.statistics.node_fallbacks += u64::from(change.fallbacks);
+    }
+
+    fn outcome(&mut self, flushes: Flushes) -> Outcome {
+        let work = self.kernel.take_work();
+        self.statistics.nodes_freed += work.nodes_freed;
+        Outcome { work, flushes: flushes.into_iter().collect() }
+    }
+
+    fn beyond(&self, address: u64) -> OsError {
+        OsError::BeyondAddressSpace { address, bits: self.geometry.address_bits() }
+    }
+
+    fn out_of_memory(&self) -> OsError {
+        OsError::OutOfMemory {
+            memory_bytes: self.kernel.memory.size_bytes(),
+            data_bytes: self.data_bytes,
+            table_bytes: self.page_table_bytes(),
+        }
+    }
+
+    fn table_error(&self, error: TableError) -> OsError {
+        if error == TableError::OutOfMemory { self.out_of_memory() } else { OsError::Table(error) }
+    }
+}
+
+/// What happens to the pages in a range beside what the areas demand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// They are given back.
+    Discard,
+    /// They get the rights of their areas.
+    Reprotect,
+}
+
+/// What an operation has made stale so far: one range around all of it.
+type Flushes = Option<Flush<Gva>>;
+
+/// The program-break heap.
+const HEAP: Attributes = Attributes {
+    protection: Protection { read: true, write: true, execute: false },
+    backing: Backing::Heap,
+    shared: false,
+    huge: None,
+    implicit: false,
+};
+
+fn join(flushes: &mut Flushes, more: Flush<Gva>) {
+    *flushes = Some(match *flushes {
+        None => more,
+        Some(known) => {
+            let last = |flush: Flush<Gva>| {
+                flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
+            };
+            let start = known.start.min(more.start);
+            let last = last(known).max(last(more));
+            Flush {
+                start,
+                length_bytes: (last - start.raw()).wrapping_add(1),
+                leaves: known.leaves | more.leaves,
+                tables: known.tables | more.tables,
+            }
+        }
+    });
+}
+
+/// The rights of a page: on x86 whatever can be used at all can be read. A page without any rights
+/// stays in the table, but closed to user mode.
+fn rights(protection: Protection) -> Rights {
+    Rights { write: protection.write, user: accessible(protection), execute: protection.execute }
+}
+
+fn permits(rights: Rights, access: Access) -> bool {
+    rights.user
+        && match access {
+            Access::Load => true,
+            Access::Store => rights.write,
+            Access::Fetch => rights.execute,
+        }
+}
+
+#[cfg(test)]
+mod tests;
