@@ -1,9 +1,10 @@
 //! Errors of reading and writing traces.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a trace could not be read or written. Each message names the file, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// The operating system refused.
     #[error("{}: {source}", path.display())]
@@ -13,4 +14,87 @@ pub enum TraceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The file holds nothing.
+    #[error("{}: the file is empty; record or import the trace again", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file ends where something should follow.
+    #[error(
+        "{}: the file ends at byte {offset} in the middle of {what}; it was cut off: copy or record it again",
+        path.display()
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Where the incomplete part starts, in bytes (in the uncompressed stream of a compressed
+        /// foreign trace).
+        offset: u64,
+        /// What is incomplete.
+        what: String,
+    },
+    /// The file contradicts its format or its own checksums.
+    #[error(
+        "{}: damaged at byte {offset}: {what}; copy it again from the original, or record it again",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes (in the uncompressed stream of a compressed foreign trace).
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The file is no trace in any known format.
+    #[error("{}: not a trace that flatwalk knows ({what}); {remedy}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What was found instead.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The file was written by a later flatwalk.
+    #[error(
+        "{}: trace format version {version} at byte 8, but this flatwalk reads up to version {supported}; \
+         update flatwalk",
+        path.display()
+    )]
+    Future {
+        /// The file.
+        path: PathBuf,
+        /// The file's version.
+        version: u32,
+        /// The newest version that this program reads.
+        supported: u32,
+    },
+    /// The caller asked the writer for something that no trace can hold.
+    #[error("{}: cannot write this trace: {what}", path.display())]
+    Rejected {
+        /// The file being written.
+        path: PathBuf,
+        /// What is wrong and how to mend it.
+        what: String,
+    },
+    /// The progress callback asked to stop.
+    #[error("{}: stopped on request", path.display())]
+    Stopped {
+        /// The file that was being worked on.
+        path: PathBuf,
+    },
+}
+
+impl TraceError {
+    /// Wraps what the system said about `path`.
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    /// Something at `offset` of `path` cannot be true.
+    pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), offset, what: what.into() }
+    }
 }

@@ -136,6 +136,7 @@ pub enum Advice {
 
 /// What happens beside loads and stores. All addresses and lengths are in bytes; successful calls
 /// only, as the kernel carried them out (results, not requests).
+#[allow(missing_docs)] // The fields' names say what the variants' texts say.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
@@ -163,6 +164,7 @@ pub enum Event {
 }
 
 /// One piece of a trace, in order.
+#[allow(missing_docs)] // As above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// Block number `id` is this; `id`s come in ascending order without gaps.

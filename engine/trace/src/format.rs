@@ -1,0 +1,18 @@
+//! flatwalk's own trace format, which docs/trace-format.md describes byte by byte.
+
+pub(crate) mod bytes;
+mod container;
+mod definitions;
+mod events;
+mod hash;
+mod reader;
+mod slices;
+mod summary;
+pub(crate) mod touched;
+mod writer;
+
+pub use container::{Header, VERSION};
+pub use definitions::{MAX_ACCESSES, MAX_INSTRUCTIONS};
+pub use reader::Reader;
+pub use summary::Summary;
+pub use writer::{Options, Writer};

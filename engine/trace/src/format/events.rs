@@ -1,0 +1,150 @@
+//! Events in bytes: a varint step in epochs, a tag, the fields.
+
+use super::bytes::{Cursor, Malformed, put_string, put_varint};
+use crate::model::{Advice, Backing, Event, Protection};
+
+/// Longest accepted marker name, in bytes.
+pub(crate) const MAX_NAME_BYTES: usize = 1 << 16;
+
+fn protection_bits(protection: Protection) -> u8 {
+    u8::from(protection.read) | u8::from(protection.write) << 1 | u8::from(protection.execute) << 2
+}
+
+fn protection(bits: u8) -> Result<Protection, Malformed> {
+    if bits > 7 {
+        return Err("a protection has unknown bits");
+    }
+    Ok(Protection { read: bits & 1 != 0, write: bits & 2 != 0, execute: bits & 4 != 0 })
+}
+
+/// The name under which an event of this kind is counted.
+pub(crate) fn kind_name(event: &Event) -> &'static str {
+    match event {
+        Event::Map { .. } => "map",
+        Event::Unmap { .. } => "unmap",
+        Event::Remap { .. } => "remap",
+        Event::Protect { .. } => "protect",
+        Event::Advise { .. } => "advise",
+        Event::Break { .. } => "break",
+        Event::Populate { .. } => "populate",
+        Event::ThreadStart { .. } => "thread_start",
+        Event::ThreadExit { .. } => "thread_exit",
+        Event::Marker { .. } => "marker",
+    }
+}
+
+/// Appends an event without its epoch.
+pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
+    let mut tagged = |tag: u8, numbers: &[u64], bytes: &[u8]| {
+        out.push(tag);
+        for &number in numbers {
+            put_varint(out, number);
+        }
+        out.extend_from_slice(bytes);
+    };
+    match event {
+        Event::Map { address, length, protection, backing, shared } => {
+            let backing = match backing {
+                Backing::Anonymous => 0,
+                Backing::File => 1,
+                Backing::Stack => 2,
+                Backing::Heap => 3,
+            };
+            tagged(
+                1,
+                &[*address, *length],
+                &[protection_bits(*protection), backing, u8::from(*shared)],
+            );
+        }
+        Event::Unmap { address, length } => tagged(2, &[*address, *length], &[]),
+        Event::Remap { from, from_length, to, to_length } => {
+            tagged(3, &[*from, *from_length, *to, *to_length], &[]);
+        }
+        Event::Protect { address, length, protection } => {
+            tagged(4, &[*address, *length], &[protection_bits(*protection)]);
+        }
+        Event::Advise { address, length, advice } => {
+            let advice = match advice {
+                Advice::HugePage => 0,
+                Advice::NoHugePage => 1,
+                Advice::DontNeed => 2,
+                Advice::Populate => 3,
+            };
+            tagged(5, &[*address, *length], &[advice]);
+        }
+        Event::Break { from, to } => tagged(6, &[*from, *to], &[]),
+        Event::Populate { address, length, store } => {
+            tagged(7, &[*address, *length], &[u8::from(*store)]);
+        }
+        Event::ThreadStart { thread } => tagged(8, &[u64::from(*thread)], &[]),
+        Event::ThreadExit { thread } => tagged(9, &[u64::from(*thread)], &[]),
+        Event::Marker { name } => {
+            tagged(10, &[], &[]);
+            put_string(out, name);
+        }
+    }
+}
+
+fn flag(cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    match cursor.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err("a flag is neither 0 nor 1"),
+    }
+}
+
+fn thread(cursor: &mut Cursor<'_>) -> Result<u32, Malformed> {
+    cursor.bounded(u64::from(u32::MAX)).map(|thread| thread as u32)
+}
+
+/// Reads what [`put`] wrote.
+pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
+    Ok(match cursor.byte()? {
+        1 => Event::Map {
+            address: cursor.varint()?,
+            length: cursor.varint()?,
+            protection: protection(cursor.byte()?)?,
+            backing: match cursor.byte()? {
+                0 => Backing::Anonymous,
+                1 => Backing::File,
+                2 => Backing::Stack,
+                3 => Backing::Heap,
+                _ => return Err("a mapping's backing is unknown"),
+            },
+            shared: flag(cursor)?,
+        },
+        2 => Event::Unmap { address: cursor.varint()?, length: cursor.varint()? },
+        3 => Event::Remap {
+            from: cursor.varint()?,
+            from_length: cursor.varint()?,
+            to: cursor.varint()?,
+            to_length: cursor.varint()?,
+        },
+        4 => Event::Protect {
+            address: cursor.varint()?,
+            length: cursor.varint()?,
+            protection: protection(cursor.byte()?)?,
+        },
+        5 => Event::Advise {
+            address: cursor.varint()?,
+            length: cursor.varint()?,
+            advice: match cursor.byte()? {
+                0 => Advice::HugePage,
+                1 => Advice::NoHugePage,
+                2 => Advice::DontNeed,
+                3 => Advice::Populate,
+                _ => return Err("an advice is unknown"),
+            },
+        },
+        6 => Event::Break { from: cursor.varint()?, to: cursor.varint()? },
+        7 => Event::Populate {
+            address: cursor.varint()?,
+            length: cursor.varint()?,
+            store: flag(cursor)?,
+        },
+        8 => Event::ThreadStart { thread: thread(cursor)? },
+        9 => Event::ThreadExit { thread: thread(cursor)? },
+        10 => Event::Marker { name: cursor.string()? },
+        _ => return Err("an event is of an unknown kind"),
+    })
+}

@@ -1,0 +1,32 @@
+//! What a whole trace comes to.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Totals over a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Instructions executed.
+    pub instructions: u64,
+    /// Loads made.
+    pub loads: u64,
+    /// Stores made.
+    pub stores: u64,
+    /// Threads that ran or started.
+    pub threads: u64,
+    /// Blocks defined.
+    pub blocks: u64,
+    /// Bytes of distinct code; the same address with different code counts again.
+    pub code_bytes: u64,
+    /// Bytes of the 4 KiB pages that instructions or accesses touch.
+    pub footprint_bytes: u64,
+    /// Ranges `[start, end)` that instructions, accesses or `Populate` events touch, ascending, in
+    /// units of 2 MiB.
+    pub touched: Vec<(u64, u64)>,
+    /// How many events of each kind.
+    pub events: BTreeMap<String, u64>,
+    /// Content hash, hex. Of the content alone, whatever the compression; of a trace that ended
+    /// early, `partial-` and a hash of the chunks' checksums.
+    pub hash: String,
+}

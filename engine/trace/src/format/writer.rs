@@ -1,0 +1,427 @@
+//! Writes a trace.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+use zstd::bulk::Compressor;
+
+use super::bytes::put_varint;
+use super::container::{self, CHUNK_HEADER_BYTES, ChunkHeader, Header, Kind, SEVERAL_THREADS};
+use super::hash::ContentHash;
+use super::summary::Summary;
+use super::touched::{MAX_FRESH_REGIONS, Touched};
+use super::{definitions, events, slices};
+use crate::error::TraceError;
+use crate::model::{Block, BlockId, Event, Slice};
+
+/// A payload is finished when it is this long before compression …
+const TARGET_RAW_BYTES: usize = 1 << 20;
+/// … or holds this many blocks, whichever comes first.
+const TARGET_BLOCKS: usize = 1 << 20;
+
+/// How to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// zstd level, 1 (fast) to 19 (small). Reading is equally fast whatever the level.
+    pub level: i32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { level: 1 }
+    }
+}
+
+/// Writes a trace file. What is complete on disk stays readable even if the process dies afterwards;
+/// about a million executed blocks are buffered.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: File,
+    compressor: Zstd,
+    /// The headers of the chunks written so far, for the index.
+    index: Vec<u8>,
+    offset: u64,
+    definitions: definitions::Encoder,
+    expanded: usize,
+    blocks: u64,
+    events: Events,
+    slices: slices::Encoder,
+    /// The largest epoch of any slice so far.
+    latest: u64,
+    /// The slices being buffered have an epoch before `latest`.
+    late: bool,
+    touched: Touched,
+    /// Sizes of the accesses, in bytes, in the order of the predictor's slots.
+    sizes: Vec<u16>,
+    hash: ContentHash,
+    summary: Summary,
+    event_counts: BTreeMap<&'static str, u64>,
+    /// Set when the disk failed: the file ends there.
+    failed: bool,
+}
+
+struct Zstd(Compressor<'static>);
+
+impl std::fmt::Debug for Zstd {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Zstd")
+    }
+}
+
+/// Events being buffered.
+#[derive(Debug, Default)]
+struct Events {
+    out: Vec<u8>,
+    count: u64,
+    first_epoch: u64,
+    last_epoch: u64,
+    /// The largest epoch of any event so far.
+    latest: u64,
+    written: u64,
+    late: bool,
+}
+
+impl Writer {
+    /// Creates (or overwrites) the file at `path`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn create(path: &Path, header: Header) -> Result<Self, TraceError> {
+        Self::with_options(path, header, Options::default())
+    }
+
+    /// As [`Writer::create`], with options.
+    ///
+    /// # Errors
+    /// When the system refuses, or the options make no sense.
+    // By value for the sake of symmetry with `create`, whose callers build it in place.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn with_options(path: &Path, header: Header, options: Options) -> Result<Self, TraceError> {
+        if !(1..=19).contains(&options.level) {
+            return Err(TraceError::Rejected {
+                path: path.to_owned(),
+                what: format!("compression level {} is not between 1 and 19", options.level),
+            });
+        }
+        let compressor =
+            Compressor::new(options.level).map_err(|error| TraceError::io(path, error))?;
+        let bytes = container::encode_header(&header);
+        if bytes.len() > container::MAX_HEADER_BYTES as usize {
+            return Err(TraceError::Rejected {
+                path: path.to_owned(),
+                what: "its name is longer than a mebibyte; give it a shorter one".into(),
+            });
+        }
+        let mut file = File::create(path).map_err(|error| TraceError::io(path, error))?;
+        file.write_all(&bytes).map_err(|error| TraceError::io(path, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            compressor: Zstd(compressor),
+            index: Vec::new(),
+            offset: bytes.len() as u64,
+            definitions: definitions::Encoder::default(),
+            expanded: 0,
+            blocks: 0,
+            events: Events::default(),
+            slices: slices::Encoder::new(),
+            latest: 0,
+            late: false,
+            touched: Touched::new(),
+            sizes: Vec::new(),
+            hash: ContentHash::new(),
+            summary: Summary::default(),
+            event_counts: BTreeMap::new(),
+            failed: false,
+        })
+    }
+
+    /// Defines the next block; identifiers are dense, from 0. The caller sees to it that equal
+    /// blocks are defined only once.
+    ///
+    /// # Errors
+    /// When the block breaks the model's rules, or the disk fails.
+    // The block is kept by no one: the signature says that it is handed over.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn define(&mut self, block: Block) -> Result<BlockId, TraceError> {
+        definitions::check(&block).map_err(|what| self.rejected(what))?;
+        let id = BlockId::try_from(self.blocks)
+            .ok()
+            .filter(|&id| id != BlockId::MAX)
+            .ok_or_else(|| self.rejected("it has more than 2^32 - 1 blocks"))?;
+        let expands_to = block.instructions.len() + block.accesses.len();
+        if self.expanded + expands_to > definitions::MAX_EXPANDED
+            || self.definitions.out.len() >= TARGET_RAW_BYTES
+        {
+            self.flush_definitions()?;
+        }
+        self.slices.predictor.define(&block).map_err(|what| self.rejected(what))?;
+        self.definitions.push(&block).map_err(|what| self.rejected(what))?;
+        self.sizes.extend(block.accesses.iter().map(|access| access.size));
+        self.expanded += expands_to;
+        self.blocks += 1;
+        self.hash.define(&block);
+        for instruction in &block.instructions {
+            self.touched.touch(instruction.pc, u64::from(instruction.length.max(1)));
+        }
+        Ok(id)
+    }
+
+    /// A thread ran, after `epoch` events of the process and before the next.
+    ///
+    /// # Errors
+    /// When the slice names undefined blocks or its addresses do not match them, or the disk fails.
+    pub fn slice(&mut self, epoch: u64, slice: &Slice) -> Result<(), TraceError> {
+        let mut addresses = 0;
+        for &id in &slice.blocks {
+            addresses +=
+                self.slices.predictor.slots_of(id).map(|slots| slots.len()).ok_or_else(|| {
+                    self.rejected(&format!("a slice names block {id}, which is not defined"))
+                })?;
+        }
+        if addresses != slice.addresses.len() {
+            return Err(self.rejected(&format!(
+                "a slice has {} addresses, but its blocks make {addresses} accesses",
+                slice.addresses.len()
+            )));
+        }
+        if slice.blocks.is_empty() {
+            return Ok(());
+        }
+        let late = epoch < self.latest;
+        let pending = self.slices.runs.last().map(|run| run.epoch);
+        if pending.is_some_and(|pending| late != self.late || (late && pending != epoch)) {
+            self.flush()?;
+        }
+        self.late = late;
+        self.latest = self.latest.max(epoch);
+        self.touched.thread(slice.thread);
+        self.hash.slice(slice.thread, epoch, &slice.blocks, &slice.addresses);
+
+        // A long slice goes to several payloads.
+        let (mut blocks, mut addresses) = (&slice.blocks[..], &slice.addresses[..]);
+        while !blocks.is_empty() {
+            let (mut take, mut used) = (0, 0);
+            while take < blocks.len() && take < slices::RUN_BLOCKS && used < slices::RUN_ADDRESSES {
+                let Some(slots) = self.slices.predictor.slots_of(blocks[take]) else { break };
+                let sizes = &self.sizes[slots];
+                for (&address, &size) in addresses[used..].iter().zip(sizes) {
+                    self.touched.touch(address, u64::from(size));
+                }
+                used += sizes.len();
+                take += 1;
+            }
+            self.slices.push(slice.thread, epoch, &blocks[..take], &addresses[..used]);
+            (blocks, addresses) = (&blocks[take..], &addresses[used..]);
+            if self.slices.raw_bytes() >= TARGET_RAW_BYTES
+                || self.slices.blocks() >= TARGET_BLOCKS
+                || self.touched.fresh_regions() >= MAX_FRESH_REGIONS
+            {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The event that starts `epoch`.
+    ///
+    /// # Errors
+    /// When the event cannot be stored, or the disk fails.
+    pub fn event(&mut self, epoch: u64, event: &Event) -> Result<(), TraceError> {
+        if let Event::Marker { name } = event
+            && name.len() > events::MAX_NAME_BYTES
+        {
+            return Err(self.rejected("a marker's name is longer than 65536 bytes"));
+        }
+        let late = epoch < self.events.latest;
+        if self.events.count > 0
+            && (late != self.events.late
+                || (late && epoch != self.events.last_epoch)
+                || self.events.out.len() >= TARGET_RAW_BYTES)
+        {
+            self.flush_events()?;
+        }
+        let pending = &mut self.events;
+        if pending.count == 0 {
+            pending.first_epoch = epoch;
+            pending.last_epoch = epoch;
+            pending.late = late;
+        }
+        put_varint(&mut pending.out, epoch - pending.last_epoch);
+        events::put(&mut pending.out, event);
+        pending.last_epoch = epoch;
+        pending.latest = pending.latest.max(epoch);
+        pending.count += 1;
+        *self.event_counts.entry(events::kind_name(event)).or_default() += 1;
+        self.hash.event(epoch, event);
+        match *event {
+            Event::Populate { address, length, .. } => self.touched.populate(address, length),
+            Event::ThreadStart { thread } => self.touched.thread(thread),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Instructions written so far.
+    pub fn instructions(&self) -> u64 {
+        self.summary.instructions + self.slices.sums.instructions
+    }
+
+    /// Bytes of the file so far, without what is buffered.
+    pub fn file_bytes(&self) -> u64 {
+        self.offset
+    }
+
+    /// Writes everything that is buffered, so that it survives the death of the process.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn flush(&mut self) -> Result<(), TraceError> {
+        // The order matters to a trace that ends early: what slices need is on disk before them.
+        self.flush_definitions()?;
+        self.flush_events()?;
+        while self.touched.has_fresh() {
+            let payload = self.touched.encode_fresh();
+            self.chunk(Kind::Touched, &payload, |_| {})?;
+        }
+        let Some(&first) = self.slices.runs.first() else {
+            return Ok(());
+        };
+        let last_epoch = self.slices.runs.last().map_or(first.epoch, |run| run.epoch);
+        let one_thread = self.slices.runs.iter().all(|run| run.thread == first.thread);
+        let sums = self.slices.sums;
+        let instructions = self.summary.instructions;
+        let payload = self.slices.take();
+        self.chunk(Kind::Slices, &payload, |header| {
+            header.first = instructions;
+            header.count = sums.instructions;
+            header.first_epoch = first.epoch;
+            header.last_epoch = last_epoch;
+            header.thread = if one_thread { first.thread } else { SEVERAL_THREADS };
+            header.a = sums.loads;
+            header.b = sums.stores;
+        })?;
+        self.summary.instructions += sums.instructions;
+        self.summary.loads += u64::from(sums.loads);
+        self.summary.stores += u64::from(sums.stores);
+        Ok(())
+    }
+
+    /// Writes what is left, the totals and the index.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn finish(mut self) -> Result<Summary, TraceError> {
+        self.flush()?;
+        self.summary.threads = self.touched.threads();
+        self.summary.blocks = self.blocks;
+        self.summary.code_bytes = self.definitions.code_bytes;
+        self.summary.footprint_bytes = self.touched.page_count() << 12;
+        self.summary.touched = self.touched.ranges();
+        self.summary.events =
+            self.event_counts.iter().map(|(&kind, &count)| (kind.to_owned(), count)).collect();
+        self.summary.hash = self.hash.hex();
+        let text = serde_json::to_vec(&self.summary)
+            .map_err(|error| TraceError::io(&self.path, error.into()))?;
+        self.chunk(Kind::Summary, &text, |_| {})?;
+        let index_offset = self.offset;
+        let index = std::mem::take(&mut self.index);
+        self.chunk(Kind::Index, &index, |_| {})?;
+        self.write(&container::encode_trailer(index_offset))?;
+        Ok(self.summary)
+    }
+
+    fn flush_definitions(&mut self) -> Result<(), TraceError> {
+        if self.definitions.blocks == 0 {
+            return Ok(());
+        }
+        let payload = std::mem::take(&mut self.definitions.out);
+        let (count, total) = (self.definitions.blocks, self.blocks);
+        let (instructions, bytes) =
+            (self.definitions.new_instructions, self.definitions.new_code_bytes);
+        self.chunk(Kind::Definitions, &payload, |header| {
+            header.first = total - count;
+            header.count = count;
+            header.a = instructions;
+            header.b = bytes;
+        })?;
+        self.definitions.reset();
+        self.expanded = 0;
+        Ok(())
+    }
+
+    fn flush_events(&mut self) -> Result<(), TraceError> {
+        let count = std::mem::take(&mut self.events.count);
+        if count == 0 {
+            return Ok(());
+        }
+        let payload = std::mem::take(&mut self.events.out);
+        let (first, first_epoch, last_epoch) =
+            (self.events.written, self.events.first_epoch, self.events.last_epoch);
+        self.chunk(Kind::Events, &payload, |header| {
+            header.first = first;
+            header.count = count;
+            header.first_epoch = first_epoch;
+            header.last_epoch = last_epoch;
+        })?;
+        self.events.written += count;
+        Ok(())
+    }
+
+    /// Compresses and writes one chunk with a single system call; `fill` completes its header.
+    fn chunk(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        fill: impl FnOnce(&mut ChunkHeader),
+    ) -> Result<(), TraceError> {
+        let raw_bytes = u32::try_from(payload.len())
+            .map_err(|_| self.rejected("a part of it is longer than 4 GiB"))?;
+        let mut bytes = vec![0; CHUNK_HEADER_BYTES];
+        let stored = self
+            .compressor
+            .0
+            .compress(payload)
+            .map_err(|error| TraceError::io(&self.path, error))?;
+        let mut header = ChunkHeader {
+            kind,
+            stored_bytes: stored.len() as u32,
+            raw_bytes,
+            first: 0,
+            count: 0,
+            first_epoch: 0,
+            last_epoch: 0,
+            thread: 0,
+            a: 0,
+            b: 0,
+            checksum: xxh3_64(&stored),
+        };
+        fill(&mut header);
+        bytes[..].copy_from_slice(&header.encode());
+        if kind != Kind::Index {
+            self.index.extend_from_slice(&bytes);
+        }
+        bytes.extend_from_slice(&stored);
+        self.write(&bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TraceError> {
+        if self.failed {
+            return Err(self.rejected("an earlier write to it failed"));
+        }
+        self.file.write_all(bytes).map_err(|error| {
+            self.failed = true;
+            TraceError::io(&self.path, error)
+        })?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn rejected(&self, what: &str) -> TraceError {
+        TraceError::Rejected { path: self.path.clone(), what: what.to_owned() }
+    }
+}
