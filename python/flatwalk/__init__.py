@@ -1,0 +1,1 @@
+"""flatwalk: what another page-table organisation would do to a program's speed."""

@@ -1,0 +1,6 @@
+"""`python -m flatwalk`."""
+
+from flatwalk.cli import main
+
+if __name__ == "__main__":
+    main()

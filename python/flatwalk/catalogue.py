@@ -1,0 +1,45 @@
+"""`flatwalk list`: what is shipped."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, output, settings, units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _show(
+    items: Sequence[dict[str, Any]], headers: list[str], rows: list[list[str]], *, as_json: bool
+) -> None:
+    if as_json:
+        print(json.dumps(items, indent=2, ensure_ascii=False))
+    else:
+        output.table(headers, rows)
+
+
+def schemes(*, as_json: bool) -> None:
+    """Shows the schemes, those that `compare` runs by itself first."""
+    ordered = dict.fromkeys((*settings.DEFAULT_SCHEMES, *settings.names("scheme")))
+    found = [settings.scheme(name) for name in ordered]
+    rows = [[scheme["name"], scheme["title"], scheme["source"]] for scheme in found]
+    _show(found, ["scheme", "what it is ", "source "], rows, as_json=as_json)
+
+
+def machines(*, as_json: bool) -> None:
+    """Shows the machines."""
+    found = [settings.machine(name) for name in settings.names("machine")]
+    rows = [[machine["name"], machine["title"], machine["source"]] for machine in found]
+    _show(found, ["machine", "what it is ", "source "], rows, as_json=as_json)
+
+
+def workloads(*, as_json: bool) -> None:
+    """Shows the workloads that the engine has built in."""
+    found = engine.workloads()
+    rows = [
+        [f"{item['name']}:{units.short_size(item['default_size_bytes'])}", item["description"]]
+        for item in found
+    ]
+    _show(found, ["workload", "what it does "], rows, as_json=as_json)

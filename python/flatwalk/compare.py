@@ -1,0 +1,338 @@
+"""`flatwalk compare`: from a program, a trace or a workload to an answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, output, settings, units
+from flatwalk.errors import UsageError
+from flatwalk.explain import explain, large_page_words
+from flatwalk.results import add_speedups, grouped, pages_label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flatwalk.results import Response, Run
+
+DEFAULT_WORKLOAD = "gups:1GiB"
+DEFAULT_REPORT = Path("flatwalk-report.html")
+#: Instructions simulated and, before them, warmed up with, unless told otherwise.
+WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP = 50_000_000, 10_000_000
+PROGRAM_INSTRUCTIONS, PROGRAM_WARMUP = 100_000_000, 10_000_000
+SCHEMA = "flatwalk-compare/1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line said, read but not yet acted upon."""
+
+    workload: str | None
+    trace: Path | None
+    command: Sequence[str]
+    schemes: str | None
+    machine: str
+    large_pages: str | None
+    thp: str | None
+    fragmentation: float
+    instructions: str | None
+    warmup: str | None
+    skip: str | None
+    seed: int
+    mode: str
+    json: Path | None
+    report: Path | None
+    keep_trace: Path | None
+    jobs: int
+
+
+def parse_workload(text: str) -> dict[str, Any]:
+    """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads.
+
+    Raises:
+        UsageError: If there is no such workload, or the size is none.
+    """
+    name, _, size = text.partition(":")
+    known = {workload["name"]: workload for workload in engine.workloads()}
+    if name not in known:
+        raise UsageError(
+            f"there is no workload {name!r}",
+            where="--workload",
+            remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
+        )
+    size_bytes = units.parse_size(size, "--workload") if size else known[name]["default_size_bytes"]
+    return {"name": name, "size_bytes": size_bytes}
+
+
+def parse_large_pages(text: str) -> list[float]:
+    """Reads `0,50,100`: per cent of the address space on large pages.
+
+    Raises:
+        UsageError: If a value is no percentage.
+    """
+    values = []
+    for item in text.split(","):
+        try:
+            value = float(item.strip().removesuffix("%"))
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 100:
+            raise UsageError(
+                f"{item.strip()!r} is no percentage",
+                where="--large-pages",
+                remedy="give numbers from 0 to 100, as in --large-pages 0,50,100",
+            )
+        if value not in values:
+            values.append(value)
+    return values
+
+
+def run(options: Options) -> None:
+    """Does all of it: record, simulate, print, write.
+
+    Raises:
+        FlatwalkError: With what is wrong and what to do.
+    """
+    runs = _configurations(options)
+    for path, option in ((options.json, "--json"), (options.report, "--report")):
+        if path is not None and str(path) != "-":
+            output.check_writable(path, option)
+    with ExitStack() as stack:
+        source, available = _source(options, stack)
+        response = _simulate(options, source, available, runs)
+    add_speedups(response["runs"])
+    if options.json is not None:
+        _write_json(options.json, response)
+    _present(options, response)
+
+
+def _configurations(options: Options) -> list[dict[str, Any]]:
+    names = options.schemes.split(",") if options.schemes is not None else settings.DEFAULT_SCHEMES
+    schemes = [settings.scheme(name) for name in dict.fromkeys(map(str.strip, names)) if name]
+    if not schemes:
+        raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+    machine = settings.machine(options.machine)
+    if options.mode == "timing" and not settings.is_timed(machine):
+        raise UsageError(
+            f"the machine {machine['name']} has no core and caches, so it can count but not time",
+            where="--machine",
+            remedy="add --mode functional, or choose another machine",
+        )
+    if options.thp is not None and options.large_pages is not None:
+        raise UsageError(
+            "both say which pages are large", where="--large-pages and --thp", remedy="give one of them"
+        )
+    pages: list[tuple[float | None, str | None]]
+    if options.thp is not None:
+        pages = [(None, options.thp)]
+    else:
+        pages = [(percent, None) for percent in parse_large_pages(options.large_pages or "0,100")]
+    return [
+        {
+            "scheme": scheme,
+            "machine": machine,
+            "large_pages": large_pages,
+            "thp": thp,
+            "fragmentation": options.fragmentation,
+            "mode": options.mode,
+            "memory_bytes": None,
+        }
+        for large_pages, thp in pages
+        for scheme in schemes
+    ]
+
+
+def _source(options: Options, stack: ExitStack) -> tuple[dict[str, Any], int | None]:
+    """The engine's source, and the instructions it has where that is known. Records if need be."""
+    given = [options.workload is not None, options.trace is not None, bool(options.command)]
+    if sum(given) > 1:
+        raise UsageError(
+            "more than one thing to simulate",
+            where="--workload, --trace and -- CMD",
+            remedy="give one of them",
+        )
+    if options.keep_trace is not None and not options.command:
+        raise UsageError(
+            "there is nothing to record", where="--keep-trace", remedy="give a program: -- CMD ARGS…"
+        )
+    if options.command:
+        path = options.keep_trace
+        if path is None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="flatwalk-"))
+            path = Path(directory) / "program.fwt"
+        else:
+            output.check_writable(path, "--keep-trace")
+        return {"trace": str(_record(options, path))}, None
+    if options.trace is not None:
+        if not options.trace.is_file():
+            raise UsageError(
+                f"there is no file {options.trace}",
+                where="--trace",
+                remedy="record one: flatwalk record -o FILE -- CMD",
+            )
+        return {"trace": str(options.trace)}, None
+    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
+
+
+def _record(options: Options, path: Path) -> Path:
+    from flatwalk.record import record  # noqa: PLC0415
+
+    skip = units.parse_count(options.skip, "--skip") if options.skip else 0
+    warmup = units.parse_count(options.warmup, "--warmup") if options.warmup else PROGRAM_WARMUP
+    measured = (
+        units.parse_count(options.instructions, "--instructions")
+        if options.instructions
+        else PROGRAM_INSTRUCTIONS
+    )
+    output.note(f"Recording {shlex.join(options.command)} …")
+    with output.Progress("Recording") as progress:
+        record(list(options.command), path, skip=skip, limit=warmup + measured, progress=progress)
+    return path
+
+
+def _simulate(
+    options: Options, source: dict[str, Any], available: int | None, runs: list[dict[str, Any]]
+) -> Response:
+    warmup, instructions, skip = _lengths(options, source, available)
+    request = {
+        "source": source,
+        "instructions": instructions,
+        "warmup": warmup,
+        "skip": skip,
+        "seed": options.seed,
+        "threads": options.jobs,
+        "runs": runs,
+    }
+    with output.Progress(f"Simulating {len(runs)} configurations") as progress:
+        return engine.simulate(request, progress)
+
+
+def _lengths(options: Options, source: dict[str, Any], available: int | None) -> tuple[int, int, int]:
+    """Warm-up, measured and skipped instructions: as asked, or fitted to what the trace holds."""
+    asked = units.parse_count(options.instructions, "--instructions") if options.instructions else None
+    asked_warmup = units.parse_count(options.warmup, "--warmup") if options.warmup else None
+    # A program is skipped into while it is recorded.
+    skip = units.parse_count(options.skip, "--skip") if options.skip and not options.command else 0
+    if asked == 0:
+        raise UsageError("nothing is to be simulated", where="--instructions", remedy="give a count above 0")
+    if "workload" in source:
+        return (
+            asked_warmup if asked_warmup is not None else WORKLOAD_WARMUP,
+            asked or WORKLOAD_INSTRUCTIONS,
+            skip,
+        )
+    if available is None:
+        available = engine.trace_info(Path(source["trace"]))["instructions"]
+    if available is None:  # a foreign trace, read as it comes
+        return asked_warmup or 0, asked or PROGRAM_INSTRUCTIONS, skip
+    left = available - skip
+    warmup = asked_warmup if asked_warmup is not None else min(PROGRAM_WARMUP, left // 10)
+    if left - warmup < 1:
+        raise UsageError(
+            f"the trace has {available} instructions, which leaves none to measure",
+            where="--skip and --warmup",
+            remedy=f"together they must stay below {available}",
+        )
+    return warmup, min(asked or PROGRAM_INSTRUCTIONS, left - warmup), skip
+
+
+def _write_json(path: Path, response: Response) -> None:
+    answer = {
+        "schema": SCHEMA,
+        "version": response["version"],
+        "trace": response["trace"],
+        "runs": response["runs"],
+    }
+    text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        output.write_whole(path, text)
+
+
+def _present(options: Options, response: Response) -> None:
+    runs = response["runs"]
+    if str(options.json) != "-":
+        for members in grouped(runs):
+            headers, rows = table_of(members)
+            title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
+            output.table(headers, rows, title=title)
+    say = output.note if str(options.json) == "-" else print
+    warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
+    for warning in warnings:
+        output.note(f"warning: {warning}")
+    for group in explain(runs):
+        say(f"{group.label}: {group.headline}")
+    for words in large_page_words(runs):
+        say(words)
+    if options.report is not None:
+        from flatwalk.report import render  # noqa: PLC0415
+
+        output.write_whole(options.report, render(response))
+        say(f"Report: {options.report.absolute()}")
+
+
+def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of the result table of one large-page setting."""
+
+    def cell(value: float | None, style: str) -> str:
+        return "–" if value is None else format(value, style)
+
+    def change(run: Run) -> str:
+        speedup = run.get("speedup")
+        return "–" if speedup is None else units.signed_percent(speedup - 1)
+
+    timed = runs[0]["cycles"] is not None
+    headers = ["scheme"]
+    if timed:
+        headers += ["speed-up", "IPC"]
+    headers += ["walks/1000 instr.", "accesses/walk"]
+    if timed:
+        headers += ["cycles/walk", "lost to translation"]
+    headers += ["page table"]
+    rows = []
+    for run in runs:
+        row = [run["scheme"]]
+        if timed:
+            row += [change(run), cell(run["ipc"], ".3f")]
+        row += [
+            format(run["walks"] / run["instructions"] * 1000, ".3g") if run["instructions"] else "–",
+            cell(run["accesses_per_walk"], ".2f"),
+        ]
+        if timed:
+            lost, cycles = run["translation_cycles"], run["cycles"]
+            share = units.percent(lost / cycles) if lost is not None and cycles else "–"
+            row += [cell(run["walk_latency_cycles"], ".1f"), share]
+        row.append(units.size(run["page_table_bytes"]))
+        rows.append(row)
+    return headers, rows
+
+
+def check_mode(mode: str) -> str:
+    """Passes `timing` and `functional`.
+
+    Raises:
+        UsageError: For anything else.
+    """
+    if mode not in {"timing", "functional"}:
+        raise UsageError(f"there is no mode {mode!r}", where="--mode", remedy="timing or functional")
+    return mode
+
+
+def check_thp(policy: str | None) -> str | None:
+    """Passes the kernel's THP policies.
+
+    Raises:
+        UsageError: For anything else.
+    """
+    if policy not in {None, "always", "madvise", "never"}:
+        raise UsageError(
+            f"there is no THP policy {policy!r}", where="--thp", remedy="always, madvise or never"
+        )
+    return policy

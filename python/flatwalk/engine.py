@@ -1,0 +1,86 @@
+"""The engine, with Python values instead of JSON and with our errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk.errors import FlatwalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+    from flatwalk.results import Response
+
+
+def _module() -> ModuleType:
+    try:
+        from flatwalk import _engine  # noqa: PLC0415
+    except ImportError as error:
+        raise FlatwalkError(
+            f"the simulation engine cannot be loaded ({error})",
+            remedy="start the program as ./flatwalk, which builds it",
+        ) from error
+    return _engine
+
+
+def _call(name: str, *arguments: object) -> str:
+    module = _module()
+    try:
+        return cast("str", getattr(module, name)(*arguments))
+    except module.EngineError as error:
+        raise FlatwalkError(str(error)) from error
+
+
+def version() -> str:
+    """The engine's version."""
+    return _call("version")
+
+
+def simulate(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> Response:
+    """Runs every configuration of `request` over its source; decodes the source once.
+
+    Args:
+        request: As in docs/guide.md, section "Requests".
+        progress: Called about ten times a second with instructions done and in all.
+
+    Raises:
+        FlatwalkError: If the source cannot be read or a configuration cannot be.
+    """
+    return cast("Response", json.loads(_call("simulate", json.dumps(request), progress)))
+
+
+def trace_info(
+    path: Path, *, verify: bool = False, progress: Callable[[int, int | None], None] | None = None
+) -> dict[str, Any]:
+    """What a trace says about itself; with `verify`, after checking every block of it."""
+    return cast("dict[str, Any]", json.loads(_call("trace_info", str(path), verify, progress)))
+
+
+def trace_import(
+    source: Path,
+    target: Path,
+    kind: str | None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> dict[str, Any]:
+    """Converts a foreign trace; returns the new one's information."""
+    return cast("dict[str, Any]", json.loads(_call("trace_import", str(source), str(target), kind, progress)))
+
+
+def trace_export(
+    source: Path, target: Path, kind: str, progress: Callable[[int, int | None], None] | None = None
+) -> dict[str, Any]:
+    """Converts a trace into a foreign format; returns what was written."""
+    return cast("dict[str, Any]", json.loads(_call("trace_export", str(source), str(target), kind, progress)))
+
+
+def walk(request: dict[str, Any]) -> dict[str, Any]:
+    """Explains one translation."""
+    return cast("dict[str, Any]", json.loads(_call("walk", json.dumps(request))))
+
+
+def workloads() -> list[dict[str, Any]]:
+    """The built-in workloads: name, description, default size in bytes, parameters."""
+    return cast("list[dict[str, Any]]", json.loads(_call("workloads")))

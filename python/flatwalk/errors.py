@@ -1,0 +1,35 @@
+"""Errors that a person can act on."""
+
+from __future__ import annotations
+
+
+class FlatwalkError(Exception):
+    """Something went wrong that the user can mend.
+
+    Args:
+        what: What is wrong, in one sentence.
+        where: The file, option or key concerned.
+        remedy: What to do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  where:  {self.where}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+
+class UsageError(FlatwalkError):
+    """The command line, or a file that it names, says something that cannot be."""
+
+    exit_code = 2

@@ -1,0 +1,173 @@
+"""What the engine answers: the JSON of a run, by name."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class AccessLevel(TypedDict):
+    """Where the walker's accesses to one table level were served."""
+
+    level: str
+    accesses: int
+    l1d: int
+    l2: int
+    llc: int
+    dram: int
+
+
+class PageWalks(TypedDict):
+    """Walks that ended at one page size."""
+
+    page: str
+    walks: int
+    accesses: int
+    latency_cycles: float | None
+
+
+class Bin(TypedDict):
+    """One bin of the walk-latency histogram: `from_cycles <= latency < to_cycles`."""
+
+    from_cycles: int
+    to_cycles: int | None
+    walks: int
+
+
+class Walks(TypedDict):
+    """The walks of a run, in detail."""
+
+    by_page: list[PageWalks]
+    accesses_by_level: list[AccessLevel]
+    latency_histogram: list[Bin]
+    merged: int
+    dirty_updates: int
+    faulting: int
+    instruction_side: int
+
+
+class Nodes(TypedDict):
+    """Page-table nodes of one kind."""
+
+    level: str
+    width: int
+    node_bytes: int
+    nodes: int
+    bytes: int
+
+
+class PageTable(TypedDict):
+    """The page table at the end of a run."""
+
+    nodes: list[Nodes]
+
+
+class CacheCounts(TypedDict):
+    """Counters of one cache."""
+
+    name: str
+    data_accesses: int
+    data_misses: int
+    table_accesses: int
+    table_misses: int
+    writebacks: int
+
+
+class Dram(TypedDict):
+    """Counters of main memory."""
+
+    reads: int
+    writes: int
+    row_hits: int
+    row_misses: int
+    average_latency_cycles: float | None
+
+
+class Os(TypedDict):
+    """What the operating system did."""
+
+    faults: int
+    fault_cycles: int | None
+    large_page_faults: int
+    large_page_fallbacks: int
+    node_fallbacks: int
+    events: int
+
+
+class Run(TypedDict):
+    """One configuration's result; every count is from after the warm-up."""
+
+    scheme: str
+    machine: str
+    workload: str
+    large_pages: float | None
+    thp: str | None
+    fragmentation: float
+    mode: str
+    seed: int
+    instructions: int
+    cycles: int | None
+    ipc: float | None
+    loads: int
+    stores: int
+    walks: int
+    accesses_per_walk: float | None
+    walk_latency_cycles: float | None
+    walk_queue_cycles: float | None
+    walk_access_cycles: float | None
+    translation_cycles: int | None
+    page_table_bytes: int
+    data_bytes: int
+    page_table: PageTable
+    tlb: list[dict[str, Any]]
+    pwc: list[dict[str, Any]]
+    walk: Walks
+    caches: list[CacheCounts]
+    dram: Dram
+    os: Os
+    branch: dict[str, int]
+    priority: dict[str, float]
+    warnings: list[str]
+    configuration: dict[str, Any]
+    speedup: NotRequired[float | None]
+
+
+class Response(TypedDict):
+    """The engine's answer to `simulate`."""
+
+    schema: str
+    version: str
+    trace: dict[str, Any]
+    runs: list[Run]
+
+
+def pages_key(run: Run) -> tuple[float | None, str | None]:
+    """The large-page setting of a run: per cent, or the THP policy."""
+    return run["large_pages"], run["thp"]
+
+
+def pages_label(run: Run) -> str:
+    """The large-page setting of a run for a person."""
+    if run["thp"] is not None:
+        return f"THP {run['thp']}"
+    return f"{run['large_pages']:g} % large pages"
+
+
+def grouped(runs: list[Run]) -> list[list[Run]]:
+    """Runs by large-page setting, each group in request order."""
+    groups: dict[tuple[float | None, str | None], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(pages_key(run), []).append(run)
+    return list(groups.values())
+
+
+def add_speedups(runs: list[Run]) -> None:
+    """Gives every run its speed-up over the first scheme at the same large-page setting.
+
+    The speed-up is a ratio of cycles per instruction, so 1.092 is 9.2 % faster; `None` where nothing
+    was timed.
+    """
+    for group in grouped(runs):
+        base = group[0]["ipc"]
+        for run in group:
+            ipc = run["ipc"]
+            run["speedup"] = ipc / base if base and ipc is not None else None

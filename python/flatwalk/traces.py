@@ -1,0 +1,141 @@
+"""`flatwalk record`, `trace` and `walk`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, output, settings, units
+from flatwalk.compare import DEFAULT_WORKLOAD, parse_workload
+from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def record_program(
+    command: list[str],
+    path: Path,
+    *,
+    skip: str | None,
+    limit: str | None,
+    start_at: str | None,
+    stop_at: str | None,
+    follow_exec: bool,
+) -> None:
+    """Records `command` into `path` and says what was recorded.
+
+    Raises:
+        UsageError: If there is no command, or the path cannot be written to.
+    """
+    from flatwalk.record import record  # noqa: PLC0415
+
+    if not command:
+        raise UsageError(
+            "there is no program to record",
+            where="flatwalk record",
+            remedy="put it behind --, as in: flatwalk record -o sort.fwt -- sort big.txt",
+        )
+    output.check_writable(path, "--output")
+    with output.Progress(f"Recording {shlex.join(command)}") as progress:
+        result = record(
+            command,
+            path,
+            skip=units.parse_count(skip, "--skip") if skip else 0,
+            limit=units.parse_count(limit, "--limit") if limit else None,
+            start_at=start_at,
+            stop_at=stop_at,
+            follow_exec=follow_exec,
+            progress=progress,
+        )
+    print(result)
+
+
+def _existing(path: Path, where: str) -> Path:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
+    return path
+
+
+def info(path: Path, *, as_json: bool, verify: bool) -> None:
+    """Prints what a trace holds."""
+    with output.Progress("Verifying" if verify else "Reading") as progress:
+        found = engine.trace_info(_existing(path, "FILE"), verify=verify, progress=progress)
+    _print_info(found, as_json=as_json)
+
+
+def _print_info(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    width = max(map(len, found))
+    for key, value in found.items():
+        print(f"{key.replace('_', ' '):{width}}  {_readable(key, value)}")
+
+
+def _readable(key: str, value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return f"{units.size(value)} ({value})"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def import_trace(source: Path, target: Path, kind: str | None) -> None:
+    """Converts a foreign trace; the target appears only when it is complete."""
+    _existing(source, "SOURCE")
+    output.check_writable(target, "TARGET")
+    with output.whole_file(target) as temporary, output.Progress("Importing") as progress:
+        found = engine.trace_import(source, temporary, kind, progress)
+    _print_info(found, as_json=False)
+
+
+def export_trace(source: Path, target: Path, kind: str) -> None:
+    """Converts a trace to a foreign format; the target appears only when it is complete."""
+    _existing(source, "SOURCE")
+    output.check_writable(target, "TARGET")
+    with output.whole_file(target) as temporary, output.Progress("Exporting") as progress:
+        engine.trace_export(source, temporary, kind, progress)
+    print(f"{target}: {units.size(target.stat().st_size)}")
+
+
+def explain_walk(
+    address: str,
+    *,
+    workload: str | None,
+    trace: Path | None,
+    scheme: str,
+    machine: str,
+    large_pages: float,
+    as_json: bool,
+) -> None:
+    """Prints how one address is translated."""
+    try:
+        number = int(address, 0)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise UsageError(f"{address!r} is no address", where="ADDRESS", remedy="write it like 0x7f0000201234")
+    if workload is not None and trace is not None:
+        raise UsageError("two address spaces", where="--workload and --trace", remedy="give one of them")
+    request: dict[str, Any] = {
+        "scheme": settings.scheme(scheme, "--scheme"),
+        "machine": settings.machine(machine),
+        "address": f"{number:#x}",
+        "large_pages": large_pages,
+    }
+    if trace is not None:
+        request["trace"] = str(_existing(trace, "--trace"))
+    else:
+        request["workload"] = parse_workload(workload or DEFAULT_WORKLOAD)
+    answer = engine.walk(request)
+    if as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    for number, step in enumerate(answer["steps"], start=1):
+        print(f"{number:2}. {step['text']}")

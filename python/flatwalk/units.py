@@ -1,0 +1,77 @@
+"""Sizes, counts and percentages: read from a command line, written for a person."""
+
+from __future__ import annotations
+
+import re
+
+from flatwalk.errors import UsageError
+
+_BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+
+
+def parse_size(text: str, where: str) -> int:
+    """Reads a number of bytes: `1GiB`, `512MiB`, `8G` (always powers of 1024) or `4096`.
+
+    Raises:
+        UsageError: If `text` is no size; `where` names the option.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{text!r} is no size", where=where, remedy="write it like 1GiB, 512MiB or 8G")
+    return int(float(match[1]) * _BINARY[match[2].upper()])
+
+
+def parse_count(text: str, where: str) -> int:
+    """Reads a count: `100M`, `1.5G`, `20k` (powers of 1000), `100_000` or `1e8`.
+
+    Raises:
+        UsageError: If `text` is no count; `where` names the option.
+    """
+    plain = text.strip().replace("_", "")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE)
+    scaled = re.fullmatch(r"(\d+(?:\.\d+)?)e(\d{1,2})", plain, re.IGNORECASE)
+    if match is not None:
+        value = float(match[1]) * _DECIMAL[match[2].upper()] if "." in match[1] else None
+        return int(value) if value is not None else int(match[1]) * _DECIMAL[match[2].upper()]
+    if scaled is not None:
+        return int(float(scaled[1]) * 10 ** int(scaled[2]))
+    raise UsageError(f"{text!r} is no count", where=where, remedy="write it like 100M, 1.5G or 250000")
+
+
+def size(count: float) -> str:
+    """Bytes for a person: `16.04 MiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def short_size(count: int) -> str:
+    """Bytes as they stand in a workload's name: `1GiB`."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor and count % factor == 0:
+            return f"{count // factor}{unit}"
+    return f"{count}B"
+
+
+def count(value: float) -> str:
+    """A count for a person: `100 M`, `1.25 G`, `950`."""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def signed_percent(change: float) -> str:
+    """A relative change for a person: 0.092 is `+9.2 %`."""
+    return f"{change:+.1%}".replace("%", " %").replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share for a person: 0.092 is `9.2 %`; small shares keep a digit that says something."""
+    if share and abs(share) < 0.001:
+        return "under 0.1 %"
+    return f"{share:.0%}".replace("%", " %") if share >= 0.1 else f"{share:.1%}".replace("%", " %")
