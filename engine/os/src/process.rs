@@ -232,10 +232,20 @@ impl Process {
     pub fn fault(&mut self, address: Gva, access: Access) -> Result<FaultOutcome, OsError> {
         let page = address.raw() >> self.geometry.page_shift();
         let mut flushes = None;
-        let (kind, level) = match self.table.translate(&self.kernel, address) {
-            Ok(leaf) if permits(leaf.rights, access) => (FaultKind::Spurious, leaf.level),
+        let mut found = self.table.translate(&self.kernel, address);
+        if found.is_ok_and(|leaf| !permits(leaf.rights, access)) && self.areas.find(page).is_none()
+        {
+            // A large page that reaches beyond its areas; the area that comes up here splits it.
+            self.area_of(page, &mut flushes)?;
+            found = self.table.translate(&self.kernel, address);
+        }
+        let (kind, level) = match found {
+            Ok(leaf) if permits(leaf.rights, access) => {
+                let split = flushes.is_some();
+                (if split { FaultKind::Upgraded } else { FaultKind::Spurious }, leaf.level)
+            }
             Ok(leaf) => {
-                let rights = self.granted(page, leaf.rights, access);
+                let rights = self.granted(leaf.rights, access);
                 let Self { table, kernel, .. } = self;
                 let (_, flush) = table.protect(kernel, address, rights).map_err(OsError::Table)?;
                 join(&mut flushes, flush);
@@ -398,7 +408,7 @@ impl Process {
         let Attributes { backing, shared, .. } = vma.attributes;
         let private = backing != Backing::File && !shared;
         let attributes = EntryAttributes {
-            rights: self.granted(page, rights(protection), access),
+            rights: self.granted(rights(protection), access),
             accessed: true,
             dirty: access == Access::Store || (private && protection.write),
         };
@@ -691,15 +701,11 @@ impl Process {
     }
 
     /// The rights that a page with `rights` has after `access`, which succeeded.
-    fn granted(&mut self, page: u64, mut rights: Rights, access: Access) -> Rights {
+    fn granted(&mut self, mut rights: Rights, access: Access) -> Rights {
         if permits(rights, access) {
             return rights;
         }
-        // A page may lag behind its area only within a large page that reaches beyond it.
-        let allowed = self.areas.find(page).map(|vma| self::rights(vma.attributes.protection));
-        if !allowed.is_some_and(|allowed| permits(allowed, access)) {
-            self.statistics.protection_mismatches += 1;
-        }
+        self.statistics.protection_mismatches += 1;
         rights.user = true;
         rights.write |= access == Access::Store;
         rights.execute |= access == Access::Fetch;

@@ -1,1 +1,768 @@
+//! The process against independent models: what is mapped where (page by page), what each page
+//! holds, which frames are in use, and hardware that caches every translation until told to flush.
 
+use std::collections::BTreeMap;
+
+use flatwalk_paging::{EntryMemoryMut, Partial, organisations};
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::Thp;
+
+const RW: Protection = Protection { read: true, write: true, execute: false };
+const RX: Protection = Protection { read: true, write: false, execute: true };
+const RO: Protection = Protection { read: true, write: false, execute: false };
+const NONE: Protection = Protection { read: false, write: false, execute: false };
+
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+const GIB: u64 = 1 << 30;
+
+fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
+    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
+    let flatten: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
+    (organisations::find(organisation).unwrap().layout)(geometry, &flatten).unwrap()
+}
+
+/// Every layout worth testing.
+fn layouts() -> Vec<Layout> {
+    vec![
+        layout(Geometry::X86_4, &[]),
+        layout(Geometry::X86_3, &[]),
+        layout(Geometry::X86_4, &["L4L3", "L2L1"]),
+        layout(Geometry::X86_4, &["L2L1"]),
+        layout(Geometry::X86_4, &["L3L2"]),
+        layout(Geometry::X86_5, &["L5L4", "L3L2"]),
+        layout(Geometry::X86_4, &["L4L3L2"]),
+    ]
+}
+
+fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {
+    Configuration {
+        layout,
+        no_flatten_threshold: 0,
+        large_pages,
+        memory_bytes: GIB,
+        fragmentation: 0.0,
+        large_failure_probability: 0.0,
+        seed: 1,
+    }
+}
+
+fn none() -> LargePages {
+    LargePages::Below { boundary: 0 }
+}
+
+fn all() -> LargePages {
+    LargePages::Below { boundary: u64::MAX }
+}
+
+fn fpt() -> Layout {
+    layout(Geometry::X86_4, &["L4L3", "L2L1"])
+}
+
+fn map(address: u64, length: u64, protection: Protection) -> Event {
+    Event::Map { address, length, protection, backing: Backing::Anonymous, shared: false }
+}
+
+/// A process with one anonymous read-write area.
+fn process(configuration: &Configuration, address: u64, length: u64) -> Process {
+    let mut process = Process::new(configuration).unwrap();
+    let _ = process.apply(&map(address, length, RW)).unwrap();
+    process
+}
+
+fn touch(process: &mut Process, address: u64) -> FaultOutcome {
+    process.fault(Gva::new(address), Access::Store).unwrap()
+}
+
+fn widths(process: &Process) -> Vec<(Level, Width, u64)> {
+    process.nodes().iter().map(|n| (n.level, n.width, n.nodes)).collect()
+}
+
+#[test]
+fn eight_gib_take_the_papers_page_tables() {
+    let event = Event::Populate { address: 64 * GIB, length: 8 * GIB, store: true };
+    for (layout, expected) in [
+        (layout(Geometry::X86_4, &[]), 4106 * 4096),
+        (fpt(), 9 * LARGE),
+        (layout(Geometry::X86_5, &[]), 4107 * 4096),
+    ] {
+        let configuration =
+            Configuration { memory_bytes: 16 * GIB, ..configuration(layout, none()) };
+        let mut process = process(&configuration, 64 * GIB, 8 * GIB);
+        let work = process.apply(&event).unwrap().work;
+        assert_eq!(process.page_table_bytes(), expected);
+        assert_eq!(process.data_bytes(), 8 * GIB);
+        assert_eq!((work.pages_mapped, work.data_bytes), (2 << 20, 8 * GIB));
+        assert_eq!(process.statistics().populated_pages, 2 << 20);
+    }
+}
+
+#[test]
+fn a_fault_costs_what_it_took() {
+    let mut process = process(&configuration(layout(Geometry::X86_4, &[]), none()), 0, GIB);
+    let first = touch(&mut process, 0x1234);
+    assert_eq!((first.kind, first.level, first.flushes.len()), (FaultKind::Mapped, 1, 0));
+    // Three nodes below the root, each with the entry that leads to it, and the leaf.
+    let Work { data_bytes, nodes, node_bytes, entries_written, pages_mapped, .. } = first.work;
+    assert_eq!((data_bytes, nodes, node_bytes), (4096, 3, 3 * 4096));
+    assert_eq!((entries_written, pages_mapped), (4, 1));
+    let second = touch(&mut process, 0x2000);
+    assert_eq!(
+        (second.work.data_bytes, second.work.nodes, second.work.entries_written),
+        (4096, 0, 1)
+    );
+    assert!(second.work.entries_read >= 4);
+    assert_eq!(touch(&mut process, 0x2000).kind, FaultKind::Spurious);
+
+    let mut large = self::process(&configuration(fpt(), all()), 0, GIB);
+    let fault = touch(&mut large, 0x1234);
+    assert_eq!((fault.level, fault.work.data_bytes, fault.work.node_bytes), (2, LARGE, LARGE));
+    // The pointer to the flattened node, and 512 replicas.
+    assert_eq!(fault.work.entries_written, 513);
+    assert_eq!(large.statistics().large_page_faults, 1);
+}
+
+#[test]
+fn large_pages_stop_at_the_boundary() {
+    let touched = [(4 * LARGE, 12 * LARGE)];
+    let half = LargePages::share(50, &touched, Geometry::X86_4).unwrap();
+    let mut process = process(&configuration(fpt(), half), 4 * LARGE, 8 * LARGE);
+    let levels: Vec<_> = (4..12).map(|i| touch(&mut process, i * LARGE + 5).level).collect();
+    assert_eq!(levels, [2, 2, 2, 2, 1, 1, 1, 1]);
+}
+
+#[test]
+fn a_region_is_large_in_the_scenario_if_its_areas_agree() {
+    let mut process = Process::new(&configuration(fpt(), all())).unwrap();
+    for event in [
+        // Two areas of one kind with a hole between, and one without rights.
+        map(0, 10 * PAGE, RW),
+        map(20 * PAGE, PAGE, RW),
+        map(30 * PAGE, PAGE, NONE),
+        // Two of different kinds.
+        map(LARGE, PAGE, RX),
+        map(LARGE + PAGE, PAGE, RW),
+    ] {
+        let _ = process.apply(&event).unwrap();
+    }
+    assert_eq!(touch(&mut process, 5 * PAGE).level, 2);
+    assert_eq!(touch(&mut process, LARGE + PAGE).level, 1);
+    // The page covers the second area too, and a new one of the same kind, without a fault.
+    let _ = process.apply(&map(40 * PAGE, PAGE, RW)).unwrap();
+    let _ = process.apply(&Event::Unmap { address: 0, length: 10 * PAGE }).unwrap();
+    assert_eq!(touch(&mut process, 20 * PAGE).kind, FaultKind::Spurious);
+    assert_eq!(touch(&mut process, 40 * PAGE).kind, FaultKind::Spurious);
+    assert_eq!(process.data_bytes(), LARGE + PAGE);
+    // It is split when one of another kind comes, and only what lies in areas stays.
+    let outcome = process.apply(&map(50 * PAGE, PAGE, RX)).unwrap();
+    assert!(outcome.flushes[0].leaves);
+    assert_eq!(process.statistics().splits, 1);
+    assert_eq!(process.data_bytes(), 4 * PAGE, "areas at 20, 30 and 40, and the page beside");
+}
+
+#[test]
+fn transparent_huge_pages_follow_setting_and_advice() {
+    let advise = |advice| Event::Advise { address: 0, length: LARGE, advice };
+    for (thp, plain, advised, refused) in
+        [(Thp::Always, 2, 2, 1), (Thp::Madvise, 1, 2, 1), (Thp::Never, 1, 1, 1)]
+    {
+        let configuration = configuration(fpt(), LargePages::Transparent(thp));
+        for (event, expected) in [
+            (None, plain),
+            (Some(advise(Advice::HugePage)), advised),
+            (Some(advise(Advice::NoHugePage)), refused),
+        ] {
+            let mut process = process(&configuration, 0, 2 * LARGE);
+            if let Some(event) = event {
+                let _ = process.apply(&event).unwrap();
+            }
+            assert_eq!(touch(&mut process, 0x5000).level, expected, "{thp:?}");
+        }
+    }
+}
+
+#[test]
+fn transparent_huge_pages_need_one_private_anonymous_area() {
+    let configuration = configuration(fpt(), LargePages::Transparent(Thp::Always));
+    let mut process = Process::new(&configuration).unwrap();
+    let file = |address, backing, shared| Event::Map {
+        address,
+        length: LARGE,
+        protection: RW,
+        backing,
+        shared,
+    };
+    for event in [
+        map(0, LARGE - PAGE, RW),
+        file(LARGE, Backing::File, false),
+        file(2 * LARGE, Backing::Anonymous, true),
+        file(3 * LARGE, Backing::Heap, false),
+        file(4 * LARGE, Backing::Stack, false),
+    ] {
+        let _ = process.apply(&event).unwrap();
+    }
+    let levels: Vec<_> = (0..5).map(|i| touch(&mut process, i * LARGE).level).collect();
+    assert_eq!(levels, [1, 1, 1, 2, 2]);
+    // Once a base page is there, the region stays with base pages.
+    let _ = process.apply(&map(LARGE - PAGE, PAGE, RW)).unwrap();
+    assert_eq!(touch(&mut process, PAGE).level, 1);
+}
+
+#[test]
+fn under_fragmentation_large_pages_fall_back_and_are_counted_once_a_region() {
+    let whole = configuration(layout(Geometry::X86_4, &[]), LargePages::Transparent(Thp::Always));
+    let mut process = process(&Configuration { fragmentation: 1.0, ..whole }, 0, 4 * LARGE);
+    for i in 0..4 {
+        assert_eq!(touch(&mut process, i * LARGE).level, 1);
+        assert_eq!(touch(&mut process, i * LARGE + PAGE).level, 1);
+    }
+    assert_eq!(process.statistics().large_page_fallbacks, 4);
+}
+
+#[test]
+fn under_fragmentation_nodes_fall_back_to_conventional_ones() {
+    let whole = configuration(fpt(), none());
+    let mut process = process(&Configuration { fragmentation: 1.0, ..whole }, 0, GIB);
+    let _ = touch(&mut process, 0);
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1)]);
+    assert_eq!(process.statistics().node_fallbacks, 2);
+}
+
+#[test]
+fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
+    for (length, expected) in
+        [(32 * LARGE, vec![(4, 2, 1), (2, 1, 1)]), (31 * LARGE, vec![(4, 2, 1), (2, 2, 1)])]
+    {
+        let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
+        let configuration = Configuration { no_flatten_threshold: 32, ..whole };
+        let mut process = process(&configuration, GIB, length);
+        assert_eq!(touch(&mut process, GIB).level, 2);
+        assert_eq!(widths(&process), expected);
+        // Base pages elsewhere are not concerned.
+        let _ = process.apply(&map(5 * GIB, LARGE / 2, RW)).unwrap();
+        let _ = touch(&mut process, 5 * GIB);
+        assert!(widths(&process).iter().any(|&(level, width, _)| (level, width) == (2, 2)));
+    }
+}
+
+#[test]
+fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
+    let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
+    let configuration = Configuration { no_flatten_threshold: 4, ..whole };
+    let mut process = process(&configuration, 0, LARGE / 2);
+    let _ = touch(&mut process, 0);
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);
+    for i in 1..=4 {
+        let _ = process.apply(&Event::Break { from: i * LARGE, to: (i + 1) * LARGE }).unwrap();
+        let outcome = touch(&mut process, i * LARGE);
+        assert_eq!(outcome.level, 2);
+        let taken_apart = outcome.flushes.first().is_some_and(|flush| flush.tables);
+        assert_eq!(taken_apart, i == 4);
+    }
+    assert_eq!(process.statistics().demotions, 1);
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 1, 1), (1, 1, 1)]);
+}
+
+#[test]
+fn accesses_outside_every_area_are_honoured_and_counted() {
+    let mut process = Process::new(&configuration(fpt(), none())).unwrap();
+    let _ = touch(&mut process, 0x7fff_ffff_f000);
+    let _ = touch(&mut process, 0xffff_ffff_ffff_f000);
+    let fetch = process.fault(Gva::new(0x40_1000), Access::Fetch).unwrap();
+    assert_eq!(fetch.kind, FaultKind::Mapped);
+    let statistics = process.statistics();
+    assert_eq!((statistics.implicit_mappings, statistics.protection_mismatches), (3, 0));
+}
+
+#[test]
+fn a_store_against_the_rights_is_granted_and_counted() {
+    let mut process = process(&configuration(fpt(), none()), 0, LARGE);
+    let protect = Event::Protect { address: 0, length: LARGE, protection: RO };
+    let _ = touch(&mut process, 0);
+    let outcome = process.apply(&protect).unwrap();
+    assert!(outcome.flushes[0].leaves);
+    assert_eq!(process.fault(Gva::new(0), Access::Load).unwrap().kind, FaultKind::Spurious);
+    let upgrade = touch(&mut process, 0);
+    assert_eq!(upgrade.kind, FaultKind::Upgraded);
+    assert!(upgrade.flushes[0].leaves, "the old rights are cached");
+    assert_eq!(touch(&mut process, 0).kind, FaultKind::Spurious);
+    assert_eq!(touch(&mut process, PAGE).kind, FaultKind::Mapped);
+    assert_eq!(touch(&mut process, PAGE).kind, FaultKind::Spurious);
+    assert_eq!(process.statistics().protection_mismatches, 2);
+}
+
+#[test]
+fn accessed_and_dirty_start_as_linux_sets_them() {
+    let mut process = Process::new(&configuration(fpt(), none())).unwrap();
+    let file = Event::Map {
+        address: LARGE,
+        length: LARGE,
+        protection: RW,
+        backing: Backing::File,
+        shared: false,
+    };
+    let _ = process.apply(&map(0, PAGE, RW)).unwrap();
+    let _ = process.apply(&file).unwrap();
+    for (address, access, dirty) in
+        [(0, Access::Load, true), (LARGE, Access::Load, false), (LARGE + PAGE, Access::Store, true)]
+    {
+        let _ = process.fault(Gva::new(address), access).unwrap();
+        let entry = process.table().translate(process.memory(), Gva::new(address)).unwrap().entry;
+        assert_eq!((entry.is_accessed(), entry.is_dirty()), (true, dirty), "{address:#x}");
+    }
+}
+
+#[test]
+fn impossible_requests_are_errors_with_a_remedy() {
+    let base = configuration(layout(Geometry::X86_3, &[]), none());
+    let mut process = Process::new(&base).unwrap();
+    let error = process.fault(Gva::new(1 << 40), Access::Load).unwrap_err().to_string();
+    assert!(error.contains("39 bits") && error.contains("more levels"), "{error}");
+    for event in [
+        map(1 << 40, PAGE, RW),
+        map(u64::MAX - 5, 100, RW),
+        Event::Unmap { address: 0, length: u64::MAX },
+        Event::Break { from: 0, to: 1 << 50 },
+        Event::Remap { from: 0, from_length: PAGE, to: 1 << 60, to_length: PAGE },
+    ] {
+        assert!(
+            matches!(process.apply(&event), Err(OsError::BeyondAddressSpace { .. })),
+            "{event:?}"
+        );
+    }
+    for (fragmentation, failure) in [(1.5, 0.0), (f64::NAN, 0.0), (0.0, -0.1)] {
+        let configuration =
+            Configuration { fragmentation, large_failure_probability: failure, ..base.clone() };
+        assert!(matches!(Process::new(&configuration), Err(OsError::Setting { .. })));
+    }
+    let tiny = Configuration { memory_bytes: 64 * PAGE, ..base };
+    let mut process = self::process(&tiny, 0, GIB);
+    let populate = Event::Populate { address: 0, length: GIB, store: true };
+    let error = process.apply(&populate).unwrap_err().to_string();
+    assert!(error.contains("memory_bytes") && error.contains("used up"), "{error}");
+    assert_eq!(process.frames().free_frames(), 0, "all of it was used");
+}
+
+#[test]
+fn sixteen_kib_pages_with_eleven_index_bits_work_too() {
+    let geometry = Geometry::new(14, 11, 3).unwrap();
+    let mut process = process(&configuration(layout(geometry, &[]), all()), 0, 1 << 26);
+    let _ = process
+        .apply(&Event::Advise { address: 0, length: 4096, advice: Advice::Populate })
+        .unwrap();
+    assert_eq!(process.data_bytes(), 1 << 25, "one large page of 32 MiB");
+    let mut small = self::process(&configuration(layout(geometry, &[]), none()), 0, 1 << 26);
+    let _ = touch(&mut small, 20_000);
+    assert_eq!((small.data_bytes(), small.page_table_bytes()), (1 << 14, 3 << 14));
+}
+
+/// Every page that is mapped in the places that the operations below reach.
+fn mappings(process: &Process) -> Vec<Mapping<Gva, Hpa>> {
+    let mut found = Vec::new();
+    for start in [0, GIB - 2 * LARGE, 100 * GIB, 200 * GIB] {
+        process.visit(start / PAGE..start / PAGE + 12 * 512, &mut found).unwrap();
+    }
+    found
+}
+
+// ---- against models ---------------------------------------------------------------------------
+
+/// Hardware that caches everything it sees, for ever, unless it is told otherwise.
+#[derive(Default)]
+struct Hardware {
+    /// By page: frame of the page itself, rights, level.
+    tlb: BTreeMap<u64, (u64, Rights, Level)>,
+    /// By level of the node and address of what it covers.
+    walk_cache: BTreeMap<(Level, u64), Partial<Hpa>>,
+}
+
+impl Hardware {
+    fn fill(&mut self, process: &Process) {
+        for mapping in mappings(process) {
+            let mut walk = process.table.walk(mapping.input);
+            while let Step::Table(partial) =
+                walk.feed(Entry(process.memory().read(walk.entry_address())))
+            {
+                let covered = mapping.input.raw() & !(process.geometry.span(partial.level + 1) - 1);
+                self.walk_cache.insert((partial.level, covered), partial);
+            }
+            for (page, frame) in process.pages_of(&mapping).enumerate_frames(mapping.frame) {
+                self.tlb.insert(page, (frame, mapping.attributes.rights, mapping.level));
+            }
+        }
+    }
+
+    fn flush(&mut self, geometry: Geometry, flushes: &[Flush<Gva>]) {
+        for flush in flushes {
+            let first = flush.start.raw();
+            let last = first.wrapping_add(flush.length_bytes.wrapping_sub(1));
+            if flush.leaves {
+                self.tlb.retain(|page, _| !(first / PAGE..=last / PAGE).contains(page));
+            }
+            if flush.tables {
+                self.walk_cache.retain(|&(level, covered), _| {
+                    covered > last || covered + (geometry.span(level + 1) - 1) < first
+                });
+            }
+        }
+    }
+
+    /// Panics if anything cached is no longer so.
+    fn check(&self, process: &Process) {
+        let mut pages = BTreeMap::new();
+        for mapping in mappings(process) {
+            for (page, frame) in process.pages_of(&mapping).enumerate_frames(mapping.frame) {
+                pages.insert(page, (frame, mapping.attributes.rights, mapping.level));
+            }
+        }
+        for (page, cached) in &self.tlb {
+            // A large page split in place translates as before: its old entry does no harm.
+            let now = pages.get(page).map(|&(frame, rights, _)| (frame, rights));
+            assert_eq!(now, Some((cached.0, cached.1)), "stale TLB entry for page {page:#x}");
+        }
+        for (&(level, covered), cached) in &self.walk_cache {
+            let mut walk = process.table.walk(Gva::new(covered));
+            while walk.at().level > level {
+                let step = walk.feed(Entry(process.memory().read(walk.entry_address())));
+                assert!(matches!(step, Step::Table(_)), "stale walk-cache entry for {covered:#x}");
+            }
+            assert_eq!(walk.at(), *cached, "stale walk-cache entry for {covered:#x}");
+        }
+    }
+}
+
+/// The base pages of a page, with the address of each one's frame.
+trait EnumerateFrames {
+    fn enumerate_frames(self, frame: Hpa) -> impl Iterator<Item = (u64, u64)>;
+}
+
+impl EnumerateFrames for Pages {
+    fn enumerate_frames(self, frame: Hpa) -> impl Iterator<Item = (u64, u64)> {
+        self.enumerate().map(move |(i, page)| (page, frame.raw() + i as u64 * PAGE))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Event(Event),
+    Touch(u64, Access),
+    Reshape(u64, Level, Width),
+}
+
+/// A few places that share regions, cross 1 GiB boundaries, and lie far apart.
+fn address() -> impl Strategy<Value = u64> {
+    let near =
+        prop_oneof![Just(0), Just(GIB - 2 * LARGE), Just(GIB), Just(100 * GIB), Just(200 * GIB)];
+    let page = prop_oneof![3 => 0_u64..40, 3 => 490_u64..540, 1 => 1000_u64..1600];
+    (near, page).prop_map(|(base, page)| base + page * PAGE)
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => (1_u64..30).prop_map(|pages| pages * PAGE),
+        2 => (500_u64..530).prop_map(|pages| pages * PAGE),
+        2 => (1_u64..4).prop_map(|regions| regions * LARGE),
+        1 => Just(0),
+    ]
+}
+
+/// Addresses and lengths that often fall on whole regions.
+fn span() -> impl Strategy<Value = (u64, u64)> {
+    prop_oneof![
+        (address(), length()),
+        (address(), 1_u64..4)
+            .prop_map(|(address, regions)| (address & !(LARGE - 1), regions * LARGE)),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let protection = prop_oneof![4 => Just(RW), 1 => Just(RO), 1 => Just(RX), 1 => Just(NONE)];
+    let backing = prop_oneof![4 => Just(Backing::Anonymous), 1 => Just(Backing::File)];
+    let advice = prop_oneof![
+        Just(Advice::HugePage),
+        Just(Advice::NoHugePage),
+        Just(Advice::DontNeed),
+        Just(Advice::Populate)
+    ];
+    let access = prop_oneof![Just(Access::Load), Just(Access::Store), Just(Access::Fetch)];
+    let event = prop_oneof![
+        4 => (span(), protection.clone(), backing, prop::bool::weighted(0.1)).prop_map(
+            |((address, length), protection, backing, shared)| {
+                Event::Map { address, length, protection, backing, shared }
+            }
+        ),
+        2 => span().prop_map(|(address, length)| Event::Unmap { address, length }),
+        2 => (span(), span()).prop_map(|((from, from_length), (to, to_length))| {
+            Event::Remap { from, from_length, to, to_length }
+        }),
+        1 => (span(), length()).prop_map(|((from, from_length), to_length)| {
+            Event::Remap { from, from_length, to: from, to_length }
+        }),
+        2 => (span(), protection)
+            .prop_map(|((address, length), protection)| Event::Protect { address, length, protection }),
+        3 => (span(), advice)
+            .prop_map(|((address, length), advice)| Event::Advise { address, length, advice }),
+        1 => (address(), address()).prop_filter("a heap is not that large", |(a, b)| a.abs_diff(*b) < 4 * LARGE)
+            .prop_map(|(from, to)| Event::Break { from: from + 5, to: to + 9 }),
+        2 => (span(), any::<bool>())
+            .prop_map(|((address, length), store)| Event::Populate { address, length, store }),
+    ];
+    prop_oneof![
+        5 => event.prop_map(Operation::Event),
+        6 => (address(), access).prop_map(|(address, access)| Operation::Touch(address + 8, access)),
+        1 => (address(), 1_u8..5, 1_u8..3).prop_map(|(a, level, width)| Operation::Reshape(a, level, width)),
+    ]
+}
+
+/// What each page is and holds, page by page.
+#[derive(Default)]
+struct Model {
+    areas: BTreeMap<u64, Attributes>,
+    /// A word written to each page that was touched since it last became new.
+    contents: BTreeMap<u64, u64>,
+}
+
+fn pages_in(address: u64, length: u64) -> Pages {
+    address / PAGE..(address + length).div_ceil(PAGE).max(address / PAGE)
+}
+
+impl Model {
+    fn discard(&mut self, pages: &Pages) {
+        self.contents.retain(|page, _| !pages.contains(page));
+    }
+
+    fn unmap(&mut self, pages: &Pages) {
+        self.areas.retain(|page, _| !pages.contains(page));
+        self.discard(pages);
+    }
+
+    fn cover(&mut self, pages: Pages) {
+        for page in pages {
+            if !self.areas.contains_key(&page) {
+                let region = page & !511..(page & !511) + 512;
+                region.for_each(|page| {
+                    self.areas.entry(page).or_insert(Attributes::IMPLICIT);
+                });
+            }
+        }
+    }
+
+    /// True if a trace could contain the access: other rights than the areas' have their own test.
+    fn allows(&self, pages: &Pages, access: Access) -> bool {
+        self.areas.range(pages.clone()).all(|(_, area)| permits(rights(area.protection), access))
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match *event {
+            Event::Map { address, length, protection, backing, shared } => {
+                let pages = pages_in(address, length);
+                self.unmap(&pages);
+                let attributes =
+                    Attributes { protection, backing, shared, huge: None, implicit: false };
+                self.areas.extend(pages.map(|page| (page, attributes)));
+            }
+            Event::Unmap { address, length } => self.unmap(&pages_in(address, length)),
+            Event::Protect { address, length, protection } => self
+                .areas
+                .range_mut(pages_in(address, length))
+                .for_each(|(_, area)| area.protection = protection),
+            Event::Advise { address, length, advice } => {
+                let pages = pages_in(address, length);
+                match advice {
+                    Advice::HugePage | Advice::NoHugePage => self
+                        .areas
+                        .range_mut(pages)
+                        .for_each(|(_, area)| area.huge = Some(advice == Advice::HugePage)),
+                    Advice::DontNeed => self.discard(&pages),
+                    Advice::Populate => {}
+                }
+            }
+            Event::Break { from, to } => {
+                if to >= from {
+                    for page in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
+                        self.areas.entry(page).or_insert(HEAP);
+                    }
+                } else {
+                    self.unmap(&(to.div_ceil(PAGE)..from.div_ceil(PAGE)));
+                }
+            }
+            Event::Remap { from, from_length, to, to_length } => {
+                let (from, to) = (pages_in(from, from_length), pages_in(to, to_length));
+                let last = from.end.max(from.start + 1) - 1;
+                let tail = self.areas.get(&last).copied().unwrap_or(Attributes::IMPLICIT);
+                let old: Vec<_> = from
+                    .map(|page| (self.areas.remove(&page), self.contents.remove(&page)))
+                    .collect();
+                self.unmap(&to);
+                for (i, page) in to.enumerate() {
+                    let (area, content) = old.get(i).copied().unwrap_or((Some(tail), None));
+                    self.areas.extend(area.map(|area| (page, area)));
+                    self.contents.extend(content.map(|content| (page, content)));
+                }
+            }
+            // What it maps outside every area depends on large pages: see the test.
+            Event::Populate { .. }
+            | Event::ThreadStart { .. }
+            | Event::ThreadExit { .. }
+            | Event::Marker { .. } => {}
+        }
+    }
+
+    /// Panics if the process differs.
+    fn check(&self, process: &Process, total_frames: u64) {
+        let mut mapped = BTreeMap::new();
+        let mut data_frames = 0;
+        for mapping in mappings(process) {
+            let pages = process.pages_of(&mapping);
+            data_frames += pages.end - pages.start;
+            for (page, frame) in pages.clone().enumerate_frames(mapping.frame) {
+                assert!(mapped.insert(page, frame).is_none());
+                let leaf =
+                    process.table.translate(process.memory(), Gva::new(page * PAGE)).unwrap();
+                assert_eq!(leaf.level, mapping.level);
+                assert_eq!(leaf.rights, mapping.attributes.rights);
+                let content = process.memory().read(Hpa::new(frame + 8));
+                assert_eq!(
+                    content,
+                    self.contents.get(&page).copied().unwrap_or(0),
+                    "page {page:#x}"
+                );
+            }
+            let areas: Vec<_> = pages.clone().filter_map(|page| self.areas.get(&page)).collect();
+            assert!(!areas.is_empty(), "page {:#x} is in no area", pages.start);
+            let mut expected = rights(areas[0].protection);
+            if mapping.level > 1 {
+                let allowed: Vec<_> = areas.iter().map(|area| rights(area.protection)).collect();
+                expected = allowed.iter().copied().find(|rights| rights.user).unwrap_or(expected);
+                assert!(allowed.iter().all(|rights| !rights.user || *rights == expected));
+                if let LargePages::Transparent(_) = process.policy.large_pages {
+                    assert_eq!(areas.len(), 512, "a large page reaches beyond its areas");
+                }
+            }
+            assert_eq!(mapping.attributes.rights, expected, "page {:#x}", pages.start);
+        }
+        let mut frames: Vec<_> = mapped.values().collect();
+        frames.sort_unstable();
+        assert!(frames.windows(2).all(|pair| pair[0] != pair[1]), "a frame is mapped twice");
+        for page in self.contents.keys() {
+            assert!(mapped.contains_key(page), "page {page:#x} is lost");
+        }
+        assert_eq!(process.data_bytes(), data_frames * PAGE);
+        let tables = process.page_table_bytes() / PAGE;
+        assert_eq!(
+            process.frames().free_frames() + data_frames + tables,
+            total_frames,
+            "frames leak"
+        );
+        // The areas agree too.
+        for (page, area) in &self.areas {
+            assert_eq!(process.areas().find(*page).map(|vma| vma.attributes), Some(*area));
+        }
+        for hole in process.areas().intersecting(0..1 << 52).map(|vma| vma.pages) {
+            assert!(hole.clone().all(|page| self.areas.contains_key(&page)), "{hole:?}");
+        }
+    }
+}
+
+fn policy() -> impl Strategy<Value = LargePages> {
+    prop_oneof![
+        Just(none()),
+        Just(all()),
+        Just(LargePages::Below { boundary: GIB + LARGE }),
+        Just(LargePages::Transparent(Thp::Always)),
+        Just(LargePages::Transparent(Thp::Madvise)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn agrees_with_a_map_of_pages_whatever_happens(
+        layout in prop::sample::select(layouts()),
+        large_pages in policy(),
+        no_flatten_threshold in 0_u32..4,
+        fragmentation in prop_oneof![Just(0.0), Just(0.9), 0.0..1.0],
+        large_failure_probability in prop_oneof![Just(0.0), 0.0..1.0],
+        seed in any::<u64>(),
+        operations in prop::collection::vec(operation(), 1..40),
+    ) {
+        let configuration = Configuration {
+            layout, no_flatten_threshold, large_pages, memory_bytes: 8 * GIB, fragmentation,
+            large_failure_probability, seed,
+        };
+        let mut process = Process::new(&configuration).unwrap();
+        let root = process.table().root();
+        let total_frames = process.frames().free_frames() + process.page_table_bytes() / PAGE;
+        let blocks = process.frames().allocatable_blocks(9);
+        let mut model = Model::default();
+        let mut hardware = Hardware::default();
+        for (step, operation) in operations.into_iter().enumerate() {
+            hardware.fill(&process);
+            let flushes = match operation {
+                Operation::Event(event) => {
+                    if let Event::Populate { address, length, store } = event {
+                        let access = if store { Access::Store } else { Access::Load };
+                        if !model.allows(&pages_in(address, length), access) {
+                            continue;
+                        }
+                    }
+                    let outcome = process.apply(&event).unwrap();
+                    model.apply(&event);
+                    if let Event::Populate { address, length, .. } = event {
+                        for page in pages_in(address, length) {
+                            let input = Gva::new(page * PAGE);
+                            prop_assert!(process.table.translate(process.memory(), input).is_ok());
+                            if process.areas.find(page).is_some_and(|vma| vma.attributes.implicit) {
+                                model.cover(page..page + 1);
+                            }
+                        }
+                    }
+                    outcome.flushes
+                }
+                Operation::Touch(address, access) => {
+                    let page = address / PAGE;
+                    if !model.allows(&(page..page + 1), access) {
+                        continue;
+                    }
+                    let outcome = process.fault(Gva::new(address), access).unwrap();
+                    let upgraded = outcome.kind == FaultKind::Upgraded;
+                    prop_assert!(!upgraded || !model.areas.contains_key(&page));
+                    if process.areas.find(page).is_some_and(|vma| vma.attributes.implicit) {
+                        model.cover(page..page + 1);
+                    }
+                    let leaf =
+                        process.table.translate(process.memory(), Gva::new(address)).unwrap();
+                    prop_assert!(permits(leaf.rights, access));
+                    prop_assert_eq!(leaf.level, outcome.level);
+                    // Every access writes a word that tells when, through the translation.
+                    let within = address & (process.geometry.span(leaf.level) - 1);
+                    process.memory_mut().write(leaf.frame.offset(within), step as u64 + 1);
+                    model.contents.insert(page, step as u64 + 1);
+                    outcome.flushes
+                }
+                // Merging and splitting 1 GiB nodes takes too long here.
+                Operation::Reshape(..) if root.width == 3 => continue,
+                Operation::Reshape(address, level, width) => {
+                    let Process { table, kernel, .. } = &mut process;
+                    match table.reshape(kernel, Gva::new(address), level, width) {
+                        Ok(Some((_, flush))) => vec![flush],
+                        _ => continue,
+                    }
+                }
+            };
+            hardware.flush(process.geometry, &flushes);
+            hardware.check(&process);
+            model.check(&process, total_frames);
+        }
+        // Unmapping everything leaves the root alone, and memory as it was.
+        let _ = process.apply(&Event::Unmap { address: 0, length: 256 * GIB }).unwrap();
+        prop_assert!(process.large_pages.is_empty());
+        prop_assert_eq!(process.data_bytes(), 0);
+        prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.nodes).sum::<u64>(), 1);
+        if process.table().root().width == root.width {
+            prop_assert_eq!(process.frames().allocatable_blocks(9), blocks);
+        }
+    }
+}
