@@ -1,1 +1,65 @@
-//! flatwalk-timing.
+//! The timing model: core, MMU, caches and memory, and the driver that runs one trace through many
+//! configurations.
+//!
+//! Start at [`simulate`]. A [`machine::Machine`] and a [`machine::Scheme`] say what to model;
+//! [`run`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
+
+pub mod branch;
+pub mod cache;
+pub mod core;
+pub mod decode;
+pub mod dram;
+pub mod explain;
+pub mod hierarchy;
+pub mod machine;
+pub mod mmu;
+pub mod pwc;
+pub mod relocate;
+pub mod result;
+pub mod rng;
+pub mod run;
+pub mod simulate;
+pub mod slots;
+#[cfg(test)]
+mod testing;
+pub mod tlb;
+
+pub use machine::{Machine, Scheme};
+pub use result::RunResult;
+pub use run::{Mode, RunConfiguration};
+pub use simulate::{Limits, SimulateError, Simulation, simulate};
+
+/// Why a configuration cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A figure that cannot be.
+    #[error("`{key}`: {problem}")]
+    Value {
+        /// The key, with its section.
+        key: String,
+        /// What is wrong with its value.
+        problem: String,
+    },
+    /// Organisation and levels do not go together.
+    #[error("`organisation`, `levels`, `flatten`: {0}")]
+    Layout(#[from] flatwalk_paging::LayoutError),
+    /// Timing asked of a machine that has no core.
+    #[error("machine `{0}` has no core and caches, so it can only count; use `--mode functional`")]
+    NotTimed(String),
+    /// The trace does not fit.
+    #[error(
+        "the trace touches {bytes} bytes of address space, more than a table of {levels} levels \
+         translates; leave out scheme `{scheme}`"
+    )]
+    DoesNotFit {
+        /// Bytes of address space, in whole gigabytes.
+        bytes: u64,
+        /// Levels of the scheme's table.
+        levels: u8,
+        /// The scheme.
+        scheme: String,
+    },
+    /// The operating-system model refuses.
+    #[error(transparent)]
+    Os(#[from] flatwalk_os::OsError),
+}

@@ -1,0 +1,236 @@
+//! A set-associative, write-back cache of 64-byte lines with true LRU and a page-table tag.
+//!
+//! A set is a run of words in order of recency, so that the words of an 8-way set share one line of
+//! the host's cache. Replacement may spare page-table lines (Park et al., ASPLOS 2022, section 6.1).
+
+use flatwalk_paging::{Address, Hpa};
+
+use crate::machine;
+use crate::rng::Rng;
+
+/// log2 of the line size in bytes.
+pub const LINE_SHIFT: u32 = 6;
+
+/// The number of a 64-byte line of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Line(pub u64);
+
+impl Line {
+    /// The line that `address` lies in.
+    #[inline]
+    pub fn of(address: Hpa) -> Self {
+        Self(address.raw() >> LINE_SHIFT)
+    }
+}
+
+/// What replacement does in the set that is about to take a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// Evict the least recently used line.
+    Lru,
+    /// In this many per cent of evictions evict the least recently used line that holds no page
+    /// table, if there is one.
+    SpareTables {
+        /// Per cent.
+        percent: u32,
+    },
+}
+
+/// A line that had to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// Which.
+    pub line: Line,
+    /// It must be written back.
+    pub dirty: bool,
+    /// It holds page-table entries.
+    pub table: bool,
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The line is there.
+    Hit,
+    /// The line was asked for and may be on its way still: the MSHRs know.
+    Pending,
+    /// It is not.
+    Miss,
+}
+
+const VALID: u64 = 1;
+const TABLE: u64 = 2;
+const DIRTY: u64 = 4;
+const PENDING: u64 = 8;
+const FLAGS: u64 = 15;
+const TAG_SHIFT: u32 = 4;
+
+/// One cache.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// `ways` words per set, most recently used first: line number, then flags. 0 is empty.
+    words: Vec<u64>,
+    ways: usize,
+    set_mask: u64,
+}
+
+impl Cache {
+    /// An empty cache of the configured size.
+    pub fn new(config: &machine::Cache) -> Self {
+        let lines = (config.size_bytes >> LINE_SHIFT) as usize;
+        let ways = config.ways as usize;
+        Self { words: vec![0; lines], ways, set_mask: (lines / ways) as u64 - 1 }
+    }
+
+    #[inline]
+    fn set(&mut self, line: Line) -> &mut [u64] {
+        let first = (line.0 & self.set_mask) as usize * self.ways;
+        &mut self.words[first..first + self.ways]
+    }
+
+    #[inline]
+    fn position(set: &[u64], line: Line) -> Option<usize> {
+        let wanted = line.0 << TAG_SHIFT | VALID;
+        set.iter().position(|&word| word & !(FLAGS ^ VALID) == wanted)
+    }
+
+    /// Looks a line up and makes it the most recently used; a write makes it dirty.
+    #[inline]
+    pub fn access(&mut self, line: Line, write: bool) -> Lookup {
+        let set = self.set(line);
+        let Some(at) = Self::position(set, line) else { return Lookup::Miss };
+        let word = set[at] | if write { DIRTY } else { 0 };
+        set.copy_within(0..at, 1);
+        set[0] = word;
+        if word & PENDING == 0 { Lookup::Hit } else { Lookup::Pending }
+    }
+
+    /// True if the line is there; changes nothing.
+    pub fn contains(&mut self, line: Line) -> bool {
+        Self::position(self.set(line), line).is_some()
+    }
+
+    /// Notes that a line is no longer on its way.
+    #[inline]
+    pub fn arrived(&mut self, line: Line) {
+        let set = self.set(line);
+        if let Some(at) = Self::position(set, line) {
+            set[at] &= !PENDING;
+        }
+    }
+
+    /// Marks a line dirty where it stands, without using it. False if it is not there.
+    #[inline]
+    pub fn write_back(&mut self, line: Line) -> bool {
+        let set = self.set(line);
+        let at = Self::position(set, line);
+        if let Some(at) = at {
+            set[at] |= DIRTY;
+        }
+        at.is_some()
+    }
+
+    /// Puts a line in that is not there, most recently used, and returns what had to go for it.
+    /// `pending` if it is yet to arrive.
+    #[inline]
+    pub fn fill(
+        &mut self,
+        line: Line,
+        table: bool,
+        dirty: bool,
+        pending: bool,
+        replacement: Replacement,
+        rng: &mut Rng,
+    ) -> Option<Evicted> {
+        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
+        let word = line.0 << TAG_SHIFT
+            | VALID
+            | flag(table, TABLE)
+            | flag(dirty, DIRTY)
+            | flag(pending, PENDING);
+        let set = self.set(line);
+        debug_assert!(Self::position(set, line).is_none());
+        let lru = set.len() - 1;
+        // Empty words only ever stand at the end.
+        let victim = match replacement {
+            Replacement::SpareTables { percent }
+                if set[lru] & (VALID | TABLE) == VALID | TABLE && rng.percent(percent) =>
+            {
+                set.iter().rposition(|&word| word & TABLE == 0).unwrap_or(lru)
+            }
+            _ => lru,
+        };
+        let old = set[victim];
+        set.copy_within(0..victim, 1);
+        set[0] = word;
+        (old & VALID != 0).then_some(Evicted {
+            line: Line(old >> TAG_SHIFT),
+            dirty: old & DIRTY != 0,
+            table: old & TABLE != 0,
+        })
+    }
+
+    /// Lines that hold page-table entries, and lines in all.
+    pub fn table_lines(&self) -> (usize, usize) {
+        let tables = self.words.iter().filter(|&&w| w & (VALID | TABLE) == VALID | TABLE).count();
+        (tables, self.words.iter().filter(|&&w| w & VALID != 0).count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(ways: u32) -> Cache {
+        Cache::new(&machine::Cache {
+            size_bytes: 64 * u64::from(ways),
+            ways,
+            latency_cycles: 1,
+            mshrs: 1,
+        })
+    }
+
+    fn fill(cache: &mut Cache, n: u64, table: bool, how: Replacement) -> Option<u64> {
+        let mut rng = Rng::new(1);
+        cache.fill(Line(n), table, false, false, how, &mut rng).map(|e| e.line.0)
+    }
+
+    #[test]
+    fn evicts_the_least_recently_used() {
+        let mut cache = cache(4);
+        for n in 0..4 {
+            assert_eq!(fill(&mut cache, n, false, Replacement::Lru), None);
+        }
+        assert_eq!(cache.access(Line(0), false), Lookup::Hit);
+        assert_eq!(fill(&mut cache, 4, false, Replacement::Lru), Some(1));
+        assert_eq!(fill(&mut cache, 5, false, Replacement::Lru), Some(2));
+        assert_eq!(cache.access(Line(1), false), Lookup::Miss);
+    }
+
+    #[test]
+    fn spares_tables_while_there_is_data() {
+        let mut cache = cache(4);
+        for n in 0..4 {
+            fill(&mut cache, n, n < 2, Replacement::Lru);
+        }
+        let spare = Replacement::SpareTables { percent: 100 };
+        assert_eq!(fill(&mut cache, 4, true, spare), Some(2));
+        assert_eq!(fill(&mut cache, 5, true, spare), Some(3));
+        assert_eq!(fill(&mut cache, 6, false, spare), Some(0), "only tables left: plain LRU");
+        let never = Replacement::SpareTables { percent: 0 };
+        assert_eq!(fill(&mut cache, 7, false, never), Some(1));
+    }
+
+    #[test]
+    fn keeps_dirt_until_eviction() {
+        let mut cache = cache(1);
+        let mut rng = Rng::new(1);
+        fill(&mut cache, 0, true, Replacement::Lru);
+        assert_eq!(cache.access(Line(0), true), Lookup::Hit);
+        let gone = cache.fill(Line(1), false, false, true, Replacement::Lru, &mut rng);
+        assert_eq!(gone, Some(Evicted { line: Line(0), dirty: true, table: true }));
+        assert_eq!(cache.access(Line(1), false), Lookup::Pending);
+        cache.arrived(Line(1));
+        assert_eq!(cache.access(Line(1), false), Lookup::Hit);
+    }
+}

@@ -1,0 +1,456 @@
+//! The out-of-order core.
+//!
+//! Instructions are taken in program order, and for each the cycles are computed in which it is
+//! dispatched, has its operands, gets its translation and data, is done, and retires:
+//!
+//! - dispatch and retirement proceed in order, `width` a cycle; dispatch waits for room in the
+//!   window (reorder buffer), the load queue and the store queue, and for the front end;
+//! - an instruction starts when the registers it reads are ready: loads and their translations
+//!   start when the address registers are, so independent misses and walks overlap, and dependent
+//!   ones do not. No constant says how much overlaps;
+//! - a store translates and asks for its line as soon as its address is known, retires when its data
+//!   is, and leaves the store queue in order; a load of what a store is still to write waits for the
+//!   store's data;
+//! - a mispredicted branch holds dispatch until it is resolved and the front end is refilled.
+//!
+//! Not modelled: issue ports, memory-order violations, wrong-path execution.
+
+use flatwalk_os::{Access as FaultAccess, OsError, Process, Work};
+use flatwalk_paging::{Address, Gva, Hpa};
+
+use crate::branch::Predictor;
+use crate::cache::LINE_SHIFT;
+use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE};
+use crate::hierarchy::{Hierarchy, Requester};
+use crate::machine;
+use crate::mmu::{Mmu, Purpose, Translated};
+
+/// Slots of the table that finds a load's pending store.
+const FORWARDING: usize = 512;
+
+/// A queue of bounded length that is entered and left in order: the cycle in which each of the last
+/// `n` entries is left.
+#[derive(Clone, Debug)]
+struct Queue {
+    leaves: Vec<u64>,
+    next: usize,
+}
+
+impl Queue {
+    fn new(entries: u32) -> Self {
+        Self { leaves: vec![0; entries as usize], next: 0 }
+    }
+
+    /// The cycle from which on there is room for one more.
+    #[inline]
+    fn room(&self) -> u64 {
+        self.leaves[self.next]
+    }
+
+    #[inline]
+    fn push(&mut self, leaves: u64) {
+        self.leaves[self.next] = leaves;
+        self.next += 1;
+        if self.next == self.leaves.len() {
+            self.next = 0;
+        }
+    }
+}
+
+/// A stage that passes `width` instructions a cycle, in order.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    width: u32,
+    cycle: u64,
+    used: u32,
+}
+
+impl Stage {
+    fn new(width: u32) -> Self {
+        Self { width, cycle: 0, used: 0 }
+    }
+
+    /// The cycle in which the next instruction passes, not before `at`.
+    #[inline]
+    fn pass(&mut self, at: u64) -> u64 {
+        if at > self.cycle {
+            self.cycle = at;
+            self.used = 0;
+        } else if self.used == self.width {
+            self.cycle += 1;
+            self.used = 0;
+        }
+        self.used += 1;
+        self.cycle
+    }
+}
+
+/// What the core did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreStatistics {
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Data loads (accesses, not instructions).
+    pub loads: u64,
+    /// Data stores.
+    pub stores: u64,
+    /// Cycles in which retirement waited for an instruction whose translation was outstanding.
+    pub translation_cycles: u64,
+    /// Cycles spent in page-fault handlers.
+    pub fault_cycles: u64,
+}
+
+/// What a core works with.
+pub struct Environment<'a> {
+    /// Translation.
+    pub mmu: &'a mut Mmu,
+    /// Caches and memory.
+    pub caches: &'a mut Hierarchy,
+    /// The operating system.
+    pub process: &'a mut Process,
+    /// Its costs.
+    pub costs: &'a machine::Os,
+}
+
+/// The branch at the end of the last block, until it is known where it went.
+#[derive(Clone, Copy, Debug)]
+struct PendingBranch {
+    control: Control,
+    pc: u64,
+    fall_through: Option<u64>,
+    resolved: u64,
+}
+
+/// The core.
+#[derive(Clone, Debug)]
+pub struct Core {
+    dispatch: Stage,
+    retire: Stage,
+    frontend: u64,
+    /// Cycle in which each register is ready.
+    registers: [u64; 256],
+    window: Queue,
+    load_queue: Queue,
+    store_queue: Queue,
+    last_store_leaves: u64,
+    /// Earliest cycle for the next dispatch, set by the front end.
+    fetched: u64,
+    line: u64,
+    /// Page of the last fetch and where it lies.
+    code_page: Option<(u64, Hpa)>,
+    pending: Option<PendingBranch>,
+    predictor: Predictor,
+    /// By 8-byte word: address and the cycle in which its data is ready.
+    stores: Vec<(u64, u64)>,
+    /// What it did.
+    pub statistics: CoreStatistics,
+}
+
+impl Core {
+    /// A core as configured, that has run nothing.
+    pub fn new(config: &machine::Core) -> Self {
+        Self {
+            dispatch: Stage::new(config.width),
+            retire: Stage::new(config.width),
+            frontend: config.frontend_cycles,
+            registers: [0; 256],
+            window: Queue::new(config.window),
+            load_queue: Queue::new(config.load_queue),
+            store_queue: Queue::new(config.store_queue),
+            last_store_leaves: 0,
+            fetched: 0,
+            line: u64::MAX,
+            code_page: None,
+            pending: None,
+            predictor: Predictor::new(config),
+            stores: vec![(u64::MAX, 0); FORWARDING],
+            statistics: CoreStatistics::default(),
+        }
+    }
+
+    /// The cycle in which the last instruction retired.
+    pub fn cycle(&self) -> u64 {
+        self.retire.cycle
+    }
+
+    /// The predictors, for their statistics.
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// Forgets all counts; state and cycles stay.
+    pub fn reset_statistics(&mut self) {
+        self.statistics = CoreStatistics::default();
+        self.predictor.statistics = crate::branch::BranchStatistics::default();
+    }
+
+    /// Waits until all is done, as at a system call or when another thread takes the core.
+    pub fn drain(&mut self) {
+        self.fetched = self.fetched.max(self.retire.cycle);
+        self.pending = None;
+        self.line = u64::MAX;
+        self.code_page = None;
+    }
+
+    /// Lets the kernel work for `cycles`.
+    pub fn kernel(&mut self, cycles: u64) {
+        self.drain();
+        self.fetched += cycles;
+        self.retire.pass(self.fetched);
+    }
+
+    /// Runs one block whose accesses go to `addresses`.
+    ///
+    /// # Errors
+    /// When the operating system cannot handle a fault.
+    pub fn run(
+        &mut self,
+        block: &DecodedBlock,
+        addresses: &[u64],
+        env: &mut Environment<'_>,
+    ) -> Result<(), OsError> {
+        self.resolve_branch(block.pc());
+        let mut next_access = 0;
+        let mut done = 0;
+        for op in &block.ops {
+            if op.new_line && op.pc >> LINE_SHIFT != self.line {
+                self.fetch(op.pc, env)?;
+            }
+            let loads = u32::from(op.loads);
+            let stores = u32::from(op.accesses - op.loads);
+            let mut room = self.fetched.max(self.window.room());
+            if loads > 0 {
+                room = room.max(self.load_queue.room());
+            }
+            if stores > 0 {
+                room = room.max(self.store_queue.room());
+            }
+            let dispatched = self.dispatch.pass(room);
+            env.mmu.advance(dispatched);
+            env.caches.advance(dispatched);
+
+            let mut address_ready = dispatched + 1;
+            let mut operands_ready = dispatched + 1;
+            if op.accesses > 0 {
+                for r in op.address_reads {
+                    address_ready = address_ready.max(self.registers[usize::from(r)]);
+                }
+            } else {
+                for r in op.address_reads {
+                    operands_ready = operands_ready.max(self.registers[usize::from(r)]);
+                }
+            }
+            for r in op.reads {
+                operands_ready = operands_ready.max(self.registers[usize::from(r)]);
+            }
+            let mut translated = 0;
+            let mut line_there = 0;
+            let mut walked = (0, 0);
+            let first = next_access;
+            next_access += usize::from(op.accesses);
+            let used = first..next_access;
+            for (access, &address) in block.accesses[used.clone()].iter().zip(&addresses[used]) {
+                let outcome =
+                    self.access(address, access.size, access.store, address_ready, env)?;
+                if outcome.translated - address_ready > walked.1 - walked.0 {
+                    walked = (address_ready, outcome.translated);
+                }
+                if access.store {
+                    translated = outcome.translated.max(translated);
+                    line_there = outcome.ready.max(line_there);
+                } else {
+                    operands_ready = operands_ready.max(outcome.ready);
+                }
+            }
+            done = operands_ready + u64::from(op.latency);
+            for w in op.writes {
+                self.registers[usize::from(w)] = done;
+            }
+            let before = self.retire.cycle;
+            let retired = self.retire.pass(done.max(translated));
+            self.window.push(retired);
+            if loads > 0 {
+                self.load_queue.push(retired);
+            }
+            if stores > 0 {
+                let used = first..next_access;
+                for (access, address) in block.accesses[used.clone()].iter().zip(&addresses[used]) {
+                    if access.store {
+                        let word = address >> 3;
+                        self.stores[word as usize % FORWARDING] = (word, done);
+                    }
+                }
+                self.last_store_leaves = (self.last_store_leaves + 1).max(line_there).max(retired);
+                self.store_queue.push(self.last_store_leaves);
+            }
+            let waited = walked.1.min(retired).saturating_sub(walked.0.max(before));
+            let s = &mut self.statistics;
+            s.translation_cycles += waited;
+            s.loads += u64::from(loads);
+            s.stores += u64::from(stores);
+        }
+        debug_assert_eq!(self.registers[usize::from(NO_READ)], 0);
+        self.registers[usize::from(NO_WRITE)] = 0;
+        self.statistics.instructions += block.ops.len() as u64;
+        if block.control != Control::None {
+            self.pending = Some(PendingBranch {
+                control: block.control,
+                pc: block.ops[block.ops.len() - 1].pc,
+                fall_through: block.fall_through,
+                resolved: done,
+            });
+        }
+        Ok(())
+    }
+
+    /// The last block's branch went to `next`.
+    #[inline]
+    fn resolve_branch(&mut self, next: u64) {
+        let Some(branch) = self.pending.take() else { return };
+        let right = self.predictor.predict(branch.control, branch.pc, branch.fall_through, next);
+        if !right {
+            self.fetched = self.fetched.max(branch.resolved + self.frontend);
+        }
+    }
+
+    /// Fetches the line of code that `pc` lies in. Hits are hidden by the front end's pipeline.
+    fn fetch(&mut self, pc: u64, env: &mut Environment<'_>) -> Result<(), OsError> {
+        self.line = pc >> LINE_SHIFT;
+        let at = self.fetched.max(self.dispatch.cycle);
+        env.mmu.advance(at);
+        env.caches.advance(at);
+        let page = pc >> 12;
+        let physical = match self.code_page {
+            Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
+            _ => {
+                let t = self.translate(pc, Purpose::Fetch, at, env)?;
+                self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
+                self.fetched = self.fetched.max(t.ready);
+                let idle = t.ready.saturating_sub(at.max(self.retire.cycle));
+                self.statistics.translation_cycles += idle;
+                t.physical
+            }
+        };
+        let at = self.fetched.max(at);
+        let response = env.caches.access(physical, at, false, Requester::Fetch);
+        let stall = (response.ready - at).saturating_sub(env.caches.l1i_latency());
+        if stall > 0 {
+            self.fetched = at + stall;
+        }
+        Ok(())
+    }
+
+    /// One data access of `size` bytes: when its translation and when its data is there. An access
+    /// that crosses lines or pages takes as long as its slowest part.
+    #[inline]
+    fn access(
+        &mut self,
+        address: u64,
+        size: u16,
+        store: bool,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<AccessTimes, OsError> {
+        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let mut times = AccessTimes { translated: 0, ready: 0 };
+        let mut from = address;
+        loop {
+            let purpose = if store { Purpose::Store } else { Purpose::Load };
+            let t = self.translate(from, purpose, at, env)?;
+            times.translated = times.translated.max(t.ready);
+            let page_last = from | 0xfff;
+            let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
+            let first_line = t.physical.raw() >> LINE_SHIFT;
+            for line in first_line..=first_line + more_lines {
+                let at_line = Hpa::new(line << LINE_SHIFT);
+                let response = env.caches.access(at_line, t.ready, store, Requester::Data);
+                times.ready = times.ready.max(response.ready);
+            }
+            if last <= page_last || page_last == u64::MAX {
+                break;
+            }
+            from = page_last + 1;
+        }
+        if !store {
+            let word = address >> 3;
+            let (known, data) = self.stores[word as usize % FORWARDING];
+            if known == word {
+                times.ready = times.ready.max(data + env.caches.l1d_latency());
+            }
+        }
+        Ok(times)
+    }
+
+    /// Translates, and lets the operating system handle faults until that succeeds.
+    #[inline]
+    fn translate(
+        &mut self,
+        address: u64,
+        purpose: Purpose,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<Translated, OsError> {
+        let root = env.process.table().root();
+        let memory = env.process.memory_mut();
+        match env.mmu.translate(Gva::new(address), purpose, at, root, memory, env.caches) {
+            Ok(translated) => Ok(translated),
+            Err(fault) => self.fault(address, purpose, fault.ready, env),
+        }
+    }
+
+    /// A fault known at cycle `at`: the handler starts when everything older has retired, and all
+    /// that is younger starts anew behind it.
+    #[cold]
+    fn fault(
+        &mut self,
+        address: u64,
+        purpose: Purpose,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<Translated, OsError> {
+        let mut at = at;
+        for _ in 0..4 {
+            let access = match purpose {
+                Purpose::Load => FaultAccess::Load,
+                Purpose::Store => FaultAccess::Store,
+                Purpose::Fetch => FaultAccess::Fetch,
+            };
+            let outcome = env.process.fault(Gva::new(address), access)?;
+            for flush in &outcome.flushes {
+                env.mmu.flush(flush.start, flush.length_bytes);
+            }
+            if !outcome.flushes.is_empty() {
+                self.code_page = None;
+            }
+            let latency = env.caches.l1d_latency();
+            let cycles = env.costs.fault_cycles + work_cycles(&outcome.work, env.costs, latency);
+            let start = at.max(self.retire.cycle);
+            self.statistics.fault_cycles += cycles;
+            let resume = start + cycles;
+            self.fetched = self.fetched.max(resume + self.frontend);
+            let root = env.process.table().root();
+            let memory = env.process.memory_mut();
+            let again =
+                env.mmu.translate(Gva::new(address), purpose, resume, root, memory, env.caches);
+            match again {
+                Ok(translated) => return Ok(translated),
+                // A page may lack two things, say a mapping and then a right.
+                Err(fault) => at = fault.ready,
+            }
+        }
+        unreachable!("the operating system handled a fault at {address:#x}, and it faults again")
+    }
+}
+
+/// Cycles that the kernel's own work takes: zeroing, and entries read and written.
+pub fn work_cycles(work: &Work, costs: &machine::Os, l1d_latency: u64) -> u64 {
+    (work.data_bytes + work.node_bytes) / costs.zero_bytes_per_cycle
+        + work.entries_read * l1d_latency
+        + work.entries_written
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AccessTimes {
+    translated: u64,
+    ready: u64,
+}

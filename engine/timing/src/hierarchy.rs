@@ -1,0 +1,383 @@
+//! The memory hierarchy: L1I, L1D, L2, last-level cache and DRAM, with MSHRs at every cache.
+//!
+//! One contract: a request names a physical line and the cycle in which it is made, and the answer
+//! is the cycle in which the line is there and who had it. Contents change in the order of calls
+//! (program order); times come from what each request had to wait for.
+
+use flatwalk_paging::Hpa;
+
+use crate::cache::{Cache, Line, Lookup, Replacement};
+use crate::dram::Dram;
+use crate::machine::{Machine, WalkerEntry};
+use crate::rng::Rng;
+use crate::slots::Slots;
+
+/// Who had the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Served {
+    /// A first-level cache.
+    L1,
+    /// The second-level cache.
+    L2,
+    /// The last-level cache.
+    Llc,
+    /// Main memory.
+    Dram,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requester {
+    /// A load or store.
+    Data,
+    /// The page walker.
+    Walker,
+    /// Instruction fetch.
+    Fetch,
+}
+
+/// When the line is there, and who had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Cycle in which the requester has it.
+    pub ready: u64,
+    /// Who had it. A line on its way counts for where it comes from to the first requester, and
+    /// for the cache that waits for it to the others.
+    pub served: Served,
+}
+
+/// What went through one cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Look-ups for data or instructions.
+    pub data_accesses: u64,
+    /// Of those, misses.
+    pub data_misses: u64,
+    /// Look-ups for page-table entries.
+    pub table_accesses: u64,
+    /// Of those, misses.
+    pub table_misses: u64,
+    /// Dirty lines evicted.
+    pub writebacks: u64,
+    /// Cycles that requests waited for an MSHR.
+    pub mshr_wait_cycles: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    cache: Cache,
+    latency: u64,
+    mshrs: Slots,
+    statistics: CacheStatistics,
+}
+
+impl Level {
+    fn new(config: &crate::machine::Cache) -> Self {
+        Self {
+            cache: Cache::new(config),
+            latency: config.latency_cycles,
+            mshrs: Slots::new(config.mshrs),
+            statistics: CacheStatistics::default(),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, walker: bool, hit: bool) {
+        let s = &mut self.statistics;
+        if walker {
+            s.table_accesses += 1;
+            s.table_misses += u64::from(!hit);
+        } else {
+            s.data_accesses += 1;
+            s.data_misses += u64::from(!hit);
+        }
+    }
+
+    /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
+    /// goes on in that cycle, when an MSHR is free.
+    #[inline]
+    fn look_up(
+        &mut self,
+        line: Line,
+        at: u64,
+        write: bool,
+        walker: bool,
+        frontier: u64,
+    ) -> Result<u64, u64> {
+        let lookup = self.cache.access(line, write);
+        self.count(walker, lookup != Lookup::Miss);
+        match lookup {
+            Lookup::Hit => Ok(at + self.latency),
+            Lookup::Pending => Ok(self.arrival(line, at, frontier)),
+            Lookup::Miss => {
+                let start = self.mshrs.earliest(at, frontier);
+                self.statistics.mshr_wait_cycles += start - at;
+                Err(start)
+            }
+        }
+    }
+
+    /// When a line is there that was on its way when it was last looked at.
+    fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
+        let hit = at + self.latency;
+        let Some(miss) = self.mshrs.find(line.0) else {
+            self.cache.arrived(line);
+            return hit;
+        };
+        if miss.end <= frontier {
+            self.cache.arrived(line);
+        }
+        // A younger instruction may ask at an earlier time than the older one that missed: then it
+        // is this request that brings the line, as much earlier.
+        let earlier = miss.start.saturating_sub(at);
+        hit.max(miss.end - earlier)
+    }
+
+    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
+    #[inline]
+    fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
+        let delay = self.mshrs.book(start, ready, line.0, frontier);
+        self.statistics.mshr_wait_cycles += delay;
+        ready + delay
+    }
+}
+
+/// The hierarchy of one core.
+#[derive(Clone, Debug)]
+pub struct Hierarchy {
+    l1i: Level,
+    l1d: Level,
+    l2: Level,
+    llc: Level,
+    dram: Dram,
+    walker_entry: WalkerEntry,
+    /// What L2 and LLC do for a victim now.
+    replacement: Replacement,
+    rng: Rng,
+    frontier: u64,
+}
+
+impl Hierarchy {
+    /// The caches and the memory of a timed machine; `None` if it has none.
+    pub fn new(machine: &Machine, seed: u64) -> Option<Self> {
+        Some(Self {
+            l1i: Level::new(machine.l1i.as_ref()?),
+            l1d: Level::new(machine.l1d.as_ref()?),
+            l2: Level::new(machine.l2.as_ref()?),
+            llc: Level::new(machine.llc.as_ref()?),
+            dram: Dram::new(machine, machine.memory.as_ref()?),
+            walker_entry: machine.walker.entry,
+            replacement: Replacement::Lru,
+            rng: Rng::new(seed ^ 0x6361_6368_6573),
+            frontier: 0,
+        })
+    }
+
+    /// No request will be made any more for a cycle before `frontier`.
+    #[inline]
+    pub fn advance(&mut self, frontier: u64) {
+        self.frontier = frontier;
+    }
+
+    /// Sets what L2 and LLC do for a victim from now on.
+    pub fn set_replacement(&mut self, replacement: Replacement) {
+        self.replacement = replacement;
+    }
+
+    /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
+    #[inline]
+    pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
+        let line = Line::of(address);
+        let frontier = self.frontier;
+        let walker = by == Requester::Walker;
+        if walker && self.walker_entry == WalkerEntry::L2 {
+            return self.access_l2(line, at, write, true);
+        }
+        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        match l1.look_up(line, at, write, walker, frontier) {
+            Ok(ready) => Response { ready, served: Served::L1 },
+            Err(start) => {
+                let below = self.access_l2(line, start, false, walker);
+                let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+                let ready = l1.book(line, start, below.ready, frontier);
+                let evicted =
+                    l1.cache.fill(line, walker, write, true, Replacement::Lru, &mut self.rng);
+                if let Some(gone) = evicted
+                    && gone.dirty
+                {
+                    l1.statistics.writebacks += 1;
+                    self.write_back_to_l2(gone.line, gone.table, ready);
+                }
+                Response { ready, ..below }
+            }
+        }
+    }
+
+    fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
+        let frontier = self.frontier;
+        let start = match self.l2.look_up(line, at, write, walker, frontier) {
+            Ok(ready) => return Response { ready, served: Served::L2 },
+            Err(start) => start,
+        };
+        let below = self.access_llc(line, start, walker);
+        let ready = self.l2.book(line, start, below.ready, frontier);
+        self.fill_l2(line, walker, write, true, ready);
+        Response { ready, ..below }
+    }
+
+    fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
+        let frontier = self.frontier;
+        let start = match self.llc.look_up(line, at, false, walker, frontier) {
+            Ok(ready) => return Response { ready, served: Served::Llc },
+            Err(start) => start,
+        };
+        let read = self.dram.read(line, start + self.llc.latency, frontier);
+        let ready = self.llc.book(line, start, read, frontier);
+        self.fill_llc(line, walker, false, true, ready);
+        Response { ready, served: Served::Dram }
+    }
+
+    fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let evicted =
+            self.l2.cache.fill(line, table, dirty, pending, self.replacement, &mut self.rng);
+        if let Some(gone) = evicted
+            && gone.dirty
+        {
+            self.l2.statistics.writebacks += 1;
+            if !self.llc.cache.write_back(gone.line) {
+                self.fill_llc(gone.line, gone.table, true, false, at);
+            }
+        }
+    }
+
+    fn fill_llc(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let evicted =
+            self.llc.cache.fill(line, table, dirty, pending, self.replacement, &mut self.rng);
+        if let Some(gone) = evicted
+            && gone.dirty
+        {
+            self.llc.statistics.writebacks += 1;
+            self.dram.write(gone.line, at, self.frontier);
+        }
+    }
+
+    fn write_back_to_l2(&mut self, line: Line, table: bool, at: u64) {
+        if !self.l2.cache.write_back(line) {
+            self.fill_l2(line, table, true, false, at);
+        }
+    }
+
+    /// Load-to-use latency of the first-level data cache.
+    pub fn l1d_latency(&self) -> u64 {
+        self.l1d.latency
+    }
+
+    /// Load-to-use latency of the instruction cache.
+    pub fn l1i_latency(&self) -> u64 {
+        self.l1i.latency
+    }
+
+    /// What went through each cache, from the core outwards.
+    pub fn caches(&self) -> [(&'static str, CacheStatistics); 4] {
+        [
+            ("L1I", self.l1i.statistics),
+            ("L1D", self.l1d.statistics),
+            ("L2", self.l2.statistics),
+            ("LLC", self.llc.statistics),
+        ]
+    }
+
+    /// Data look-ups and data misses of the second-level cache so far.
+    pub fn l2_data(&self) -> (u64, u64) {
+        (self.l2.statistics.data_accesses, self.l2.statistics.data_misses)
+    }
+
+    /// Memory, for its statistics.
+    pub fn dram(&self) -> &Dram {
+        &self.dram
+    }
+
+    /// Lines of the last-level cache that hold page-table entries, and lines in all.
+    pub fn llc_table_lines(&self) -> (usize, usize) {
+        self.llc.cache.table_lines()
+    }
+
+    /// Forgets all counts; contents stay.
+    pub fn reset_statistics(&mut self) {
+        for level in [&mut self.l1i, &mut self.l1d, &mut self.l2, &mut self.llc] {
+            level.statistics = CacheStatistics::default();
+        }
+        self.dram.statistics = crate::dram::DramStatistics::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_paging::Address;
+
+    use super::*;
+
+    fn hierarchy() -> Hierarchy {
+        Hierarchy::new(&crate::testing::machine(), 1).unwrap()
+    }
+
+    fn read(h: &mut Hierarchy, address: u64, at: u64, by: Requester) -> (u64, Served) {
+        let r = h.access(Hpa::new(address), at, false, by);
+        (r.ready - at, r.served)
+    }
+
+    #[test]
+    fn latencies_by_hand() {
+        // The test machine: L1 4, L2 12, LLC 42 cycles, memory 100 cycles behind the LLC.
+        let mut h = hierarchy();
+        assert_eq!(read(&mut h, 0, 0, Requester::Data), (142, Served::Dram));
+        assert_eq!(read(&mut h, 8, 1000, Requester::Data), (4, Served::L1));
+        // 4 sets × 2 ways in L1D: two more lines of the set push line 0 out to L2.
+        read(&mut h, 4 * 64, 2000, Requester::Data);
+        read(&mut h, 8 * 64, 3000, Requester::Data);
+        assert_eq!(read(&mut h, 0, 4000, Requester::Data), (12, Served::L2));
+        // Instructions have their own first level.
+        assert_eq!(read(&mut h, 0, 5000, Requester::Fetch), (12, Served::L2));
+        assert_eq!(read(&mut h, 0, 6000, Requester::Fetch), (4, Served::L1));
+    }
+
+    #[test]
+    fn a_line_on_its_way_is_waited_for_not_fetched_again() {
+        let mut h = hierarchy();
+        assert_eq!(read(&mut h, 0, 100, Requester::Data), (142, Served::Dram));
+        assert_eq!(read(&mut h, 32, 110, Requester::Data), (132, Served::L1));
+        assert_eq!(h.dram().statistics.reads, 1);
+        // A younger instruction that asks at an earlier cycle brings the line earlier.
+        assert_eq!(read(&mut h, 16, 90, Requester::Data), (142, Served::L1));
+    }
+
+    #[test]
+    fn mshrs_limit_outstanding_misses() {
+        // Two MSHRs in the test machine's L1D.
+        let mut h = hierarchy();
+        let ready: Vec<_> =
+            (0..4).map(|n| h.access(Hpa::new(n << 20), 0, false, Requester::Data).ready).collect();
+        assert_eq!(&ready[..2], [142, 143], "the bus carries one line a cycle");
+        assert!(ready[2] >= 142 + 142 && ready[3] >= 142 + 142, "{ready:?}");
+    }
+
+    #[test]
+    fn the_walker_enters_where_it_is_told() {
+        let mut machine = crate::testing::machine();
+        machine.walker.entry = WalkerEntry::L2;
+        let mut h = Hierarchy::new(&machine, 1).unwrap();
+        read(&mut h, 0, 0, Requester::Data);
+        assert_eq!(read(&mut h, 0, 1000, Requester::Walker), (12, Served::L2));
+        assert_eq!(h.caches()[1].1.table_accesses, 0);
+    }
+
+    #[test]
+    fn dirty_lines_reach_memory() {
+        let mut h = hierarchy();
+        h.access(Hpa::new(0), 0, true, Requester::Data);
+        for n in 1..10_000u64 {
+            read(&mut h, n * 64, n * 1000, Requester::Data);
+        }
+        assert_eq!(h.dram().statistics.writes, 1);
+    }
+}

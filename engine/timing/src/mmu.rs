@@ -1,0 +1,509 @@
+//! The memory-management unit: TLBs, page-walk caches, and the walkers that read the page table.
+//!
+//! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
+//! a read costs, never in what is read.
+
+use flatwalk_paging::{
+    Address, Entry, EntryMemoryMut, Geometry, Gva, Hpa, Leaf, Level, Partial, Step, Walk,
+};
+
+use crate::hierarchy::{Hierarchy, Requester, Response, Served};
+use crate::machine::Machine;
+use crate::pwc::Pwc;
+use crate::slots::Slots;
+use crate::tlb::{Tlb, Translation};
+
+/// What reads page-table entries, and says how long that takes.
+pub trait TableReader {
+    /// Whether time passes.
+    const TIMED: bool;
+    /// The entry at `address` is asked for at cycle `at`; `write` if its accessed or dirty bit is
+    /// set at once.
+    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
+}
+
+impl TableReader for Hierarchy {
+    const TIMED: bool = true;
+
+    #[inline]
+    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
+        self.access(address, at, write, Requester::Walker)
+    }
+}
+
+/// Reads without a clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoClock;
+
+impl TableReader for NoClock {
+    const TIMED: bool = false;
+
+    #[inline]
+    fn read_entry(&mut self, _address: Hpa, at: u64, _write: bool) -> Response {
+        Response { ready: at, served: Served::L1 }
+    }
+}
+
+/// Why an address is to be translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A load.
+    Load,
+    /// A store.
+    Store,
+    /// An instruction fetch.
+    Fetch,
+}
+
+/// A translation and when it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// Where the address lies.
+    pub physical: Hpa,
+    /// Cycle in which that is known.
+    pub ready: u64,
+}
+
+/// A page fault and when it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault {
+    /// Cycle in which the walk ended.
+    pub ready: u64,
+    /// True if a page is there but does not permit the access.
+    pub protection: bool,
+}
+
+/// Counts of walks that share something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalkCount {
+    /// Walks.
+    pub walks: u64,
+    /// Entries that they read.
+    pub accesses: u64,
+    /// Sum of their latencies in cycles, queueing included.
+    pub latency_cycles: u64,
+}
+
+/// Sub-buckets of the latency histogram per factor of two.
+const STEPS_PER_OCTAVE: u32 = 4;
+/// Buckets: latencies up to 2^20 cycles; the last takes all beyond.
+const BUCKETS: usize = 80;
+
+/// What the walkers did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalkStatistics {
+    /// Completed walks by level of the page found.
+    pub by_page: [WalkCount; 4],
+    /// Entries read by completed walks, by level of the entry and who served it.
+    pub reads: [[u64; 4]; 8],
+    /// Cycles that walks waited for a walker.
+    pub queue_cycles: u64,
+    /// Accesses that found their translation on its way.
+    pub merged: u64,
+    /// Walks made because a store found its page's dirty bit clear.
+    pub dirty_updates: u64,
+    /// Walks that ended in a fault.
+    pub faulting: u64,
+    /// Entries that those read.
+    pub faulting_accesses: u64,
+    /// Walks for instruction fetches.
+    pub instruction_side: u64,
+    /// L2 TLB misses (merged ones excluded).
+    pub l2_tlb_misses: u64,
+    histogram: [u64; BUCKETS],
+}
+
+impl Default for WalkStatistics {
+    fn default() -> Self {
+        Self {
+            by_page: [WalkCount::default(); 4],
+            reads: [[0; 4]; 8],
+            queue_cycles: 0,
+            merged: 0,
+            dirty_updates: 0,
+            faulting: 0,
+            faulting_accesses: 0,
+            instruction_side: 0,
+            l2_tlb_misses: 0,
+            histogram: [0; BUCKETS],
+        }
+    }
+}
+
+impl WalkStatistics {
+    /// Completed walks of all page sizes.
+    pub fn total(&self) -> WalkCount {
+        self.by_page.iter().fold(WalkCount::default(), |sum, c| WalkCount {
+            walks: sum.walks + c.walks,
+            accesses: sum.accesses + c.accesses,
+            latency_cycles: sum.latency_cycles + c.latency_cycles,
+        })
+    }
+
+    fn bucket(cycles: u64) -> usize {
+        if cycles < u64::from(STEPS_PER_OCTAVE) {
+            return cycles as usize;
+        }
+        let octave = cycles.ilog2();
+        let step = (cycles >> (octave - 2)) & 3;
+        ((octave - 1) * STEPS_PER_OCTAVE + step as u32).min(BUCKETS as u32 - 1) as usize
+    }
+
+    /// First latency of a bucket.
+    fn bucket_start(bucket: usize) -> u64 {
+        let bucket = bucket as u64;
+        let steps = u64::from(STEPS_PER_OCTAVE);
+        if bucket < steps { bucket } else { (steps + bucket % steps) << (bucket / steps - 1) }
+    }
+
+    /// Latency histogram: `(from, to, walks)` for latencies in `from..to` cycles, without the empty
+    /// buckets at both ends.
+    pub fn histogram(&self) -> Vec<(u64, u64, u64)> {
+        let used = |b: &usize| self.histogram[*b] > 0;
+        let Some(first) = (0..BUCKETS).find(used) else { return Vec::new() };
+        let last = (0..BUCKETS).rfind(used).unwrap_or(first);
+        (first..=last)
+            .map(|b| (Self::bucket_start(b), Self::bucket_start(b + 1), self.histogram[b]))
+            .collect()
+    }
+}
+
+/// Translates without cost; see [`crate::machine::TranslationMode::Free`].
+#[derive(Clone, Debug)]
+struct Free {
+    /// Direct-mapped by base page number: tag and translation.
+    known: Vec<(u64, Translation)>,
+}
+
+impl Free {
+    const ENTRIES: usize = 1 << 14;
+}
+
+/// The unit.
+#[derive(Clone, Debug)]
+pub struct Mmu {
+    geometry: Geometry,
+    l1d: Tlb,
+    l1i: Tlb,
+    l2: Tlb,
+    pwc: Pwc,
+    walkers: Slots,
+    free: Option<Free>,
+    /// What the walkers did.
+    pub statistics: WalkStatistics,
+    frontier: u64,
+}
+
+/// A completed walk.
+struct Walked {
+    leaf: Leaf<Hpa>,
+    ready: u64,
+    queue: u64,
+    reads: u64,
+    levels: [(Level, Served); 6],
+}
+
+impl Mmu {
+    /// The unit of `machine` for tables of `geometry`; `free` if translation costs nothing.
+    pub fn new(machine: &Machine, geometry: Geometry, free: bool) -> Self {
+        Self {
+            geometry,
+            l1d: Tlb::new(&machine.tlb.l1d, geometry),
+            l1i: Tlb::new(&machine.tlb.l1i, geometry),
+            l2: Tlb::new(&machine.tlb.l2, geometry),
+            pwc: Pwc::new(&machine.pwc, geometry),
+            walkers: Slots::new(machine.walker.concurrent),
+            free: free.then(|| Free { known: Vec::new() }),
+            statistics: WalkStatistics::default(),
+            frontier: 0,
+        }
+    }
+
+    /// True if instruction fetches are translated.
+    pub fn translates_fetches(&self) -> bool {
+        !self.l1i.is_empty()
+    }
+
+    /// No request will be made any more for a cycle before `frontier`.
+    #[inline]
+    pub fn advance(&mut self, frontier: u64) {
+        self.frontier = frontier;
+    }
+
+    /// Translates `address`, asked for at cycle `at`, through the table at `root` in `memory`.
+    ///
+    /// # Errors
+    /// The page fault that the operating system must handle.
+    #[inline]
+    pub fn translate<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        root: Partial<Hpa>,
+        memory: &mut impl EntryMemoryMut<Hpa>,
+        reader: &mut R,
+    ) -> Result<Translated, PageFault> {
+        if self.free.is_some() {
+            return self.translate_free(address, purpose, at, root, memory);
+        }
+        let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
+        if let Some((entry, latency)) = l1.look_up(address.raw())
+            && permits(&entry, purpose)
+        {
+            let ready = if R::TIMED { at + latency - 1 } else { at };
+            return Ok(self.resolve(address, &entry, at, ready));
+        }
+        self.translate_in_l2(address, purpose, at, root, memory, reader)
+    }
+
+    /// The translation that `entry` gives to a look-up that would be done at `ready`.
+    #[inline]
+    fn resolve(&mut self, address: Gva, entry: &Translation, at: u64, ready: u64) -> Translated {
+        let within = address.raw() & (self.geometry.span(entry.level) - 1);
+        let physical = entry.frame.offset(within);
+        if entry.ready <= ready {
+            return Translated { physical, ready };
+        }
+        self.statistics.merged += 1;
+        // A younger instruction may have asked at an earlier cycle than the one that walked.
+        let earlier = entry.requested.saturating_sub(at);
+        Translated { physical, ready: ready.max(entry.ready - earlier) }
+    }
+
+    fn translate_in_l2<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        root: Partial<Hpa>,
+        memory: &mut impl EntryMemoryMut<Hpa>,
+        reader: &mut R,
+    ) -> Result<Translated, PageFault> {
+        let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
+        let mut ready = if R::TIMED { at + l1.latency() - 1 } else { at };
+        let found = self.l2.look_up(address.raw());
+        if R::TIMED {
+            ready += found.map_or_else(|| self.l2.latency(), |(_, latency)| latency);
+        }
+        if let Some((entry, _)) = found
+            && permits(&entry, purpose)
+        {
+            let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
+            l1.insert(address.raw(), entry);
+            return Ok(self.resolve(address, &entry, at, ready));
+        }
+        if let Some((entry, _)) = found
+            && purpose == Purpose::Store
+            && entry.rights.write
+        {
+            self.statistics.dirty_updates += 1;
+        }
+        self.statistics.l2_tlb_misses += 1;
+        let walked = self.walk(address, purpose, ready, root, memory, reader)?;
+        self.count(&walked, purpose, ready);
+        let entry = Translation {
+            frame: walked.leaf.frame,
+            level: walked.leaf.level,
+            rights: walked.leaf.rights,
+            dirty: walked.leaf.entry.is_dirty(),
+            requested: at,
+            ready: walked.ready,
+        };
+        self.l2.insert(address.raw(), entry);
+        let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
+        l1.insert(address.raw(), entry);
+        let within = address.raw() & (self.geometry.span(entry.level) - 1);
+        Ok(Translated { physical: entry.frame.offset(within), ready: walked.ready })
+    }
+
+    /// One walk, asked for at cycle `at`.
+    fn walk<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        root: Partial<Hpa>,
+        memory: &mut impl EntryMemoryMut<Hpa>,
+        reader: &mut R,
+    ) -> Result<Walked, PageFault> {
+        let start = if R::TIMED { self.walkers.earliest(at, self.frontier) } else { at };
+        let from = self.pwc.look_up(address.raw(), start).unwrap_or(root);
+        let mut now = if R::TIMED { start + self.pwc.latency() } else { at };
+        let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, from, address);
+        let mut levels = [(0, Served::L1); 6];
+        let mut reads = 0;
+        let store = purpose == Purpose::Store;
+        let end = loop {
+            let level = walk.at().bottom();
+            let entry_address = walk.entry_address();
+            let entry = Entry(memory.read(entry_address));
+            let step = walk.feed(entry);
+            // The accessed bit of every entry used and the dirty bit of a leaf stored through are
+            // set by the walker (Intel SDM volume 3, section 4.8).
+            let touched = match &step {
+                Step::Table(_) => entry.touched(false),
+                Step::Leaf(leaf) if allows(leaf, purpose) => entry.touched(store),
+                Step::Leaf(_) | Step::Fault(_) => entry,
+            };
+            if touched != entry {
+                memory.write(entry_address, touched.0);
+            }
+            let response = reader.read_entry(entry_address, now, touched != entry);
+            now = response.ready;
+            levels[reads] = (level, response.served);
+            reads += 1;
+            match step {
+                Step::Table(node) => self.pwc.insert(address.raw(), node, now),
+                Step::Leaf(leaf) if allows(&leaf, purpose) => {
+                    break Ok(Leaf { entry: touched, ..leaf });
+                }
+                Step::Leaf(_) => break Err(true),
+                Step::Fault(_) => break Err(false),
+            }
+        };
+        let mut queue = start - at;
+        if R::TIMED {
+            let delay = self.walkers.book(start, now, 0, self.frontier);
+            queue += delay;
+            now += delay;
+        }
+        match end {
+            Ok(leaf) => Ok(Walked { leaf, ready: now, queue, reads: reads as u64, levels }),
+            Err(protection) => {
+                self.statistics.faulting += 1;
+                self.statistics.faulting_accesses += reads as u64;
+                Err(PageFault { ready: now, protection })
+            }
+        }
+    }
+
+    fn count(&mut self, walked: &Walked, purpose: Purpose, at: u64) {
+        let s = &mut self.statistics;
+        let page = &mut s.by_page[usize::from(walked.leaf.level)];
+        page.walks += 1;
+        page.accesses += walked.reads;
+        page.latency_cycles += walked.ready - at;
+        for (level, served) in &walked.levels[..walked.reads as usize] {
+            s.reads[usize::from(*level)][*served as usize] += 1;
+        }
+        s.queue_cycles += walked.queue;
+        s.instruction_side += u64::from(purpose == Purpose::Fetch);
+        s.histogram[WalkStatistics::bucket(walked.ready - at)] += 1;
+    }
+
+    fn translate_free(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        root: Partial<Hpa>,
+        memory: &mut impl EntryMemoryMut<Hpa>,
+    ) -> Result<Translated, PageFault> {
+        let page = address.raw() >> self.geometry.page_shift();
+        let slot = page as usize % Free::ENTRIES;
+        let known = self.free.as_ref().and_then(|free| free.known.get(slot));
+        if let Some((tag, entry)) = known
+            && *tag == page
+            && permits(entry, purpose)
+        {
+            let within = address.raw() & (self.geometry.span(entry.level) - 1);
+            return Ok(Translated { physical: entry.frame.offset(within), ready: at });
+        }
+        let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, root, address);
+        loop {
+            let entry_address = walk.entry_address();
+            let entry = Entry(memory.read(entry_address));
+            match walk.feed(entry) {
+                Step::Table(_) => {}
+                Step::Leaf(leaf) if allows(&leaf, purpose) => {
+                    let touched = entry.touched(purpose == Purpose::Store);
+                    memory.write(entry_address, touched.0);
+                    let entry = Translation {
+                        frame: leaf.frame,
+                        level: leaf.level,
+                        rights: leaf.rights,
+                        dirty: touched.is_dirty(),
+                        requested: 0,
+                        ready: 0,
+                    };
+                    if let Some(free) = &mut self.free {
+                        free.known.resize(Free::ENTRIES, (u64::MAX, entry));
+                        free.known[slot] = (page, entry);
+                    }
+                    let within = address.raw() & (self.geometry.span(leaf.level) - 1);
+                    return Ok(Translated { physical: leaf.frame.offset(within), ready: at });
+                }
+                Step::Leaf(_) => return Err(PageFault { ready: at, protection: true }),
+                Step::Fault(_) => return Err(PageFault { ready: at, protection: false }),
+            }
+        }
+    }
+
+    /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
+    pub fn flush(&mut self, start: Gva, length_bytes: u64) {
+        for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
+            tlb.flush(start.raw(), length_bytes);
+        }
+        self.pwc.flush();
+        if let Some(free) = &mut self.free {
+            free.known.clear();
+        }
+    }
+
+    /// The TLBs by name, for their statistics.
+    pub fn tlbs(&self) -> [(&'static str, &Tlb); 3] {
+        [("L1D", &self.l1d), ("L1I", &self.l1i), ("L2", &self.l2)]
+    }
+
+    /// The page-walk caches, for their statistics.
+    pub fn pwc(&self) -> &Pwc {
+        &self.pwc
+    }
+
+    /// Forgets all counts; contents stay.
+    pub fn reset_statistics(&mut self) {
+        self.l1d.reset_statistics();
+        self.l1i.reset_statistics();
+        self.l2.reset_statistics();
+        self.pwc.reset_statistics();
+        self.statistics = WalkStatistics::default();
+    }
+}
+
+/// True if a TLB entry serves an access: a store to a page whose dirty bit is clear must walk, so
+/// that the bit is set.
+#[inline]
+fn permits(entry: &Translation, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Load => true,
+        Purpose::Store => entry.rights.write && entry.dirty,
+        Purpose::Fetch => entry.rights.execute,
+    }
+}
+
+/// True if a leaf's path permits an access.
+#[inline]
+fn allows(leaf: &Leaf<Hpa>, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Load => true,
+        Purpose::Store => leaf.rights.write,
+        Purpose::Fetch => leaf.rights.execute,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_tile_the_latencies() {
+        for bucket in 0..BUCKETS - 1 {
+            let (from, to) =
+                (WalkStatistics::bucket_start(bucket), WalkStatistics::bucket_start(bucket + 1));
+            assert!(from < to);
+            assert_eq!(WalkStatistics::bucket(from), bucket);
+            assert_eq!(WalkStatistics::bucket(to - 1), bucket);
+        }
+    }
+}

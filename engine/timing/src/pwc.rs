@@ -1,0 +1,243 @@
+//! Page-walk caches: pointers to nodes, tagged by the address prefix that leads to them.
+//!
+//! - Split, Intel's paging-structure caches (Intel SDM volume 3, section 4.10.3; Barr et al., ISCA
+//!   2010): one fully associative structure per level, all probed at once.
+//! - Unified: one set-associative structure for all levels (Compendia, ISMM 2021, section 5).
+//!
+//! The longest prefix wins. Leaves are never kept: the TLB's business.
+//!
+//! With flattened nodes one entry's prefix spans several levels. It is kept in the structure of the
+//! level it was read at, except that pointers to nodes of base-page translations always go to L2's,
+//! the largest: so the 18-bit prefixes of a two-level table have its 24 entries (Park et al.,
+//! ASPLOS 2022, section 7: "our flattened page tables use the L2 PSC").
+
+use flatwalk_paging::{Geometry, Hpa, Level, Partial};
+
+use crate::machine;
+
+/// Look-ups and hits of one structure (split) or of one level's prefixes (unified).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PwcStatistics {
+    /// Walks that looked.
+    pub lookups: u64,
+    /// Walks that started from an entry found here.
+    pub hits: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Array {
+    ways: usize,
+    set_mask: u64,
+    /// Prefix and level of the node pointed to; 0 for empty.
+    tags: Vec<u64>,
+    nodes: Vec<(Partial<Hpa>, u64)>,
+    stamps: Vec<u64>,
+    /// Bit `l` set: a pointer to a node of topmost level `l` was ever put in.
+    levels: u8,
+}
+
+impl Array {
+    fn new(entries: u32, ways: u32) -> Self {
+        Self {
+            ways: ways as usize,
+            set_mask: u64::from(entries / ways.max(1)).saturating_sub(1),
+            tags: vec![0; entries as usize],
+            nodes: Vec::with_capacity(entries as usize),
+            stamps: vec![0; entries as usize],
+            levels: 0,
+        }
+    }
+
+    #[inline]
+    fn find(&self, prefix: u64, tag: u64) -> Option<usize> {
+        let first = (prefix & self.set_mask) as usize * self.ways;
+        self.tags[first..first + self.ways].iter().position(|&t| t == tag).map(|way| first + way)
+    }
+
+    /// The node of topmost level `level` on the path of `address`, if it is known at cycle `at`.
+    #[inline]
+    fn get(
+        &mut self,
+        geometry: Geometry,
+        address: u64,
+        level: Level,
+        at: u64,
+        now: u64,
+    ) -> Option<Partial<Hpa>> {
+        if self.levels & (1 << level) == 0 {
+            return None;
+        }
+        let (prefix, tag) = key(geometry, address, level);
+        let slot = self.find(prefix, tag)?;
+        let (node, ready) = self.nodes[slot];
+        if ready > at {
+            return None;
+        }
+        self.stamps[slot] = now;
+        Some(node)
+    }
+
+    fn insert(&mut self, prefix: u64, tag: u64, node: Partial<Hpa>, ready: u64, now: u64) {
+        if self.tags.is_empty() {
+            return;
+        }
+        if self.nodes.is_empty() {
+            self.nodes.resize(self.tags.len(), (node, ready));
+        }
+        let first = (prefix & self.set_mask) as usize * self.ways;
+        let slot = self.find(prefix, tag).unwrap_or_else(|| {
+            (first..first + self.ways)
+                .min_by_key(|&i| if self.tags[i] == 0 { 0 } else { self.stamps[i] + 1 })
+                .expect("a set has ways")
+        });
+        self.tags[slot] = tag;
+        self.nodes[slot] = (node, ready);
+        self.stamps[slot] = now;
+        self.levels |= 1 << node.level;
+    }
+}
+
+/// The prefix of `address` that leads to a node of topmost level `level`, and the tag made of both.
+#[inline]
+fn key(geometry: Geometry, address: u64, level: Level) -> (u64, u64) {
+    let prefix = address >> geometry.shift(level + 1);
+    (prefix, prefix << 3 | u64::from(level))
+}
+
+/// The page-walk caches of one core.
+#[derive(Clone, Debug)]
+pub struct Pwc {
+    geometry: Geometry,
+    kind: Kind,
+    latency: u64,
+    clock: u64,
+    /// By the level whose entries are kept: `[2]` for pointers to level-1 nodes.
+    statistics: [PwcStatistics; 8],
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// By the level whose entries are kept.
+    Split(Box<[Array; 8]>),
+    Unified(Array),
+    None,
+}
+
+impl Pwc {
+    /// Empty structures as configured.
+    pub fn new(config: &machine::Pwc, geometry: Geometry) -> Self {
+        let (kind, latency) = match config {
+            machine::Pwc::Split { latency_cycles, entries } => {
+                let array = |level: usize| {
+                    let n = entries.get(&format!("L{level}")).copied().unwrap_or(0);
+                    Array::new(n, n)
+                };
+                (Kind::Split(Box::new(std::array::from_fn(array))), *latency_cycles)
+            }
+            machine::Pwc::Unified { latency_cycles, entries, ways } => {
+                (Kind::Unified(Array::new(*entries, *ways)), *latency_cycles)
+            }
+            machine::Pwc::None => (Kind::None, 0),
+        };
+        Self { geometry, kind, latency, clock: 0, statistics: [PwcStatistics::default(); 8] }
+    }
+
+    /// Cycles that a look-up takes before a walk can start.
+    pub fn latency(&self) -> u64 {
+        self.latency
+    }
+
+    /// Which structure keeps pointers to a node like `node`.
+    #[inline]
+    fn structure(node: &Partial<Hpa>) -> usize {
+        if node.bottom() == 1 { 2 } else { usize::from(node.level) + 1 }
+    }
+
+    /// The deepest node known at cycle `at` on the path of `address`, below the root.
+    #[inline]
+    pub fn look_up(&mut self, address: u64, at: u64) -> Option<Partial<Hpa>> {
+        let clock = self.clock;
+        self.clock += 1;
+        let (geometry, levels) = (self.geometry, self.geometry.levels());
+        let found = match &mut self.kind {
+            Kind::Split(arrays) => (1..levels).find_map(|level| {
+                // A node of this topmost level may be a base-page node, or not.
+                let own = usize::from(level) + 1;
+                let base = arrays[2].get(geometry, address, level, at, clock);
+                base.or_else(|| arrays[own].get(geometry, address, level, at, clock))
+            }),
+            Kind::Unified(array) => {
+                (1..levels).find_map(|level| array.get(geometry, address, level, at, clock))
+            }
+            Kind::None => return None,
+        };
+        for level in 2..=levels {
+            self.statistics[usize::from(level)].lookups += 1;
+        }
+        if let Some(node) = &found {
+            self.statistics[Self::structure(node)].hits += 1;
+        }
+        found
+    }
+
+    /// Keeps the pointer to `node` that a walk of `address` read; it can be used from `ready` on.
+    #[inline]
+    pub fn insert(&mut self, address: u64, node: Partial<Hpa>, ready: u64) {
+        let clock = self.clock;
+        self.clock += 1;
+        let (prefix, tag) = key(self.geometry, address, node.level);
+        match &mut self.kind {
+            Kind::Split(arrays) => {
+                arrays[Self::structure(&node)].insert(prefix, tag, node, ready, clock);
+            }
+            Kind::Unified(array) => array.insert(prefix, tag, node, ready, clock),
+            Kind::None => {}
+        }
+    }
+
+    /// What each structure would answer for `address`, from the root's down; changes nothing.
+    pub fn probe(&self, address: u64) -> Vec<(String, Option<Partial<Hpa>>)> {
+        let known = |array: &Array| {
+            (1..self.geometry.levels()).find_map(|level| {
+                let (prefix, tag) = key(self.geometry, address, level);
+                let there = array.levels & (1 << level) != 0;
+                Some(array.nodes[there.then(|| array.find(prefix, tag)).flatten()?].0)
+            })
+        };
+        match &self.kind {
+            Kind::Split(arrays) => (2..=usize::from(self.geometry.levels()))
+                .rev()
+                .map(|level| (format!("L{level}"), known(&arrays[level])))
+                .collect(),
+            Kind::Unified(array) => vec![("unified".to_owned(), known(array))],
+            Kind::None => Vec::new(),
+        }
+    }
+
+    /// Drops everything, as INVLPG does (Intel SDM volume 3, section 4.10.4.1: it invalidates all
+    /// entries in all paging-structure caches of the current PCID, whatever address it names).
+    pub fn flush(&mut self) {
+        let arrays = match &mut self.kind {
+            Kind::Split(arrays) => &mut arrays[..],
+            Kind::Unified(array) => std::slice::from_mut(array),
+            Kind::None => return,
+        };
+        for array in arrays {
+            array.tags.fill(0);
+            array.levels = 0;
+        }
+    }
+
+    /// Look-ups and hits by the level whose entries are kept, from the root's down.
+    pub fn statistics(&self) -> Vec<(Level, PwcStatistics)> {
+        if matches!(self.kind, Kind::None) {
+            return Vec::new();
+        }
+        (2..=self.geometry.levels()).rev().map(|l| (l, self.statistics[usize::from(l)])).collect()
+    }
+
+    /// Forgets all counts; contents stay.
+    pub fn reset_statistics(&mut self) {
+        self.statistics = [PwcStatistics::default(); 8];
+    }
+}

@@ -1,0 +1,191 @@
+//! Fits a trace into a narrower address space.
+//!
+//! Programs are linked for 48-bit addresses; a three-level table translates 39. A program built for
+//! such a machine would have its segments closer together, so the 1 GiB regions that a trace touches
+//! are moved, in ascending order, to the lowest addresses. Offsets within a gigabyte, and so all
+//! that levels 1 and 2 see, stay as they are.
+
+use flatwalk_paging::Geometry;
+use flatwalk_trace::{Backing, Event, Protection};
+
+const REGION_SHIFT: u32 = 30;
+const REGION: u64 = 1 << REGION_SHIFT;
+
+/// Moves touched regions to the bottom of the address space.
+#[derive(Clone, Debug)]
+pub struct Relocation {
+    /// `(first old byte, byte after the last, first new byte)`, ascending, 1 GiB aligned.
+    pieces: Vec<(u64, u64, u64)>,
+}
+
+impl Relocation {
+    /// What has to move so that `touched` (ranges `[start, end)`, ascending) fits; `None` if it does
+    /// as it is. The error is the number of bytes needed where even that is too much.
+    ///
+    /// # Errors
+    /// The number of bytes of address space that would be needed.
+    pub fn new(touched: &[(u64, u64)], geometry: Geometry) -> Result<Option<Self>, u64> {
+        let fits = |&(start, end): &(u64, u64)| {
+            geometry.is_canonical(start) && geometry.is_canonical(end - 1)
+        };
+        if touched.iter().all(fits) {
+            return Ok(None);
+        }
+        let mut pieces: Vec<(u64, u64, u64)> = Vec::new();
+        let mut next = 0;
+        for &(start, end) in touched {
+            let start = start & !(REGION - 1);
+            let end = ((end - 1) | (REGION - 1)).wrapping_add(1);
+            match pieces.last_mut() {
+                Some(last) if start <= last.1 && last.1 != 0 => {
+                    next += end.wrapping_sub(last.1);
+                    last.1 = end;
+                }
+                _ => {
+                    pieces.push((start, end, next));
+                    next += end.wrapping_sub(start);
+                }
+            }
+        }
+        let room = 1 << (geometry.address_bits() - 1);
+        if next > room { Err(next) } else { Ok(Some(Self { pieces })) }
+    }
+
+    fn piece(&self, address: u64) -> Option<(u64, u64, u64)> {
+        let after = self.pieces.partition_point(|p| p.0 <= address);
+        let piece = *self.pieces.get(after.checked_sub(1)?)?;
+        (address <= piece.1.wrapping_sub(1)).then_some(piece)
+    }
+
+    /// Where `address` went. One that the trace does not touch stays.
+    #[inline]
+    pub fn address(&self, address: u64) -> u64 {
+        self.piece(address).map_or(address, |(start, _, new)| address - start + new)
+    }
+
+    /// The parts of a range that were touched regions, as `(new address, length)`.
+    fn parts(&self, address: u64, length: u64) -> Vec<(u64, u64)> {
+        let end = address.saturating_add(length);
+        let overlap = |&(start, stop, new): &(u64, u64, u64)| {
+            let from = address.max(start);
+            let to = end.min(stop.wrapping_sub(1).saturating_add(1));
+            (from < to).then(|| (from - start + new, to - from))
+        };
+        self.pieces.iter().filter_map(overlap).collect()
+    }
+
+    /// The same event in the new place: one for each piece that it concerns.
+    pub fn event(&self, event: &Event) -> Vec<Event> {
+        let ranges = |address, length, make: &dyn Fn(u64, u64) -> Event| {
+            self.parts(address, length).into_iter().map(|(a, l)| make(a, l)).collect()
+        };
+        match *event {
+            Event::Map { address, length, protection, backing, shared } => {
+                ranges(address, length, &|address, length| Event::Map {
+                    address,
+                    length,
+                    protection,
+                    backing,
+                    shared,
+                })
+            }
+            Event::Unmap { address, length } => {
+                ranges(address, length, &|address, length| Event::Unmap { address, length })
+            }
+            Event::Protect { address, length, protection } => {
+                ranges(address, length, &|address, length| Event::Protect {
+                    address,
+                    length,
+                    protection,
+                })
+            }
+            Event::Advise { address, length, advice } => {
+                ranges(address, length, &|address, length| Event::Advise {
+                    address,
+                    length,
+                    advice,
+                })
+            }
+            Event::Populate { address, length, store } => {
+                ranges(address, length, &|address, length| Event::Populate {
+                    address,
+                    length,
+                    store,
+                })
+            }
+            Event::Remap { from, from_length, to, to_length } => {
+                let whole = |address, length| match self.parts(address, length)[..] {
+                    [(new, l)] if l == length => Some(new),
+                    _ => None,
+                };
+                if let (Some(from), Some(to)) = (whole(from, from_length), whole(to, to_length)) {
+                    return vec![Event::Remap { from, from_length, to, to_length }];
+                }
+                // One end was never touched, so there are no pages to move.
+                let mut events = self.event(&Event::Unmap { address: from, length: from_length });
+                events.extend(self.event(&Event::Map {
+                    address: to,
+                    length: to_length,
+                    protection: Protection { read: true, write: true, execute: false },
+                    backing: Backing::Anonymous,
+                    shared: false,
+                }));
+                events
+            }
+            Event::Break { from, to } => {
+                let (low, high) = (from.min(to), from.max(to));
+                let moved = |(address, length): (u64, u64)| {
+                    let (low, high) = (address, address + length);
+                    if to >= from {
+                        Event::Break { from: low, to: high }
+                    } else {
+                        Event::Break { from: high, to: low }
+                    }
+                };
+                self.parts(low, high - low).into_iter().map(moved).collect()
+            }
+            Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Marker { .. } => {
+                vec![event.clone()]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn what_fits_stays() {
+        let touched = [(0x40_0000, 0x60_0000), (GIB * 200, GIB * 201)];
+        assert!(Relocation::new(&touched, Geometry::X86_3).unwrap().is_none());
+    }
+
+    #[test]
+    fn touched_gigabytes_move_down_in_order() {
+        let high = 0x7f00_0000_0000;
+        let touched = [
+            (0x40_0000, 0x60_0000),
+            (0x40_0020_0000, 0x40_0040_0000),
+            (high + 2 * GIB - 0x20_0000, high + 2 * GIB),
+            (high + 2 * GIB, high + 2 * GIB + 0x20_0000),
+            (0xffff_ffff_ff60_0000, 0xffff_ffff_ff80_0000),
+        ];
+        let moved = Relocation::new(&touched, Geometry::X86_3).unwrap().unwrap();
+        assert_eq!(moved.address(0x40_1234), 0x40_1234);
+        assert_eq!(moved.address(0x40_0030_0000), GIB + 0x30_0000);
+        assert_eq!(moved.address(high + 2 * GIB - 8), 3 * GIB - 8);
+        assert_eq!(moved.address(high + 2 * GIB + 8), 3 * GIB + 8);
+        assert_eq!(moved.address(0xffff_ffff_ff60_0008), 4 * GIB + 0x3f60_0008);
+        let unmap = Event::Unmap { address: 0x40_0000_0000, length: 2 * GIB };
+        assert_eq!(moved.event(&unmap), [Event::Unmap { address: GIB, length: GIB }]);
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        let touched = [(1 << 40, (1 << 40) + 300 * GIB)];
+        assert_eq!(Relocation::new(&touched, Geometry::X86_3).unwrap_err(), 300 * GIB);
+    }
+}

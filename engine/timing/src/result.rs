@@ -1,0 +1,445 @@
+//! What a run found, as it is written to JSON.
+//!
+//! All counts are of the measured part, after warm-up; sizes are of its end. Times are in cycles and
+//! absent in functional mode.
+
+use flatwalk_paging::{Level, Width};
+use serde::Serialize;
+
+use crate::machine::PageSize;
+use crate::run::{Mode, Run, RunConfiguration, ThpMode};
+
+/// Everything that one run found.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // The names say it, with units; docs/results.md explains each.
+pub struct RunResult {
+    pub scheme: String,
+    pub machine: String,
+    pub workload: String,
+    pub large_pages: Option<u8>,
+    pub thp: Option<ThpMode>,
+    pub fragmentation: f64,
+    pub mode: Mode,
+    pub seed: u64,
+    pub instructions: u64,
+    pub cycles: Option<u64>,
+    pub ipc: Option<f64>,
+    pub loads: u64,
+    pub stores: u64,
+    pub walks: u64,
+    pub accesses_per_walk: Option<f64>,
+    pub walk_latency_cycles: Option<f64>,
+    pub walk_queue_cycles: Option<f64>,
+    pub walk_access_cycles: Option<f64>,
+    pub translation_cycles: Option<u64>,
+    pub page_table_bytes: u64,
+    pub data_bytes: u64,
+    pub page_table: PageTable,
+    pub tlb: Vec<TlbResult>,
+    pub pwc: Vec<PwcResult>,
+    pub walk: WalkResult,
+    pub caches: Vec<CacheResult>,
+    pub dram: Option<DramResult>,
+    pub os: OsResult,
+    pub branch: Option<BranchResult>,
+    pub priority: PriorityResult,
+    pub warnings: Vec<String>,
+    pub configuration: RunConfiguration,
+}
+
+/// The page table at the end.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PageTable {
+    pub nodes: Vec<NodesResult>,
+}
+
+/// Nodes of one shape.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct NodesResult {
+    /// Levels spanned, such as `L4L3`.
+    pub level: String,
+    pub width: u8,
+    pub node_bytes: u64,
+    pub nodes: u64,
+    pub bytes: u64,
+    pub entries_used: u64,
+}
+
+/// One TLB level and page size.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TlbResult {
+    pub name: &'static str,
+    pub page: &'static str,
+    pub lookups: u64,
+    pub hits: u64,
+}
+
+/// One page-walk cache.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PwcResult {
+    pub level: String,
+    pub lookups: u64,
+    pub hits: u64,
+}
+
+/// The walks.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WalkResult {
+    pub by_page: Vec<WalksByPage>,
+    pub accesses_by_level: Vec<AccessesByLevel>,
+    pub latency_histogram: Vec<Bucket>,
+    pub merged: u64,
+    pub dirty_updates: u64,
+    pub faulting: u64,
+    pub faulting_accesses: u64,
+    pub instruction_side: u64,
+}
+
+/// Walks that found a page of one size.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WalksByPage {
+    pub page: &'static str,
+    pub walks: u64,
+    pub accesses: u64,
+    pub latency_cycles: Option<f64>,
+}
+
+/// Entries of one level that walks read, and who had them.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct AccessesByLevel {
+    pub level: String,
+    pub accesses: u64,
+    pub l1d: u64,
+    pub l2: u64,
+    pub llc: u64,
+    pub dram: u64,
+}
+
+/// One bucket of the latency histogram: `from_cycles ≤ latency < to_cycles`.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Bucket {
+    pub from_cycles: u64,
+    pub to_cycles: u64,
+    pub walks: u64,
+}
+
+/// What went through one cache.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CacheResult {
+    pub name: &'static str,
+    pub data_accesses: u64,
+    pub data_misses: u64,
+    pub table_accesses: u64,
+    pub table_misses: u64,
+    pub writebacks: u64,
+    pub mshr_wait_cycles: u64,
+}
+
+/// What memory did.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct DramResult {
+    pub reads: u64,
+    pub writes: u64,
+    pub row_hits: u64,
+    pub row_misses: u64,
+    pub average_latency_cycles: f64,
+}
+
+/// What the operating system did.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct OsResult {
+    pub faults: u64,
+    pub fault_cycles: Option<u64>,
+    pub large_page_faults: u64,
+    pub large_page_fallbacks: u64,
+    pub node_fallbacks: u64,
+    pub demotions: u64,
+    pub splits: u64,
+    pub populated_pages: u64,
+    pub implicit_mappings: u64,
+    pub protection_mismatches: u64,
+    pub events: u64,
+}
+
+/// Branches.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct BranchResult {
+    pub branches: u64,
+    pub mispredictions: u64,
+}
+
+/// Page-table priority.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PriorityResult {
+    /// Share of the measured instructions for which it was active.
+    pub active_fraction: f64,
+    /// Share of the last-level cache's lines that hold page-table entries at the end.
+    pub llc_table_fraction: Option<f64>,
+}
+
+fn ratio(part: f64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part / whole as f64)
+}
+
+/// `L4L3` for level 4 and width 2.
+pub(crate) fn levels_spanned(level: Level, width: Width) -> String {
+    let levels = (level + 1 - width..=level).rev();
+    levels.map(|l| format!("L{l}")).collect::<Vec<_>>().concat()
+}
+
+fn page_name(level: Level) -> &'static str {
+    PageSize::ALL[usize::from(level) - 1].name()
+}
+
+impl RunResult {
+    /// The result of `run` over the trace called `workload`.
+    pub fn new(run: &Run, workload: &str, seed: u64) -> Self {
+        let configuration = run.configuration.clone();
+        let (instructions, loads, stores) = run.measured();
+        let timed = run.timed.as_ref();
+        let cycles = run.cycles();
+        let walks = &run.mmu.statistics;
+        let total = walks.total();
+        let average = |sum: u64| timed.and(ratio(sum as f64, total.walks));
+        let nodes = nodes(run);
+        Self {
+            scheme: configuration.scheme.name.clone(),
+            machine: configuration.machine.name.clone(),
+            workload: workload.to_owned(),
+            large_pages: configuration.large_pages,
+            thp: configuration.thp,
+            fragmentation: configuration.fragmentation,
+            mode: configuration.mode,
+            seed,
+            instructions,
+            cycles,
+            ipc: cycles.and_then(|c| ratio(instructions as f64, c)),
+            loads,
+            stores,
+            walks: total.walks,
+            accesses_per_walk: ratio(total.accesses as f64, total.walks),
+            walk_latency_cycles: average(total.latency_cycles),
+            walk_queue_cycles: average(walks.queue_cycles),
+            walk_access_cycles: average(total.latency_cycles - walks.queue_cycles),
+            translation_cycles: timed.map(|(core, _)| core.statistics.translation_cycles),
+            page_table_bytes: nodes.iter().map(|n| n.bytes).sum(),
+            data_bytes: run.process.data_bytes(),
+            page_table: PageTable { nodes },
+            tlb: tlbs(run),
+            pwc: pwcs(run),
+            walk: walk_result(run),
+            caches: caches(run),
+            dram: timed.map(|(_, caches)| {
+                let s = &caches.dram().statistics;
+                DramResult {
+                    reads: s.reads,
+                    writes: s.writes,
+                    row_hits: s.row_hits,
+                    row_misses: s.row_misses,
+                    average_latency_cycles: ratio(s.read_cycles as f64, s.reads).unwrap_or(0.0),
+                }
+            }),
+            os: os_result(run),
+            branch: timed.map(|(core, _)| {
+                let s = core.predictor().statistics;
+                BranchResult { branches: s.branches, mispredictions: s.mispredictions }
+            }),
+            priority: PriorityResult {
+                active_fraction: run.priority_fraction(),
+                llc_table_fraction: timed.and_then(|(_, caches)| {
+                    let (tables, lines) = caches.llc_table_lines();
+                    ratio(tables as f64, lines as u64)
+                }),
+            },
+            warnings: warnings(run),
+            configuration,
+        }
+    }
+}
+
+fn nodes(run: &Run) -> Vec<NodesResult> {
+    let nodes = run.process.nodes().into_iter().map(|n| NodesResult {
+        level: levels_spanned(n.level, n.width),
+        width: n.width,
+        node_bytes: n.node_bytes,
+        nodes: n.nodes,
+        bytes: n.nodes * n.node_bytes,
+        entries_used: n.entries_used,
+    });
+    nodes.collect()
+}
+
+fn tlbs(run: &Run) -> Vec<TlbResult> {
+    let all = run.mmu.tlbs().into_iter().flat_map(|(name, tlb)| {
+        tlb.statistics().into_iter().map(move |(level, s)| TlbResult {
+            name,
+            page: page_name(level),
+            lookups: s.lookups,
+            hits: s.hits,
+        })
+    });
+    all.collect()
+}
+
+fn pwcs(run: &Run) -> Vec<PwcResult> {
+    let all = run.mmu.pwc().statistics().into_iter().map(|(level, s)| PwcResult {
+        level: format!("L{level}"),
+        lookups: s.lookups,
+        hits: s.hits,
+    });
+    all.collect()
+}
+
+fn caches(run: &Run) -> Vec<CacheResult> {
+    let caches = run.timed.iter().flat_map(|(_, caches)| caches.caches());
+    let all = caches.map(|(name, s)| CacheResult {
+        name,
+        data_accesses: s.data_accesses,
+        data_misses: s.data_misses,
+        table_accesses: s.table_accesses,
+        table_misses: s.table_misses,
+        writebacks: s.writebacks,
+        mshr_wait_cycles: s.mshr_wait_cycles,
+    });
+    all.collect()
+}
+
+fn walk_result(run: &Run) -> WalkResult {
+    let walks = &run.mmu.statistics;
+    let timed = run.timed.as_ref();
+    let by_page = (1..=3u8).filter(|&l| walks.by_page[usize::from(l)].walks > 0).map(|level| {
+        let count = walks.by_page[usize::from(level)];
+        WalksByPage {
+            page: page_name(level),
+            walks: count.walks,
+            accesses: count.accesses,
+            latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
+        }
+    });
+    let by_level = (1..=run.configuration.scheme.levels).rev().filter_map(|level| {
+        let served = walks.reads[usize::from(level)];
+        let accesses = served.iter().sum();
+        // Without a clock there are no caches that could have served.
+        let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
+        let level = format!("L{level}");
+        (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
+    });
+    let histogram = timed.map(|_| walks.histogram()).unwrap_or_default();
+    WalkResult {
+        by_page: by_page.collect(),
+        accesses_by_level: by_level.collect(),
+        latency_histogram: histogram
+            .into_iter()
+            .map(|(from_cycles, to_cycles, walks)| Bucket { from_cycles, to_cycles, walks })
+            .collect(),
+        merged: walks.merged,
+        dirty_updates: walks.dirty_updates,
+        faulting: walks.faulting,
+        faulting_accesses: walks.faulting_accesses,
+        instruction_side: walks.instruction_side,
+    }
+}
+
+fn os_result(run: &Run) -> OsResult {
+    let (now, before) = (run.process.statistics(), run.os_at_start());
+    OsResult {
+        faults: now.faults - before.faults,
+        fault_cycles: run.timed.as_ref().map(|(core, _)| core.statistics.fault_cycles),
+        large_page_faults: now.large_page_faults - before.large_page_faults,
+        large_page_fallbacks: now.large_page_fallbacks - before.large_page_fallbacks,
+        node_fallbacks: now.node_fallbacks,
+        demotions: now.demotions,
+        splits: now.splits - before.splits,
+        populated_pages: now.populated_pages - before.populated_pages,
+        implicit_mappings: now.implicit_mappings - before.implicit_mappings,
+        protection_mismatches: now.protection_mismatches - before.protection_mismatches,
+        events: now.events - before.events,
+    }
+}
+
+/// What a reader should know before trusting the numbers.
+fn warnings(run: &Run) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (instructions, ..) = run.measured();
+    let os = os_result(run);
+    if !run.is_measuring() {
+        warnings.push(
+            "the trace ended within the warm-up, so all of it is counted; shorten --warmup"
+                .to_owned(),
+        );
+    } else if instructions < 1_000_000 {
+        warnings.push(format!(
+            "only {instructions} instructions were measured; caches and TLBs are hardly warm"
+        ));
+    }
+    let walks = run.mmu.statistics.total().walks;
+    if run.configuration.scheme.translation == crate::machine::TranslationMode::Walked {
+        if walks < 1000 {
+            warnings.push(format!(
+                "only {walks} walks: figures per walk are uncertain, and translation hardly \
+                 matters to this run"
+            ));
+        }
+        let (used, entries) = run.mmu.tlbs()[2].1.occupancy();
+        if entries > 0 && used * 2 < entries {
+            warnings.push(format!(
+                "the L2 TLB was never more than half full ({used} of {entries} entries): the run \
+                 is too short or too small to stress translation"
+            ));
+        }
+    }
+    if let (Some(cycles), Some(fault_cycles)) = (run.cycles(), os.fault_cycles)
+        && fault_cycles * 5 > cycles
+    {
+        warnings.push(format!(
+            "page faults took {:.0} % of the time; a longer --warmup leaves the first touches out",
+            100.0 * fault_cycles as f64 / cycles as f64
+        ));
+    }
+    if os.implicit_mappings > 0 {
+        warnings.push(format!(
+            "{} pages were touched that no event of the trace had mapped; they were taken for \
+             anonymous memory",
+            os.implicit_mappings
+        ));
+    }
+    if os.protection_mismatches > 0 {
+        warnings.push(format!(
+            "{} accesses succeeded in the trace against the rights of their mapping; the rights \
+             were widened",
+            os.protection_mismatches
+        ));
+    }
+    if os.large_page_fallbacks > 0 {
+        warnings.push(format!(
+            "{} large pages could not be had and became 4 KiB pages (memory is fragmented or full)",
+            os.large_page_fallbacks
+        ));
+    }
+    if os.node_fallbacks > 0 {
+        warnings.push(format!(
+            "{} page-table nodes could not be flattened for want of a large block",
+            os.node_fallbacks
+        ));
+    }
+    if run.is_relocated() {
+        warnings.push(format!(
+            "the trace's gigabytes were moved together to fit the {} address bits of the scheme",
+            run.process.table().geometry().address_bits()
+        ));
+    }
+    warnings
+}

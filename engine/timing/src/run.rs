@@ -1,0 +1,511 @@
+//! One run: a scheme on a machine, fed with a trace.
+
+use std::sync::Arc;
+
+use flatwalk_os::{Access as FaultAccess, LargePages, OsError, Process, Thp};
+use flatwalk_paging::{Address, Gva};
+use flatwalk_trace::{Event, SourceInfo, ThreadId};
+use serde::{Deserialize, Serialize};
+
+use crate::ConfigError;
+use crate::cache::Replacement;
+use crate::core::{Core, Environment, work_cycles};
+use crate::decode::DecodedBlock;
+use crate::hierarchy::Hierarchy;
+use crate::machine::{Machine, PriorityMode, Scheme, TranslationMode};
+use crate::mmu::{Mmu, NoClock, Purpose};
+use crate::relocate::Relocation;
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Cycles: core, caches, memory, walks.
+    Timing,
+    /// Counts only: TLBs and page-walk caches.
+    Functional,
+}
+
+/// When transparent huge pages are used, as on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThpMode {
+    /// Wherever possible.
+    Always,
+    /// Where the program asked.
+    Madvise,
+    /// Nowhere.
+    Never,
+}
+
+/// One configuration to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfiguration {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The machine.
+    pub machine: Machine,
+    /// Per cent of the touched memory that large pages back, lowest addresses first; or `thp`.
+    #[serde(default)]
+    pub large_pages: Option<u8>,
+    /// Linux's policy instead.
+    #[serde(default)]
+    pub thp: Option<ThpMode>,
+    /// Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
+    #[serde(default)]
+    pub fragmentation: f64,
+    /// What is computed.
+    pub mode: Mode,
+    /// Physical memory in bytes, instead of the machine's.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+}
+
+/// One piece of a window of the trace, decoded once for all runs.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// The next block identifier means this.
+    Define(Arc<DecodedBlock>),
+    /// A thread runs.
+    Slice(flatwalk_trace::Slice),
+    /// The address space changes.
+    Event(Event),
+}
+
+/// What has been counted when measuring began.
+#[derive(Clone, Debug, Default)]
+struct Start {
+    cycle: u64,
+    os: flatwalk_os::Statistics,
+}
+
+/// Page-table priority in phases.
+#[derive(Clone, Debug)]
+struct Phases {
+    mode: PriorityMode,
+    active: bool,
+    /// Instructions at which the window began, L2 TLB misses and L2 data look-ups and misses then.
+    window: (u64, u64, (u64, u64)),
+    active_instructions: u64,
+}
+
+/// A run in progress.
+pub struct Run {
+    pub(crate) configuration: RunConfiguration,
+    pub(crate) process: Process,
+    pub(crate) mmu: Mmu,
+    pub(crate) timed: Option<(Box<Core>, Box<Hierarchy>)>,
+    relocation: Option<Relocation>,
+    blocks: Vec<Arc<DecodedBlock>>,
+    thread: Option<ThreadId>,
+    /// Page of the last fetch, in functional mode.
+    code_page: u64,
+    counts: Counts,
+    warmup: u64,
+    start: Option<Start>,
+    phases: Phases,
+    /// Scratch for relocated addresses.
+    relocated: Vec<u64>,
+    last_address: u64,
+}
+
+/// What functional mode counts itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// All instructions, warm-up included.
+    instructions: u64,
+    /// After warm-up.
+    measured: u64,
+    loads: u64,
+    stores: u64,
+}
+
+impl Run {
+    /// A run of `configuration` over a trace described by `info`; the first `warmup` instructions
+    /// are not counted.
+    ///
+    /// # Errors
+    /// When the configuration cannot be.
+    pub fn new(
+        configuration: RunConfiguration,
+        info: &SourceInfo,
+        warmup: u64,
+        seed: u64,
+    ) -> Result<Self, ConfigError> {
+        let RunConfiguration { scheme, machine, .. } = &configuration;
+        machine.validate()?;
+        let layout = scheme.layout()?;
+        let geometry = layout.geometry();
+        let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
+            ConfigError::DoesNotFit { bytes, levels: scheme.levels, scheme: scheme.name.clone() }
+        })?;
+        let moved = |address| relocation.as_ref().map_or(address, |r| r.address(address));
+        let touched: Vec<_> =
+            info.touched.iter().map(|&(from, to)| (moved(from), moved(to - 1) + 1)).collect();
+        let large_pages = match (configuration.large_pages, configuration.thp) {
+            (_, Some(thp)) => LargePages::Transparent(match thp {
+                ThpMode::Always => Thp::Always,
+                ThpMode::Madvise => Thp::Madvise,
+                ThpMode::Never => Thp::Never,
+            }),
+            (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
+        };
+        let process = Process::new(&flatwalk_os::Configuration {
+            layout,
+            no_flatten_threshold: scheme.no_flatten_threshold,
+            large_pages,
+            memory_bytes: configuration.memory_bytes.unwrap_or(machine.os.memory_bytes),
+            fragmentation: configuration.fragmentation,
+            large_failure_probability: 0.0,
+            seed,
+        })?;
+        let timed = match configuration.mode {
+            Mode::Functional => None,
+            Mode::Timing => {
+                let missing = || ConfigError::NotTimed(machine.name.clone());
+                let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
+                let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
+                if scheme.page_table_priority == PriorityMode::Always {
+                    caches.set_replacement(spare_tables(machine));
+                }
+                Some((Box::new(core), Box::new(caches)))
+            }
+        };
+        let free = scheme.translation == TranslationMode::Free;
+        let mmu = Mmu::new(machine, geometry, free);
+        let phases = Phases {
+            mode: scheme.page_table_priority,
+            active: scheme.page_table_priority == PriorityMode::Always,
+            window: (0, 0, (0, 0)),
+            active_instructions: 0,
+        };
+        Ok(Self {
+            configuration,
+            process,
+            mmu,
+            timed,
+            relocation,
+            blocks: Vec::new(),
+            thread: None,
+            code_page: u64::MAX,
+            counts: Counts::default(),
+            warmup,
+            start: (warmup == 0).then(Start::default),
+            phases,
+            relocated: Vec::new(),
+            last_address: 0,
+        })
+    }
+
+    /// Instructions run so far, warm-up included.
+    pub fn instructions(&self) -> u64 {
+        self.counts.instructions
+    }
+
+    /// Instructions measured, loads, stores.
+    pub(crate) fn measured(&self) -> (u64, u64, u64) {
+        match &self.timed {
+            Some((core, _)) => {
+                let s = core.statistics;
+                (s.instructions, s.loads, s.stores)
+            }
+            None => (self.counts.measured, self.counts.loads, self.counts.stores),
+        }
+    }
+
+    /// True if warm-up is over.
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Cycles measured.
+    pub(crate) fn cycles(&self) -> Option<u64> {
+        let (core, _) = self.timed.as_ref()?;
+        Some(core.cycle() - self.start.as_ref().map_or(0, |s| s.cycle))
+    }
+
+    /// What the operating system had counted when measuring began.
+    pub(crate) fn os_at_start(&self) -> flatwalk_os::Statistics {
+        self.start.as_ref().map(|s| s.os).unwrap_or_default()
+    }
+
+    /// Share of the measured instructions with page-table priority active.
+    pub(crate) fn priority_fraction(&self) -> f64 {
+        match self.phases.mode {
+            PriorityMode::Off => 0.0,
+            PriorityMode::Always => 1.0,
+            PriorityMode::Phases => {
+                self.phases.active_instructions as f64 / (self.measured().0.max(1) as f64)
+            }
+        }
+    }
+
+    /// True if addresses had to be moved to fit the scheme's geometry.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.relocation.is_some()
+    }
+
+    /// Where the trace's `address` lies in this run's address space.
+    pub(crate) fn relocated_address(&self, address: u64) -> u64 {
+        self.relocation.as_ref().map_or(address, |r| r.address(address))
+    }
+
+    /// The last data address used.
+    pub fn last_address(&self) -> u64 {
+        self.last_address
+    }
+
+    /// Takes one piece of the trace.
+    ///
+    /// # Errors
+    /// When the operating system runs out of memory or addresses.
+    pub fn take(&mut self, piece: &Piece) -> Result<(), OsError> {
+        match piece {
+            Piece::Define(block) => {
+                let block = match &self.relocation {
+                    None => Arc::clone(block),
+                    Some(relocation) => {
+                        let mut block = DecodedBlock::clone(block);
+                        for op in &mut block.ops {
+                            op.pc = relocation.address(op.pc);
+                        }
+                        block.fall_through = block.fall_through.map(|a| relocation.address(a));
+                        Arc::new(block)
+                    }
+                };
+                self.blocks.push(block);
+                Ok(())
+            }
+            Piece::Event(event) => match &self.relocation {
+                None => self.event(event),
+                Some(relocation) => {
+                    relocation.event(event).iter().try_for_each(|event| self.event(event))
+                }
+            },
+            Piece::Slice(slice) => {
+                if self.thread != Some(slice.thread) {
+                    self.thread = Some(slice.thread);
+                    if let Some((core, _)) = &mut self.timed {
+                        core.drain();
+                    }
+                }
+                if let Some(relocation) = &self.relocation {
+                    let mut addresses = std::mem::take(&mut self.relocated);
+                    addresses.clear();
+                    addresses.extend(slice.addresses.iter().map(|&a| relocation.address(a)));
+                    let result = self.slice(&slice.blocks, &addresses);
+                    self.relocated = addresses;
+                    result
+                } else {
+                    self.slice(&slice.blocks, &slice.addresses)
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), OsError> {
+        let outcome = self.process.apply(event)?;
+        for flush in &outcome.flushes {
+            self.mmu.flush(flush.start, flush.length_bytes);
+        }
+        self.code_page = u64::MAX;
+        // Populating stands for a part of the program that is not in the trace: it takes no time.
+        if let Some((core, caches)) = &mut self.timed
+            && !matches!(event, Event::Populate { .. })
+        {
+            let costs = &self.configuration.machine.os;
+            core.kernel(work_cycles(&outcome.work, costs, caches.l1d_latency()));
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, blocks: &[u32], addresses: &[u64]) -> Result<(), OsError> {
+        self.last_address = addresses.last().copied().unwrap_or(self.last_address);
+        let mut rest = addresses;
+        let mut done = 0;
+        while done < blocks.len() {
+            // To the end, or to the instruction at which something is to be looked at.
+            let stop = self.next_stop();
+            let used = if self.timed.is_some() {
+                self.run_timed(&blocks[done..], &mut rest, stop)?
+            } else {
+                self.run_functional(&blocks[done..], &mut rest, stop)?
+            };
+            done += used;
+            if self.counts.instructions >= stop {
+                self.look();
+            }
+        }
+        Ok(())
+    }
+
+    /// Instruction count at which warm-up or an observation window ends.
+    fn next_stop(&self) -> u64 {
+        let warmup = if self.start.is_none() { self.warmup } else { u64::MAX };
+        let window = if self.phases.mode == PriorityMode::Phases {
+            self.phases.window.0 + self.configuration.machine.priority.window_instructions
+        } else {
+            u64::MAX
+        };
+        warmup.min(window)
+    }
+
+    /// Runs blocks until `stop` instructions; returns how many blocks.
+    fn run_timed(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
+        let mut env = Environment {
+            mmu: &mut self.mmu,
+            caches,
+            process: &mut self.process,
+            costs: &self.configuration.machine.os,
+        };
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            core.run(block, addresses, &mut env)?;
+            self.counts.instructions += block.ops.len() as u64;
+            if self.counts.instructions >= stop {
+                return Ok(i + 1);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    /// The same without a clock.
+    fn run_functional(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let fetches = self.mmu.translates_fetches();
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = Arc::clone(&self.blocks[id as usize]);
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            if fetches {
+                let last = block.ops[block.ops.len() - 1].pc;
+                for pc in [block.pc(), last] {
+                    if pc >> 12 != self.code_page {
+                        self.translate(pc, Purpose::Fetch)?;
+                        self.code_page = pc >> 12;
+                    }
+                }
+            }
+            for (access, &address) in block.accesses.iter().zip(addresses) {
+                let purpose = if access.store { Purpose::Store } else { Purpose::Load };
+                self.translate(address, purpose)?;
+                let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
+                if last >> 12 != address >> 12 {
+                    self.translate(last, purpose)?;
+                }
+            }
+            let n = block.ops.len() as u64;
+            let loads = u64::from(block.loads);
+            self.counts.instructions += n;
+            self.counts.measured += n;
+            self.counts.loads += loads;
+            self.counts.stores += addresses.len() as u64 - loads;
+            if self.counts.instructions >= stop {
+                return Ok(i + 1);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    #[inline]
+    fn translate(&mut self, address: u64, purpose: Purpose) -> Result<(), OsError> {
+        let root = self.process.table().root();
+        let memory = self.process.memory_mut();
+        let address = Gva::new(address);
+        match self.mmu.translate(address, purpose, 0, root, memory, &mut NoClock) {
+            Ok(_) => Ok(()),
+            Err(_) => self.fault(address, purpose),
+        }
+    }
+
+    #[cold]
+    fn fault(&mut self, address: Gva, purpose: Purpose) -> Result<(), OsError> {
+        let access = match purpose {
+            Purpose::Load => FaultAccess::Load,
+            Purpose::Store => FaultAccess::Store,
+            Purpose::Fetch => FaultAccess::Fetch,
+        };
+        for _ in 0..4 {
+            let outcome = self.process.fault(address, access)?;
+            for flush in &outcome.flushes {
+                self.mmu.flush(flush.start, flush.length_bytes);
+            }
+            let root = self.process.table().root();
+            let memory = self.process.memory_mut();
+            if self.mmu.translate(address, purpose, 0, root, memory, &mut NoClock).is_ok() {
+                return Ok(());
+            }
+        }
+        unreachable!("the operating system handled a fault at {address:?}, and it faults again")
+    }
+
+    /// Ends warm-up, or an observation window of page-table priority.
+    fn look(&mut self) {
+        let now = self.counts.instructions;
+        if self.phases.mode == PriorityMode::Phases {
+            let priority = &self.configuration.machine.priority;
+            let length = now - self.phases.window.0;
+            if length >= priority.window_instructions {
+                if self.phases.active {
+                    self.phases.active_instructions += length;
+                }
+                self.observe(now, length);
+            }
+        }
+        if self.start.is_none() && now >= self.warmup {
+            let cycle = self.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+            self.start = Some(Start { cycle, os: self.process.statistics() });
+            self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
+            self.mmu.reset_statistics();
+            self.phases.active_instructions = 0;
+            if let Some((core, caches)) = &mut self.timed {
+                core.reset_statistics();
+                caches.reset_statistics();
+            }
+            self.phases.window = (now, 0, (0, 0));
+        }
+    }
+
+    /// Decides whether a phase begins, goes on, or ends (ASPLOS 2022, section 6.1: "phases of high
+    /// cache and TLB miss … easily accomplished using existing hardware counters").
+    fn observe(&mut self, now: u64, length: u64) {
+        let misses = self.mmu.statistics.l2_tlb_misses;
+        let Some((_, caches)) = &mut self.timed else {
+            self.phases.window = (now, misses, (0, 0));
+            return;
+        };
+        let data = caches.l2_data();
+        let (_, misses_before, (lookups_before, data_before)) = self.phases.window;
+        let mpki = (misses - misses_before) as f64 * 1000.0 / length as f64;
+        let lookups = (data.0 - lookups_before).max(1);
+        let ratio = (data.1 - data_before) as f64 / lookups as f64;
+        let machine = &self.configuration.machine;
+        let priority = &machine.priority;
+        let scale = if self.phases.active { priority.exit_fraction } else { 1.0 };
+        self.phases.active = mpki >= priority.enter_l2_tlb_mpki * scale
+            && ratio >= priority.enter_l2_data_miss_ratio * scale;
+        caches.set_replacement(if self.phases.active {
+            spare_tables(machine)
+        } else {
+            Replacement::Lru
+        });
+        self.phases.window = (now, misses, data);
+    }
+}
+
+fn spare_tables(machine: &Machine) -> Replacement {
+    Replacement::SpareTables { percent: machine.priority.evict_data_percent }
+}
