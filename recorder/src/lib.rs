@@ -1,1 +1,67 @@
-//! QEMU plugin.
+//! The recorder: a QEMU TCG plugin that runs inside `qemu-x86_64`, and the collector that turns what
+//! it captures into traces.
+//!
+//! The plugin does as little as it can in the recorded process: it appends words to shared memory
+//! (see [`channel`]). The collector, a process of its own (`flatwalk-collect`), decodes them, so
+//! that nothing is lost whatever becomes of the program.
+
+pub mod capture;
+pub mod channel;
+pub mod collect;
+pub mod decode;
+pub mod elf;
+pub mod exec;
+pub mod lock;
+pub mod qemu;
+pub mod space;
+pub mod sys;
+
+use std::ffi::{CStr, c_char, c_int};
+
+use capture::Options;
+
+/// Tells QEMU which plugin interface this plugin was written against.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = qemu::API_VERSION;
+
+/// QEMU's entry to the plugin.
+///
+/// # Safety
+/// Called by QEMU alone, with what its interface promises.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: qemu::PluginId,
+    info: *const qemu::QemuInfo,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes its information, and `argc` NUL-terminated strings.
+    let (info, arguments) = unsafe {
+        let strings = (0..argc.max(0) as usize).map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned());
+        (&*info, strings.collect::<Vec<_>>())
+    };
+    // SAFETY: a NUL-terminated string.
+    let target = unsafe { CStr::from_ptr(info.target_name) };
+    let result = if info.system_emulation || target != c"x86_64" {
+        Err("this plugin records x86-64 Linux programs: run it under qemu-x86_64".into())
+    } else {
+        Options::parse(&arguments).and_then(|options| capture::install(id, options, program()))
+    };
+    match result {
+        Ok(()) => 0,
+        Err(message) => {
+            eprintln!("flatwalk: {message}");
+            1
+        }
+    }
+}
+
+/// The program that QEMU was told to run, with its arguments: what follows `--`, before which each
+/// of QEMU's options has one value.
+fn program() -> Vec<String> {
+    let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let words: Vec<_> = line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let words = &words[..words.len().saturating_sub(1)];
+    let end = (1..words.len()).step_by(2).find(|&i| words[i] == "--");
+    words[end.map_or(0, |i| i + 1)..].to_vec()
+}

@@ -1,0 +1,184 @@
+//! The operating system: shared memory, futexes, descriptors over sockets. All of it thin and safe
+//! to call; the `unsafe` is inside.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// New anonymous shared memory of `length` bytes, all zero and not yet backed by pages.
+///
+/// # Errors
+/// When the kernel refuses (descriptors or memory exhausted).
+pub fn shared_memory(length: usize) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a NUL-terminated literal.
+    let fd = unsafe { libc::memfd_create(c"flatwalk".as_ptr(), libc::MFD_CLOEXEC) };
+    check(i64::from(fd))?;
+    // SAFETY: `fd` was just opened and is owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: plain system call on an open descriptor.
+    check(i64::from(unsafe { libc::ftruncate(fd.as_raw_fd(), length as i64) }))?;
+    Ok(fd)
+}
+
+/// Maps `length` bytes of `fd` shared, readable and writable; over `at` if it is not null, whatever
+/// is there. The mapping is never undone, and a forked child does not inherit it.
+///
+/// # Errors
+/// When the kernel refuses.
+///
+/// # Safety
+/// `at` is null or the start of an earlier result of this function with the same length.
+pub unsafe fn map_shared(fd: &OwnedFd, length: usize, at: *mut u8) -> io::Result<*mut u8> {
+    let flags = libc::MAP_SHARED | if at.is_null() { 0 } else { libc::MAP_FIXED };
+    // SAFETY: replaces only a mapping of ours (caller's promise) or none.
+    let address = unsafe {
+        libc::mmap(at.cast(), length, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd(), 0)
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the range was just mapped.
+    unsafe { libc::madvise(address, length, libc::MADV_DONTFORK) };
+    Ok(address.cast())
+}
+
+/// Puts private zero memory over an earlier mapping of [`map_shared`].
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn map_private(at: *mut u8, length: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: maps only where nothing is mapped.
+    let address = unsafe { libc::mmap(at.cast(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Unmaps what [`map_shared`] mapped.
+///
+/// # Safety
+/// `address` and `length` are of one mapping, which nothing refers to any more.
+pub unsafe fn unmap(address: *mut u8, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(address.cast(), length) };
+}
+
+/// Sleeps until woken, if `word` still holds `expected`; at most `timeout`.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: `word` and `timeout` outlive the call. Any return (woken, timed out, interrupted,
+    // value changed) makes the caller look again.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout);
+    }
+}
+
+/// Wakes every sleeper on `word`, in whatever process.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: `word` outlives the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// Sends `message` together with a duplicate of `fd`.
+///
+/// # Errors
+/// When the other side is gone.
+pub fn send_with_descriptor(socket: &UnixStream, message: &[u8], fd: &OwnedFd) -> io::Result<()> {
+    let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut control = [0u64; 8];
+    // SAFETY: an all-zero msghdr is a valid empty one.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: pure arithmetic; `control` has room for one descriptor, so the first header is there.
+    unsafe {
+        header.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        (*first).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+        libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+    }
+    // SAFETY: every pointer in `header` is to a live local.
+    let sent = check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) } as i64)?;
+    if sent as usize == message.len() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::WriteZero, "the message was cut short"))
+    }
+}
+
+/// Receives up to `buffer.len()` bytes and the descriptor sent with them, if any.
+///
+/// # Errors
+/// When the socket fails.
+pub fn receive_with_descriptor(socket: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut control = [0u64; 8];
+    // SAFETY: as in `send_with_descriptor`.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    // SAFETY: every pointer in `header` is to a live local or to `buffer`.
+    let got = check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) } as i64)?;
+    let mut fd = None;
+    // SAFETY: the kernel filled `control`; the macros stay within `msg_controllen`.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if !first.is_null() && (*first).cmsg_level == libc::SOL_SOCKET && (*first).cmsg_type == libc::SCM_RIGHTS {
+            fd = Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()));
+        }
+    }
+    Ok((got as usize, fd))
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+///
+/// # Errors
+/// When there is no such process.
+pub fn process_descriptor(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain system call; the result is a fresh descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: just opened.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// True if `fd` is readable now; for [`process_descriptor`]: if the process ended.
+pub fn is_readable(fd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+}
+
+/// True if a process `pid` exists.
+pub fn process_exists(pid: i32) -> bool {
+    // SAFETY: signal 0 only checks.
+    unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) }
+}
+
+/// Reads this process's memory at `address` without faulting: the number of bytes read, 0 if
+/// nothing is mapped there.
+pub fn read_memory(address: u64, buffer: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
+    // SAFETY: the kernel checks the remote range and writes only into `buffer`.
+    let got = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(got).unwrap_or(0)
+}
+
+/// Ends the whole process at once.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: never returns.
+    unsafe { libc::_exit(status) }
+}
