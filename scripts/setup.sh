@@ -9,11 +9,11 @@
 set -euo pipefail
 root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 cd "$root"
+source scripts/rust.sh
 venv=$root/.venv
 state=$root/.flatwalk
 log=$state/setup.log
 target=${CARGO_TARGET_DIR:-$root/target}
-minimum_rust=88 # 1.88, as `rust-version` in Cargo.toml says
 developer=false
 [[ ${1-} == --dev ]] && developer=true
 
@@ -102,22 +102,10 @@ have_python() {
 
 have_c_compiler() { command -v cc >/dev/null; }
 
-# Puts a cargo and rustc of at least the minimum version first on PATH.
-have_rust() {
-    local directory version
-    for directory in "$(dirname -- "$(command -v cargo || echo /)")" "${CARGO_HOME:-$HOME/.cargo}/bin" /usr/bin; do
-        [[ -x $directory/cargo && -x $directory/rustc ]] || continue
-        version=$("$directory/rustc" --version 2>/dev/null) || continue
-        if [[ $version =~ ^rustc\ ([0-9]+)\.([0-9]+)\. ]] &&
-            ((BASH_REMATCH[1] > 1 || BASH_REMATCH[2] >= minimum_rust)); then
-            PATH=$directory:$PATH
-            return
-        fi
-    done
-    return 1
-}
-
 have_qemu() { command -v qemu-x86_64 >/dev/null; }
+have_chromium() { command -v chromium >/dev/null; }
+have_valgrind() { command -v valgrind >/dev/null; }
+have_rust_tools() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
 
 mkdir -p "$state"
 exec 9>"$state/lock"
@@ -170,6 +158,13 @@ if ! have_qemu; then
 fi
 
 if $developer; then
+    need have_chromium chromium
+    need have_valgrind valgrind
+    if [[ $(command -v cargo) == /usr/bin/cargo ]]; then
+        need have_rust_tools rust-web-clippy rustfmt-web
+    else
+        have_rust_tools || fail "clippy or rustfmt is missing" "run: rustup component add clippy rustfmt"
+    fi
     step "Test tools" "$network" "$venv/bin/pip" install --disable-pip-version-check --group dev
 fi
 

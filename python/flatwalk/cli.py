@@ -332,7 +332,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader has seen enough; Python must not complain when it closes standard output.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
 

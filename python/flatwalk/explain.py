@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NOISE = 0.005
 #: Relative change of a figure that is worth a word.
 NOTICEABLE = 0.02
+#: What a walk's access that hits a cache costs at least; only weighs causes against each other.
+CACHE_HIT_CYCLES = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Group:
-    """All schemes at one large-page setting, best first."""
+    """All schemes at one large-page setting, best first and bounds last."""
 
     label: str
     baseline: Run
@@ -61,11 +63,10 @@ def is_bound(run: Run) -> bool:
     return bool(run["configuration"].get("scheme", {}).get("translation") == "free")
 
 
-def dram_share(run: Run) -> float | None:
-    """Share of the walker's accesses that main memory served."""
-    levels = run["walk"]["accesses_by_level"]
-    accesses = sum(level["accesses"] for level in levels)
-    return sum(level["dram"] for level in levels) / accesses if accesses else None
+def dram_per_walk(run: Run) -> float:
+    """Accesses per walk that main memory served."""
+    in_dram = sum(level["dram"] for level in run["walk"]["accesses_by_level"])
+    return in_dram / run["walks"] if run["walks"] else 0.0
 
 
 def served(run: Run) -> dict[str, float]:
@@ -109,16 +110,21 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
         amount = units.percent(abs(walks / base_walks - 1))
         add((base_walks - walks) * (base["walk_latency_cycles"] or 0), f"there are {amount} {fewer} walks")
     per_walk, base_per_walk = run["accesses_per_walk"], base["accesses_per_walk"]
-    access, base_access = run["walk_access_cycles"], base["walk_access_cycles"]
-    if per_walk and base_per_walk and access is not None and base_access is not None:
-        latency, base_latency = access / per_walk, base_access / base_per_walk
+    dram, base_dram = dram_per_walk(run), dram_per_walk(base)
+    latency_of_miss = base["dram"]["average_latency_cycles"]
+    if per_walk and base_per_walk and latency_of_miss:
         if _changed(per_walk, base_per_walk):
+            outside = (base["walk_access_cycles"] or 0) - base_dram * latency_of_miss
+            near = max(outside / max(base_per_walk - base_dram, 0.1), CACHE_HIT_CYCLES)
             add(
-                (base_per_walk - per_walk) * base_latency * walks,
+                (base_per_walk - per_walk) * near * walks,
                 f"walks need {per_walk:.2f} instead of {base_per_walk:.2f} accesses",
             )
-        if _changed(latency, base_latency):
-            add((base_latency - latency) * per_walk * walks, _latency_words(run, base, latency, base_latency))
+        if _changed(dram, base_dram):
+            add(
+                (base_dram - dram) * latency_of_miss * walks,
+                f"{dram:.2f} instead of {base_dram:.2f} accesses a walk go to DRAM",
+            )
     queue, base_queue = run["walk_queue_cycles"], base["walk_queue_cycles"]
     if queue is not None and base_queue is not None and _changed(queue, base_queue):
         add(
@@ -126,7 +132,6 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
             f"walks wait {queue:.1f} instead of {base_queue:.1f} cycles for a walker",
         )
     misses, base_misses = llc_data_misses(run), llc_data_misses(base)
-    latency_of_miss = base["dram"]["average_latency_cycles"]
     if base_misses and latency_of_miss and _changed(misses, base_misses):
         more = "more" if misses > base_misses else "less"
         amount = units.percent(abs(misses / base_misses - 1))
@@ -137,16 +142,8 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
         amount = units.percent(abs(faults - base_faults) / base["cycles"])
         add(base_faults - faults, f"page faults cost {amount} of the time {more}")
     weightiest = max((abs(cause.cycles) for cause in causes), default=0)
-    causes = [cause for cause in causes if abs(cause.cycles) >= 0.1 * weightiest > 0]
+    causes = [cause for cause in causes if abs(cause.cycles) >= 0.03 * weightiest > 0]
     return sorted(causes, key=lambda cause: -abs(cause.cycles))
-
-
-def _latency_words(run: Run, base: Run, latency: float, base_latency: float) -> str:
-    """Why an access of a walk takes longer or shorter: by where it is served."""
-    share, base_share = dram_share(run), dram_share(base)
-    if share is not None and base_share is not None and abs(share - base_share) >= 0.02:
-        return f"{units.percent(share)} instead of {units.percent(base_share)} of their accesses go to DRAM"
-    return f"each access takes {latency:.0f} instead of {base_latency:.0f} cycles"
 
 
 def _joined(phrases: list[str]) -> str:
@@ -264,10 +261,10 @@ def explain(runs: list[Run]) -> list[Group]:
         timed = base["cycles"] is not None
         judge: Callable[[Run, Run], Verdict] = _timed_verdict if timed else _counted_verdict
 
-        def rank(verdict: Verdict, *, timed: bool = timed) -> float:
+        def rank(verdict: Verdict, *, timed: bool = timed) -> tuple[bool, float]:
             if verdict.change is None:
-                return float("inf")
-            return -verdict.change if timed else verdict.change
+                return verdict.is_bound, float("inf")
+            return verdict.is_bound, -verdict.change if timed else verdict.change
 
         verdicts = sorted((judge(run, base) for run in members), key=rank)
         headline = _headline(base, verdicts, timed=timed)

@@ -16,7 +16,7 @@ def parse_size(text: str, where: str) -> int:
     Raises:
         UsageError: If `text` is no size; `where` names the option.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise UsageError(f"{text!r} is no size", where=where, remedy="write it like 1GiB, 512MiB or 8G")
     return int(float(match[1]) * _BINARY[match[2].upper()])
@@ -29,8 +29,8 @@ def parse_count(text: str, where: str) -> int:
         UsageError: If `text` is no count; `where` names the option.
     """
     plain = text.strip().replace("_", "")
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE)
-    scaled = re.fullmatch(r"(\d+(?:\.\d+)?)e(\d{1,2})", plain, re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE | re.ASCII)
+    scaled = re.fullmatch(r"(\d+(?:\.\d+)?)e(\d{1,2})", plain, re.IGNORECASE | re.ASCII)
     if match is not None:
         value = float(match[1]) * _DECIMAL[match[2].upper()] if "." in match[1] else None
         return int(value) if value is not None else int(match[1]) * _DECIMAL[match[2].upper()]

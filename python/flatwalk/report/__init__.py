@@ -1,0 +1,72 @@
+"""The HTML report: one file, no scripts, no network."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import units
+from flatwalk.explain import explain, large_page_words
+from flatwalk.report import charts
+from flatwalk.results import grouped, pages_label
+
+if TYPE_CHECKING:
+    from flatwalk.results import Response, Run
+
+
+def render(response: Response) -> str:
+    """The report of a comparison as HTML; runs carry their speed-ups."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    environment = Environment(
+        loader=PackageLoader("flatwalk", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = units.size
+    environment.filters["count"] = units.count
+    runs = response["runs"]
+    first = runs[0]
+    return environment.get_template("report.html.j2").render(
+        workload=first["workload"],
+        machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
+        machine_name=first["machine"],
+        mode=first["mode"],
+        timed=first["cycles"] is not None,
+        first=first,
+        groups=explain(runs),
+        page_words=large_page_words(runs),
+        charts=charts.build(runs),
+        warnings=_warnings(runs),
+        configurations=_configurations(runs),
+        trace=response["trace"],
+        version=response["version"],
+        settings=[pages_label(members[0]) for members in grouped(runs)],
+    )
+
+
+def _warnings(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """Each warning once, with the runs that have it (none: all of them)."""
+    owners: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run["warnings"]:
+            owners.setdefault(warning, []).append(f"{run['scheme']} at {pages_label(run)}")
+    return [(text, [] if len(names) == len(runs) else names) for text, names in owners.items()]
+
+
+def _configurations(runs: list[Run]) -> list[tuple[str, str]]:
+    """The resolved settings, each once: (title, JSON)."""
+    found: dict[str, Any] = {}
+    for run in runs:
+        configuration = run["configuration"]
+        for kind, settings in configuration.items():
+            name = settings.get("name") if isinstance(settings, dict) else None
+            title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {pages_label(run)}"
+            if name is None and any(
+                settings == other for key, other in found.items() if key.startswith(kind)
+            ):
+                continue
+            found.setdefault(title, settings)
+    return [(title, json.dumps(settings, indent=2, ensure_ascii=False)) for title, settings in found.items()]

@@ -1,0 +1,331 @@
+"""The report's charts: what each shows, in numbers from 0 to 1, for the template to draw.
+
+A chart is a table whose rows carry a bar, so the figures stand beside the picture, a screen reader
+reads them, and bars stretch with the page while text keeps its size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flatwalk import units
+from flatwalk.explain import is_bound, served
+from flatwalk.results import grouped, pages_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flatwalk.results import Run
+
+#: Colours by number; the style sheet has as many.
+COLOURS = 6
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a bar: where it starts and how long it is, as shares of the width."""
+
+    start: float
+    length: float
+    colour: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme's bar and figures."""
+
+    name: str
+    segments: list[Segment]
+    cells: list[str]
+    path: str = ""  # for histograms: an SVG path in a box of 1000 × 100
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One large-page setting's rows."""
+
+    label: str
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark on the scale below the bars."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its title, its explanation, its key and its panels, all to one scale."""
+
+    key: str
+    title: str
+    note: str
+    columns: list[str]
+    panels: list[Panel]
+    ticks: list[Tick]
+    legend: list[tuple[int, str]] = field(default_factory=list)
+    origin: float = 0.0
+    is_histogram: bool = False
+
+
+def build(runs: list[Run]) -> list[Chart]:
+    """All charts that the runs have figures for."""
+    timed = runs[0]["cycles"] is not None
+    charts = [_speed(runs)] if timed else []
+    charts.append(_accesses(runs))
+    if timed:
+        charts += [_latency(runs), _served(runs)]
+    charts.append(_page_table(runs))
+    if timed:
+        charts.append(_histogram(runs))
+    return [chart for chart in charts if any(panel.rows for panel in chart.panels)]
+
+
+def _steps(top: float) -> list[float]:
+    """About four round numbers from 0 to `top`."""
+    if top <= 0:
+        return [0.0]
+    raw = top / 4
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= raw * 0.999)
+    return [step * number for number in range(int(top / step * 1.001) + 1)]
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if abs(value) < 1e4 else units.count(value)
+
+
+def _panels(runs: list[Run], row: Callable[[Run], Row | None]) -> list[Panel]:
+    panels = []
+    for members in grouped(runs):
+        rows = [made for run in members if (made := row(run)) is not None]
+        panels.append(Panel(pages_label(members[0]), rows))
+    return panels
+
+
+def _stack(parts: Sequence[tuple[float, int, str]], top: float) -> list[Segment]:
+    segments, start = [], 0.0
+    for value, colour, title in parts:
+        if value > 0 and top > 0:
+            segments.append(Segment(start / top, value / top, colour, title))
+            start += value
+    return segments
+
+
+def _speed(runs: list[Run]) -> Chart:
+    changes = [(run.get("speedup") or 1.0) - 1 for run in runs]
+    low, high = min(0.0, *changes), max(0.0, *changes)
+    span = max(high - low, 0.02)
+    low, high = (low - 0.02 * span if low < 0 else 0.0), low + span * 1.02 if high > 0 else 0.0
+    span = (high - low) or 1.0
+    origin = -low / span
+
+    def row(run: Run) -> Row:
+        change = (run.get("speedup") or 1.0) - 1
+        length = abs(change) / span
+        start = origin if change >= 0 else origin - length
+        colour = 3 if is_bound(run) else 0 if change >= 0 else 1
+        text = units.signed_percent(change)
+        ipc = "–" if run["ipc"] is None else f"{run['ipc']:.3f}"
+        return Row(run["scheme"], [Segment(start, length, colour, f"{run['scheme']}: {text}")], [text, ipc])
+
+    steps = _steps(max(high, -low))
+    marks = [step for step in (*(-s for s in reversed(steps[1:])), *steps) if low <= step <= high]
+    return Chart(
+        "speed",
+        "Speed-up",
+        f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster.",
+        ["speed-up", "IPC"],
+        _panels(runs, row),
+        [
+            Tick((mark - low) / span, f"{100 * mark:+g} %".replace("-", "−") if mark else "0")
+            for mark in marks
+        ],
+        origin=origin,
+        legend=[
+            (0, "faster"),
+            (1, "slower"),
+            *([(3, "bound: translation free")] if any(map(is_bound, runs)) else []),
+        ],
+    )
+
+
+def _walking(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if run["walks"] and not is_bound(run)]
+
+
+def _accesses(runs: list[Run]) -> Chart:
+    top = max((run["accesses_per_walk"] or 0 for run in runs), default=0) or 1
+
+    def row(run: Run) -> Row | None:
+        if is_bound(run):
+            return None
+        value = run["accesses_per_walk"]
+        rate = run["walks"] / run["instructions"] * 1000 if run["instructions"] else 0
+        text = "–" if value is None else f"{value:.2f}"
+        parts = [(value or 0.0, 0, f"{run['scheme']}: {text} accesses per walk")]
+        return Row(run["scheme"], _stack(parts, top), [text, f"{rate:.3g}"])
+
+    return Chart(
+        "accesses",
+        "Accesses per walk",
+        "Page-table entries that a walk reads from the caches or memory, after the page-walk cache.",
+        ["accesses", "walks per 1000 instr."],
+        _panels(runs, row),
+        [Tick(step / top, _number(step)) for step in _steps(top)],
+    )
+
+
+def _latency(runs: list[Run]) -> Chart:
+    top = max((run["walk_latency_cycles"] or 0 for run in runs), default=0) or 1
+
+    def row(run: Run) -> Row | None:
+        if is_bound(run):
+            return None
+        total, queue = run["walk_latency_cycles"], run["walk_queue_cycles"] or 0.0
+        access = run["walk_access_cycles"] or 0.0
+        rest = max((total or 0.0) - queue - access, 0.0)
+        parts = [
+            (access, 0, f"{run['scheme']}: {access:.1f} cycles reading entries"),
+            (queue, 1, f"{run['scheme']}: {queue:.1f} cycles waiting for a walker"),
+            (rest, 2, f"{run['scheme']}: {rest:.1f} cycles in look-ups"),
+        ]
+        text = "–" if total is None else f"{total:.1f}"
+        return Row(run["scheme"], _stack(parts, top), [text, f"{access:.1f}", f"{queue:.1f}"])
+
+    return Chart(
+        "latency",
+        "Latency of a walk",
+        "Cycles from the L2 TLB's miss to the translation, on average.",
+        ["cycles", "reading", "waiting"],
+        _panels(runs, row),
+        [Tick(step / top, _number(step)) for step in _steps(top)],
+        legend=[(0, "reading entries"), (1, "waiting for a walker"), (2, "look-ups")],
+    )
+
+
+def _served(runs: list[Run]) -> Chart:
+    def row(run: Run) -> Row | None:
+        if run not in walking:
+            return None
+        shares = served(run)
+        parts = [
+            (share, number, f"{run['scheme']}: {units.percent(share)} in {place}")
+            for number, (place, share) in enumerate(shares.items())
+        ]
+        return Row(run["scheme"], _stack(parts, 1.0), [units.percent(share) for share in shares.values()])
+
+    walking = _walking(runs)
+    return Chart(
+        "served",
+        "Where the accesses of walks hit",
+        "Share of the walker's accesses that each level of the memory hierarchy served.",
+        ["L1D", "L2", "LLC", "DRAM"],
+        _panels(runs, row),
+        [Tick(step / 2, f"{step * 50} %") for step in range(3)],
+        legend=[(0, "L1D"), (1, "L2"), (2, "LLC"), (3, "DRAM")],
+    )
+
+
+def _page_table(runs: list[Run]) -> Chart:
+    top = max((run["page_table_bytes"] for run in runs), default=0) or 1
+    kinds = sorted({nodes["node_bytes"] for run in runs for nodes in run["page_table"]["nodes"]})
+    colours = {kind: number % COLOURS for number, kind in enumerate(kinds)}
+
+    def row(run: Run) -> Row | None:
+        if is_bound(run):
+            return None
+        sums = dict.fromkeys(kinds, 0)
+        counts = dict.fromkeys(kinds, 0)
+        for nodes in run["page_table"]["nodes"]:
+            sums[nodes["node_bytes"]] += nodes["bytes"]
+            counts[nodes["node_bytes"]] += nodes["nodes"]
+        parts = [
+            (float(sums[kind]), colours[kind], f"{run['scheme']}: {counts[kind]} nodes of {units.size(kind)}")
+            for kind in kinds
+        ]
+        nodes_text = (
+            " + ".join(f"{counts[kind]} × {units.size(kind)}" for kind in kinds if counts[kind]) or "–"
+        )
+        return Row(run["scheme"], _stack(parts, top), [units.size(run["page_table_bytes"]), nodes_text])
+
+    return Chart(
+        "memory",
+        "Page-table memory",
+        f"Bytes of page-table nodes at the end, for {units.size(runs[0]['data_bytes'])} of data.",
+        ["page table", "nodes"],
+        _panels(runs, row),
+        [Tick(step / top, units.size(step)) for step in _byte_steps(top)],
+        legend=[(colours[kind], f"{units.size(kind)} nodes") for kind in kinds],
+    )
+
+
+def _byte_steps(top: float) -> list[float]:
+    unit = 1024.0 ** max(0, int(math.log(max(top, 1), 1024)))
+    return [step * unit for step in _steps(top / unit)]
+
+
+def _histogram(runs: list[Run]) -> Chart:
+    walking = _walking(runs)
+    bins = [item for run in walking for item in run["walk"]["latency_histogram"] if item["walks"]]
+    low = min((item["from_cycles"] for item in bins), default=0)
+    high = max((item["to_cycles"] or item["from_cycles"] * 2 for item in bins), default=1)
+
+    def place(cycles: float) -> float:
+        """Logarithmic: a hit in the L1 cache and a queue of DRAM accesses both show."""
+        return (math.log1p(cycles) - math.log1p(low)) / ((math.log1p(high) - math.log1p(low)) or 1)
+
+    def row(run: Run) -> Row | None:
+        if run not in walking:
+            return None
+        histogram = run["walk"]["latency_histogram"]
+        total = sum(item["walks"] for item in histogram)
+        if not total:
+            return None
+        # Height is density on this scale, so that area is walks whatever the widths of the bins.
+        densities = []
+        for item in histogram:
+            start, end = place(item["from_cycles"]), place(item["to_cycles"] or item["from_cycles"] * 2)
+            if item["walks"] and end > start:
+                densities.append((start, end, item["walks"] / total / (end - start)))
+        peak = max((density for _, _, density in densities), default=1.0)
+        path = "M0 100"
+        for start, end, density in densities:
+            path += f" L{start * 1000:.1f} 100 V{100 - 96 * density / peak:.1f} H{end * 1000:.1f} V100"
+        return Row(
+            run["scheme"],
+            [],
+            [_quantile(run, 0.5), _quantile(run, 0.9), _quantile(run, 0.99)],
+            path=path + " Z",
+        )
+
+    marks = [
+        mark for mark in (0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000) if low <= mark <= high
+    ]
+    return Chart(
+        "histogram",
+        "Walk latencies",
+        "How long walks take, in cycles, on a logarithmic scale; the area shows how many.",
+        ["median ≤", "90 % ≤", "99 % ≤"],
+        _panels(runs, row),
+        [Tick(place(mark), _number(mark)) for mark in marks],
+        is_histogram=True,
+    )
+
+
+def _quantile(run: Run, share: float) -> str:
+    """Upper end of the bin in which `share` of the walks is reached."""
+    histogram = run["walk"]["latency_histogram"]
+    needed = share * sum(item["walks"] for item in histogram)
+    reached = 0
+    for item in histogram:
+        reached += item["walks"]
+        if reached >= needed:
+            return f"{item['to_cycles']}" if item["to_cycles"] is not None else f"> {item['from_cycles']}"
+    return "–"

@@ -1,0 +1,1 @@
+"""Tests that cross languages, and of the Python package."""

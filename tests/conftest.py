@@ -1,0 +1,74 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from flatwalk import cli, engine
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> fake.Engine:
+    """Puts an engine with chosen answers in the place of the real one."""
+    stand_in = fake.Engine()
+    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Result]:
+    """Runs the command line in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["flatwalk", *arguments])
+        code: int | str | None = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        assert isinstance(code, int)
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def flatwalk(tmp_path: Path) -> Callable[..., Result]:
+    """Runs the command line as a program with the real engine, in an empty directory, in pipes."""
+
+    def run(*arguments: str | Path, cwd: Path | None = None, timeout: float = 600) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "flatwalk", *map(str, arguments)],
+            cwd=cwd or tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=os.environ | {"COLUMNS": "80"},
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,211 @@
+"""Runs with chosen figures, for tests of words, charts and the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import settings
+from flatwalk.results import Run, add_speedups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Shape of a run on gups:8GiB by scheme: (cycles, accesses per walk, reading, waiting, DRAM share).
+GUPS = {
+    "radix4": (1000, 2.49, 95.0, 12.0, 0.40),
+    "radix3": (1000, 2.49, 95.0, 12.0, 0.40),
+    "radix5": (1002, 2.49, 95.2, 12.0, 0.40),
+    "fpt-l4l3": (985, 2.1, 90.0, 11.0, 0.45),
+    "fpt-l3l2": (960, 1.9, 85.0, 9.0, 0.48),
+    "fpt-l2l1": (930, 1.02, 70.0, 6.0, 0.70),
+    "fpt": (925, 1.0, 69.0, 6.0, 0.71),
+    "fpt-nonf": (925, 1.0, 69.0, 6.0, 0.71),
+    "radix4+ptp": (800, 2.49, 60.0, 4.0, 0.05),
+    "fpt+ptp": (760, 1.0, 43.0, 2.0, 0.06),
+    "ideal": (500, None, None, None, None),
+}
+
+
+def run(
+    scheme: str = "radix4",
+    *,
+    cycles: int | None = 1000,
+    per_walk: float | None = 2.49,
+    reading: float | None = 95.0,
+    waiting: float | None = 12.0,
+    dram: float | None = 0.4,
+    walks: int = 100_000,
+    llc_data_misses: int = 50_000,
+    large_pages: float | None = 0,
+    thp: str | None = None,
+    warnings: list[str] | None = None,
+    fault_cycles: int = 0,
+) -> Run:
+    """One run; `cycles` are in thousands over a million instructions."""
+    timed = cycles is not None
+    if per_walk is None:
+        walks = 0
+    accesses = int(walks * (per_walk or 0))
+    in_dram = int(accesses * (dram or 0))
+    nodes: list[dict[str, Any]] = [
+        {"level": "L4", "width": 1, "node_bytes": 4096, "nodes": 1, "bytes": 4096},
+        {"level": "L1", "width": 1, "node_bytes": 4096, "nodes": 4105, "bytes": 4096 * 4105},
+    ]
+    if scheme.startswith("fpt"):
+        nodes = [{"level": "L2L1", "width": 2, "node_bytes": 2 << 20, "nodes": 9, "bytes": 9 * (2 << 20)}]
+    result: dict[str, Any] = {
+        "scheme": scheme,
+        "machine": "skylake-server",
+        "workload": "gups:8GiB",
+        "large_pages": None if thp else large_pages,
+        "thp": thp,
+        "fragmentation": 0.0,
+        "mode": "timing" if timed else "functional",
+        "seed": 1,
+        "instructions": 1_000_000,
+        "cycles": cycles * 1000 if timed else None,
+        "ipc": 1000 / cycles if timed else None,
+        "loads": 200_000,
+        "stores": 100_000,
+        "walks": walks,
+        "accesses_per_walk": per_walk,
+        "walk_latency_cycles": None
+        if reading is None or waiting is None or not timed
+        else reading + waiting + 1,
+        "walk_queue_cycles": waiting if timed else None,
+        "walk_access_cycles": reading if timed else None,
+        "translation_cycles": (cycles - 500) * 1000 if timed else None,
+        "page_table_bytes": sum(item["bytes"] for item in nodes),
+        "data_bytes": 8 << 30,
+        "page_table": {"nodes": nodes},
+        "tlb": [],
+        "pwc": [],
+        "walk": {
+            "by_page": [],
+            "accesses_by_level": [
+                {
+                    "level": "L1",
+                    "accesses": accesses,
+                    "l1d": (accesses - in_dram) // 10,
+                    "l2": (accesses - in_dram) // 5,
+                    "llc": accesses - in_dram - (accesses - in_dram) // 10 - (accesses - in_dram) // 5,
+                    "dram": in_dram,
+                }
+            ],
+            "latency_histogram": [
+                {"from_cycles": start, "to_cycles": start + 10, "walks": walks // (4 + abs(start - 60))}
+                for start in range(0, 400, 10)
+            ],
+            "merged": 0,
+            "dirty_updates": 0,
+            "faulting": 0,
+            "instruction_side": 0,
+        },
+        "caches": [
+            {
+                "name": "LLC",
+                "data_accesses": 100_000,
+                "data_misses": llc_data_misses,
+                "table_accesses": 0,
+                "table_misses": 0,
+                "writebacks": 0,
+            }
+        ],
+        "dram": {
+            "reads": 0,
+            "writes": 0,
+            "row_hits": 0,
+            "row_misses": 0,
+            "average_latency_cycles": 150.0 if timed else None,
+        },
+        "os": {
+            "faults": 0,
+            "fault_cycles": fault_cycles if timed else None,
+            "large_page_faults": 0,
+            "large_page_fallbacks": 0,
+            "node_fallbacks": 0,
+            "events": 0,
+        },
+        "branch": {"branches": 0, "mispredictions": 0},
+        "priority": {"active_fraction": 0.0},
+        "warnings": warnings or [],
+        "configuration": {"scheme": settings.scheme(scheme), "machine": settings.machine("skylake-server")},
+    }
+    return result  # type: ignore[return-value]
+
+
+def gups(large_pages: float = 0) -> list[Run]:
+    """All default schemes on gups, with speed-ups."""
+    runs = []
+    for scheme, (cycles, per_walk, reading, waiting, dram) in GUPS.items():
+        # Large pages leave a tenth of the walks and half of the cost above the ideal.
+        factor = 1.0 if not large_pages else 0.5
+        runs.append(
+            run(
+                scheme,
+                cycles=500 + int((cycles - 500) * factor),
+                per_walk=per_walk,
+                reading=reading,
+                waiting=waiting,
+                dram=dram,
+                walks=100_000 if not large_pages else 10_000,
+                large_pages=large_pages,
+            )
+        )
+    add_speedups(runs)
+    return runs
+
+
+def response(runs: list[Run]) -> dict[str, Any]:
+    """What the engine would answer."""
+    return {
+        "schema": "flatwalk-runs/1",
+        "version": "0.0.0",
+        "trace": {"name": runs[0]["workload"], "hash": "00ff", "instructions": None},
+        "runs": runs,
+    }
+
+
+class Engine:
+    """Stands in for `flatwalk._engine` where a test must choose what it answers."""
+
+    class EngineError(Exception):
+        """As the engine's."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._answer = answer
+
+    def version(self) -> str:
+        """As the engine's."""
+        return "0.0.0"
+
+    def workloads(self) -> str:
+        """As the engine's."""
+        return json.dumps(
+            [
+                {
+                    "name": "gups",
+                    "description": "random updates",
+                    "default_size_bytes": 1 << 30,
+                    "parameters": {},
+                }
+            ]
+        )
+
+    def simulate(self, request: str, progress: Callable[[int, int | None], None] | None = None) -> str:
+        """Answers with the runs of `gups` that were asked for, or with what the test chose."""
+        asked = json.loads(request)
+        self.requests.append(asked)
+        if progress is not None:
+            progress(1, 1)
+        if self._answer is not None:
+            return json.dumps(self._answer(asked))
+        runs = [
+            made
+            for item in asked["runs"]
+            for made in gups(item["large_pages"] or 0)
+            if made["scheme"] == item["scheme"]["name"]
+        ]
+        return json.dumps(response(runs))

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from flatwalk.report import charts, render
+from flatwalk.results import Response, Run, add_speedups
+from tests import fake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _response(runs: list[Run]) -> Response:
+    return cast("Response", fake.response(runs))
+
+
+class _Checker(HTMLParser):
+    """Collects what the tests ask about, and that tags are closed in order."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img", "input", "rect", "line", "path"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag, f"{tag} closed out of order at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def _parse(html: str) -> _Checker:
+    checker = _Checker()
+    checker.feed(html)
+    assert checker.open in ([], ["p"])
+    return checker
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    runs = fake.gups(0) + fake.gups(100)
+    runs[0]["warnings"] = ["warm-up shorter than the footprint"]
+    return render(_response(runs))
+
+
+def test_the_report_needs_nothing_else(html: str) -> None:
+    page = _parse(html)
+    tags = {tag for tag, _ in page.seen}
+    assert not tags & {"script", "link", "img", "iframe", "object"}
+    assert not re.findall(r"(?:https?:)?//[a-z]|url\(|@import", html.replace("/* ", ""))
+
+
+def test_the_report_says_it_in_words_first(html: str) -> None:
+    text = _parse(html).text
+    order = [
+        "The answer",
+        "fpt+ptp is 32 % faster, because",
+        "Mind this",
+        "Speed-up",
+        "Accesses per walk",
+        "Latency of a walk",
+        "Where the accesses of walks hit",
+        "Page-table memory",
+        "Walk latencies",
+        "What was run",
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "4106 × 4 KiB" in text
+    assert "100 % large pages instead of 0 % large pages make radix4 33 % faster." in text
+
+
+def test_every_picture_has_a_name_or_is_decoration(html: str) -> None:
+    page = _parse(html)
+    ids = {attrs["id"] for _, attrs in page.seen if "id" in attrs}
+    for tag, attrs in page.seen:
+        if tag == "svg" and attrs.get("role") == "img":
+            assert attrs["aria-label"]
+        if "aria-labelledby" in attrs:
+            assert attrs["aria-labelledby"] in ids
+
+
+def test_names_are_text_and_never_markup() -> None:
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=900)]
+    for run in runs:
+        run["workload"] = "<script>alert(1)</script> & co"
+    add_speedups(runs)
+    page = _parse(render(_response(runs)))
+    assert "script" not in {tag for tag, _ in page.seen}
+    assert "<script>alert(1)</script> & co" in page.text
+
+
+@pytest.mark.parametrize("mode", ["timing", "functional", "no walks", "one", "slower", "equal"])
+def test_bars_stay_in_their_boxes(mode: str) -> None:
+    runs = {
+        "timing": fake.gups(),
+        "functional": [fake.run("radix4", cycles=None), fake.run("fpt", cycles=None, per_walk=1.0)],
+        "no walks": [fake.run(s, per_walk=None, reading=None, waiting=None) for s in ("radix4", "fpt")],
+        "one": [fake.run("radix4")],
+        "slower": [fake.run("radix4"), fake.run("fpt", cycles=1500), fake.run("radix5", cycles=990)],
+        "equal": [fake.run("radix4"), fake.run("fpt")],
+    }[mode]
+    add_speedups(runs)
+    for chart in charts.build(runs):
+        for tick in chart.ticks:
+            assert -1e-9 <= tick.at <= 1 + 1e-9, (chart.key, tick)
+        for panel in chart.panels:
+            for row in panel.rows:
+                assert len(row.cells) == len(chart.columns)
+                for segment in row.segments:
+                    assert -1e-9 <= segment.start <= segment.start + segment.length <= 1 + 1e-9
+    _parse(render(_response(runs)))
+
+
+def test_stacks_are_as_long_as_their_sums() -> None:
+    runs = fake.gups()
+    by_key = {chart.key: chart for chart in charts.build(runs)}
+    served = by_key["served"].panels[0].rows
+    assert all(sum(s.length for s in row.segments) == pytest.approx(1) for row in served)
+    latency = {row.name: sum(s.length for s in row.segments) for row in by_key["latency"].panels[0].rows}
+    assert latency["fpt"] / latency["radix4"] == pytest.approx((69 + 6 + 1) / (95 + 12 + 1))
+
+
+def test_quantiles_come_from_the_histogram() -> None:
+    run = fake.run("radix4")
+    run["walk"]["latency_histogram"] = [
+        {"from_cycles": 0, "to_cycles": 10, "walks": 50},
+        {"from_cycles": 10, "to_cycles": 20, "walks": 40},
+        {"from_cycles": 20, "to_cycles": 100, "walks": 9},
+        {"from_cycles": 100, "to_cycles": None, "walks": 1},
+    ]
+    add_speedups([run])
+    histogram = next(chart for chart in charts.build([run]) if chart.key == "histogram")
+    assert histogram.panels[0].rows[0].cells == ["10", "20", "100"]
+
+
+# In a browser. The page has no script of its own; the test's copy measures itself with one.
+_MEASURE = """<script>
+const wide = [...document.querySelectorAll("body *")].filter(e => !e.closest("svg, pre") &&
+  e.getBoundingClientRect().right > document.documentElement.clientWidth + 1);
+const clipped = [...document.querySelectorAll("td:not(.bar), th:not(.bar)")].filter(
+  e => e.scrollWidth > e.clientWidth + 1);
+const thin = [...document.querySelectorAll("td.bar svg:not(.ticks)")].filter(
+  e => e.getBoundingClientRect().width < 60);
+document.title = JSON.stringify({
+  over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  wide: wide.length, clipped: clipped.length,
+  ink: getComputedStyle(document.body).color, page: getComputedStyle(document.body).backgroundColor,
+  thin: thin.length,
+});
+</script>"""
+
+
+def _chromium(directory: Path, *arguments: str) -> str:
+    browser = shutil.which("chromium")
+    assert browser, "chromium is missing: ./test installs it; by hand: apt-get install chromium"
+    return subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--hide-scrollbars",
+            f"--user-data-dir={directory / 'profile'}",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_fits_in_a_browser(html: str, tmp_path: Path, width: int, scheme: str) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(html.replace("</body>", _MEASURE + "</body>"))
+    view = [f"--window-size={width},2000", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+    dom = _chromium(tmp_path, *view, "--dump-dom", page.as_uri())
+    found = re.search(r"<title>(\{.*?\})</title>", dom)
+    assert found
+    measured = found[1].replace("&quot;", '"')
+    assert '"over":0,"wide":0,"clipped":0,' in measured
+    assert '"thin":0' in measured
+    dark = "rgb(20, 23, 26)" in measured
+    assert dark == (scheme == "dark"), measured
+    picture = tmp_path / "report.png"
+    _chromium(tmp_path, *view, f"--screenshot={picture}", page.as_uri())
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size > 20_000, "an empty page compresses to less"

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk import settings
+from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ISSUE_SCHEMES = {
+    "radix3",
+    "radix4",
+    "radix5",
+    "fpt-l4l3",
+    "fpt-l3l2",
+    "fpt-l2l1",
+    "fpt",
+    "fpt-nonf",
+    "radix4+ptp",
+    "fpt+ptp",
+    "ideal",
+}
+
+
+@pytest.mark.parametrize("name", settings.names("scheme"))
+def test_every_scheme_is_valid_and_named_as_its_file(name: str) -> None:
+    assert settings.scheme(name)["name"] == name
+
+
+@pytest.mark.parametrize("name", settings.names("machine"))
+def test_every_machine_is_valid_and_named_as_its_file(name: str) -> None:
+    assert settings.machine(name)["name"] == name
+
+
+def test_what_is_shipped() -> None:
+    assert set(settings.names("scheme")) >= ISSUE_SCHEMES
+    assert set(settings.DEFAULT_SCHEMES) == ISSUE_SCHEMES
+    assert settings.DEFAULT_SCHEMES[0] == "radix4", "the baseline is what machines do today"
+    shipped = {"skylake-server", "mobile", "compendia", "emt", "zen4", "golden-cove"}
+    assert set(settings.names("machine")) == shipped
+    assert [name for name in sorted(shipped) if not settings.is_timed(settings.machine(name))] == [
+        "compendia"
+    ]
+
+
+@pytest.mark.parametrize("name", settings.names("machine"))
+def test_every_figure_of_a_machine_has_its_source_beside_it(name: str) -> None:
+    lines = (settings.DATA / "machines" / f"{name}.toml").read_text().splitlines()
+    figures = [line for line in lines if re.match(r"\w+ = [\d{]", line)]
+    assert len(figures) >= 19
+    assert [line for line in figures if not re.search(r" # \S", line)] == []
+
+
+def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
+    text = (settings.DATA / f"{kind}s" / f"{name}.toml").read_text()
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("window = 224", "windows = 224", ["core.windows", "did you mean window?", "core.window is missing"]),
+        ("[walker]", "[wolker]", ["wolker", "did you mean walker?"]),
+        ("size_bytes = 262144", "size_bytes = -1", ["l2.size_bytes", "at least 64", "-1"]),
+        ("channels = 4", 'channels = "four"', ["memory.channels", "'four'"]),
+        ('kind = "ddr4"', 'kind = "ddr"', ["memory.kind", "did you mean ddr4?"]),
+        ('kind = "split"', 'kind = "spilt"', ["pwc.kind", "did you mean split?"]),
+        ("L5 = 4", "L7 = 4", ["pwc.entries.L7"]),
+        ('pages = ["4K", "2M"]', 'pages = ["4k"]', ["tlb.l2[1].pages", "did you mean 4K?"]),
+        ("[[tlb.l2]]", "[[tlb.l3]]", ["tlb.l3", "did you mean l"]),
+        ("concurrent = 2", "concurrent = true", ["walker.concurrent"]),
+        ("cl_ns = 14.16", "", ["memory.cl_ns is missing"]),
+        ("[os]", "[oss]", ["oss", "did you mean os?", "os is missing"]),
+        ("[pwc]", "[[pwc]]", ["pwc must be a table: write [pwc]"]),
+        ("[[tlb.l2]]", "[tlb.l2]", ["is no TOML"]),
+    ],
+)
+def test_a_mistake_in_a_machine_names_file_key_and_remedy(
+    tmp_path: Path, old: str, new: str, told: list[str]
+) -> None:
+    path = _edited(tmp_path, "machine", "skylake-server", old, new)
+    with pytest.raises(UsageError) as caught:
+        settings.machine(path)
+    assert caught.value.where == path
+    for words in told:
+        assert words in caught.value.what
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('organisation = "flattened"', 'organisation = "flat"', ["organisation", "did you mean flattened?"]),
+        ("no_flatten_threshold", "no_flaten_threshold", ["did you mean no_flatten_threshold?"]),
+        ('"L4L3"', '"L4L1"', ["flatten"]),
+        ("levels = 4", "levels = 6", ["levels", "6"]),
+        ('title = "', 'title = 1 # "', ["title"]),
+    ],
+)
+def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
+    tmp_path: Path, old: str, new: str, told: list[str]
+) -> None:
+    path = _edited(tmp_path, "scheme", "fpt", old, new)
+    with pytest.raises(UsageError) as caught:
+        settings.scheme(path)
+    for words in told:
+        assert words in caught.value.what
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(UsageError, match="there is no scheme 'fptt'") as caught:
+        settings.scheme("fptt")
+    assert "did you mean fpt?" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        settings.machine("skylake")
+    assert "did you mean skylake-server?" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"a = 1\na = 2"])
+def test_what_is_no_toml_is_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="is no TOML"):
+        settings.machine(str(path))
+
+
+def test_missing_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        settings.scheme(str(tmp_path / "none.toml"))
+    assert "none.toml" in (caught.value.where or "")

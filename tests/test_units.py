@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatwalk import units
+from flatwalk.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1GiB", 1 << 30),
+        ("512MiB", 512 << 20),
+        ("8G", 8 << 30),
+        ("8g", 8 << 30),
+        ("64 KiB", 65536),
+        ("1.5GiB", 3 << 29),
+        ("4096", 4096),
+        ("2TB", 2 << 40),
+    ],
+)
+def test_sizes(text: str, value: int) -> None:
+    assert units.parse_size(text, "--workload") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("100M", 100_000_000),
+        ("1.5G", 1_500_000_000),
+        ("20k", 20_000),
+        ("100_000", 100_000),
+        ("1e8", 10**8),
+        ("2.5e6", 2_500_000),
+        ("0", 0),
+    ],
+)
+def test_counts(text: str, value: int) -> None:
+    assert units.parse_count(text, "--instructions") == value
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1X", "1GiBB", "0x10", "1e999", "٣"])
+def test_what_is_no_number_is_told_with_its_option(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        units.parse_count(text, "--warmup")
+    assert caught.value.where == "--warmup"
+    assert caught.value.exit_code == 2
+    if text != "0x10":
+        with pytest.raises(UsageError):
+            units.parse_size(text, "--workload")
+
+
+@given(st.integers(0, 1 << 50))
+def test_sizes_survive_being_written(value: int) -> None:
+    assert units.parse_size(units.short_size(value), "") == value
+
+
+@given(st.integers(0, 10**15))
+def test_plain_counts_are_exact(value: int) -> None:
+    assert units.parse_count(str(value), "") == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.092, "+9.2 %"), (-0.01, "−1.0 %"), (0.0, "+0.0 %"), (1.0, "+100.0 %")]
+)
+def test_changes(value: float, text: str) -> None:
+    assert units.signed_percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "50 %"), (0.052, "5.2 %"), (0.0001, "under 0.1 %"), (0.0, "0.0 %"), (0.0994, "9.9 %")],
+)
+def test_shares(value: float, text: str) -> None:
+    assert units.percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (4096, "4 KiB"),
+        (4106 * 4096, "16.04 MiB"),
+        (9 * (2 << 20), "18 MiB"),
+        (100, "100 B"),
+        (1 << 43, "8.00 TiB"),
+    ],
+)
+def test_bytes(value: int, text: str) -> None:
+    assert units.size(value) == text
