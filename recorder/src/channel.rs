@@ -281,6 +281,18 @@ impl Region {
         (self.full_tail.0.load(Ordering::Acquire) > head).then(|| &self.full[head as usize % BUFFERS])
     }
 
+    /// How many submissions wait.
+    pub fn submissions(&self) -> u64 {
+        self.full_tail.0.load(Ordering::Acquire).saturating_sub(self.full_head.0.load(Ordering::Relaxed))
+    }
+
+    /// Whether a buffer of `slot` waits.
+    pub fn has_submission_of(&self, slot: usize) -> bool {
+        let head = self.full_head.0.load(Ordering::Relaxed);
+        (head..head + self.submissions().min(IN_FLIGHT))
+            .any(|at| self.full[at as usize % BUFFERS].slot.load(Ordering::Relaxed) as usize == slot)
+    }
+
     /// Takes the submission just seen off the ring and gives its buffer back.
     pub fn submission_done(&self, buffer: u32) {
         let tail = self.free_tail.0.load(Ordering::Relaxed);

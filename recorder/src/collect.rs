@@ -19,8 +19,6 @@ use crate::channel::{
 use crate::decode::{DecodeError, Recording};
 use crate::sys;
 
-/// Buffers taken before the slices decoded from them are written.
-const BATCH: usize = 16;
 /// How long to sleep when a process produces nothing.
 const IDLE: Duration = Duration::from_millis(50);
 /// How often to tell of progress.
@@ -325,12 +323,13 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Takes a batch of full buffers, then looks at those being filled, and writes what is
+    /// Takes the full buffers, then looks at those being filled, and writes what is
     /// complete. False if there was nothing.
     fn step(&mut self) -> Result<bool, DecodeError> {
         let region = &*self.guest.region;
         let before = self.recording.instructions;
-        for _ in 0..BATCH {
+        let epoch = region.epoch.0.load(Ordering::Acquire);
+        for _ in 0..region.submissions() {
             let Some(submission) = region.next_submission() else { break };
             let slot = submission.slot.load(Ordering::Relaxed) as usize;
             let buffer = submission.buffer.load(Ordering::Relaxed);
@@ -349,7 +348,6 @@ impl Session<'_> {
         }
         // Threads that do not fill their buffers must not hold their slices back for ever: a slice
         // of an old epoch would stand in the file far from where it belongs.
-        let epoch = region.epoch.0.load(Ordering::Acquire);
         self.sweep()?;
         self.take_control()?;
         self.emit(epoch)?;
@@ -379,8 +377,8 @@ impl Session<'_> {
             words.clear();
             words.extend(region.buffers[buffer][skip..count].iter().map(|word| word.load(Ordering::Relaxed)));
             fence(Ordering::SeqCst);
-            if slot.sequence.load(Ordering::SeqCst) != sequence {
-                // It was submitted meanwhile.
+            if slot.sequence.load(Ordering::SeqCst) != sequence || region.has_submission_of(index) {
+                // It was submitted meanwhile, or an earlier one was and comes first.
                 continue;
             }
             self.taken[index] = (sequence, count);
