@@ -43,7 +43,7 @@ def run(
     fault_cycles: int = 0,
 ) -> Run:
     """One run; `cycles` are in thousands over a million instructions."""
-    timed = cycles is not None
+    timed, thousands = cycles is not None, cycles or 0
     if per_walk is None:
         walks = 0
     accesses = int(walks * (per_walk or 0))
@@ -64,8 +64,8 @@ def run(
         "mode": "timing" if timed else "functional",
         "seed": 1,
         "instructions": 1_000_000,
-        "cycles": cycles * 1000 if timed else None,
-        "ipc": 1000 / cycles if timed else None,
+        "cycles": thousands * 1000 if timed else None,
+        "ipc": 1000 / thousands if timed else None,
         "loads": 200_000,
         "stores": 100_000,
         "walks": walks,
@@ -75,7 +75,7 @@ def run(
         else reading + waiting + 1,
         "walk_queue_cycles": waiting if timed else None,
         "walk_access_cycles": reading if timed else None,
-        "translation_cycles": (cycles - 500) * 1000 if timed else None,
+        "translation_cycles": (thousands - 500) * 1000 if timed else None,
         "page_table_bytes": sum(item["bytes"] for item in nodes),
         "data_bytes": 8 << 30,
         "page_table": {"nodes": nodes},

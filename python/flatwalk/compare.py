@@ -52,6 +52,42 @@ class Options:
     jobs: int
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """Numbers of instructions; `None` is not asked for."""
+
+    instructions: int | None
+    warmup: int | None
+    skip: int
+
+    def of(self, source: dict[str, Any]) -> Lengths:
+        """All lengths, as asked or else fitted to what the source holds.
+
+        Raises:
+            UsageError: If the source has nothing left to measure.
+        """
+        warmup, instructions = self.warmup, self.instructions
+        if "workload" in source:
+            return Lengths(
+                instructions or WORKLOAD_INSTRUCTIONS,
+                WORKLOAD_WARMUP if warmup is None else warmup,
+                self.skip,
+            )
+        available = engine.trace_info(Path(source["trace"]))["instructions"]
+        if available is None:  # a foreign trace, which is read as it comes
+            return Lengths(instructions or PROGRAM_INSTRUCTIONS, warmup or 0, self.skip)
+        left = available - self.skip
+        if warmup is None:
+            warmup = min(PROGRAM_WARMUP, max(left, 0) // 10)
+        if left - warmup < 1:
+            raise UsageError(
+                f"the trace has {available} instructions, which leaves none to measure",
+                where="--skip and --warmup",
+                remedy=f"together they must stay below {available}",
+            )
+        return Lengths(min(instructions or PROGRAM_INSTRUCTIONS, left - warmup), warmup, self.skip)
+
+
 def parse_workload(text: str) -> dict[str, Any]:
     """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads.
 
@@ -99,13 +135,14 @@ def run(options: Options) -> None:
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
+    lengths = _lengths_asked(options)
     runs = _configurations(options)
     for path, option in ((options.json, "--json"), (options.report, "--report")):
         if path is not None and str(path) != "-":
             output.check_writable(path, option)
     with ExitStack() as stack:
-        source, available = _source(options, stack)
-        response = _simulate(options, source, available, runs)
+        source = _source(options, lengths, stack)
+        response = _simulate(options, lengths.of(source), source, runs)
     add_speedups(response["runs"])
     if options.json is not None:
         _write_json(options.json, response)
@@ -148,10 +185,19 @@ def _configurations(options: Options) -> list[dict[str, Any]]:
     ]
 
 
-def _source(options: Options, stack: ExitStack) -> tuple[dict[str, Any], int | None]:
-    """The engine's source, and the instructions it has where that is known. Records if need be."""
-    given = [options.workload is not None, options.trace is not None, bool(options.command)]
-    if sum(given) > 1:
+def _lengths_asked(options: Options) -> Lengths:
+    def read(text: str | None, option: str) -> int | None:
+        return None if text is None else units.parse_count(text, option)
+
+    instructions = read(options.instructions, "--instructions")
+    if instructions == 0:
+        raise UsageError("nothing is to be simulated", where="--instructions", remedy="give a count above 0")
+    return Lengths(instructions, read(options.warmup, "--warmup"), read(options.skip, "--skip") or 0)
+
+
+def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
+    """The engine's source. Records a program into a file that lives as long as `stack`."""
+    if sum([options.workload is not None, options.trace is not None, bool(options.command)]) > 1:
         raise UsageError(
             "more than one thing to simulate",
             where="--workload, --trace and -- CMD",
@@ -168,7 +214,7 @@ def _source(options: Options, stack: ExitStack) -> tuple[dict[str, Any], int | N
             path = Path(directory) / "program.fwt"
         else:
             output.check_writable(path, "--keep-trace")
-        return {"trace": str(_record(options, path))}, None
+        return {"trace": str(_record(options.command, lengths, path))}
     if options.trace is not None:
         if not options.trace.is_file():
             raise UsageError(
@@ -176,70 +222,36 @@ def _source(options: Options, stack: ExitStack) -> tuple[dict[str, Any], int | N
                 where="--trace",
                 remedy="record one: flatwalk record -o FILE -- CMD",
             )
-        return {"trace": str(options.trace)}, None
-    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
+        return {"trace": str(options.trace)}
+    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
 
 
-def _record(options: Options, path: Path) -> Path:
+def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
+    """Records as much of `command` as will be simulated, from the program's start on."""
     from flatwalk.record import record  # noqa: PLC0415
 
-    skip = units.parse_count(options.skip, "--skip") if options.skip else 0
-    warmup = units.parse_count(options.warmup, "--warmup") if options.warmup else PROGRAM_WARMUP
-    measured = (
-        units.parse_count(options.instructions, "--instructions")
-        if options.instructions
-        else PROGRAM_INSTRUCTIONS
-    )
-    output.note(f"Recording {shlex.join(options.command)} …")
+    warmup = PROGRAM_WARMUP if lengths.warmup is None else lengths.warmup
+    limit = lengths.skip + warmup + (lengths.instructions or PROGRAM_INSTRUCTIONS)
+    output.note(f"Recording {shlex.join(command)} …")
     with output.Progress("Recording") as progress:
-        record(list(options.command), path, skip=skip, limit=warmup + measured, progress=progress)
+        record(list(command), path, limit=limit, progress=progress)
     return path
 
 
 def _simulate(
-    options: Options, source: dict[str, Any], available: int | None, runs: list[dict[str, Any]]
+    options: Options, lengths: Lengths, source: dict[str, Any], runs: list[dict[str, Any]]
 ) -> Response:
-    warmup, instructions, skip = _lengths(options, source, available)
     request = {
         "source": source,
-        "instructions": instructions,
-        "warmup": warmup,
-        "skip": skip,
+        "instructions": lengths.instructions,
+        "warmup": lengths.warmup,
+        "skip": lengths.skip,
         "seed": options.seed,
         "threads": options.jobs,
         "runs": runs,
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
         return engine.simulate(request, progress)
-
-
-def _lengths(options: Options, source: dict[str, Any], available: int | None) -> tuple[int, int, int]:
-    """Warm-up, measured and skipped instructions: as asked, or fitted to what the trace holds."""
-    asked = units.parse_count(options.instructions, "--instructions") if options.instructions else None
-    asked_warmup = units.parse_count(options.warmup, "--warmup") if options.warmup else None
-    # A program is skipped into while it is recorded.
-    skip = units.parse_count(options.skip, "--skip") if options.skip and not options.command else 0
-    if asked == 0:
-        raise UsageError("nothing is to be simulated", where="--instructions", remedy="give a count above 0")
-    if "workload" in source:
-        return (
-            asked_warmup if asked_warmup is not None else WORKLOAD_WARMUP,
-            asked or WORKLOAD_INSTRUCTIONS,
-            skip,
-        )
-    if available is None:
-        available = engine.trace_info(Path(source["trace"]))["instructions"]
-    if available is None:  # a foreign trace, read as it comes
-        return asked_warmup or 0, asked or PROGRAM_INSTRUCTIONS, skip
-    left = available - skip
-    warmup = asked_warmup if asked_warmup is not None else min(PROGRAM_WARMUP, left // 10)
-    if left - warmup < 1:
-        raise UsageError(
-            f"the trace has {available} instructions, which leaves none to measure",
-            where="--skip and --warmup",
-            remedy=f"together they must stay below {available}",
-        )
-    return warmup, min(asked or PROGRAM_INSTRUCTIONS, left - warmup), skip
 
 
 def _write_json(path: Path, response: Response) -> None:

@@ -29,8 +29,6 @@ def record_program(
     Raises:
         UsageError: If there is no command, or the path cannot be written to.
     """
-    from flatwalk.record import record  # noqa: PLC0415
-
     if not command:
         raise UsageError(
             "there is no program to record",
@@ -38,6 +36,8 @@ def record_program(
             remedy="put it behind --, as in: flatwalk record -o sort.fwt -- sort big.txt",
         )
     output.check_writable(path, "--output")
+    from flatwalk.record import record  # noqa: PLC0415
+
     with output.Progress(f"Recording {shlex.join(command)}") as progress:
         result = record(
             command,

@@ -1,0 +1,312 @@
+"""The command line with chosen answers: what it asks of the engine, prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk import engine, output
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+COMMANDS = [
+    [],
+    ["compare"],
+    ["record"],
+    ["walk"],
+    ["version"],
+    ["trace"],
+    ["trace", "info"],
+    ["trace", "import"],
+    ["trace", "export"],
+    ["list"],
+    ["list", "schemes"],
+    ["list", "machines"],
+    ["list", "workloads"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example(call: Call, command: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.code == 0
+    assert f"\n    flatwalk {' '.join(command)}".rstrip() in result.out.split("Example")[1]
+    assert "\x1b" not in result.out
+    assert call(*command, "-h") == result
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['flatwalk', '--help']\n"
+        "from flatwalk.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & "
+        "{'rich', 'jinja2', 'tomllib', 'json', 'tempfile'}), 'flatwalk._engine' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] False"
+
+
+def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tmp_path: Path) -> None:
+    result = call("compare", "--json", "out.json")
+    assert result.code == 0, result.err
+    answer = json.loads((tmp_path / "out.json").read_text())
+    assert answer["schema"] == "flatwalk-compare/1"
+    assert answer["version"] == "0.0.0"
+    assert len(answer["runs"]) == 22
+    for run in answer["runs"]:
+        assert {
+            "scheme",
+            "machine",
+            "workload",
+            "large_pages",
+            "mode",
+            "instructions",
+            "cycles",
+            "ipc",
+            "speedup",
+            "walks",
+            "accesses_per_walk",
+            "walk_latency_cycles",
+            "page_table_bytes",
+            "data_bytes",
+            "seed",
+            "warnings",
+        } <= run.keys()
+    report = tmp_path / "flatwalk-report.html"
+    assert "fpt+ptp is 32 % faster" in report.read_text()
+    last = result.out.rstrip().splitlines()[-4:]
+    assert last[0].startswith("0 % large pages: fpt+ptp is 32 % faster, because ")
+    assert last[1].startswith("100 % large pages: fpt+ptp is 19 % faster, because ")
+    assert last[2] == "100 % large pages instead of 0 % large pages make radix4 33 % faster."
+    assert last[3] == f"Report: {report}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flatwalk-report.html", "out.json"]
+    (asked,) = fake_engine.requests
+    assert asked["source"] == {"workload": {"name": "gups", "size_bytes": 1 << 30}}
+    assert (asked["instructions"], asked["warmup"], asked["skip"]) == (50_000_000, 10_000_000, 0)
+    assert (asked["seed"], asked["threads"]) == (1, 0)
+
+
+def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> None:
+    result = call(
+        *["compare", "--workload", "gups:8GiB", "--schemes", "fpt, radix4", "--machine", "zen4"],
+        *["--large-pages", "50,0", "--fragmentation", "0.25", "--instructions", "1M", "--warmup", "200k"],
+        *["--seed", "7", "--jobs", "1", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    assert "Report" not in result.out
+    (asked,) = fake_engine.requests
+    assert asked["source"]["workload"]["size_bytes"] == 8 << 30
+    assert (asked["instructions"], asked["warmup"]) == (1_000_000, 200_000)
+    assert (asked["seed"], asked["threads"]) == (7, 1)
+    shape = [(run["scheme"]["name"], run["large_pages"], run["thp"]) for run in asked["runs"]]
+    assert shape == [("fpt", 50, None), ("radix4", 50, None), ("fpt", 0, None), ("radix4", 0, None)]
+    assert {run["machine"]["name"] for run in asked["runs"]} == {"zen4"}
+    assert {run["fragmentation"] for run in asked["runs"]} == {0.25}
+
+
+def test_thp_takes_the_place_of_large_pages(call: Call, fake_engine: fake.Engine) -> None:
+    assert call("compare", "--thp", "madvise", "--schemes", "radix4", "--no-report").code == 0
+    (run,) = fake_engine.requests[0]["runs"]
+    assert (run["thp"], run["large_pages"]) == ("madvise", None)
+
+
+def test_a_pipe_gets_plain_aligned_text(call: Call, fake_engine: fake.Engine) -> None:
+    del fake_engine
+    result = call("compare", "--large-pages", "0", "--no-report")
+    assert result.out.isprintable() or "\x1b" not in result.out
+    assert not set(result.out) & set("│┃━─┏╇\x1b\r")
+    lines = result.out.splitlines()
+    assert lines[0] == "gups:8GiB on skylake-server, 0 % large pages"
+    body = lines[1:13]
+    assert [line.split()[0] for line in body] == ["scheme", *fake.GUPS]
+    ends = {line.rstrip().rfind("B") for line in body[1:]}
+    assert len(ends) == 1, "figures end in one column"
+    assert "+31.6 %" in result.out
+    assert result.err == ""
+
+
+def test_json_to_standard_output_is_alone_there(call: Call, fake_engine: fake.Engine) -> None:
+    del fake_engine
+    result = call("compare", "--schemes", "radix4,fpt", "--large-pages", "0", "--json", "-")
+    assert [run["speedup"] for run in json.loads(result.out)["runs"]] == pytest.approx([1.0, 1000 / 925])
+    assert "fpt is 8.1 % faster" in result.err
+
+
+def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        return fake.response(
+            [fake.run(r["scheme"]["name"], warnings=["the L2 TLB never filled"]) for r in asked["runs"]]
+        )
+
+    monkeypatch.setattr(engine, "_module", lambda: fake.Engine(answer))
+    result = call("compare", "--schemes", "radix4,fpt", "--large-pages", "0", "--no-report")
+    assert result.err == "warning: the L2 TLB never filled\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["compare", "--schemes", "radix4,fptt"], ["no scheme 'fptt'", "did you mean fpt?"]),
+        (["compare", "--schemes", ","], ["no scheme is named"]),
+        (["compare", "--machine", "zen44"], ["no machine 'zen44'", "did you mean zen4?"]),
+        (["compare", "--machine", "./none.toml"], ["cannot be read", "none.toml"]),
+        (["compare", "--machine", "compendia"], ["can count but not time", "--mode functional"]),
+        (["compare", "--workload", "gup"], ["no workload 'gup'", "gups"]),
+        (["compare", "--workload", "gups:big"], ["'big' is no size", "1GiB"]),
+        (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
+        (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),
+        (["compare", "--keep-trace", "a"], ["nothing to record"]),
+        (["compare", "--large-pages", "0,150"], ["'150' is no percentage"]),
+        (["compare", "--large-pages", "0", "--thp", "always"], ["give one of them"]),
+        (["compare", "--thp", "sometimes"], ["always, madvise or never"]),
+        (["compare", "--mode", "fast"], ["timing or functional"]),
+        (["compare", "--instructions", "lots"], ["'lots' is no count", "100M"]),
+        (["compare", "--instructions", "0"], ["nothing is to be simulated"]),
+        (["compare", "--fragmentation", "2"], ["--fragmentation"]),
+        (["compare", "--report", "no/such/r.html"], ["there is no directory"]),
+        (["compare", "--json", "."], ["is a directory"]),
+        (["compare", "--report", "r.html", "--no-report"], ["give one of them"]),
+        (["compare", "--shcemes", "fpt"], ["--shcemes", "compare --help"]),
+        (["record"], ["no program to record", "--"]),
+        (["record", "-o", "no/such.fwt", "--", "true"], ["there is no directory"]),
+        (["walk", "nowhere"], ["'nowhere' is no address"]),
+        (["walk", "0x10000000000000000"], ["no address"]),
+        (["walk"], ["ADDRESS", "walk --help"]),
+        (["trace", "info", "none"], ["no file none"]),
+        (["trace", "import", "none", "x"], ["no file none"]),
+        (["trace", "export", "none", "x"], ["no file none"]),
+        (["comapre"], ["comapre"]),
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_say_what_where_and_the_remedy(
+    call: Call, fake_engine: fake.Engine, arguments: list[str], told: list[str]
+) -> None:
+    result = call(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert "  where:  " in result.err
+    assert "  remedy: " in result.err
+    for words in told:
+        assert words in result.err
+    assert fake_engine.requests == []
+
+
+def test_what_the_engine_refuses_is_a_failure(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(_asked: dict[str, Any]) -> dict[str, Any]:
+        raise fake.Engine.EngineError("block 7 of x.fwt is damaged (offset 812): record it again")
+
+    monkeypatch.setattr(engine, "_module", lambda: fake.Engine(answer))
+    result = call("compare", "--json", "out.json")
+    assert result.code == 1
+    assert result.err == "error: block 7 of x.fwt is damaged (offset 812): record it again\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_nothing_behind(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def answer(_asked: dict[str, Any]) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "_module", lambda: fake.Engine(answer))
+    result = call("compare", "--json", "out.json")
+    assert result.code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text("before")
+
+    def fail_in_the_middle() -> None:
+        with output.whole_file(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_in_the_middle()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    output.write_whole(path, "after")
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -I -m flatwalk list schemes --json | head -n 1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
+
+
+def test_a_terminal_gets_a_framed_table(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "flatwalk", "list", "machines"],
+        cwd=tmp_path,
+        stdout=follower,
+        stderr=follower,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"},
+    )
+    os.close(follower)
+    seen = b""
+    try:
+        while chunk := os.read(leader, 4096):
+            seen += chunk
+    except OSError:  # the other end is closed: all was read
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    assert "skylake-server" in seen.decode()
+    assert "─" in seen.decode()
+
+
+def test_walk_prints_the_steps(call: Call, fake_engine: fake.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def walk(request: str) -> str:
+        asked.append(json.loads(request))
+        return json.dumps({"steps": [{"text": "L1 TLB: miss"}, {"text": "L4 entry 5 at 0x1028"}]})
+
+    monkeypatch.setattr(fake_engine, "walk", walk, raising=False)
+    result = call("walk", "0x7F00_0000", "--scheme", "fpt", "--large-pages", "50")
+    assert result.out == " 1. L1 TLB: miss\n 2. L4 entry 5 at 0x1028\n"
+    assert asked[0]["address"] == "0x7f000000"
+    assert asked[0]["scheme"]["name"] == "fpt"
+    assert asked[0]["large_pages"] == 50
+
+
+def test_lists_hold_what_is_shipped(call: Call, fake_engine: fake.Engine) -> None:
+    del fake_engine
+    assert call("list", "schemes").out.splitlines()[1].startswith("radix4 ")
+    machines = json.loads(call("list", "machines", "--json").out)
+    assert [machine["name"] for machine in machines] == sorted(machine["name"] for machine in machines)
+    assert "gups:1GiB" in call("list", "workloads").out
+
+
+def test_version(call: Call, fake_engine: fake.Engine) -> None:
+    del fake_engine
+    assert call("version").out == "flatwalk 0.0.0\n"
