@@ -1,0 +1,502 @@
+"""Records programs: starts them under QEMU with the recorder's plugin, and the collector beside them.
+
+See docs/recording.md for what is recorded and how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from flatwalk.errors import FlatwalkError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+Progress = Callable[[int, int | None], None]
+
+PLUGIN = "libflatwalk_recorder.so"
+COLLECTOR = "flatwalk-collect"
+INSTALL_QEMU = "install Debian 12's qemu-user (as root: apt install qemu-user), or name another with FLATWALK_QEMU"
+SCRIPT_DEPTH = 4
+# ELF header: class, and machine at offset 18.
+ELF_MAGIC = b"\x7fELF"
+ELF_CLASS_64 = 2
+ELF_MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}
+
+
+class RecordError(FlatwalkError):
+    """A program cannot be recorded, or its recording failed."""
+
+
+@dataclass(frozen=True)
+class ProcessTrace:
+    """The trace of one program in one process."""
+
+    path: Path
+    pid: int
+    command: list[str]
+    #: Instructions recorded.
+    instructions: int
+    #: Length of the file.
+    bytes: int
+    #: Why it ended: "exit", "exec", "limit" (or the place to stop at), "detached" or "failed".
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecordResult:
+    """What was recorded."""
+
+    #: The trace asked for: of the program that the command's own process ran last.
+    path: Path
+    #: All traces: that one first, then those of forked children and of programs before an exec.
+    traces: list[ProcessTrace]
+    #: Instructions in all traces.
+    instructions: int
+    #: Wall-clock time.
+    seconds: float
+    #: The program's exit status, negative the signal that ended it; None if the recorder ended it
+    #: because the limit, or the place to stop at, was reached.
+    status: int | None
+    #: Things worth knowing.
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = []
+        for trace in self.traces:
+            per_instruction = trace.bytes / trace.instructions if trace.instructions else 0.0
+            lines.append(
+                f"{trace.path}: {trace.instructions:,} instructions of {shlex.join(trace.command)} "
+                f"({trace.bytes / 1e6:,.1f} MB, {per_instruction:.2f} bytes each)"
+            )
+        speed = self.instructions / self.seconds / 1e6 if self.seconds > 0 else 0.0
+        lines.append(f"{self.seconds:.1f} s, {speed:.0f} million instructions per second; {self._ending()}")
+        lines.extend(f"note: {warning}" for warning in self.warnings)
+        return "\n".join(lines)
+
+    def _ending(self) -> str:
+        if self.status is None:
+            return "ended at the limit"
+        if self.status < 0:
+            try:
+                name = signal.Signals(-self.status).name
+            except ValueError:
+                name = f"signal {-self.status}"
+            return f"the program was ended by {name}"
+        return f"the program's exit status is {self.status}"
+
+
+def record(
+    command: list[str],
+    output: Path,
+    *,
+    skip: int = 0,
+    limit: int | None = None,
+    start_at: str | None = None,
+    stop_at: str | None = None,
+    follow_exec: bool = True,
+    env: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> RecordResult:
+    """Runs a program and records every instruction and data access of it.
+
+    Standard input, output and error are the program's own. Ctrl-C goes to the program; whatever ends
+    it, the trace holds everything up to that point.
+
+    Args:
+        command: Program (a path, or a name on PATH) and its arguments.
+        output: Trace to write. Children of fork, and programs before an exec, get files beside it,
+            named by their process number.
+        skip: Instructions to pass over in each process.
+        limit: Instructions to record in each process, which then ends.
+        start_at: Where recording starts: a symbol, an address (0x…), or "marker" (flatwalk_start() of
+            flatwalk.h).
+        stop_at: Where recording, and the program, ends: a symbol or an address.
+        follow_exec: Whether to record programs that the program starts.
+        env: The program's environment; this process's if not given.
+        progress: Called about ten times a second with the instructions recorded and the limit.
+
+    Raises:
+        UsageError: If the command or the output cannot be.
+        RecordError: If QEMU or the recorder is missing, or recording failed.
+    """
+    if not command:
+        raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
+    if limit is not None and limit <= 0:
+        raise UsageError(f"a limit of {limit} instructions records nothing", where="--limit")
+    if skip < 0:
+        raise UsageError(f"{skip} instructions cannot be skipped", where="--skip")
+    environment = dict(os.environ if env is None else env)
+    program, arguments = resolve(command, environment)
+    qemu = find_qemu()
+    plugin, collector = find_recorder()
+    output = output.absolute()
+    if output.is_dir():
+        raise UsageError("the output is a directory", where=str(output), remedy="name a file in it")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        what = "cannot be written to" if output.parent.is_dir() else "does not exist"
+        raise UsageError(
+            f"the directory of the output {what}", where=str(output.parent), remedy="choose another with --output"
+        )
+    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+        socket = Path(directory) / "collector"
+        options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off"}
+        if skip:
+            options["skip"] = str(skip)
+        if limit is not None:
+            options["limit"] = str(limit)
+        if start_at:
+            options["start-at"] = start_at
+        if stop_at:
+            options["stop-at"] = stop_at
+        line = [str(qemu), "-plugin", _plugin_argument(plugin, options)]
+        host = {}
+        for name, value in environment.items():
+            # Loader settings for the program are not for QEMU; but -E takes commas for separators.
+            if name.startswith("LD_") and "," not in value:
+                line += ["-E", f"{name}={value}"]
+            else:
+                host[name] = value
+        line += ["-0", arguments[0], "--", str(program), *arguments[1:]]
+        session = _Session(output, limit, progress)
+        return session.run([str(collector), "--socket", str(socket), "--output", str(output)], line, host, start_at)
+
+
+def _plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
+    parts = [str(plugin), *(f"{key}={value}" for key, value in options.items())]
+    return ",".join(part.replace(",", ",,") for part in parts)
+
+
+def find_qemu() -> Path:
+    """Finds a `qemu-x86_64` with plugins.
+
+    Raises:
+        RecordError: If there is none, or it is of another age.
+    """
+    given = os.environ.get("FLATWALK_QEMU")
+    found = shutil.which(given) if given else shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if not found:
+        raise RecordError("there is no qemu-x86_64", where=given, remedy=INSTALL_QEMU)
+    try:
+        said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
+    except OSError as error:
+        raise RecordError(f"QEMU does not run: {error}", where=found, remedy=INSTALL_QEMU) from error
+    version = re.search(r"version (\d+)\.(\d+)", said)
+    # Plugin interface 1, with the guest program's path, is in 7.1 to 8.2.
+    if not version or not (7, 2) <= (int(version[1]), int(version[2])) < (9, 0):
+        first = said.splitlines()[0] if said else "it tells no version"
+        raise RecordError(f"this QEMU is not of version 7.2 to 8.2: {first}", where=found, remedy=INSTALL_QEMU)
+    usage = subprocess.run([found, "-h"], capture_output=True, text=True, check=False, timeout=30).stdout
+    if "-plugin" not in usage:
+        raise RecordError("this QEMU was built without plugins", where=found, remedy=INSTALL_QEMU)
+    return Path(found)
+
+
+def find_recorder() -> tuple[Path, Path]:
+    """Finds the plugin and the collector.
+
+    Raises:
+        RecordError: If they were not built.
+    """
+    given = os.environ.get("FLATWALK_RECORDER")
+    here = Path(__file__).resolve()
+    candidates = (
+        [Path(given)]
+        if given
+        else [here.parent / "libexec" / PLUGIN, here.parents[2] / "target" / "release" / PLUGIN]
+    )
+    for plugin in candidates:
+        collector = plugin.with_name(COLLECTOR)
+        if plugin.is_file() and os.access(collector, os.X_OK):
+            return plugin.resolve(), collector.resolve()
+    raise RecordError(
+        f"the recorder ({PLUGIN} and {COLLECTOR} beside it) is not there",
+        where=", ".join(str(plugin.parent) for plugin in candidates),
+        remedy="build it: cargo build --release -p flatwalk-recorder",
+    )
+
+
+def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, list[str]]:
+    """Finds the x86-64 program that a command runs: itself, or a script's interpreter.
+
+    Returns:
+        The program's file and its arguments, the first of which is its name.
+
+    Raises:
+        UsageError: If it is not there, or not a program that can be recorded.
+    """
+    found = shutil.which(command[0], path=environment.get("PATH"))
+    if not found:
+        if Path(command[0]).is_file():
+            raise UsageError(
+                "the program may not be executed", where=command[0], remedy=f"chmod +x {shlex.quote(command[0])}"
+            )
+        raise UsageError("there is no such program", where=command[0], remedy="check its name and PATH")
+    program, arguments = Path(found), list(command)
+    for _ in range(SCRIPT_DEPTH + 1):
+        with _opened(program) as file:
+            head = file.read(256)
+        if not head.startswith(b"#!"):
+            _check_elf(program, head)
+            return program, arguments
+        words = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip().split(None, 1)
+        if not words:
+            raise UsageError("the script's first line names no interpreter", where=str(program))
+        arguments = [*(word.strip() for word in words), str(program), *arguments[1:]]
+        program = Path(words[0])
+        if not program.is_file():
+            raise UsageError(f"the script's interpreter {program} does not exist", where=arguments[-1])
+    raise UsageError("scripts interpreted by scripts, too deeply", where=command[0])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f"the program cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _check_elf(program: Path, head: bytes) -> None:
+    where = str(program)
+    if not head.startswith(ELF_MAGIC) or len(head) < 20:
+        raise UsageError(
+            "this is neither a Linux program nor a script with an interpreter",
+            where=where,
+            remedy="give a compiled program, or start the script with #! and its interpreter",
+        )
+    (machine,) = struct.unpack_from("<H", head, 18)
+    if machine != 62 or head[4] != ELF_CLASS_64:
+        kind = ELF_MACHINES.get(machine, f"ELF machine {machine}")
+        bits = "" if head[4] == ELF_CLASS_64 else "32-bit "
+        raise UsageError(
+            f"this is a {bits}{kind} program; only 64-bit x86-64 programs can be recorded",
+            where=where,
+            remedy="compile it for x86-64 (gcc -m64)",
+        )
+
+
+class _Session:
+    """One call of `record`."""
+
+    def __init__(self, output: Path, limit: int | None, progress: Progress | None) -> None:
+        self._output = output
+        self._limit = limit
+        self._progress = progress
+        self._counts: dict[str, int] = {}
+        self._commands: dict[str, tuple[int, list[str]]] = {}
+        self._traces: list[ProcessTrace] = []
+        self._warnings: list[str] = []
+        self._errors: list[str] = []
+        self._interrupted = 0
+
+    def run(
+        self, collect: list[str], line: list[str], environment: dict[str, str], start_at: str | None
+    ) -> RecordResult:
+        start = time.monotonic()
+        # In a session of its own: Ctrl-C is for the program, and the collector sees the end through.
+        collector = subprocess.Popen(
+            collect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        program: subprocess.Popen[bytes] | None = None
+        try:
+            with collector, self._signals(lambda: program):
+                assert collector.stdout is not None
+                reports = _Lines(collector.stdout)
+                self._wait_until_ready(reports, collect)
+                program = subprocess.Popen(line, env=environment, close_fds=True)
+                self._follow(program, collector, reports)
+        finally:
+            if program is not None and program.poll() is None:
+                program.kill()
+                program.wait()
+            if collector.poll() is None:
+                collector.kill()
+        status: int | None = program.returncode
+        seconds = time.monotonic() - start
+        self._keep_partial()
+        self._raise_errors(status, line)
+        traces = self._in_order(program.pid)
+        if traces[0].reason == "limit":
+            status = None
+        instructions = sum(trace.instructions for trace in traces)
+        if instructions == 0 and start_at:
+            raise RecordError(
+                f"the program never reached {start_at}, so nothing was recorded",
+                where="--start-at",
+                remedy="check the name (nm -C PROGRAM), or that the program gets there",
+            )
+        return RecordResult(self._output, traces, instructions, seconds, status, self._warnings)
+
+    def _wait_until_ready(self, reports: _Lines, collect: list[str]) -> None:
+        for report in reports.read(30.0):
+            if report["type"] == "ready":
+                return
+        raise RecordError("the collector does not start", where=collect[0], remedy="see its message above")
+
+    def _follow(
+        self, program: subprocess.Popen[bytes], collector: subprocess.Popen[bytes], reports: _Lines
+    ) -> None:
+        """Reads reports until the collector ends, which it does after the last process it records."""
+        assert collector.stdin is not None
+        told = closed = False
+        while not reports.ended:
+            for report in reports.read(0.1):
+                self._note(report)
+            if self._progress:
+                self._progress(sum(self._counts.values()), self._limit)
+            if not closed and program.poll() is not None:
+                collector.stdin.close()
+                closed = True
+                self._interrupted = 0
+            if closed and self._interrupted and not told:
+                # The program is gone; what still runs are children of it. Enough of them.
+                told = True
+                for path, (pid, _) in self._commands.items():
+                    if all(str(trace.path) != path for trace in self._traces):
+                        with contextlib.suppress(OSError):
+                            os.kill(pid, signal.SIGINT)
+
+    def _note(self, report: dict[str, Any]) -> None:
+        match report["type"]:
+            case "start":
+                self._commands[report["file"]] = (report["pid"], report["command"])
+            case "progress":
+                self._counts[report["file"]] = report["instructions"]
+            case "warning":
+                self._warnings.append(report["message"])
+            case "end":
+                if report["error"]:
+                    self._errors.append(report["error"])
+                if report["file"]:
+                    _, command = self._commands[report["file"]]
+                    self._counts[report["file"]] = report["instructions"]
+                    self._traces.append(
+                        ProcessTrace(
+                            Path(report["file"]),
+                            report["pid"],
+                            command,
+                            report["instructions"],
+                            report["bytes"],
+                            report["reason"],
+                        )
+                    )
+
+    def _keep_partial(self) -> None:
+        """What the collector could not finish (it was killed) is still a trace."""
+        for file, (pid, command) in self._commands.items():
+            partial = Path(f"{file}.part")
+            if partial.is_file() and all(str(trace.path) != file for trace in self._traces):
+                partial.rename(file)
+                size = Path(file).stat().st_size
+                count = self._counts.get(file, 0)
+                self._traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed"))
+                self._warnings.append(f"the collector was killed; {file} holds what it had written")
+
+    def _raise_errors(self, status: int, line: list[str]) -> None:
+        if self._errors:
+            kept = [str(trace.path) for trace in self._traces if trace.instructions]
+            what = "; ".join(dict.fromkeys(self._errors))
+            note = f" (kept, valid up to that point: {', '.join(kept)})" if kept else ""
+            raise RecordError(f"recording failed: {what}{note}", where=str(self._output))
+        if not self._traces:
+            raise RecordError(
+                f"QEMU did not start the program (exit status {status})",
+                where=shlex.join(line),
+                remedy="see its message above",
+            )
+
+    def _in_order(self, pid: int) -> list[ProcessTrace]:
+        """Puts the trace of the last program of the command's own process first, at the name asked for."""
+        own = [index for index, trace in enumerate(self._traces) if trace.pid == pid]
+        if not own:
+            return self._traces
+        last = self._traces[own[-1]]
+        first = next((trace for trace in self._traces if trace.path == self._output), last)
+        renamed = {}
+        if first is not last:
+            swap = self._output.with_name(f"{self._output.name}.swap")
+            first.path.rename(swap)
+            last.path.rename(first.path)
+            swap.rename(last.path)
+            renamed = {first.path: last.path, last.path: first.path}
+        traces = [
+            ProcessTrace(
+                renamed.get(trace.path, trace.path),
+                trace.pid,
+                trace.command,
+                trace.instructions,
+                trace.bytes,
+                trace.reason,
+            )
+            for trace in self._traces
+        ]
+        return sorted(traces, key=lambda trace: trace.path != self._output)
+
+    @contextlib.contextmanager
+    def _signals(self, program: Callable[[], subprocess.Popen[bytes] | None]) -> Iterator[None]:
+        """While the program runs, Ctrl-C is its own affair, and a request to end is passed on to it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupt(_signal: int, _frame: FrameType | None) -> None:
+            self._interrupted += 1
+
+        def pass_on(number: int, _frame: FrameType | None) -> None:
+            self._interrupted += 1
+            running = program()
+            if running is not None:
+                running.send_signal(number)
+
+        # Handlers, not SIG_IGN: a child would inherit that.
+        previous = {
+            signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class _Lines:
+    """Lines of JSON from a pipe, as they come."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._rest = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(pipe, selectors.EVENT_READ)
+        self.ended = False
+
+    def read(self, seconds: float) -> list[dict[str, Any]]:
+        """What comes within so many seconds; returns as soon as there is something."""
+        if not self._selector.select(seconds):
+            return []
+        data = os.read(self._pipe.fileno(), 1 << 16)
+        if not data:
+            self.ended = True
+            self._selector.close()
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines if line]
