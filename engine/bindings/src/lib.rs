@@ -1,1 +1,274 @@
-//! Python bindings.
+//! `flatwalk._engine`: the engine for Python. JSON in, JSON out, and nothing else.
+//!
+//! Every error is an `EngineError` whose message says what is wrong, where, and how to mend it.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use flatwalk_timing::{Limits, RunConfiguration, RunResult, SimulateError};
+use flatwalk_trace::{Source, SourceInfo};
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use serde::{Deserialize, Serialize};
+
+create_exception!(_engine, EngineError, PyException, "The engine could not do what was asked.");
+
+/// Where a trace comes from.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum SourceRequest {
+    /// A file in any format that is known.
+    Trace(PathBuf),
+    /// A built-in workload.
+    Workload { name: String, size_bytes: u64 },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SimulateRequest {
+    source: SourceRequest,
+    runs: Vec<RunConfiguration>,
+    instructions: Option<u64>,
+    #[serde(default)]
+    warmup: u64,
+    #[serde(default)]
+    skip: u64,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    threads: usize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WalkRequest {
+    source: SourceRequest,
+    run: RunConfiguration,
+    /// Run before, so that the structures are warm.
+    instructions: u64,
+    /// Default: the last data address used.
+    address: Option<u64>,
+    #[serde(default)]
+    seed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SimulateResponse {
+    schema: &'static str,
+    version: &'static str,
+    trace: TraceResponse,
+    runs: Vec<RunResult>,
+}
+
+#[derive(Debug, Serialize)]
+struct TraceResponse {
+    name: String,
+    hash: String,
+    /// Instructions simulated, warm-up included.
+    instructions: u64,
+    skip: u64,
+    warmup: u64,
+}
+
+fn error(message: impl std::fmt::Display) -> PyErr {
+    EngineError::new_err(message.to_string())
+}
+
+fn read<'a, T: Deserialize<'a>>(request: &'a str) -> PyResult<T> {
+    let deserializer = &mut serde_json::Deserializer::from_str(request);
+    serde_path_to_error::deserialize(deserializer)
+        .map_err(|e| error(format!("`{}`: {}", e.path(), e.inner())))
+}
+
+fn write(response: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(response).map_err(error)
+}
+
+fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
+    match request {
+        SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(error),
+        SourceRequest::Workload { name, size_bytes } => {
+            flatwalk_workloads::open(name, *size_bytes, seed).map_err(error)
+        }
+    }
+}
+
+/// Calls back into Python, and remembers what it raised.
+struct Progress {
+    callback: Option<Py<PyAny>>,
+    raised: Option<PyErr>,
+}
+
+impl Progress {
+    fn new(callback: Option<Py<PyAny>>) -> Self {
+        Self { callback, raised: None }
+    }
+
+    fn report(&mut self, done: u64, total: Option<u64>) -> ControlFlow<()> {
+        let told = Python::attach(|py| {
+            py.check_signals()?;
+            match &self.callback {
+                Some(callback) => callback.call1(py, (done, total)).map(drop),
+                None => Ok(()),
+            }
+        });
+        match told {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(raised) => {
+                self.raised = Some(raised);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    /// The engine's answer, or what Python raised when it stopped the engine.
+    fn answer<T, E: std::fmt::Display>(self, result: Result<T, E>) -> PyResult<T> {
+        match (self.raised, result) {
+            (Some(raised), _) => Err(raised),
+            (None, Ok(answer)) => Ok(answer),
+            (None, Err(e)) => Err(error(e)),
+        }
+    }
+}
+
+fn total_instructions(request: &SimulateRequest, info: &SourceInfo) -> Option<u64> {
+    let asked = request.instructions.map(|n| n.saturating_add(request.warmup));
+    let there = info.instructions.map(|n| n.saturating_sub(request.skip));
+    match (asked, there) {
+        (Some(asked), Some(there)) => Some(asked.min(there)),
+        (asked, there) => asked.or(there),
+    }
+}
+
+/// The engine's version.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Runs one trace through several configurations.
+#[pyfunction]
+#[pyo3(signature = (request, progress=None))]
+fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    let mut request: SimulateRequest = read(request)?;
+    let source = open(&request.source, request.seed)?;
+    let total = total_instructions(&request, source.info());
+    let limits =
+        Limits { skip: request.skip, warmup: request.warmup, instructions: request.instructions };
+    let mut progress = Progress::new(progress);
+    let runs = std::mem::take(&mut request.runs);
+    let result = py.detach(|| {
+        let report = &mut |done| progress.report(done, total);
+        flatwalk_timing::simulate(source, runs, limits, request.seed, request.threads, report)
+    });
+    let simulation = progress.answer(result)?;
+    write(&SimulateResponse {
+        schema: "flatwalk-runs/1",
+        version: version(),
+        trace: TraceResponse {
+            name: simulation.info.name,
+            hash: simulation.info.hash,
+            instructions: simulation.instructions,
+            skip: request.skip,
+            warmup: request.warmup,
+        },
+        runs: simulation.runs,
+    })
+}
+
+/// Explains one translation.
+#[pyfunction]
+fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
+    let request: WalkRequest = read(request)?;
+    let mut source = open(&request.source, request.seed)?;
+    let result: Result<_, SimulateError> = py.detach(|| {
+        flatwalk_timing::explain::explain(
+            &mut *source,
+            request.run,
+            request.instructions,
+            request.address,
+            request.seed,
+        )
+    });
+    write(&result.map_err(error)?)
+}
+
+/// What is in a trace.
+#[pyfunction]
+#[pyo3(signature = (path, verify=false, progress=None))]
+fn trace_info(
+    py: Python<'_>,
+    path: PathBuf,
+    verify: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let mut progress = Progress::new(progress);
+    let result = py.detach(|| {
+        flatwalk_trace::info(&path, verify, &mut |done, total| progress.report(done, Some(total)))
+    });
+    write(&progress.answer(result)?)
+}
+
+/// Turns a trace of another format into flatwalk's own.
+#[pyfunction]
+#[pyo3(signature = (source, target, format=None, progress=None))]
+fn trace_import(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    format: Option<&str>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let mut progress = Progress::new(progress);
+    let result = py.detach(|| {
+        let report = &mut |done, total| progress.report(done, Some(total));
+        flatwalk_trace::import_to_file(&source, &target, format, report)
+    });
+    write(&progress.answer(result)?)
+}
+
+/// Writes a trace in another format.
+#[pyfunction]
+#[pyo3(signature = (source, target, format="champsim", progress=None))]
+fn trace_export(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    format: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let mut progress = Progress::new(progress);
+    let result = py.detach(|| {
+        let report = &mut |done, total| progress.report(done, Some(total));
+        export(&source, &target, format, report)
+    });
+    write(&progress.answer(result)?)
+}
+
+fn export(
+    source: &Path,
+    target: &Path,
+    format: &str,
+    report: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<impl Serialize + use<>, flatwalk_trace::TraceError> {
+    flatwalk_trace::export_to_file(source, target, format, report)
+}
+
+/// The built-in workloads.
+#[pyfunction]
+fn workloads() -> PyResult<String> {
+    write(&flatwalk_workloads::list())
+}
+
+#[pymodule]
+fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("EngineError", module.py().get_type::<EngineError>())?;
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(walk, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_info, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_import, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_export, module)?)?;
+    module.add_function(wrap_pyfunction!(workloads, module)?)
+}

@@ -322,6 +322,8 @@ impl Core {
         let page = pc >> 12;
         let physical = match self.code_page {
             Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
+            // Without instruction TLBs code is taken to lie where its address says.
+            _ if !env.mmu.translates_fetches() => Hpa::new(pc),
             _ => {
                 let t = self.translate(pc, Purpose::Fetch, at, env)?;
                 self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));

@@ -12,6 +12,8 @@ pub mod dram;
 pub mod explain;
 pub mod hierarchy;
 pub mod machine;
+#[cfg(test)]
+mod mistakes;
 pub mod mmu;
 pub mod pwc;
 pub mod relocate;

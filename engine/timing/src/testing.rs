@@ -1,6 +1,14 @@
 //! A small machine whose latencies can be computed by hand.
 
-use crate::machine::Machine;
+use std::sync::Arc;
+
+use flatwalk_trace::{
+    Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
+};
+
+use crate::decode::BlockDecoder;
+use crate::machine::{Machine, Scheme};
+use crate::run::{Mode, Piece, Run, RunConfiguration};
 
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
 pub fn machine() -> Machine {
@@ -38,4 +46,110 @@ pub fn machine() -> Machine {
     let machine: Machine = serde_json::from_value(machine).expect("the test machine reads");
     machine.validate().expect("the test machine is valid");
     machine
+}
+
+/// A scheme by organisation and flattened groups.
+pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
+    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": organisation, "levels": levels, "flatten": flatten,
+    }))
+    .expect("the test scheme reads")
+}
+
+/// Where the tests' data lies.
+pub const DATA: u64 = 1 << 40;
+
+/// A run of single loads and stores, each an instruction of its own.
+pub struct Scenario {
+    /// The machine; no instruction TLB, so that all walks are for data.
+    pub machine: Machine,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Per cent of large pages.
+    pub large_pages: u8,
+    /// With or without a clock.
+    pub mode: Mode,
+}
+
+/// How an access hangs together with the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Do {
+    /// A load that depends on nothing.
+    Load(u64),
+    /// A load whose address is the result of the last such load.
+    Chase(u64),
+    /// A store.
+    Store(u64),
+}
+
+impl Scenario {
+    /// `scheme` on the test machine, in timing mode with base pages.
+    pub fn new(scheme: Scheme) -> Self {
+        let mut machine = machine();
+        machine.tlb.l1i.clear();
+        Self { machine, scheme, large_pages: 0, mode: Mode::Timing }
+    }
+
+    /// A run that has mapped `mapped` and, if so told, touched all of it.
+    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
+        let info = SourceInfo {
+            name: "test".to_owned(),
+            hash: String::new(),
+            instructions: None,
+            touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
+        };
+        let configuration = RunConfiguration {
+            scheme: self.scheme.clone(),
+            machine: self.machine.clone(),
+            large_pages: Some(self.large_pages),
+            thp: None,
+            fragmentation: 0.0,
+            mode: self.mode,
+            memory_bytes: None,
+        };
+        let mut run = Run::new(configuration, &info, 0, 1).unwrap();
+        for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {
+            let (reads, writes, store) = match access {
+                Do::Load(_) => ([0; 4], [2, 0, 0, 0], false),
+                Do::Chase(_) => ([1, 0, 0, 0], [1, 0, 0, 0], false),
+                Do::Store(_) => ([0; 4], [0; 4], true),
+            };
+            let block = Block {
+                instructions: [Instruction {
+                    pc: 4 * id,
+                    length: 4,
+                    operands: Operands::Registers { reads, writes, branch: Branch::None },
+                }]
+                .into(),
+                accesses: [Access { instruction: 0, size: 8, store }].into(),
+            };
+            run.take(&Piece::Define(Arc::new(BlockDecoder::default().decode(&block)))).unwrap();
+        }
+        for &(address, length) in mapped {
+            let protection = Protection { read: true, write: true, execute: false };
+            let backing = Backing::Anonymous;
+            let map = Event::Map { address, length, protection, backing, shared: false };
+            run.take(&Piece::Event(map)).unwrap();
+            if populate {
+                let store = true;
+                run.take(&Piece::Event(Event::Populate { address, length, store })).unwrap();
+            }
+        }
+        run
+    }
+}
+
+/// Lets `run` make the accesses.
+pub fn go(run: &mut Run, accesses: &[Do]) {
+    let (blocks, addresses) = accesses
+        .iter()
+        .map(|access| match *access {
+            Do::Load(address) => (0, address),
+            Do::Chase(address) => (1, address),
+            Do::Store(address) => (2, address),
+        })
+        .unzip();
+    run.take(&Piece::Slice(Slice { thread: 0, blocks, addresses })).unwrap();
 }
