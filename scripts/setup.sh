@@ -145,9 +145,12 @@ step "Simulation engine (release build)" "see the compiler's message above; $net
 touch -r "$started" "$packages"
 step "Recorder plugin (release build)" "see the compiler's message above; $network" \
     cargo build --release --target-dir "$target" --package flatwalk-recorder
+# Copied and renamed, because a program that is being recorded has the old ones open.
 mkdir -p python/flatwalk/libexec
-cp "$target/release/libflatwalk_recorder.so" python/flatwalk/libexec/.new.so
-mv python/flatwalk/libexec/.new.so python/flatwalk/libexec/libflatwalk_recorder.so
+for built in libflatwalk_recorder.so flatwalk-collect; do
+    cp "$target/release/$built" "python/flatwalk/libexec/.$built.new"
+    mv "python/flatwalk/libexec/.$built.new" "python/flatwalk/libexec/$built"
+done
 
 if ! have_qemu; then
     if apt_prefix >/dev/null; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -227,15 +228,32 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
 
 
 def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
-    """Records as much of `command` as will be simulated, from the program's start on."""
+    """Records as much of `command` as will be simulated; returns the trace of its busiest process."""
     from flatwalk.record import record  # noqa: PLC0415
 
     warmup = PROGRAM_WARMUP if lengths.warmup is None else lengths.warmup
     limit = lengths.skip + warmup + (lengths.instructions or PROGRAM_INSTRUCTIONS)
     output.note(f"Recording {shlex.join(command)} …")
     with output.Progress("Recording") as progress:
-        record(list(command), path, limit=limit, progress=progress)
-    return path
+        result = record(list(command), path, limit=limit, progress=progress)
+    for warning in result.warnings:
+        output.note(f"warning: {warning}")
+    if result.status == -signal.SIGINT:  # the program was interrupted, and so are we
+        raise KeyboardInterrupt
+    if result.status is None:
+        output.note(
+            f"Ended it after {units.count(limit)} instructions, which is what will be simulated; "
+            "--instructions takes more."
+        )
+    elif result.status != 0:
+        output.note(f"warning: the program ended with status {result.status}")
+    busiest = max(result.traces, key=lambda trace: trace.instructions)
+    if busiest.path != result.traces[0].path:
+        output.note(
+            f"Simulating its busiest process, {shlex.join(busiest.command)}: "
+            f"{units.count(busiest.instructions)} of {units.count(result.instructions)} instructions."
+        )
+    return busiest.path
 
 
 def _simulate(
