@@ -1,0 +1,94 @@
+//! `random`: independent loads of random words: as much memory-level parallelism as the core allows.
+//!
+//! The program draws its addresses from a 64-bit linear congruential generator (Knuth's MMIX
+//! multiplier) and uses the high half of a product with the number of words, so that any size is
+//! covered uniformly. One load for each word of the memory, on average.
+
+use flatwalk_trace::{BlockId, Slice, Source};
+
+use crate::error::WorkloadError;
+use crate::program::{
+    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, check_size, mix,
+};
+use crate::{Description, SEED, SIZE};
+
+pub(crate) const DESCRIPTION: Description = Description {
+    name: "random",
+    description: "independent loads of random 8-byte words: walks overlap as far as the core lets them",
+    default_size_bytes: 1 << 30,
+    parameters: &[SIZE, SEED],
+    make,
+};
+
+// Registers.
+const STATE: u8 = 1;
+const MULTIPLIER: u8 = 2;
+const WORDS: u8 = 3;
+const INDEX: u8 = 4;
+const BASE: u8 = 5;
+const WORD: u8 = 7;
+const SUM: u8 = 8;
+const COUNT: u8 = 9;
+
+fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
+    check_size(DESCRIPTION.name, size_bytes)?;
+    let words = size_bytes / 8;
+    let mut assembler = Assembler::new();
+    let (block, instructions) = assembler
+        .operation(&[STATE, MULTIPLIER], &[STATE])
+        .operation(&[STATE], &[STATE])
+        .operation(&[STATE, WORDS], &[INDEX])
+        .load(&[BASE, INDEX], WORD)
+        .operation(&[SUM, WORD], &[SUM])
+        .operation(&[COUNT], &[COUNT, FLAGS])
+        .branch();
+    let plan = Plan {
+        name: DESCRIPTION.name,
+        size_bytes,
+        seed,
+        instructions: words * instructions,
+        data: vec![(LARGE_DATA, size_bytes)],
+    };
+    let random = Random { state: mix(seed), words, left: words, block };
+    Ok(Box::new(Program::new(plan, assembler, random)))
+}
+
+struct Random {
+    state: u64,
+    words: u64,
+    /// Loads left.
+    left: u64,
+    block: BlockId,
+}
+
+impl Kernel for Random {
+    fn run(&mut self, slice: &mut Slice) {
+        let loads = self.left.min(SLICE_BLOCKS as u64);
+        self.left -= loads;
+        slice.blocks.resize(loads as usize, self.block);
+        slice.addresses.extend((0..loads).map(|_| {
+            self.state =
+                self.state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let index = (u128::from(self.state) * u128::from(self.words) >> 64) as u64;
+            LARGE_DATA + 8 * index
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open;
+    use crate::program::tests::play;
+
+    #[test]
+    fn every_page_is_as_likely_as_any_other() {
+        let pages = 100;
+        let mut loads = vec![0_u32; pages];
+        for (_, addresses) in play(open("random", 4096 * pages as u64, 3).unwrap()).1 {
+            loads[((addresses[0] - LARGE_DATA) / 4096) as usize] += 1;
+        }
+        // 512 expected on each, with a standard deviation of 23.
+        assert!(loads.iter().all(|count| (400..630).contains(count)), "{loads:?}");
+    }
+}
