@@ -11,6 +11,7 @@ mod summary;
 pub(crate) mod touched;
 mod writer;
 
+pub(crate) use container::MAGIC;
 pub use container::{Header, VERSION};
 pub use definitions::{MAX_ACCESSES, MAX_INSTRUCTIONS};
 pub use reader::Reader;

@@ -1,7 +1,6 @@
 //! The container: file header, chunks, trailer. docs/trace-format.md describes every byte.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::SeekFrom;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{Cursor, Malformed};
 use crate::error::TraceError;
+use crate::import::input::ReadSeek;
 
 /// First bytes of a trace. The high bit and the line ends betray a transfer as text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89FWTR\r\n\x1a";
@@ -50,7 +50,7 @@ pub(crate) fn encode_header(header: &Header) -> Vec<u8> {
 
 /// Reads the file header; gives it and its length.
 pub(crate) fn read_header(
-    file: &mut File,
+    file: &mut dyn ReadSeek,
     path: &Path,
     file_bytes: u64,
 ) -> Result<(Header, u64), TraceError> {
@@ -229,7 +229,7 @@ pub(crate) fn decode_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<u64> {
 
 /// Reads exactly `buffer.len()` bytes at `offset`.
 pub(crate) fn read_at(
-    file: &mut File,
+    file: &mut dyn ReadSeek,
     path: &Path,
     offset: u64,
     buffer: &mut [u8],

@@ -16,6 +16,7 @@ use super::summary::Summary;
 use super::touched::Touched;
 use super::{definitions, events, slices};
 use crate::error::TraceError;
+use crate::import::input::{ReadSeek, bytes};
 use crate::model::{Block, Event, Item, Slice, Source, SourceInfo};
 
 /// A chunk and where it is.
@@ -50,7 +51,7 @@ pub struct Reader {
 /// The file, and what decompresses it.
 struct Disk {
     path: PathBuf,
-    file: File,
+    file: Box<dyn ReadSeek>,
     file_bytes: u64,
     decompressor: Decompressor<'static>,
     stored: Vec<u8>,
@@ -70,7 +71,7 @@ impl Disk {
     /// Reads and checks the header at `offset`.
     fn header(&mut self, offset: u64) -> Result<ChunkHeader, TraceError> {
         let mut bytes = [0; CHUNK_HEADER_BYTES];
-        container::read_at(&mut self.file, &self.path, offset, &mut bytes)?;
+        container::read_at(&mut *self.file, &self.path, offset, &mut bytes)?;
         ChunkHeader::decode(&bytes).map_err(|what| self.damaged(offset, what))
     }
 
@@ -93,7 +94,7 @@ impl Disk {
         }
         self.stored.resize(header.stored_bytes as usize, 0);
         let at = chunk.offset + CHUNK_HEADER_BYTES as u64;
-        container::read_at(&mut self.file, &self.path, at, &mut self.stored)?;
+        container::read_at(&mut *self.file, &self.path, at, &mut self.stored)?;
         if xxh3_64(&self.stored) != header.checksum {
             return Err(self.damaged(at, "the chunk's checksum does not match"));
         }
@@ -287,10 +288,22 @@ impl Reader {
     /// # Errors
     /// When the file cannot be read, is of another format or a later version, or is damaged.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let mut file = File::open(path).map_err(|error| TraceError::io(path, error))?;
+        let file = File::open(path).map_err(|error| TraceError::io(path, error))?;
         let metadata = file.metadata().map_err(|error| TraceError::io(path, error))?;
-        let file_bytes = metadata.len();
-        let (header, header_bytes) = container::read_header(&mut file, path, file_bytes)?;
+        Self::new(path, Box::new(file), metadata.len())
+    }
+
+    /// The same over a trace in memory; `path` is what messages call it.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn from_bytes(path: &Path, trace: Vec<u8>) -> Result<Self, TraceError> {
+        let length = trace.len() as u64;
+        Self::new(path, bytes(trace), length)
+    }
+
+    fn new(path: &Path, mut file: Box<dyn ReadSeek>, file_bytes: u64) -> Result<Self, TraceError> {
+        let (header, header_bytes) = container::read_header(&mut *file, path, file_bytes)?;
         let decompressor = Decompressor::new().map_err(|error| TraceError::io(path, error))?;
         let mut disk =
             Disk { path: path.to_owned(), file, file_bytes, decompressor, stored: Vec::new() };
@@ -588,7 +601,7 @@ fn indexed(
     }
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = disk.file_bytes - TRAILER_BYTES as u64;
-    container::read_at(&mut disk.file, &disk.path, trailer_offset, &mut trailer)?;
+    container::read_at(&mut *disk.file, &disk.path, trailer_offset, &mut trailer)?;
     let Some(index_offset) = container::decode_trailer(&trailer) else {
         return Ok(None);
     };

@@ -40,7 +40,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    file: File,
+    file: Output,
     compressor: Zstd,
     /// The headers of the chunks written so far, for the index.
     index: Vec<u8>,
@@ -62,6 +62,14 @@ pub struct Writer {
     event_counts: BTreeMap<&'static str, u64>,
     /// Set when the disk failed: the file ends there.
     failed: bool,
+}
+
+struct Output(Box<dyn Write + Send>);
+
+impl std::fmt::Debug for Output {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Output")
+    }
 }
 
 struct Zstd(Compressor<'static>);
@@ -116,14 +124,29 @@ impl Writer {
                 what: "its name is longer than a mebibyte; give it a shorter one".into(),
             });
         }
-        let mut file = File::create(path).map_err(|error| TraceError::io(path, error))?;
-        file.write_all(&bytes).map_err(|error| TraceError::io(path, error))?;
+        let file = File::create(path).map_err(|error| TraceError::io(path, error))?;
+        Self::to(Box::new(file), path, &bytes, compressor)
+    }
+
+    /// A writer that only counts, to find out what writing `path` would give.
+    pub(crate) fn measure(path: &Path) -> Result<Self, TraceError> {
+        let compressor = Compressor::new(1).map_err(|error| TraceError::io(path, error))?;
+        Self::to(Box::new(std::io::sink()), path, &[], compressor)
+    }
+
+    fn to(
+        mut file: Box<dyn Write + Send>,
+        path: &Path,
+        header: &[u8],
+        compressor: Compressor<'static>,
+    ) -> Result<Self, TraceError> {
+        file.write_all(header).map_err(|error| TraceError::io(path, error))?;
         Ok(Self {
             path: path.to_owned(),
-            file,
+            file: Output(file),
             compressor: Zstd(compressor),
             index: Vec::new(),
-            offset: bytes.len() as u64,
+            offset: header.len() as u64,
             definitions: definitions::Encoder::default(),
             expanded: 0,
             blocks: 0,
@@ -413,7 +436,7 @@ impl Writer {
         if self.failed {
             return Err(self.rejected("an earlier write to it failed"));
         }
-        self.file.write_all(bytes).map_err(|error| {
+        self.file.0.write_all(bytes).map_err(|error| {
             self.failed = true;
             TraceError::io(&self.path, error)
         })?;

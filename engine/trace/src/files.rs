@@ -1,0 +1,268 @@
+//! Whole files: open, describe, import.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TraceError;
+use crate::format::{Header, MAGIC, Reader, Summary, VERSION, Writer};
+use crate::import::input::Input;
+use crate::import::{self, Format, Importer};
+use crate::model::{Item, Source, SourceInfo};
+
+/// Is told the bytes done and the bytes in all; may ask to stop.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// What can be said of a trace file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// Its format.
+    pub format: Format,
+    /// Version of flatwalk's own format.
+    pub version: Option<u32>,
+    /// What a person calls it.
+    pub name: String,
+    /// What made it.
+    pub origin: String,
+    /// Instruction set.
+    pub architecture: String,
+    /// Totals over the content.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Whether its end is missing.
+    pub ended_early: bool,
+    /// Whether everything in it was read and checked.
+    pub verified: bool,
+    /// Length of the file in bytes.
+    pub file_bytes: u64,
+    /// `file_bytes` for each instruction; `None` if there are none.
+    pub bytes_per_instruction: Option<f64>,
+}
+
+impl Info {
+    fn new(format: Format, header: Header, summary: Summary, file_bytes: u64) -> Self {
+        let bytes_per_instruction =
+            (summary.instructions > 0).then(|| file_bytes as f64 / summary.instructions as f64);
+        Self {
+            format,
+            version: (format == Format::Flatwalk).then_some(VERSION),
+            name: header.name,
+            origin: header.origin,
+            architecture: header.architecture,
+            summary,
+            ended_early: false,
+            verified: true,
+            file_bytes,
+            bytes_per_instruction,
+        }
+    }
+
+    fn of(reader: &Reader, verified: bool) -> Self {
+        let summary = reader.summary().clone();
+        let mut info =
+            Self::new(Format::Flatwalk, reader.header().clone(), summary, reader.file_bytes());
+        info.ended_early = reader.ended_early();
+        info.verified = verified;
+        info
+    }
+}
+
+/// Opens a trace in any format that flatwalk knows. A foreign one is read once beforehand, because
+/// what a simulation must know before it starts (length, touched ranges, hash) is not in its file:
+/// [`import_to_file`] saves that for the next time.
+///
+/// # Errors
+/// When the file cannot be read, is in no known format, or is damaged.
+pub fn open(path: &Path) -> Result<Box<dyn Source>, TraceError> {
+    open_with_progress(path, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// As [`open`], with progress of the reading beforehand.
+///
+/// # Errors
+/// As [`open`]; and when `progress` asks to stop.
+pub fn open_with_progress(
+    path: &Path,
+    progress: Progress<'_>,
+) -> Result<Box<dyn Source>, TraceError> {
+    if is_own(path)? {
+        return Ok(Box::new(Reader::open(path)?));
+    }
+    let format = import::sniff(&mut Input::open(path)?)?;
+    let (_, summary) = measure(path, format, progress)?;
+    let mut importer = Importer::new(format, Input::open(path)?)?;
+    importer.set_info(SourceInfo {
+        name: importer.info().name.clone(),
+        hash: summary.hash,
+        instructions: Some(summary.instructions),
+        touched: summary.touched,
+    });
+    Ok(Box::new(importer))
+}
+
+/// Reads bytes in `format` that `path` names in messages, with nothing known beforehand.
+///
+/// # Errors
+/// When the bytes are no such trace, as far as is seen at once.
+pub fn open_bytes(
+    path: &Path,
+    format: Format,
+    bytes: Vec<u8>,
+) -> Result<Box<dyn Source>, TraceError> {
+    if format == Format::Flatwalk {
+        return Ok(Box::new(Reader::from_bytes(path, bytes)?));
+    }
+    let input = Input::new(path, import::input::bytes(bytes))?;
+    Ok(Box::new(Importer::new(format, input)?))
+}
+
+/// Describes a trace file. Of one in flatwalk's own format the footer is read, and everything is
+/// checked if `verify`; one in another format is always read as a whole.
+///
+/// # Errors
+/// When the file cannot be read, is in no known format, or is damaged; or `progress` asks to stop.
+pub fn info(path: &Path, verify: bool, progress: Progress<'_>) -> Result<Info, TraceError> {
+    if is_own(path)? {
+        let mut reader = Reader::open(path)?;
+        if verify {
+            reader.verify(progress)?;
+        }
+        return Ok(Info::of(&reader, verify));
+    }
+    let format = import::sniff(&mut Input::open(path)?)?;
+    let (header, summary) = measure(path, format, progress)?;
+    Ok(Info::new(format, header, summary, length(path)?))
+}
+
+/// Imports a foreign trace into a file of flatwalk's own format. `format` is found out unless given.
+/// The target appears only when it is complete.
+///
+/// # Errors
+/// When the source cannot be read, is in no known format, or is damaged; when the target cannot be
+/// written; or `progress` asks to stop.
+pub fn import_to_file(
+    source: &Path,
+    target: &Path,
+    format: Option<Format>,
+    progress: Progress<'_>,
+) -> Result<Info, TraceError> {
+    if is_own(source)? {
+        return Err(TraceError::Foreign {
+            path: source.to_owned(),
+            what: "it is in flatwalk's own format already".into(),
+            remedy: "use it as it is".into(),
+        });
+    }
+    let mut input = Input::open(source)?;
+    let format = match format {
+        Some(format) => format,
+        None => import::sniff(&mut input)?,
+    };
+    let mut importer = Importer::new(format, input)?;
+    let total = length(source)?;
+    let target = Target::new(target);
+    importer.prepare()?;
+    let header = header(&importer, format);
+    let mut writer = Writer::create(&target.partial, header)?;
+    copy(&mut importer, &mut writer, source, total, progress)?;
+    writer.finish()?;
+    target.complete()?;
+    let reader = Reader::open(&target.path)?;
+    Ok(Info::of(&reader, true))
+}
+
+fn header(importer: &Importer, format: Format) -> Header {
+    Header {
+        name: importer.info().name.clone(),
+        origin: format.name().into(),
+        architecture: importer.architecture().into(),
+    }
+}
+
+/// Reads a whole foreign trace; gives what the header and the footer of its import would say.
+fn measure(
+    path: &Path,
+    format: Format,
+    progress: Progress<'_>,
+) -> Result<(Header, Summary), TraceError> {
+    let mut importer = Importer::new(format, Input::open(path)?)?;
+    let mut writer = Writer::measure(path)?;
+    copy(&mut importer, &mut writer, path, length(path)?, progress)?;
+    Ok((header(&importer, format), writer.finish()?))
+}
+
+fn copy(
+    importer: &mut Importer,
+    writer: &mut Writer,
+    path: &Path,
+    total: u64,
+    progress: Progress<'_>,
+) -> Result<(), TraceError> {
+    let mut epoch = 0;
+    while let Some(item) = importer.next_item()? {
+        match item {
+            Item::Define { block, .. } => {
+                writer.define((*block).clone())?;
+            }
+            Item::Slice(slice) => {
+                writer.slice(epoch, &slice)?;
+                if progress(importer.progress().min(total), total).is_break() {
+                    return Err(TraceError::Stopped { path: path.to_owned() });
+                }
+            }
+            Item::Event(event) => {
+                epoch += 1;
+                writer.event(epoch, &event)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn length(path: &Path) -> Result<u64, TraceError> {
+    std::fs::metadata(path)
+        .map(|metadata| metadata.len())
+        .map_err(|error| TraceError::io(path, error))
+}
+
+/// Whether the file starts as one in flatwalk's own format (or is too short to say: its reader does).
+fn is_own(path: &Path) -> Result<bool, TraceError> {
+    let io = |error| TraceError::io(path, error);
+    let file = File::open(path).map_err(io)?;
+    if file.metadata().map_err(io)?.is_dir() {
+        return Ok(false);
+    }
+    let mut start = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(io)?;
+    Ok(MAGIC.starts_with(&start))
+}
+
+/// A file that appears under its name only when it is complete.
+pub(crate) struct Target {
+    path: PathBuf,
+    /// Where it is written until then.
+    pub partial: PathBuf,
+}
+
+impl Target {
+    pub(crate) fn new(path: &Path) -> Self {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        Self { path: path.to_owned(), partial: partial.into() }
+    }
+
+    pub(crate) fn complete(&self) -> Result<(), TraceError> {
+        std::fs::rename(&self.partial, &self.path)
+            .map_err(|error| TraceError::io(&self.path, error))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Gone already if it is complete; nothing to be done if it cannot be removed.
+        let _ = std::fs::remove_file(&self.partial);
+    }
+}

@@ -1,0 +1,142 @@
+//! From instructions and accesses, one after another, to blocks and slices.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::format::MAX_ACCESSES;
+use crate::model::{Access, Block, BlockId, Event, Instruction, Item, Slice, ThreadId};
+
+/// A block is cut after this many instructions, so that straight-line code does not make a block of
+/// every place where it is entered.
+const BLOCK_INSTRUCTIONS: usize = 64;
+const SLICE_BLOCKS: usize = 1 << 15;
+const SLICE_ADDRESSES: usize = 1 << 17;
+
+/// Collects what an importer reads, and gives it out as items.
+#[derive(Default)]
+pub(crate) struct Builder {
+    blocks: Vec<Arc<Block>>,
+    ids: FxHashMap<u64, BlockId>,
+    instructions: Vec<Instruction>,
+    accesses: Vec<Access>,
+    slice: Slice,
+    items: VecDeque<Item>,
+}
+
+impl Builder {
+    /// The next instruction of the current thread. The caller ends the block before it where the
+    /// program jumped.
+    #[inline]
+    pub(crate) fn instruction(&mut self, instruction: Instruction) {
+        if self.instructions.len() == BLOCK_INSTRUCTIONS {
+            self.end_block();
+        }
+        self.instructions.push(instruction);
+    }
+
+    /// An access of the last instruction; false if there is none.
+    #[inline]
+    pub(crate) fn access(&mut self, address: u64, size: u16, store: bool) -> bool {
+        let Some(last) = self.instructions.len().checked_sub(1) else {
+            return false;
+        };
+        if self.accesses.len() == MAX_ACCESSES {
+            // A string instruction that goes on for longer than a block may be: it is executed again.
+            let again = self.instructions[last].clone();
+            self.end_block();
+            self.instructions.push(again);
+            return self.access(address, size, store);
+        }
+        self.accesses.push(Access { instruction: last as u16, size, store });
+        self.slice.addresses.push(address);
+        true
+    }
+
+    /// The last instruction, if it may still get accesses.
+    pub(crate) fn last(&self) -> Option<&Instruction> {
+        self.instructions.last()
+    }
+
+    /// The program jumped, or may have.
+    pub(crate) fn end_block(&mut self) {
+        if self.instructions.is_empty() {
+            return;
+        }
+        let mut hasher = FxHasher::default();
+        self.instructions.hash(&mut hasher);
+        self.accesses.hash(&mut hasher);
+        let mut hash = hasher.finish();
+        let id = loop {
+            match self.ids.get(&hash) {
+                Some(&id) if self.is(id) => break id,
+                Some(_) => hash = hash.wrapping_add(1),
+                None => {
+                    let id = self.blocks.len() as BlockId;
+                    let block = Arc::new(Block {
+                        instructions: self.instructions.as_slice().into(),
+                        accesses: self.accesses.as_slice().into(),
+                    });
+                    self.blocks.push(Arc::clone(&block));
+                    self.ids.insert(hash, id);
+                    self.items.push_back(Item::Define { id, block });
+                    break id;
+                }
+            }
+        };
+        self.instructions.clear();
+        self.accesses.clear();
+        self.slice.blocks.push(id);
+        if self.slice.blocks.len() >= SLICE_BLOCKS || self.slice.addresses.len() >= SLICE_ADDRESSES
+        {
+            self.end_slice();
+        }
+    }
+
+    fn is(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id as usize];
+        *block.instructions == *self.instructions && *block.accesses == *self.accesses
+    }
+
+    fn end_slice(&mut self) {
+        if !self.slice.blocks.is_empty() {
+            let next = Slice { thread: self.slice.thread, ..Slice::default() };
+            self.items.push_back(Item::Slice(std::mem::replace(&mut self.slice, next)));
+        }
+    }
+
+    /// Another thread runs from here on.
+    pub(crate) fn thread(&mut self, thread: ThreadId) {
+        if thread != self.slice.thread {
+            self.end_block();
+            self.end_slice();
+            self.slice.thread = thread;
+        }
+    }
+
+    /// Something beside execution happens here.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.end_block();
+        self.end_slice();
+        self.items.push_back(Item::Event(event));
+    }
+
+    /// The trace ends.
+    pub(crate) fn finish(&mut self) {
+        self.end_block();
+        self.end_slice();
+    }
+
+    /// Whether no item is complete.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The next complete item.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Item> {
+        self.items.pop_front()
+    }
+}

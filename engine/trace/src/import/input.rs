@@ -1,0 +1,371 @@
+//! The bytes of a foreign trace, decompressed, with their offsets.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::TraceError;
+
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// Anything that a trace may be read from.
+pub(crate) trait ReadSeek: Read + Seek + Send {}
+impl<T: Read + Seek + Send> ReadSeek for T {}
+
+/// A decompressed stream with a window that can be looked at before it is consumed.
+pub(crate) struct Input {
+    path: PathBuf,
+    reader: Box<dyn Read + Send>,
+    window: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Offset of `window[0]` in the decompressed stream.
+    base: u64,
+    ended: bool,
+    progress: Arc<AtomicU64>,
+}
+
+/// Counts the bytes that are read from the file itself.
+struct Counted<R> {
+    inner: R,
+    count: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.count.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+impl Input {
+    /// Opens a file that may be compressed with gzip, xz, bzip2 or zstd, or be a zip archive of
+    /// `chunk.NNNN` members.
+    pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
+        let io = |error| TraceError::io(path, error);
+        let file = File::open(path).map_err(io)?;
+        if file.metadata().map_err(io)?.is_dir() {
+            return Err(TraceError::Foreign {
+                path: path.to_owned(),
+                what: "it is a directory".into(),
+                remedy: "name one trace file inside it".into(),
+            });
+        }
+        Self::new(path, Box::new(file))
+    }
+
+    /// The same over any bytes; `path` is what messages call them.
+    pub(crate) fn new(path: &Path, mut file: Box<dyn ReadSeek>) -> Result<Self, TraceError> {
+        let io = |error| TraceError::io(path, error);
+        let mut magic = Vec::new();
+        file.by_ref().take(6).read_to_end(&mut magic).map_err(io)?;
+        if magic.is_empty() {
+            return Err(TraceError::Empty { path: path.to_owned() });
+        }
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let progress = Arc::new(AtomicU64::new(0));
+        let counted = |file| {
+            let inner = Counted { inner: file, count: Arc::clone(&progress) };
+            BufReader::with_capacity(BUFFER_BYTES, inner)
+        };
+        let reader: Box<dyn Read + Send> = match magic.as_slice() {
+            [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(counted(file))),
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+                Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(counted(file)))
+            }
+            [b'B', b'Z', b'h', ..] => Box::new(bzip2::bufread::MultiBzDecoder::new(counted(file))),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+                Box::new(zstd::stream::read::Decoder::with_buffer(counted(file)).map_err(io)?)
+            }
+            [b'P', b'K', ..] => Box::new(Members::new(path, file, Arc::clone(&progress))?),
+            _ => Box::new(counted(file)),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            reader,
+            window: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            base: 0,
+            ended: false,
+            progress,
+        })
+    }
+
+    /// At least `wanted` bytes (at most 64 KiB can be wanted), or all that are left.
+    #[inline]
+    pub(crate) fn peek(&mut self, wanted: usize) -> Result<&[u8], TraceError> {
+        if self.end - self.start < wanted && !self.ended {
+            self.fill(wanted)?;
+        }
+        Ok(&self.window[self.start..self.end])
+    }
+
+    #[cold]
+    fn fill(&mut self, wanted: usize) -> Result<(), TraceError> {
+        self.window.copy_within(self.start..self.end, 0);
+        self.base += self.start as u64;
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < wanted.min(self.window.len()) && !self.ended {
+            match self.reader.read(&mut self.window[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: std::io::Error) -> TraceError {
+        if error.raw_os_error().is_some() {
+            return TraceError::io(&self.path, error);
+        }
+        if error.kind() == std::io::ErrorKind::UnexpectedEof {
+            return self.truncated("the compressed stream");
+        }
+        self.damaged(format!("it cannot be decompressed ({error})"))
+    }
+
+    /// Goes on by `count` bytes of those that were peeked at.
+    #[inline]
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+    }
+
+    /// Offset of the next byte in the decompressed stream.
+    pub(crate) fn offset(&self) -> u64 {
+        self.base + self.start as u64
+    }
+
+    /// The next record of `N` bytes, `None` at the end.
+    #[inline]
+    pub(crate) fn record<const N: usize>(
+        &mut self,
+        what: &str,
+    ) -> Result<Option<[u8; N]>, TraceError> {
+        let window = self.peek(N)?;
+        if let Some(&record) = window.first_chunk() {
+            self.consume(N);
+            return Ok(Some(record));
+        }
+        if window.is_empty() { Ok(None) } else { Err(self.truncated(what)) }
+    }
+
+    /// The file's path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many bytes of the file itself were read so far.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// What comes next is impossible.
+    pub(crate) fn damaged(&self, what: impl Into<String>) -> TraceError {
+        TraceError::damaged(&self.path, self.offset(), what)
+    }
+
+    /// What comes next is incomplete.
+    pub(crate) fn truncated(&self, what: &str) -> TraceError {
+        TraceError::Truncated {
+            path: self.path.clone(),
+            offset: self.offset(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// Where a member of a zip archive is.
+struct Member {
+    start: u64,
+    stored_bytes: u64,
+    bytes: u64,
+    deflated: bool,
+    crc32: u32,
+}
+
+/// The members `chunk.NNNN` of a zip archive, one after another.
+struct Members {
+    file: Box<dyn ReadSeek>,
+    members: std::vec::IntoIter<Member>,
+    open: Option<Open>,
+    progress: Arc<AtomicU64>,
+}
+
+/// A member being read.
+struct Open {
+    member: Member,
+    /// Read from the file so far.
+    taken: u64,
+    inflate: flate2::Decompress,
+    input: Box<[u8]>,
+    at: usize,
+    end: usize,
+    crc: flate2::Crc,
+}
+
+impl Members {
+    fn new(
+        path: &Path,
+        file: Box<dyn ReadSeek>,
+        progress: Arc<AtomicU64>,
+    ) -> Result<Self, TraceError> {
+        let damaged = |what: String| TraceError::damaged(path, 0, what);
+        let mut archive = zip::ZipArchive::new(file)
+            .map_err(|error| damaged(format!("the zip archive cannot be read ({error})")))?;
+        let mut members = Vec::new();
+        for index in 0..archive.len() {
+            let member = archive.by_index_raw(index).map_err(|error| {
+                damaged(format!("member {index} of the zip archive cannot be read ({error})"))
+            })?;
+            let name = member
+                .name()
+                .map_err(|error| {
+                    damaged(format!(
+                        "member {index} of the zip archive has an impossible name ({error})"
+                    ))
+                })?
+                .into_owned();
+            let number = name.strip_prefix("chunk.").and_then(|digits| digits.parse::<u64>().ok());
+            let Some(number) = number else {
+                return Err(TraceError::Foreign {
+                    path: path.to_owned(),
+                    what: format!("a zip archive with a member `{name}`"),
+                    remedy:
+                        "a drmemtrace archive holds members `chunk.NNNN` only: name such an archive"
+                            .into(),
+                });
+            };
+            let deflated = match member.compression() {
+                zip::CompressionMethod::Stored => false,
+                // Method 8 is deflate, which is undone here rather than by the archive's reader.
+                #[allow(deprecated)]
+                zip::CompressionMethod::Unsupported(8) => true,
+                other => {
+                    return Err(damaged(format!(
+                        "member `{name}` is compressed by an unknown method ({other})"
+                    )));
+                }
+            };
+            let start = member.data_start().ok_or_else(|| {
+                damaged(format!("member `{name}` of the zip archive cannot be found"))
+            })?;
+            members.push((
+                number,
+                Member {
+                    start,
+                    stored_bytes: member.compressed_size(),
+                    bytes: member.size(),
+                    deflated,
+                    crc32: member.crc32(),
+                },
+            ));
+        }
+        members.sort_by_key(|&(number, _)| number);
+        if let Some((expected, _)) =
+            (0_u64..).zip(&members).find(|(expected, (number, _))| expected != number)
+        {
+            return Err(damaged(format!(
+                "the archive has no member `chunk.{expected:04}`, or has it twice"
+            )));
+        }
+        let members: Vec<Member> = members.into_iter().map(|(_, member)| member).collect();
+        Ok(Self { file: archive.into_inner(), members: members.into_iter(), open: None, progress })
+    }
+}
+
+fn invalid(what: &str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, what)
+}
+
+impl Read for Members {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            let open = match &mut self.open {
+                Some(open) => open,
+                None => match self.members.next() {
+                    None => return Ok(0),
+                    Some(member) => {
+                        self.file.seek(SeekFrom::Start(member.start))?;
+                        self.open.insert(Open {
+                            member,
+                            taken: 0,
+                            inflate: flate2::Decompress::new(false),
+                            input: vec![0; BUFFER_BYTES].into(),
+                            at: 0,
+                            end: 0,
+                            crc: flate2::Crc::new(),
+                        })
+                    }
+                },
+            };
+            let read = open.read(&mut *self.file, buffer, &self.progress)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            if u64::from(open.crc.amount()) != open.member.bytes & u64::from(u32::MAX)
+                || open.crc.sum() != open.member.crc32
+            {
+                return Err(invalid("the checksum of a member of the zip archive does not match"));
+            }
+            self.open = None;
+        }
+    }
+}
+
+impl Open {
+    fn read(
+        &mut self,
+        file: &mut dyn ReadSeek,
+        buffer: &mut [u8],
+        progress: &AtomicU64,
+    ) -> std::io::Result<usize> {
+        loop {
+            if self.at == self.end {
+                let left =
+                    (self.member.stored_bytes - self.taken).min(self.input.len() as u64) as usize;
+                self.at = 0;
+                self.end = if left == 0 { 0 } else { file.read(&mut self.input[..left])? };
+                if self.end == 0 && left > 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                self.taken += self.end as u64;
+                progress.fetch_add(self.end as u64, Ordering::Relaxed);
+            }
+            let available = &self.input[self.at..self.end];
+            let (used, made, done) = if self.member.deflated {
+                let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
+                let status = self
+                    .inflate
+                    .decompress(available, buffer, flate2::FlushDecompress::None)
+                    .map_err(|_| invalid("a member of the zip archive is damaged"))?;
+                let used = (self.inflate.total_in() - before_in) as usize;
+                let made = (self.inflate.total_out() - before_out) as usize;
+                (used, made, status == flate2::Status::StreamEnd)
+            } else {
+                let made = available.len().min(buffer.len());
+                buffer[..made].copy_from_slice(&available[..made]);
+                (made, made, available.is_empty())
+            };
+            self.at += used;
+            self.crc.update(&buffer[..made]);
+            if made > 0 || done || buffer.is_empty() {
+                return Ok(made);
+            }
+            if used == 0 && self.taken == self.member.stored_bytes && self.at == self.end {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// Bytes in memory as a file.
+pub(crate) fn bytes(bytes: Vec<u8>) -> Box<dyn ReadSeek> {
+    Box::new(Cursor::new(bytes))
+}
