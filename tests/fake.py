@@ -37,7 +37,7 @@ def run(
     dram: float | None = 0.4,
     walks: int = 100_000,
     llc_data_misses: int = 50_000,
-    large_pages: float | None = 0,
+    large_pages: int | None = 0,
     thp: str | None = None,
     warnings: list[str] | None = None,
     fault_cycles: int = 0,
@@ -135,7 +135,7 @@ def run(
     return result  # type: ignore[return-value]
 
 
-def gups(large_pages: float = 0) -> list[Run]:
+def gups(large_pages: int = 0) -> list[Run]:
     """All default schemes on gups, with speed-ups."""
     runs = []
     for scheme, (cycles, per_walk, reading, waiting, dram) in GUPS.items():

@@ -185,7 +185,9 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
         (["record", "-o", "no/such.fwt", "--", "true"], ["there is no directory"]),
         (["walk", "nowhere"], ["'nowhere' is no address"]),
         (["walk", "0x10000000000000000"], ["no address"]),
-        (["walk"], ["ADDRESS", "walk --help"]),
+        (["walk", "--trace", "a", "--workload", "gups"], ["two address spaces"]),
+        (["walk", "--instructions", "few"], ["'few' is no count"]),
+        (["trace", "info"], ["FILE", "info --help"]),
         (["trace", "info", "none"], ["no file none"]),
         (["trace", "import", "none", "x"], ["no file none"]),
         (["trace", "export", "none", "x"], ["no file none"]),
@@ -289,14 +291,34 @@ def test_walk_prints_the_steps(call: Call, fake_engine: fake.Engine, monkeypatch
 
     def walk(request: str) -> str:
         asked.append(json.loads(request))
-        return json.dumps({"steps": [{"text": "L1 TLB: miss"}, {"text": "L4 entry 5 at 0x1028"}]})
+        return json.dumps(
+            {
+                "scheme": "fpt",
+                "machine": "skylake-server",
+                "workload": "gups:1GiB",
+                "instructions": 2_000_000,
+                "address": "0x7f000000",
+                "moved_to": None,
+                "physical": "0x1028",
+                "page": "4K",
+                "accesses": 1,
+                "latency_cycles": 5,
+                "steps": [{"text": "L1 TLB: miss"}, {"text": "L4 entry 5 at 0x1028"}],
+            }
+        )
 
     monkeypatch.setattr(fake_engine, "walk", walk, raising=False)
-    result = call("walk", "0x7F00_0000", "--scheme", "fpt", "--large-pages", "50")
-    assert result.out == " 1. L1 TLB: miss\n 2. L4 entry 5 at 0x1028\n"
-    assert asked[0]["address"] == "0x7f000000"
-    assert asked[0]["scheme"]["name"] == "fpt"
-    assert asked[0]["large_pages"] == 50
+    result = call("walk", "0x7F00_0000", "--scheme", "fpt", "--large-pages", "50", "--instructions", "2M")
+    assert result.out == (
+        "0x7f000000 of gups:1GiB under fpt on skylake-server, after 2 M instructions\n"
+        " 1. L1 TLB: miss\n"
+        " 2. L4 entry 5 at 0x1028\n"
+        "Physical address 0x1028 in a 4K page. A walk reads 1 entry in 5 cycles.\n"
+    )
+    assert asked[0]["address"] == 0x7F000000
+    assert asked[0]["run"]["scheme"]["name"] == "fpt"
+    assert asked[0]["run"]["large_pages"] == 50
+    assert asked[0]["instructions"] == 2_000_000
 
 
 def test_lists_hold_what_is_shipped(call: Call, fake_engine: fake.Engine) -> None:

@@ -84,7 +84,9 @@ def test_no_difference_says_why() -> None:
     same = _words(fake.run("radix4"), fake.run("radix5", cycles=1001))
     assert same["radix5"] == "no difference: its walks are as many and as long"
     rare = _words(
-        fake.run("radix4", cycles=501, walks=10), fake.run("fpt", cycles=501, per_walk=1.0, walks=10)
+        fake.run("radix4", cycles=501, walks=10),
+        fake.run("fpt", cycles=501, per_walk=1.0, walks=10),
+        fake.run("ideal", cycles=500, per_walk=None, reading=None, waiting=None),
     )
     assert rare["fpt"] == "no difference: translation takes only 0.2 % of the time"
     hidden = _words(fake.run("radix4"), fake.run("fpt", cycles=999, per_walk=1.0))

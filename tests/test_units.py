@@ -63,7 +63,8 @@ def test_plain_counts_are_exact(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.092, "+9.2 %"), (-0.01, "−1.0 %"), (0.0, "+0.0 %"), (1.0, "+100.0 %")]
+    ("value", "text"),
+    [(0.092, "+9.2 %"), (-0.01, "−1.0 %"), (0.0, "0.0 %"), (-0.0004, "0.0 %"), (1.0, "+100.0 %")],
 )
 def test_changes(value: float, text: str) -> None:
     assert units.signed_percent(value) == text
@@ -71,7 +72,7 @@ def test_changes(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.5, "50 %"), (0.052, "5.2 %"), (0.0001, "under 0.1 %"), (0.0, "0.0 %"), (0.0994, "9.9 %")],
+    [(0.5, "50 %"), (0.052, "5.2 %"), (0.0001, "under 0.1 %"), (0.0, "0 %"), (0.0994, "9.9 %")],
 )
 def test_shares(value: float, text: str) -> None:
     assert units.percent(value) == text

@@ -197,9 +197,16 @@ def record(
     )
 
 
-@app.command(epilog=_examples("walk 0x7f0000201234 --workload gups:1GiB --scheme fpt"))
+@app.command(
+    epilog=_examples(
+        "walk --scheme fpt", "walk 0x10000201234 --workload gups:8GiB --scheme radix4 --large-pages 50"
+    )
+)
 def walk(
-    address: Annotated[str, Argument(metavar="ADDRESS", help="Virtual address, as 0x7f0000201234.")],
+    address: Annotated[
+        str | None,
+        Argument(metavar="ADDRESS", help="Virtual address [default: the last one used].", show_default=False),
+    ] = None,
     *,
     workload: Annotated[
         str | None, Option(metavar="NAME:SIZE", help="Whose address space [default: gups:1GiB].")
@@ -208,8 +215,11 @@ def walk(
     scheme: Annotated[str, Option(metavar="NAME|PATH", help="Scheme.")] = "radix4",
     machine: Annotated[str, Option(metavar="NAME|PATH", help="Machine.")] = "skylake-server",
     large_pages: Annotated[
-        float, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")
-    ] = 0.0,
+        int, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")
+    ] = 0,
+    instructions: Annotated[
+        str, Option(metavar="COUNT", help="Instructions to run before, which warm the structures.")
+    ] = "1M",
     json: JsonFlag = False,
 ) -> None:
     """Explain one translation step by step.
@@ -225,6 +235,7 @@ def walk(
         scheme=scheme,
         machine=machine,
         large_pages=large_pages,
+        instructions=instructions,
         as_json=json,
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, output, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain, large_page_words
-from flatwalk.results import add_speedups, grouped, pages_label
+from flatwalk.results import add_speedups, grouped, lost_to_translation, pages_label, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,27 +107,23 @@ def parse_workload(text: str) -> dict[str, Any]:
     return {"name": name, "size_bytes": size_bytes}
 
 
-def parse_large_pages(text: str) -> list[float]:
+def parse_large_pages(text: str) -> list[int]:
     """Reads `0,50,100`: per cent of the address space on large pages.
 
     Raises:
-        UsageError: If a value is no percentage.
+        UsageError: If a value is no whole percentage.
     """
     values = []
     for item in text.split(","):
-        try:
-            value = float(item.strip().removesuffix("%"))
-        except ValueError:
-            value = -1.0
-        if not 0 <= value <= 100:
+        digits = item.strip().removesuffix("%")
+        if not (digits.isascii() and digits.isdecimal() and int(digits) <= 100):
             raise UsageError(
                 f"{item.strip()!r} is no percentage",
                 where="--large-pages",
-                remedy="give numbers from 0 to 100, as in --large-pages 0,50,100",
+                remedy="give whole numbers from 0 to 100, as in --large-pages 0,50,100",
             )
-        if value not in values:
-            values.append(value)
-    return values
+        values.append(int(digits))
+    return list(dict.fromkeys(values))
 
 
 def run(options: Options) -> None:
@@ -166,7 +162,7 @@ def _configurations(options: Options) -> list[dict[str, Any]]:
         raise UsageError(
             "both say which pages are large", where="--large-pages and --thp", remedy="give one of them"
         )
-    pages: list[tuple[float | None, str | None]]
+    pages: list[tuple[int | None, str | None]]
     if options.thp is not None:
         pages = [(None, options.thp)]
     else:
@@ -294,9 +290,9 @@ def _present(options: Options, response: Response) -> None:
             title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
             output.table(headers, rows, title=title)
     say = output.note if str(options.json) == "-" else print
-    warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
-    for warning in warnings:
-        output.note(f"warning: {warning}")
+    for warning, owners in warnings_of(runs):
+        names = owners if len(owners) <= 3 else [*owners[:2], f"{len(owners) - 2} more"]
+        output.note(f"warning: {warning}" + (f" ({', '.join(names)})" if names else ""))
     for group in explain(runs):
         say(f"{group.label}: {group.headline}")
     for words in large_page_words(runs):
@@ -324,10 +320,13 @@ def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
         headers += ["speed-up", "IPC"]
     headers += ["walks/1000 instr.", "accesses/walk"]
     if timed:
-        headers += ["cycles/walk", "lost to translation"]
+        headers += ["cycles/walk"]
+    losses = [lost_to_translation(run, runs) for run in runs]
+    if any(loss is not None for loss in losses):
+        headers += ["lost to translation"]
     headers += ["page table"]
     rows = []
-    for run in runs:
+    for run, loss in zip(runs, losses, strict=True):
         row = [run["scheme"]]
         if timed:
             row += [change(run), cell(run["ipc"], ".3f")]
@@ -336,9 +335,9 @@ def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
             cell(run["accesses_per_walk"], ".2f"),
         ]
         if timed:
-            lost, cycles = run["translation_cycles"], run["cycles"]
-            share = units.percent(lost / cycles) if lost is not None and cycles else "–"
-            row += [cell(run["walk_latency_cycles"], ".1f"), share]
+            row += [cell(run["walk_latency_cycles"], ".1f")]
+        if loss is not None:
+            row += [units.percent(loss)]
         row.append(units.size(run["page_table_bytes"]))
         rows.append(row)
     return headers, rows

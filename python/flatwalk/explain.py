@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
-from flatwalk.results import grouped, pages_label
+from flatwalk.results import grouped, is_bound, lost_to_translation, pages_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +58,6 @@ class _Cause:
     words: str
 
 
-def is_bound(run: Run) -> bool:
-    """Whether a run's scheme is a bound rather than a design: translation is free."""
-    return bool(run["configuration"].get("scheme", {}).get("translation") == "free")
-
-
 def dram_per_walk(run: Run) -> float:
     """Accesses per walk that main memory served."""
     in_dram = sum(level["dram"] for level in run["walk"]["accesses_by_level"])
@@ -87,12 +82,6 @@ def llc_data_misses(run: Run) -> int:
     return next((cache["data_misses"] for cache in run["caches"] if cache["name"] == "LLC"), 0)
 
 
-def translation_share(run: Run) -> float | None:
-    """Share of the cycles that are lost to translation."""
-    cycles, lost = run["cycles"], run["translation_cycles"]
-    return lost / cycles if cycles and lost is not None else None
-
-
 def _changed(new: float, old: float) -> bool:
     return abs(new - old) > NOTICEABLE * max(abs(old), abs(new))
 
@@ -111,7 +100,7 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
         add((base_walks - walks) * (base["walk_latency_cycles"] or 0), f"there are {amount} {fewer} walks")
     per_walk, base_per_walk = run["accesses_per_walk"], base["accesses_per_walk"]
     dram, base_dram = dram_per_walk(run), dram_per_walk(base)
-    latency_of_miss = base["dram"]["average_latency_cycles"]
+    latency_of_miss = base["dram"]["average_latency_cycles"] if base["dram"] else None
     if per_walk and base_per_walk and latency_of_miss:
         if _changed(per_walk, base_per_walk):
             outside = (base["walk_access_cycles"] or 0) - base_dram * latency_of_miss
@@ -159,10 +148,10 @@ def speed_words(change: float) -> str:
     return f"{units.percent(abs(change))} {'faster' if change > 0 else 'slower'}"
 
 
-def _timed_verdict(run: Run, base: Run) -> Verdict:
+def _timed_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
     change = (run.get("speedup") or 0) - 1 if run.get("speedup") else None
     if run is base:
-        return Verdict(run, 0.0, _baseline_words(base), is_bound(run))
+        return Verdict(run, 0.0, _baseline_words(base, group), is_bound(run))
     if change is None:
         return Verdict(run, None, "was not timed", is_bound(run))
     words = speed_words(change)
@@ -173,7 +162,7 @@ def _timed_verdict(run: Run, base: Run) -> Verdict:
     gains = [cause.words for cause in causes if cause.cycles > 0]
     losses = [cause.words for cause in causes if cause.cycles < 0]
     if abs(change) < NOISE:
-        words += _no_difference_reason(base, gains, losses)
+        words += _no_difference_reason(lost_to_translation(base, group), gains, losses)
     else:
         because, although = (gains, losses) if change > 0 else (losses, gains)
         if because:
@@ -183,8 +172,7 @@ def _timed_verdict(run: Run, base: Run) -> Verdict:
     return Verdict(run, change, words, is_bound=False)
 
 
-def _no_difference_reason(base: Run, gains: list[str], losses: list[str]) -> str:
-    share = translation_share(base)
+def _no_difference_reason(share: float | None, gains: list[str], losses: list[str]) -> str:
     if share is not None and share < 2 * NOISE:
         return f": translation takes only {units.percent(share)} of the time"
     if gains and losses:
@@ -194,21 +182,22 @@ def _no_difference_reason(base: Run, gains: list[str], losses: list[str]) -> str
     return ": its walks are as many and as long"
 
 
-def _baseline_words(base: Run) -> str:
+def _baseline_words(base: Run, group: list[Run]) -> str:
     words = "the baseline"
-    share = translation_share(base)
+    share = lost_to_translation(base, group)
     if share is not None:
         words += f": {units.percent(share)} of its time is lost to translation"
     if base["walks"] and base["accesses_per_walk"] is not None:
         rate = base["walks"] / base["instructions"] * 1000
-        words += f"; {rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each"
+        words += "; " if share is not None else ": "
+        words += f"{rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each"
     return words
 
 
-def _counted_verdict(run: Run, base: Run) -> Verdict:
+def _counted_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
     """Functional mode: there is no speed, only accesses."""
     if run is base:
-        return Verdict(run, 0.0, _baseline_words(base), is_bound(run))
+        return Verdict(run, 0.0, _baseline_words(base, group), is_bound(run))
     if is_bound(run):
         return Verdict(run, None, "the bound, with translation free", is_bound=True)
     accesses = run["walks"] * (run["accesses_per_walk"] or 0)
@@ -259,14 +248,14 @@ def explain(runs: list[Run]) -> list[Group]:
     for members in grouped(runs):
         base = members[0]
         timed = base["cycles"] is not None
-        judge: Callable[[Run, Run], Verdict] = _timed_verdict if timed else _counted_verdict
+        judge: Callable[[Run, Run, list[Run]], Verdict] = _timed_verdict if timed else _counted_verdict
 
         def rank(verdict: Verdict, *, timed: bool = timed) -> tuple[bool, float]:
             if verdict.change is None:
                 return verdict.is_bound, float("inf")
             return verdict.is_bound, -verdict.change if timed else verdict.change
 
-        verdicts = sorted((judge(run, base) for run in members), key=rank)
+        verdicts = sorted((judge(run, base, members) for run in members), key=rank)
         headline = _headline(base, verdicts, timed=timed)
         groups.append(Group(pages_label(base), base, verdicts, headline))
     return groups

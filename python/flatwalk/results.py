@@ -99,7 +99,7 @@ class Run(TypedDict):
     scheme: str
     machine: str
     workload: str
-    large_pages: float | None
+    large_pages: int | None
     thp: str | None
     fragmentation: float
     mode: str
@@ -122,9 +122,9 @@ class Run(TypedDict):
     pwc: list[dict[str, Any]]
     walk: Walks
     caches: list[CacheCounts]
-    dram: Dram
+    dram: Dram | None
     os: Os
-    branch: dict[str, int]
+    branch: dict[str, int] | None
     priority: dict[str, float]
     warnings: list[str]
     configuration: dict[str, Any]
@@ -140,7 +140,7 @@ class Response(TypedDict):
     runs: list[Run]
 
 
-def pages_key(run: Run) -> tuple[float | None, str | None]:
+def pages_key(run: Run) -> tuple[int | None, str | None]:
     """The large-page setting of a run: per cent, or the THP policy."""
     return run["large_pages"], run["thp"]
 
@@ -149,12 +149,12 @@ def pages_label(run: Run) -> str:
     """The large-page setting of a run for a person."""
     if run["thp"] is not None:
         return f"THP {run['thp']}"
-    return f"{run['large_pages']:g} % large pages"
+    return f"{run['large_pages']} % large pages"
 
 
 def grouped(runs: list[Run]) -> list[list[Run]]:
     """Runs by large-page setting, each group in request order."""
-    groups: dict[tuple[float | None, str | None], list[Run]] = {}
+    groups: dict[tuple[int | None, str | None], list[Run]] = {}
     for run in runs:
         groups.setdefault(pages_key(run), []).append(run)
     return list(groups.values())
@@ -171,3 +171,30 @@ def add_speedups(runs: list[Run]) -> None:
         for run in group:
             ipc = run["ipc"]
             run["speedup"] = ipc / base if base and ipc is not None else None
+
+
+def is_bound(run: Run) -> bool:
+    """Whether a run's scheme is a bound rather than a design: its translation is free."""
+    return bool(run["configuration"]["scheme"].get("translation") == "free")
+
+
+def lost_to_translation(run: Run, group: list[Run]) -> float | None:
+    """Share of a run's time that its translation costs: what the bound of its group does without.
+
+    `None` where nothing was timed or no bound was run. The engine's `translation_cycles` is another
+    figure: cycles in which the oldest instruction waited for its own translation, which leaves out
+    what waits behind it.
+    """
+    bound = next((other for other in group if is_bound(other)), None)
+    if bound is None or not run["ipc"] or not bound["ipc"]:
+        return None
+    return max(1 - run["ipc"] / bound["ipc"], 0.0)
+
+
+def warnings_of(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """Each warning once, with the runs that have it by name; no names: all of them."""
+    owners: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in dict.fromkeys(run["warnings"]):
+            owners.setdefault(warning, []).append(f"{run['scheme']} at {pages_label(run)}")
+    return [(text, [] if len(names) == len(runs) else names) for text, names in owners.items()]

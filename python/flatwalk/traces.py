@@ -105,37 +105,58 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
 
 
 def explain_walk(
-    address: str,
+    address: str | None,
     *,
     workload: str | None,
     trace: Path | None,
     scheme: str,
     machine: str,
-    large_pages: float,
+    large_pages: int,
+    instructions: str,
     as_json: bool,
 ) -> None:
-    """Prints how one address is translated."""
-    try:
-        number = int(address, 0)
-    except ValueError:
-        number = -1
-    if not 0 <= number < 1 << 64:
-        raise UsageError(f"{address!r} is no address", where="ADDRESS", remedy="write it like 0x7f0000201234")
+    """Prints how one address (none: the last one used) is translated after some instructions."""
+    number = None
+    if address is not None:
+        try:
+            number = int(address, 0)
+        except ValueError:
+            number = -1
+        if not 0 <= number < 1 << 64:
+            raise UsageError(
+                f"{address!r} is no address", where="ADDRESS", remedy="write it like 0x7f0000201234"
+            )
     if workload is not None and trace is not None:
         raise UsageError("two address spaces", where="--workload and --trace", remedy="give one of them")
+    loaded = settings.machine(machine)
     request: dict[str, Any] = {
-        "scheme": settings.scheme(scheme, "--scheme"),
-        "machine": settings.machine(machine),
-        "address": f"{number:#x}",
-        "large_pages": large_pages,
+        "source": {"trace": str(_existing(trace, "--trace"))}
+        if trace is not None
+        else {"workload": parse_workload(workload or DEFAULT_WORKLOAD)},
+        "run": {
+            "scheme": settings.scheme(scheme, "--scheme"),
+            "machine": loaded,
+            "large_pages": large_pages,
+            "mode": "timing" if settings.is_timed(loaded) else "functional",
+        },
+        "instructions": units.parse_count(instructions, "--instructions"),
+        "address": number,
     }
-    if trace is not None:
-        request["trace"] = str(_existing(trace, "--trace"))
-    else:
-        request["workload"] = parse_workload(workload or DEFAULT_WORKLOAD)
     answer = engine.walk(request)
     if as_json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return
-    for number, step in enumerate(answer["steps"], start=1):
-        print(f"{number:2}. {step['text']}")
+    print(
+        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {answer['machine']}, "
+        f"after {units.count(answer['instructions'])} instructions"
+    )
+    if answer["moved_to"] is not None:
+        print(f"The scheme's addresses are narrower: it lies at {answer['moved_to']} there.")
+    for position, step in enumerate(answer["steps"], start=1):
+        print(f"{position:2}. {step['text']}")
+    latency = answer["latency_cycles"]
+    print(
+        f"Physical address {answer['physical']} in a {answer['page']} page. A walk reads "
+        f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
+        + (f" in {latency} cycles." if latency is not None else ".")
+    )

@@ -67,11 +67,15 @@ def count(value: float) -> str:
 
 def signed_percent(change: float) -> str:
     """A relative change for a person: 0.092 is `+9.2 %`."""
+    if abs(change) < 0.0005:
+        return "0.0 %"
     return f"{change:+.1%}".replace("%", " %").replace("-", "−")
 
 
 def percent(share: float) -> str:
     """A share for a person: 0.092 is `9.2 %`; small shares keep a digit that says something."""
-    if share and abs(share) < 0.001:
+    if not share:
+        return "0 %"
+    if abs(share) < 0.001:
         return "under 0.1 %"
     return f"{share:.0%}".replace("%", " %") if share >= 0.1 else f"{share:.1%}".replace("%", " %")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import units
 from flatwalk.explain import explain, large_page_words
 from flatwalk.report import charts
-from flatwalk.results import grouped, pages_label
+from flatwalk.results import grouped, pages_label, warnings_of
 
 if TYPE_CHECKING:
     from flatwalk.results import Response, Run
@@ -39,21 +39,12 @@ def render(response: Response) -> str:
         groups=explain(runs),
         page_words=large_page_words(runs),
         charts=charts.build(runs),
-        warnings=_warnings(runs),
+        warnings=warnings_of(runs),
         configurations=_configurations(runs),
         trace=response["trace"],
         version=response["version"],
         settings=[pages_label(members[0]) for members in grouped(runs)],
     )
-
-
-def _warnings(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """Each warning once, with the runs that have it (none: all of them)."""
-    owners: dict[str, list[str]] = {}
-    for run in runs:
-        for warning in run["warnings"]:
-            owners.setdefault(warning, []).append(f"{run['scheme']} at {pages_label(run)}")
-    return [(text, [] if len(names) == len(runs) else names) for text, names in owners.items()]
 
 
 def _configurations(runs: list[Run]) -> list[tuple[str, str]]:

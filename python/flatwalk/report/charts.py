@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flatwalk import units
-from flatwalk.explain import is_bound, served
-from flatwalk.results import grouped, pages_label
+from flatwalk.explain import served
+from flatwalk.results import grouped, is_bound, pages_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
