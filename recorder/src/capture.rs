@@ -1,6 +1,6 @@
 //! What runs inside the recorded process: QEMU's callbacks.
 //!
-//! The hot path, [`on_block`] and [`on_load`]/[`on_store`], appends one word and touches nothing
+//! The hot path, [`on_block`] and [`on_access`], appends one word and touches nothing
 //! but the vCPU's own [`Slot`]. Everything else (a full buffer, an event somewhere in the process,
 //! a spent budget) is noticed there by three comparisons and handled in [`attend`].
 
@@ -20,13 +20,13 @@ use rustc_hash::FxHashMap;
 
 use crate::channel::{
     self, BUFFER_WORDS, BUFFERS, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region,
-    SIZE_POSITION, SLOTS, STATE_EXECUTING, STATE_LIMIT, STATE_RUNNING, Slot, Stopped, access_word, block_word,
+    SIZE_POSITION, SLOTS, STORE_POSITION, STATE_EXECUTING, STATE_LIMIT, STATE_RUNNING, Slot, Stopped, access_word, block_word,
     epoch_word,
 };
 use crate::elf::{self, Image};
 use crate::exec;
 use crate::lock::Lock;
-use crate::qemu::{LOADS, NO_REGISTERS, PluginId, Qemu, STORES, TranslationBlock};
+use crate::qemu::{LOADS_AND_STORES, NO_REGISTERS, PluginId, Qemu, TranslationBlock};
 use crate::space::{Space, is_mapping_call};
 use crate::sys;
 
@@ -192,6 +192,8 @@ static TRANSLATIONS: Lock<Option<Translations>> = Lock::new(None);
 /// order in which the kernel gave them. A forking thread does not take it, nor does any code that
 /// runs while QEMU regards the vCPU as running.
 static MAPPING: Lock<()> = Lock::new(());
+/// Whether the program's markers start and stop anything: not before the place to start at.
+static MARKERS_COUNT: AtomicBool = AtomicBool::new(true);
 static THREADS: AtomicU32 = AtomicU32::new(0);
 static THREAD_OF: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 static START: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -269,34 +271,44 @@ fn put(slot: &Slot, next: u64, word: u64) {
     slot.next.store(next + 8, Ordering::Release);
 }
 
-/// An access: `data` is the fixed part of its word, to which the size and the address are added.
-#[inline(always)]
-fn access(vcpu: c_uint, size_shift: u64, address: u64, data: *mut c_void) {
-    let slot = slot(vcpu);
-    let mut next = slot.next.load(Ordering::Relaxed);
-    if next >= slot.end.load(Ordering::Relaxed) {
-        next = make_room(vcpu, slot);
-    }
-    put(slot, next, data as u64 | size_shift << SIZE_POSITION | address & channel::ADDRESS_MASK);
-}
-
-/// Position of the size within QEMU's access information; see [`find_size_position`].
-const SIZE_IN_INFORMATION: u32 = 4;
-
+/// An access: `data` is the fixed part of its word, to which size, kind and address are added.
+///
+/// `information` is taken apart here, since a call to QEMU for each access would cost as much as
+/// all the rest; [`is_layout_known`] sees to it that this is right.
 unsafe extern "C" fn on_access(vcpu: c_uint, information: u32, address: u64, data: *mut c_void) {
-    access(vcpu, u64::from(information >> SIZE_IN_INFORMATION & 7), address, data);
+    let slot = slot(vcpu);
+    let word = data as u64
+        | u64::from(information >> SIZE_IN_INFORMATION & 7) << SIZE_POSITION
+        | address & channel::ADDRESS_MASK;
+    if information & UPDATE == UPDATE {
+        // An atomic update is reported once: it loads, then stores.
+        put(slot, room(vcpu, slot), word);
+    }
+    let store = u64::from(information & STORE != 0) << STORE_POSITION;
+    put(slot, room(vcpu, slot), word | store);
 }
 
-unsafe extern "C" fn on_access_of_unknown_layout(vcpu: c_uint, information: u32, address: u64, data: *mut c_void) {
-    // SAFETY: a pure function of its argument.
-    let shift = unsafe { (setup().qemu.access_size_shift)(information) };
-    access(vcpu, u64::from(shift & 7), address, data);
+/// Where the slot's next word goes.
+#[inline(always)]
+fn room(vcpu: c_uint, slot: &Slot) -> u64 {
+    let next = slot.next.load(Ordering::Relaxed);
+    if next < slot.end.load(Ordering::Relaxed) { next } else { make_room(vcpu, slot) }
 }
 
-/// Whether this QEMU keeps an access's size where [`on_access`] reads it without a call.
+/// Position of the size within QEMU's access information …
+const SIZE_IN_INFORMATION: u32 = 4;
+/// … and what stands for a store there …
+const STORE: u32 = 1 << 17;
+/// … and for an atomic update: load and store.
+const UPDATE: u32 = 3 << 16;
+
+/// Whether this QEMU packs its access information as [`on_access`] takes it apart.
 fn is_layout_known(qemu: &Qemu) -> bool {
-    // SAFETY: a pure function of its argument.
-    (0..0x2_0000).all(|information| unsafe { (qemu.access_size_shift)(information) } == information >> SIZE_IN_INFORMATION & 7)
+    (0..4 << 16).all(|information: u32| {
+        // SAFETY: pure functions of their argument.
+        let (size, store) = unsafe { ((qemu.access_size_shift)(information), (qemu.access_is_store)(information)) };
+        size == information >> SIZE_IN_INFORMATION & 7 && store == (information & STORE != 0)
+    })
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -500,9 +512,17 @@ fn populate(state: &mut State) {
     }
 }
 
-/// The start of the region of interest was reached.
+/// The place was reached at which the user wants the recording to start.
+unsafe extern "C" fn on_place(vcpu: c_uint, data: *mut c_void) {
+    if !MARKERS_COUNT.swap(true, Ordering::AcqRel) {
+        // SAFETY: it uses neither argument.
+        unsafe { on_start(vcpu, data) };
+    }
+}
+
+/// The program's own start of a region.
 unsafe extern "C" fn on_start(_: c_uint, _: *mut c_void) {
-    if mode() == Mode::Wait {
+    if mode() == Mode::Wait && MARKERS_COUNT.load(Ordering::Acquire) {
         if BUDGET.with(|budget| budget.skip > 0) {
             MODE.store(Mode::Skip as u32, Ordering::Release);
             with_state(|state| emit(state, &Event::Marker { name: "skip".into() }));
@@ -600,22 +620,21 @@ unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
     unsafe {
         // Callbacks run in the order of registration: a start counts for the block that it is in.
         if within(&START) {
-            (qemu.on_block)(block, on_start, NO_REGISTERS, ptr::null_mut());
+            (qemu.on_block)(block, on_place, NO_REGISTERS, ptr::null_mut());
         }
         if within(&STOP) {
             (qemu.on_block)(block, on_stop, NO_REGISTERS, ptr::null_mut());
         }
         let data = u64::from(number) | (length as u64) << 32;
         (qemu.on_block)(block, on_block, NO_REGISTERS, data as *mut c_void);
-        let on_access = if LAYOUT_KNOWN.load(Ordering::Relaxed) { on_access } else { on_access_of_unknown_layout };
         let mut factory = InstructionInfoFactory::new();
         for (index, (handle, address, bytes)) in handles.iter().enumerate() {
             let bytes = &code[bytes.clone()];
             if may_access(&mut factory, bytes, *address) {
-                let load = access_word(index as u16, false) as *mut c_void;
-                let store = access_word(index as u16, true) as *mut c_void;
-                (qemu.on_access)(*handle, on_access, NO_REGISTERS, LOADS, load);
-                (qemu.on_access)(*handle, on_access, NO_REGISTERS, STORES, store);
+                // Both kinds at once: QEMU 7.2 sends loads to a callback that was registered for
+                // stores alone.
+                let word = access_word(index as u16) as *mut c_void;
+                (qemu.on_access)(*handle, on_access, NO_REGISTERS, LOADS_AND_STORES, word);
             }
             match marker_of(bytes) {
                 Some(1) => (qemu.on_instruction)(*handle, on_start, NO_REGISTERS, ptr::null_mut()),
@@ -669,8 +688,6 @@ pub fn read_word(address: u64) -> Option<u64> {
     let at = address.wrapping_add(with_state(|state| state.guest_base));
     (sys::read_memory(at, &mut word) == 8).then(|| u64::from_le_bytes(word))
 }
-
-static LAYOUT_KNOWN: AtomicBool = AtomicBool::new(false);
 
 fn number_of(translations: &mut Translations, code: &[u8]) -> u32 {
     if let Some(&number) = translations.numbers.get(code) {
@@ -931,11 +948,15 @@ fn attach(origin: Origin, socket: &std::path::Path, command: &[String]) -> Resul
 pub fn install(id: PluginId, options: Options, command: Vec<String>) -> Result<(), String> {
     let qemu = Qemu::find()
         .map_err(|name| format!("this QEMU has no {name}; flatwalk needs qemu-user 7.2 (Debian: apt install qemu-user)"))?;
-    LAYOUT_KNOWN.store(is_layout_known(&qemu), Ordering::Relaxed);
+    if !is_layout_known(&qemu) {
+        return Err("this QEMU describes accesses in an unknown way; flatwalk needs qemu-user 7.2".into());
+    }
     PROCESS.store(std::process::id() as i32, Ordering::Relaxed);
     attach(Origin::Start, &options.socket, &command)?;
     let skip = limit_of(options.skip);
     BUDGET.renew(Budget { skip, record: options.limit.map_or(UNLIMITED, limit_of) });
+    let place_first = matches!(options.start_at, Some(Place::Address(_) | Place::Symbol(_)));
+    MARKERS_COUNT.store(!place_first, Ordering::Release);
     let mode = match (&options.start_at, skip) {
         (Some(_), _) => Mode::Wait,
         (None, 0) => Mode::Record,

@@ -60,10 +60,13 @@ pub const fn epoch_word(epoch: u64) -> u64 {
     EPOCH | (epoch & PAYLOAD)
 }
 
-/// The fixed part of an access word: which instruction of the block, and whether it stores.
-pub const fn access_word(instruction: u16, store: bool) -> u64 {
-    ACCESS | (store as u64) << 62 | (instruction as u64 & 0x1ff) << ADDRESS_BITS
+/// The fixed part of an access word: which instruction of the block.
+pub const fn access_word(instruction: u16) -> u64 {
+    ACCESS | (instruction as u64 & 0x1ff) << ADDRESS_BITS
 }
+
+/// Where an access word says whether it is of a store.
+pub const STORE_POSITION: u32 = 62;
 
 /// Where the size (log2 of bytes, 3 bits) stands in an access word.
 pub const SIZE_POSITION: u32 = 59;
@@ -87,7 +90,7 @@ pub const fn meta_instruction(meta: u32) -> u16 {
 
 /// True if a [`meta`] is of a store.
 pub const fn meta_store(meta: u32) -> bool {
-    meta >> (62 - ADDRESS_BITS) & 1 != 0
+    meta >> (STORE_POSITION - ADDRESS_BITS) & 1 != 0
 }
 
 /// Size in bytes of a [`meta`].

@@ -269,7 +269,11 @@ impl Guest {
     fn ended(&self, replaced: &AtomicBool, detach: &AtomicBool) -> Option<Reason> {
         let state = self.region.state.load(Ordering::Acquire);
         if sys::is_readable(&self.ended) {
-            return Some(if state == STATE_LIMIT { Reason::Limit } else { Reason::Exit });
+            return Some(match state {
+                STATE_LIMIT => Reason::Limit,
+                STATE_EXECUTING => Reason::Exec,
+                _ => Reason::Exit,
+            });
         }
         if replaced.load(Ordering::Acquire) || state == STATE_EXECUTING && !self.is_mapped() {
             return Some(Reason::Exec);

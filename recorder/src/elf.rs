@@ -80,7 +80,7 @@ impl Image {
         let file = ElfFile64::<Endianness>::parse(&*self.bytes).ok()?;
         file.symbols()
             .chain(file.dynamic_symbols())
-            .find(|symbol| symbol.is_definition() && symbol.name() == Ok(name))
+            .find(|symbol| !symbol.is_undefined() && symbol.address() != 0 && symbol.name() == Ok(name))
             .map(|symbol| symbol.address())
     }
 

@@ -33,10 +33,8 @@ pub struct QemuInfo {
 
 /// Callbacks that neither read nor write registers.
 pub const NO_REGISTERS: c_int = 0;
-/// Selects loads.
-pub const LOADS: c_int = 1;
-/// Selects stores.
-pub const STORES: c_int = 2;
+/// Selects loads and stores.
+pub const LOADS_AND_STORES: c_int = 3;
 
 /// Called for a vCPU's start and end.
 pub type VcpuCallback = unsafe extern "C" fn(PluginId, c_uint);
@@ -118,6 +116,8 @@ interface! {
     instruction_address = "qemu_plugin_insn_vaddr": fn(*const TranslatedInstruction) -> u64;
     /// log2 of an access's size in bytes.
     access_size_shift = "qemu_plugin_mem_size_shift": fn(u32) -> c_uint;
+    /// Whether an access stores.
+    access_is_store = "qemu_plugin_mem_is_store": fn(u32) -> bool;
     /// Path of the program as QEMU was given it; to be freed with `g_free`.
     program_path = "qemu_plugin_path_to_binary": fn() -> *const c_char;
     /// Lowest executable address of the program.

@@ -82,6 +82,11 @@ impl Space {
         }
     }
 
+    /// Whether anything is mapped at `address`.
+    pub fn contains(&self, address: u64) -> bool {
+        self.at(address).is_some()
+    }
+
     /// The mapping that `address` lies in.
     fn at(&self, address: u64) -> Option<&Mapping> {
         self.mappings.range(..=address).next_back().map(|(_, mapping)| mapping).filter(|m| m.end > address)

@@ -1,0 +1,212 @@
+//! Compiles guests, records them and reads what was recorded.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flatwalk_recorder::elf::Image;
+use flatwalk_trace::{Block, Event, Item, Reader, Slice, Source};
+use serde_json::Value;
+
+const COLLECTOR: &str = env!("CARGO_BIN_EXE_flatwalk-collect");
+
+/// A directory that goes with the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("flatwalk-recorder-{}-{count}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The plugin of this build. (Cargo copies libraries beside the programs for `build`, not for `test`.)
+pub fn plugin() -> PathBuf {
+    Path::new(COLLECTOR).with_file_name("deps").join("libflatwalk_recorder.so")
+}
+
+/// Compiles `tests/guests/NAME.c`.
+pub fn compile(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name).with_extension("c");
+    let program = scratch.0.join(name);
+    let status = Command::new("gcc").args(["-O1", "-g0"]).arg(source).args(flags).arg("-o").arg(&program).status();
+    assert!(status.unwrap().success(), "gcc failed on {name}.c");
+    program
+}
+
+/// Flags for guests without a C library.
+pub const BARE: &[&str] =
+    &["-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mno-sse", "-fno-tree-vectorize"];
+/// Flags for statically linked guests with addresses known beforehand.
+pub const STATIC: &[&str] = &["-static", "-no-pie", "-pthread"];
+
+/// A recording under way.
+pub struct Running {
+    pub guest: Child,
+    collector: Child,
+    reports: BufReader<ChildStdout>,
+    closing: Option<ChildStdin>,
+    output: PathBuf,
+}
+
+pub fn start(scratch: &Scratch, options: &str, command: &[&str]) -> Running {
+    let output = scratch.0.join("out.fwt");
+    let socket = scratch.0.join("socket");
+    let _ = fs::remove_file(&socket);
+    let mut collector = Command::new(COLLECTOR)
+        .arg("--socket")
+        .arg(&socket)
+        .arg("--output")
+        .arg(&output)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reports = BufReader::new(collector.stdout.take().unwrap());
+    let mut ready = String::new();
+    reports.read_line(&mut ready).unwrap();
+    assert!(ready.contains("ready"));
+    let closing = collector.stdin.take();
+    let guest = Command::new("qemu-x86_64")
+        .arg("-plugin")
+        .arg(format!("{},socket={}{options}", plugin().display(), socket.display()))
+        .arg("--")
+        .args(command)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("qemu-user is installed");
+    Running { guest, collector, reports, closing, output }
+}
+
+/// What came of a recording.
+pub struct Recorded {
+    pub stdout: Vec<u8>,
+    pub status: std::process::ExitStatus,
+    pub ends: Vec<Value>,
+    pub warnings: Vec<String>,
+    pub output: PathBuf,
+}
+
+impl Running {
+    pub fn end(mut self) -> Recorded {
+        let mut stdout = Vec::new();
+        self.guest.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let status = self.guest.wait().unwrap();
+        drop(self.closing.take());
+        let (mut ends, mut warnings) = (Vec::new(), Vec::new());
+        for line in self.reports.by_ref().lines() {
+            let report: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            match report["type"].as_str() {
+                Some("end") => ends.push(report),
+                Some("warning") => warnings.push(report["message"].to_string()),
+                _ => {}
+            }
+        }
+        assert!(self.collector.wait().unwrap().success());
+        Recorded { stdout, status, ends, warnings, output: self.output.clone() }
+    }
+}
+
+pub fn record(scratch: &Scratch, options: &str, command: &[&str]) -> Recorded {
+    start(scratch, options, command).end()
+}
+
+/// A whole trace in memory.
+#[derive(Default)]
+pub struct Trace {
+    pub blocks: Vec<Arc<Block>>,
+    pub slices: Vec<Slice>,
+    pub events: Vec<Event>,
+    /// For each slice, how many events came before it.
+    pub epochs: Vec<usize>,
+}
+
+impl Trace {
+    pub fn read(path: &Path) -> Trace {
+        let mut reader = Reader::open(path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!reader.ended_early());
+        let mut trace = Trace::default();
+        while let Some(item) = reader.next_item().unwrap_or_else(|error| panic!("{error}")) {
+            match item {
+                Item::Define { id, block } => {
+                    assert_eq!(id as usize, trace.blocks.len());
+                    trace.blocks.push(block);
+                }
+                Item::Slice(slice) => {
+                    trace.epochs.push(trace.events.len());
+                    trace.slices.push(slice);
+                }
+                Item::Event(event) => trace.events.push(event),
+            }
+        }
+        trace
+    }
+
+    pub fn executions(&self) -> impl Iterator<Item = (u32, &Block)> + Clone {
+        self.slices.iter().flat_map(|s| s.blocks.iter().map(|&id| (s.thread, &*self.blocks[id as usize])))
+    }
+
+    pub fn instructions(&self) -> u64 {
+        self.executions().map(|(_, block)| block.instructions.len() as u64).sum()
+    }
+
+    /// The program counters of all instructions in order of execution.
+    pub fn pcs(&self) -> Vec<u64> {
+        self.executions().flat_map(|(_, block)| block.instructions.iter().map(|i| i.pc)).collect()
+    }
+
+    /// How often the instruction at `pc` was executed.
+    pub fn count(&self, pc: u64) -> usize {
+        self.executions().map(|(_, block)| block.instructions.iter().filter(|i| i.pc == pc).count()).sum()
+    }
+
+    /// Loads and stores.
+    pub fn accesses(&self) -> (u64, u64) {
+        let all = self.executions().flat_map(|(_, block)| block.accesses.iter());
+        let stores = all.clone().filter(|access| access.store).count() as u64;
+        (all.count() as u64 - stores, stores)
+    }
+
+    /// Accesses by instruction address: (pc, address, size, store), in order.
+    pub fn references(&self) -> Vec<(u64, u64, u16, bool)> {
+        let mut found = Vec::new();
+        for slice in &self.slices {
+            let mut addresses = slice.addresses.iter();
+            for &id in &slice.blocks {
+                let block = &self.blocks[id as usize];
+                for access in &block.accesses {
+                    let pc = block.instructions[usize::from(access.instruction)].pc;
+                    found.push((pc, *addresses.next().unwrap(), access.size, access.store));
+                }
+            }
+            assert!(addresses.next().is_none());
+        }
+        found
+    }
+
+    pub fn by_thread(&self) -> BTreeMap<u32, u64> {
+        let mut counts = BTreeMap::new();
+        for (thread, block) in self.executions() {
+            *counts.entry(thread).or_default() += block.instructions.len() as u64;
+        }
+        counts
+    }
+}
+
+pub fn symbol(program: &Path, name: &str) -> u64 {
+    Image::read(program).unwrap().symbol(name).unwrap_or_else(|| panic!("no symbol {name}"))
+}
