@@ -103,7 +103,9 @@ mod tests {
         let mut memory = PhysicalMemory::new(8 << 20).unwrap();
         let frames: Vec<u64> =
             (0..8 << 20).step_by(4096 * 7).chain([2 << 20, (4 << 20) - 8]).collect();
-        frames.iter().for_each(|&at| memory.write(Hpa::new(at), 1));
+        for &at in &frames {
+            memory.write(Hpa::new(at), 1);
+        }
         memory.zero(Hpa::new(2 << 20), 21);
         for &at in &frames {
             let zeroed = (2 << 20..4 << 20).contains(&at);

@@ -300,10 +300,10 @@ impl Process {
                 let pages = self.pages(address, length)?;
                 match advice {
                     Advice::HugePage => {
-                        self.areas.update(pages, |attributes| attributes.huge = Some(true))
+                        self.areas.update(pages, |attributes| attributes.huge = Some(true));
                     }
                     Advice::NoHugePage => {
-                        self.areas.update(pages, |attributes| attributes.huge = Some(false))
+                        self.areas.update(pages, |attributes| attributes.huge = Some(false));
                     }
                     Advice::DontNeed => self.settle(&pages, Effect::Discard, &mut flushes)?,
                     Advice::Populate => {
@@ -362,13 +362,12 @@ impl Process {
             let mut mapped = found.iter().map(|mapping| self.pages_of(mapping)).collect::<Vec<_>>();
             mapped.reverse();
             while page < stop {
-                match mapped.pop_if(|there| there.start <= page) {
-                    Some(there) => page = there.end,
-                    None => {
-                        let level = self.map_page(page, &vma, access, flushes)?;
-                        self.statistics.populated_pages += 1;
-                        page = if level == 1 { page + 1 } else { self.region(page).end };
-                    }
+                if let Some(there) = mapped.pop_if(|there| there.start <= page) {
+                    page = there.end;
+                } else {
+                    let level = self.map_page(page, &vma, access, flushes)?;
+                    self.statistics.populated_pages += 1;
+                    page = if level == 1 { page + 1 } else { self.region(page).end };
                 }
             }
         }
@@ -594,8 +593,11 @@ impl Process {
         let base = self.geometry.span(1);
         for (i, page) in (start..end).enumerate() {
             let frame = mapping.frame.offset(i as u64 * base);
-            if page < to.end {
-                self.enter(page, frame, 1, mapping.attributes, flushes)?;
+            // A large page may have reached beyond its areas; its pieces must not.
+            if let Some(vma) = self.areas.find(page).filter(|_| page < to.end) {
+                let rights = rights(vma.attributes.protection);
+                let attributes = EntryAttributes { rights, ..mapping.attributes };
+                self.enter(page, frame, 1, attributes, flushes)?;
             } else {
                 self.kernel.free_data(frame, self.geometry.page_shift());
                 self.statistics.pages_freed += 1;
@@ -745,7 +747,7 @@ impl Process {
         let bytes = pages.end.saturating_sub(pages.start) << self.geometry.page_shift();
         self.table
             .visit(&self.kernel, self.address(pages.start), bytes, &mut |mapping| {
-                found.push(mapping)
+                found.push(mapping);
             })
             .map_err(OsError::Table)
     }

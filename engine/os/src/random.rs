@@ -20,7 +20,7 @@ impl Random {
 
     /// Uniform in [0, `bound`) (0 where `bound` is 0), by the high half of a product.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Uniform in [0, 1).

@@ -309,7 +309,7 @@ mod tests {
                 }
                 prop_assert_eq!(&pages(&space), &model, "after {:?}", operation);
                 // No two equal neighbours remain apart.
-                for (_, &(end, attributes)) in &space.areas {
+                for &(end, attributes) in space.areas.values() {
                     prop_assert!(space.areas.get(&end).is_none_or(|&(_, next)| next != attributes));
                 }
                 for window in [0..80, 5..5, 17..33] {

@@ -213,8 +213,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::{REGISTRY, open};
 
+    /// A block and the addresses of its accesses.
+    type Played = (Arc<Block>, Vec<u64>);
+
     /// Everything that a source yields: events, then blocks in order with their accesses' addresses.
-    pub(crate) fn play(mut source: Box<dyn Source>) -> (Vec<Event>, Vec<(Arc<Block>, Vec<u64>)>) {
+    pub(crate) fn play(mut source: Box<dyn Source>) -> (Vec<Event>, Vec<Played>) {
         let (mut defined, mut events, mut played) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(item) = source.next_item().unwrap() {
             match item {

@@ -69,7 +69,7 @@ impl Kernel for Random {
         slice.addresses.extend((0..loads).map(|_| {
             self.state =
                 self.state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let index = (u128::from(self.state) * u128::from(self.words) >> 64) as u64;
+            let index = ((u128::from(self.state) * u128::from(self.words)) >> 64) as u64;
             LARGE_DATA + 8 * index
         }));
     }

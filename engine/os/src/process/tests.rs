@@ -277,6 +277,17 @@ fn accesses_outside_every_area_are_honoured_and_counted() {
 }
 
 #[test]
+fn only_what_lies_in_areas_moves_on_from_a_large_page_that_reaches_beyond_them() {
+    let mut process = process(&configuration(fpt(), all()), GIB + PAGE, LARGE - PAGE);
+    assert_eq!(touch(&mut process, GIB + PAGE).level, 2);
+    let event = Event::Remap { from: GIB, from_length: LARGE, to: 9 * GIB, to_length: 3 * PAGE };
+    let outcome = process.apply(&event).unwrap();
+    assert_eq!(process.data_bytes(), 2 * PAGE, "the first page of the three is in no area");
+    assert_eq!(process.frames().free_frames(), (GIB - 2 * LARGE) / PAGE - 2);
+    assert!(outcome.flushes.iter().any(|flush| flush.leaves && flush.start == Gva::new(GIB)));
+}
+
+#[test]
 fn a_store_against_the_rights_is_granted_and_counted() {
     let mut process = process(&configuration(fpt(), none()), 0, LARGE);
     let protect = Event::Protect { address: 0, length: LARGE, protection: RO };
