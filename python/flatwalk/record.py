@@ -33,7 +33,9 @@ Progress = Callable[[int, int | None], None]
 
 PLUGIN = "libflatwalk_recorder.so"
 COLLECTOR = "flatwalk-collect"
-INSTALL_QEMU = "install Debian 12's qemu-user (as root: apt install qemu-user), or name another with FLATWALK_QEMU"
+INSTALL_QEMU = (
+    "install Debian 12's qemu-user (as root: apt install qemu-user), or name another with FLATWALK_QEMU"
+)
 SCRIPT_DEPTH = 4
 # ELF header: class, and machine at offset 18.
 ELF_MAGIC = b"\x7fELF"
@@ -153,7 +155,9 @@ def record(
     if not os.access(output.parent, os.W_OK | os.X_OK):
         what = "cannot be written to" if output.parent.is_dir() else "does not exist"
         raise UsageError(
-            f"the directory of the output {what}", where=str(output.parent), remedy="choose another with --output"
+            f"the directory of the output {what}",
+            where=str(output.parent),
+            remedy="choose another with --output",
         )
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
         socket = Path(directory) / "collector"
@@ -176,7 +180,9 @@ def record(
                 host[name] = value
         line += ["-0", arguments[0], "--", str(program), *arguments[1:]]
         session = _Session(output, limit, progress)
-        return session.run([str(collector), "--socket", str(socket), "--output", str(output)], line, host, start_at)
+        return session.run(
+            [str(collector), "--socket", str(socket), "--output", str(output)], line, host, start_at
+        )
 
 
 def _plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
@@ -191,18 +197,24 @@ def find_qemu() -> Path:
         RecordError: If there is none, or it is of another age.
     """
     given = os.environ.get("FLATWALK_QEMU")
-    found = shutil.which(given) if given else shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    found = (
+        shutil.which(given) if given else shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    )
     if not found:
         raise RecordError("there is no qemu-x86_64", where=given, remedy=INSTALL_QEMU)
     try:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
+        said = subprocess.run(
+            [found, "--version"], capture_output=True, text=True, check=False, timeout=30
+        ).stdout
     except OSError as error:
         raise RecordError(f"QEMU does not run: {error}", where=found, remedy=INSTALL_QEMU) from error
     version = re.search(r"version (\d+)\.(\d+)", said)
     # Plugin interface 1, with the guest program's path, is in 7.1 to 8.2.
     if not version or not (7, 2) <= (int(version[1]), int(version[2])) < (9, 0):
         first = said.splitlines()[0] if said else "it tells no version"
-        raise RecordError(f"this QEMU is not of version 7.2 to 8.2: {first}", where=found, remedy=INSTALL_QEMU)
+        raise RecordError(
+            f"this QEMU is not of version 7.2 to 8.2: {first}", where=found, remedy=INSTALL_QEMU
+        )
     usage = subprocess.run([found, "-h"], capture_output=True, text=True, check=False, timeout=30).stdout
     if "-plugin" not in usage:
         raise RecordError("this QEMU was built without plugins", where=found, remedy=INSTALL_QEMU)
@@ -246,7 +258,9 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
     if not found:
         if Path(command[0]).is_file():
             raise UsageError(
-                "the program may not be executed", where=command[0], remedy=f"chmod +x {shlex.quote(command[0])}"
+                "the program may not be executed",
+                where=command[0],
+                remedy=f"chmod +x {shlex.quote(command[0])}",
             )
         raise UsageError("there is no such program", where=command[0], remedy="check its name and PATH")
     program, arguments = Path(found), list(command)
@@ -330,13 +344,11 @@ class _Session:
                 program.wait()
             if collector.poll() is None:
                 collector.kill()
-        status: int | None = program.returncode
+        status = program.returncode
         seconds = time.monotonic() - start
         self._keep_partial()
         self._raise_errors(status, line)
         traces = self._in_order(program.pid)
-        if traces[0].reason == "limit":
-            status = None
         instructions = sum(trace.instructions for trace in traces)
         if instructions == 0 and start_at:
             raise RecordError(
@@ -344,7 +356,10 @@ class _Session:
                 where="--start-at",
                 remedy="check the name (nm -C PROGRAM), or that the program gets there",
             )
-        return RecordResult(self._output, traces, instructions, seconds, status, self._warnings)
+        at_limit = traces[0].reason == "limit"
+        return RecordResult(
+            self._output, traces, instructions, seconds, None if at_limit else status, self._warnings
+        )
 
     def _wait_until_ready(self, reports: _Lines, collect: list[str]) -> None:
         for report in reports.read(30.0):

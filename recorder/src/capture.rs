@@ -19,9 +19,9 @@ use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
 
 use crate::channel::{
-    self, BUFFER_WORDS, BUFFERS, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region,
-    SIZE_POSITION, SLOTS, STORE_POSITION, STATE_EXECUTING, STATE_LIMIT, STATE_RUNNING, Slot, Stopped, access_word, block_word,
-    epoch_word,
+    self, BUFFER_WORDS, BUFFERS, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_WARNING, Hello, Origin,
+    REGION_BYTES, Region, SIZE_POSITION, SLOTS, STATE_EXECUTING, STATE_LIMIT, STATE_RUNNING,
+    STORE_POSITION, Slot, Stopped, access_word, block_word, epoch_word,
 };
 use crate::elf::{self, Image};
 use crate::exec;
@@ -55,8 +55,13 @@ impl Options {
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options { follow_exec: true, ..Options::default() };
         for argument in arguments {
-            let (key, value) = argument.split_once('=').ok_or_else(|| format!("`{argument}` is not KEY=VALUE"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("`{argument}`: not a number of instructions"));
+            let (key, value) =
+                argument.split_once('=').ok_or_else(|| format!("`{argument}` is not KEY=VALUE"))?;
+            let number = || {
+                value
+                    .parse::<u64>()
+                    .map_err(|_| format!("`{argument}`: not a number of instructions"))
+            };
             match key {
                 "socket" => options.socket = value.into(),
                 "skip" => options.skip = number()?,
@@ -206,8 +211,9 @@ struct Call {
     mapping: AtomicBool,
 }
 
-static CALLS: [Call; SLOTS] =
-    [const { Call { arguments: [const { AtomicU64::new(0) }; 6], mapping: AtomicBool::new(false) } }; SLOTS];
+static CALLS: [Call; SLOTS] = [const {
+    Call { arguments: [const { AtomicU64::new(0) }; 6], mapping: AtomicBool::new(false) }
+}; SLOTS];
 
 thread_local! {
     /// What a child process will need, taken before the fork.
@@ -219,13 +225,13 @@ fn setup() -> &'static Setup {
     SETUP.get().expect("the plugin is installed")
 }
 
-#[inline(always)]
+#[inline]
 fn region() -> &'static Region {
     // SAFETY: `install` maps the region for the process's lifetime before the first callback.
     unsafe { &*REGION.load(Ordering::Relaxed) }
 }
 
-#[inline(always)]
+#[inline]
 fn slot(vcpu: c_uint) -> &'static Slot {
     // `on_vcpu_init` refuses higher indices; the mask saves a branch.
     &region().slots[vcpu as usize & (SLOTS - 1)]
@@ -262,7 +268,7 @@ unsafe extern "C" fn on_block(vcpu: c_uint, data: *mut c_void) {
 }
 
 /// Appends a word at `next`, which lies in the slot's buffer.
-#[inline(always)]
+#[inline]
 fn put(slot: &Slot, next: u64, word: u64) {
     // SAFETY: the caller compared `next` with the end of the slot's buffer, which only this thread
     // writes; the collector reads it as atomic words too.
@@ -289,7 +295,7 @@ unsafe extern "C" fn on_access(vcpu: c_uint, information: u32, address: u64, dat
 }
 
 /// Where the slot's next word goes.
-#[inline(always)]
+#[inline]
 fn room(vcpu: c_uint, slot: &Slot) -> u64 {
     let next = slot.next.load(Ordering::Relaxed);
     if next < slot.end.load(Ordering::Relaxed) { next } else { make_room(vcpu, slot) }
@@ -306,7 +312,8 @@ const UPDATE: u32 = 3 << 16;
 fn is_layout_known(qemu: &Qemu) -> bool {
     (0..4 << 16).all(|information: u32| {
         // SAFETY: pure functions of their argument.
-        let (size, store) = unsafe { ((qemu.access_size_shift)(information), (qemu.access_is_store)(information)) };
+        let (size, store) =
+            unsafe { ((qemu.access_size_shift)(information), (qemu.access_is_store)(information)) };
         size == information >> SIZE_IN_INFORMATION & 7 && store == (information & STORE != 0)
     })
 }
@@ -342,19 +349,29 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
         }
         match mode() {
             Mode::Record => {
-                if slot.left.load(Ordering::Relaxed) < 0 && !grant(slot, |budget| &mut budget.record) {
+                if slot.left.load(Ordering::Relaxed) < 0
+                    && !grant(slot, |budget| &mut budget.record)
+                {
                     region.state.store(STATE_LIMIT, Ordering::Release);
                     sys::exit_now(0);
                 }
-                let room = slot.end.load(Ordering::Relaxed).wrapping_sub(slot.next.load(Ordering::Relaxed));
+                let room = slot
+                    .end
+                    .load(Ordering::Relaxed)
+                    .wrapping_sub(slot.next.load(Ordering::Relaxed));
                 if joining || room < 16 {
-                    change_buffer(vcpu, slot, Some(THREAD_OF[vcpu as usize & (SLOTS - 1)].load(Ordering::Relaxed)));
+                    change_buffer(
+                        vcpu,
+                        slot,
+                        Some(THREAD_OF[vcpu as usize & (SLOTS - 1)].load(Ordering::Relaxed)),
+                    );
                 }
                 break;
             }
             Mode::Skip => {
                 leave(vcpu, slot);
-                if slot.left.load(Ordering::Relaxed) >= 0 || grant(slot, |budget| &mut budget.skip) {
+                if slot.left.load(Ordering::Relaxed) >= 0 || grant(slot, |budget| &mut budget.skip)
+                {
                     break;
                 }
                 start_recording();
@@ -398,7 +415,8 @@ fn leave(vcpu: c_uint, slot: &Slot) {
             }
         });
         change_buffer(vcpu, slot, None);
-    } else if slot.end.load(Ordering::Relaxed).wrapping_sub(slot.next.load(Ordering::Relaxed)) < 16 {
+    } else if slot.end.load(Ordering::Relaxed).wrapping_sub(slot.next.load(Ordering::Relaxed)) < 16
+    {
         change_buffer(vcpu, slot, None);
     }
 }
@@ -601,7 +619,8 @@ unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
         unsafe {
             let handle = (qemu.block_instruction)(block, index);
             let size = (qemu.instruction_length)(handle);
-            let bytes = std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
+            let bytes =
+                std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
             let address = (qemu.instruction_address)(handle);
             if index == 0 {
                 code.extend_from_slice(&address.to_le_bytes());
@@ -611,7 +630,8 @@ unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
             handles.push((handle, address, code.len() - size..code.len()));
         }
     }
-    let number = TRANSLATIONS.with(|translations| number_of(translations.get_or_insert_default(), &code));
+    let number =
+        TRANSLATIONS.with(|translations| number_of(translations.get_or_insert_default(), &code));
     let within = |place: &AtomicU64| {
         let place = place.load(Ordering::Relaxed);
         handles.iter().any(|&(_, address, _)| address == place)
@@ -640,7 +660,9 @@ unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
                 Some(1) => (qemu.on_instruction)(*handle, on_start, NO_REGISTERS, ptr::null_mut()),
                 Some(2) => (qemu.on_instruction)(*handle, on_pause, NO_REGISTERS, ptr::null_mut()),
                 Some(3) => {
-                    let next = handles.get(index + 1).map(|(_, address, bytes)| (address, &code[bytes.clone()]));
+                    let next = handles
+                        .get(index + 1)
+                        .map(|(_, address, bytes)| (address, &code[bytes.clone()]));
                     if let Some(name) = next.and_then(|(&address, bytes)| name_of(address, bytes)) {
                         let name = Box::into_raw(Box::new(name)).cast();
                         (qemu.on_instruction)(*handle, on_name, NO_REGISTERS, name);
@@ -725,7 +747,11 @@ fn begin(state: &mut State) {
             address.store(*given, Ordering::Relaxed);
             None
         }
-        Some(Place::Symbol(name)) => match start.program.as_ref().and_then(|(image, bias)| Some(image.symbol(name)?.wrapping_add(*bias))) {
+        Some(Place::Symbol(name)) => match start
+            .program
+            .as_ref()
+            .and_then(|(image, bias)| Some(image.symbol(name)?.wrapping_add(*bias)))
+        {
             Some(found) => {
                 address.store(found, Ordering::Relaxed);
                 None
@@ -744,7 +770,11 @@ fn look_for_symbols(state: &mut State, fd: u64, offset: u64, mapped_at: u64) {
         return;
     }
     let Some(image) = Image::read(&PathBuf::from(format!("/proc/self/fd/{fd}"))) else { return };
-    let Some(segment) = image.segments.iter().find(|s| s.protection.execute && s.offset & !0xfff == offset) else { return };
+    let Some(segment) =
+        image.segments.iter().find(|s| s.protection.execute && s.offset & !0xfff == offset)
+    else {
+        return;
+    };
     let bias = mapped_at.wrapping_sub(segment.address & !0xfff);
     for (wanted, address) in [(&mut state.start_symbol, &START), (&mut state.stop_symbol, &STOP)] {
         if let Some(found) = wanted.as_deref().and_then(|name| image.symbol(name)) {
@@ -760,7 +790,9 @@ fn look_for_symbols(state: &mut State, fd: u64, offset: u64, mapped_at: u64) {
 
 unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
     let Some(number) = THREAD_OF.get(vcpu as usize) else {
-        warn(&format!("the program has more than {SLOTS} threads at once, more than can be recorded; it was ended"));
+        warn(&format!(
+            "the program has more than {SLOTS} threads at once, more than can be recorded; it was ended"
+        ));
         sys::exit_now(1);
     };
     region().vcpus.fetch_max(vcpu + 1, Ordering::Release);
@@ -818,8 +850,11 @@ unsafe extern "C" fn on_syscall(
         // If the call succeeds, this is the last that the collector hears of this program.
         region().state.store(STATE_EXECUTING, Ordering::Release);
         if setup().options.follow_exec && mode() != Mode::Detached {
-            let (directory, path, arguments, environment) =
-                if number == libc::SYS_execve { (libc::AT_FDCWD, a1, a2, a3) } else { (a1 as c_int, a2, a3, a4) };
+            let (directory, path, arguments, environment) = if number == libc::SYS_execve {
+                (libc::AT_FDCWD, a1, a2, a3)
+            } else {
+                (a1 as c_int, a2, a3, a4)
+            };
             exec::replace(directory, path, arguments, environment, &setup().qemu, &setup().options);
         }
     }
@@ -829,7 +864,8 @@ unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, r
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
     let failed = (-4095..0).contains(&result);
     if is_mapping_call(number) {
-        let arguments: [u64; 6] = std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
+        let arguments: [u64; 6] =
+            std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
         if !failed {
             with_state(|state| {
                 if let Some(event) = state.space.events_of(number, &arguments, result as u64) {
@@ -848,7 +884,8 @@ unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, r
         }
     } else if is_fork(number, call.arguments[0].load(Ordering::Relaxed)) {
         let before = BEFORE_FORK.take();
-        if result == 0 && PROCESS.load(Ordering::Relaxed) != std::process::id() as i32
+        if result == 0
+            && PROCESS.load(Ordering::Relaxed) != std::process::id() as i32
             && let Some((state, budget)) = before
         {
             become_child(vcpu, state, budget);
@@ -875,7 +912,7 @@ fn become_child(vcpu: c_uint, state: State, budget: Budget) {
         Ok(()) => true,
         Err(error) => {
             eprintln!("flatwalk: process {} cannot be recorded: {error}", std::process::id());
-            if sys::map_private(REGION.load(Ordering::Relaxed).cast(), REGION_BYTES).is_err() {
+            if sys::map_private(REGION.load(Ordering::Relaxed) as usize, REGION_BYTES).is_err() {
                 sys::exit_now(1);
             }
             MODE.store(Mode::Detached as u32, Ordering::Release);
@@ -894,11 +931,16 @@ fn become_child(vcpu: c_uint, state: State, budget: Budget) {
     THREAD_OF[vcpu as usize & (SLOTS - 1)].store(0, Ordering::Relaxed);
     if attached {
         // QEMU's translations live on in the child, and so must their numbers.
-        let codes = TRANSLATIONS.with(|translations| translations.get_or_insert_default().codes.clone());
-        codes.iter().for_each(|code| define(code));
+        let codes =
+            TRANSLATIONS.with(|translations| translations.get_or_insert_default().codes.clone());
+        for code in &codes {
+            define(code);
+        }
         with_state(|state| {
             emit(state, &Event::ThreadStart { thread: 0 });
-            mappings.iter().for_each(|event| emit(state, event));
+            for event in &mappings {
+                emit(state, event);
+            }
             populate(state);
         });
     }
@@ -932,10 +974,12 @@ fn attach(origin: Origin, socket: &std::path::Path, command: &[String]) -> Resul
         command: command.to_vec(),
     };
     let hello = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
-    let mut stream = UnixStream::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
+    let mut stream =
+        UnixStream::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
     let mut message = (hello.len() as u32).to_le_bytes().to_vec();
     message.extend_from_slice(&hello);
-    sys::send_with_descriptor(&stream, &message, &memory).map_err(|e| describe("the collector does not listen", e))?;
+    sys::send_with_descriptor(&stream, &message, &memory)
+        .map_err(|e| describe("the collector does not listen", e))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|e| describe("the collector does not answer", e))?;
     if answer == "ready" { Ok(()) } else { Err(answer) }
@@ -946,10 +990,15 @@ fn attach(origin: Origin, socket: &std::path::Path, command: &[String]) -> Resul
 /// # Errors
 /// A message for the user.
 pub fn install(id: PluginId, options: Options, command: Vec<String>) -> Result<(), String> {
-    let qemu = Qemu::find()
-        .map_err(|name| format!("this QEMU has no {name}; flatwalk needs qemu-user 7.2 (Debian: apt install qemu-user)"))?;
+    let qemu = Qemu::find().map_err(|name| {
+        format!(
+            "this QEMU has no {name}; flatwalk needs qemu-user 7.2 (Debian: apt install qemu-user)"
+        )
+    })?;
     if !is_layout_known(&qemu) {
-        return Err("this QEMU describes accesses in an unknown way; flatwalk needs qemu-user 7.2".into());
+        return Err(
+            "this QEMU describes accesses in an unknown way; flatwalk needs qemu-user 7.2".into()
+        );
     }
     PROCESS.store(std::process::id() as i32, Ordering::Relaxed);
     attach(Origin::Start, &options.socket, &command)?;

@@ -102,8 +102,8 @@ pub const fn meta_size(meta: u32) -> u16 {
 pub fn decode(word: u64) -> Word {
     if is_access(word) {
         Word::Access(meta(word) as u16, word & ADDRESS_MASK)
-    } else if word & !PAYLOAD == BLOCK && word & PAYLOAD <= u64::from(u32::MAX) {
-        Word::Block(word as u32)
+    } else if let (BLOCK, Ok(number)) = (word & !PAYLOAD, u32::try_from(word & PAYLOAD)) {
+        Word::Block(number)
     } else if word & !PAYLOAD == EPOCH {
         Word::Epoch(word & PAYLOAD)
     } else {
@@ -262,7 +262,14 @@ impl Region {
     ///
     /// # Errors
     /// When the collector wants no more.
-    pub fn submit(&self, slot: u32, buffer: u32, thread: u32, words: u32, sequence: u64) -> Result<(), Stopped> {
+    pub fn submit(
+        &self,
+        slot: u32,
+        buffer: u32,
+        thread: u32,
+        words: u32,
+        sequence: u64,
+    ) -> Result<(), Stopped> {
         let tail = self.full_tail.0.load(Ordering::Relaxed);
         if tail - self.full_head.0.load(Ordering::Acquire) >= IN_FLIGHT {
             self.wait_for_room(|| tail - self.full_head.0.load(Ordering::Acquire) < IN_FLIGHT)?;
@@ -281,19 +288,24 @@ impl Region {
     /// The next submitted buffer, without taking it.
     pub fn next_submission(&self) -> Option<&Submission> {
         let head = self.full_head.0.load(Ordering::Relaxed);
-        (self.full_tail.0.load(Ordering::Acquire) > head).then(|| &self.full[head as usize % BUFFERS])
+        (self.full_tail.0.load(Ordering::Acquire) > head)
+            .then(|| &self.full[head as usize % BUFFERS])
     }
 
     /// How many submissions wait.
     pub fn submissions(&self) -> u64 {
-        self.full_tail.0.load(Ordering::Acquire).saturating_sub(self.full_head.0.load(Ordering::Relaxed))
+        self.full_tail
+            .0
+            .load(Ordering::Acquire)
+            .saturating_sub(self.full_head.0.load(Ordering::Relaxed))
     }
 
     /// Whether a buffer of `slot` waits.
     pub fn has_submission_of(&self, slot: usize) -> bool {
         let head = self.full_head.0.load(Ordering::Relaxed);
-        (head..head + self.submissions().min(IN_FLIGHT))
-            .any(|at| self.full[at as usize % BUFFERS].slot.load(Ordering::Relaxed) as usize == slot)
+        (head..head + self.submissions().min(IN_FLIGHT)).any(|at| {
+            self.full[at as usize % BUFFERS].slot.load(Ordering::Relaxed) as usize == slot
+        })
     }
 
     /// Takes the submission just seen off the ring and gives its buffer back.
@@ -329,7 +341,8 @@ impl Region {
     pub fn push_control(&self, kind: u64, payload: &[u8]) -> Result<(), Stopped> {
         let words = 1 + payload.len().div_ceil(8) as u64;
         let tail = self.control_tail.0.load(Ordering::Relaxed);
-        let room = || tail + words - self.control_head.0.load(Ordering::Acquire) <= CONTROL_WORDS as u64;
+        let room =
+            || tail + words - self.control_head.0.load(Ordering::Acquire) <= CONTROL_WORDS as u64;
         if !room() {
             self.wait_for_room(room)?;
         }
@@ -359,7 +372,8 @@ impl Region {
         if available > CONTROL_WORDS as u64 {
             return Err("its control ring runs over");
         }
-        let get = |position: u64| self.control[position as usize % CONTROL_WORDS].load(Ordering::Relaxed);
+        let get =
+            |position: u64| self.control[position as usize % CONTROL_WORDS].load(Ordering::Relaxed);
         let header = get(head);
         let (kind, length) = (header >> 32, (header & 0xffff_ffff) as usize);
         let words = 1 + length.div_ceil(8) as u64;
@@ -378,7 +392,8 @@ impl Region {
     /// What the collector has yet to take, for its decision whether to sleep.
     pub fn is_idle(&self) -> bool {
         self.next_submission().is_none()
-            && self.control_tail.0.load(Ordering::Acquire) == self.control_head.0.load(Ordering::Relaxed)
+            && self.control_tail.0.load(Ordering::Acquire)
+                == self.control_head.0.load(Ordering::Relaxed)
     }
 }
 

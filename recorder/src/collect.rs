@@ -1,6 +1,7 @@
 //! Takes what recorded processes produce and writes it as traces, one per process.
 
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -13,8 +14,8 @@ use flatwalk_trace::{Event, Header, Summary, TraceError, Writer};
 use serde::Serialize;
 
 use crate::channel::{
-    self, BUFFER_WORDS, BUFFERS, COMMAND_DETACH, COMMAND_END, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_WARNING, Hello,
-    Origin, REGION_BYTES, Region, SLOTS, STATE_EXECUTING, STATE_LIMIT,
+    self, BUFFER_WORDS, BUFFERS, COMMAND_DETACH, COMMAND_END, CONTROL_DEFINE, CONTROL_EVENT,
+    CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region, SLOTS, STATE_EXECUTING, STATE_LIMIT,
 };
 use crate::decode::{DecodeError, Recording};
 use crate::sys;
@@ -108,7 +109,7 @@ pub struct Guest {
     ended: OwnedFd,
 }
 
-struct Mapped(*mut u8);
+struct Mapped(*mut c_void);
 
 // SAFETY: the region is shared memory of atomics.
 unsafe impl Send for Mapped {}
@@ -146,7 +147,8 @@ impl Guest {
         stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(told)?;
         let mut length = [0; 4];
         let (got, memory) = sys::receive_with_descriptor(stream, &mut length).map_err(told)?;
-        let memory = memory.filter(|_| got == 4).ok_or("a process introduced itself without its memory")?;
+        let memory =
+            memory.filter(|_| got == 4).ok_or("a process introduced itself without its memory")?;
         let length = u32::from_le_bytes(length);
         if length > MAX_HELLO {
             return Err("the introduction of a process is too long".into());
@@ -161,12 +163,16 @@ impl Guest {
                 channel::VERSION
             ));
         }
-        let length = fs::File::from(memory.try_clone().map_err(told)?).metadata().map_err(told)?.len();
+        let length =
+            fs::File::from(memory.try_clone().map_err(told)?).metadata().map_err(told)?.len();
         if length != REGION_BYTES as u64 {
             return Err("the memory of a process is not as long as it should be".into());
         }
         // SAFETY: a new mapping.
-        let region = Mapped(unsafe { sys::map_shared(&memory, REGION_BYTES, std::ptr::null_mut()) }.map_err(told)?);
+        let region = Mapped(
+            unsafe { sys::map_shared(&memory, REGION_BYTES, std::ptr::null_mut()) }
+                .map_err(told)?,
+        );
         region.collector.store(std::process::id() as i32, Ordering::Release);
         let ended = sys::process_descriptor(hello.pid).map_err(told)?;
         Ok(Guest { hello, region, ended })
@@ -248,7 +254,11 @@ impl Guest {
             }
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                report(&Report::Progress { pid: self.hello.pid, file: target.into(), instructions: *instructions });
+                report(&Report::Progress {
+                    pid: self.hello.pid,
+                    file: target.into(),
+                    instructions: *instructions,
+                });
             }
         };
         match outcome {
@@ -291,7 +301,9 @@ impl Guest {
         let base = self.region.base.load(Ordering::Relaxed);
         let start = format!("{base:x}-");
         match fs::read_to_string(format!("/proc/{}/maps", self.hello.pid)) {
-            Ok(maps) => maps.lines().any(|line| line.starts_with(&start) && line.contains("memfd:flatwalk")),
+            Ok(maps) => {
+                maps.lines().any(|line| line.starts_with(&start) && line.contains("memfd:flatwalk"))
+            }
             // Not ours to look at (privileged by exec), or just gone: then the other sign comes.
             Err(error) => error.kind() != std::io::ErrorKind::PermissionDenied,
         }
@@ -307,9 +319,14 @@ pub fn partial_name(target: &Path) -> PathBuf {
 
 fn explain(error: &TraceError) -> String {
     if let TraceError::Io { source, .. } = error
-        && matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        && matches!(
+            source.kind(),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+        )
     {
-        return format!("{error}; free some space, record elsewhere with --output, or record less with --limit");
+        return format!(
+            "{error}; free some space, record elsewhere with --output, or record less with --limit"
+        );
     }
     error.to_string()
 }
@@ -345,8 +362,13 @@ impl Session<'_> {
             }
             self.take_control()?;
             let skip = if self.taken[slot].0 == sequence { self.taken[slot].1 } else { 0 };
-            let words = region.buffers[buffer as usize].get(skip.min(words)..words).unwrap_or_default();
-            self.recording.add(thread, words.iter().map(|word| word.load(Ordering::Relaxed)), &mut self.writer)?;
+            let words =
+                region.buffers[buffer as usize].get(skip.min(words)..words).unwrap_or_default();
+            self.recording.add(
+                thread,
+                words.iter().map(|word| word.load(Ordering::Relaxed)),
+                &mut self.writer,
+            )?;
             self.taken[slot] = (sequence, usize::MAX);
             region.submission_done(buffer);
         }
@@ -379,7 +401,9 @@ impl Session<'_> {
                 continue;
             }
             words.clear();
-            words.extend(region.buffers[buffer][skip..count].iter().map(|word| word.load(Ordering::Relaxed)));
+            words.extend(
+                region.buffers[buffer][skip..count].iter().map(|word| word.load(Ordering::Relaxed)),
+            );
             fence(Ordering::SeqCst);
             if slot.sequence.load(Ordering::SeqCst) != sequence || region.has_submission_of(index) {
                 // It was submitted meanwhile, or an earlier one was and comes first.
@@ -396,7 +420,9 @@ impl Session<'_> {
     fn take_control(&mut self) -> Result<(), DecodeError> {
         let region = &*self.guest.region;
         let mut took = false;
-        while let Some(kind) = region.take_control(&mut self.control).map_err(DecodeError::Corrupt)? {
+        while let Some(kind) =
+            region.take_control(&mut self.control).map_err(DecodeError::Corrupt)?
+        {
             took = true;
             match kind {
                 CONTROL_DEFINE => self.recording.define(&self.control)?,
@@ -404,7 +430,9 @@ impl Session<'_> {
                     let event = self
                         .control
                         .split_first_chunk()
-                        .and_then(|(epoch, text)| Some((u64::from_le_bytes(*epoch), serde_json::from_slice(text).ok()?)))
+                        .and_then(|(epoch, text)| {
+                            Some((u64::from_le_bytes(*epoch), serde_json::from_slice(text).ok()?))
+                        })
                         .ok_or(DecodeError::Corrupt("an event is malformed"))?;
                     self.events.push_back(event);
                 }
@@ -436,7 +464,10 @@ impl Session<'_> {
     }
 
     fn emit_events(&mut self, epoch: u64) -> Result<(), DecodeError> {
-        while let Some((at, event)) = self.events.pop_front_if(|(at, _)| *at <= epoch) {
+        while let Some((at, _)) = self.events.front()
+            && *at <= epoch
+            && let Some((at, event)) = self.events.pop_front()
+        {
             self.writer.event(at, &event)?;
         }
         Ok(())

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 
 use flatwalk_trace::{Access, Block, Instruction, Operands, Slice, ThreadId, TraceError, Writer};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
 
-use crate::channel::{ADDRESS_MASK, Word, decode, is_access, meta, meta_instruction, meta_size, meta_store};
+use crate::channel::{
+    ADDRESS_MASK, Word, decode, is_access, meta, meta_instruction, meta_size, meta_store,
+};
 
 /// Longest access, in bytes, that several reported ones are joined to: a 512-bit register.
 const LONGEST_ACCESS: u16 = 64;
@@ -111,7 +113,8 @@ impl Recording {
             rest = tail;
         }
         let Some(last) = instructions.last() else { return Err(malformed) };
-        let ends_in_call = matches!(last.operands, Operands::X86(code) if code.starts_with(&[0x0f, 0x05]));
+        let ends_in_call =
+            matches!(last.operands, Operands::X86(code) if code.starts_with(&[0x0f, 0x05]));
         self.translated.push(Translated {
             instructions: instructions.into(),
             first: NONE,
@@ -152,7 +155,13 @@ impl Recording {
 
     /// Decodes all of a thread's words but its last block, which may still be executing; that too
     /// if it is `last` or can be seen to be complete.
-    fn consume(&mut self, thread: ThreadId, state: &mut Thread, writer: &mut Writer, last: bool) -> Result<(), DecodeError> {
+    fn consume(
+        &mut self,
+        thread: ThreadId,
+        state: &mut Thread,
+        writer: &mut Writer,
+        last: bool,
+    ) -> Result<(), DecodeError> {
         let words = std::mem::take(&mut state.words);
         let mut at = 0;
         while let Some(&word) = words.get(at) {
@@ -166,13 +175,18 @@ impl Recording {
                 }
                 Word::Block(number) => {
                     let Some(translated) = self.translated.get(number as usize) else {
-                        return Err(DecodeError::Corrupt("a block was executed that was not defined"));
+                        return Err(DecodeError::Corrupt(
+                            "a block was executed that was not defined",
+                        ));
                     };
                     let rest = &words[at + 1..];
                     // The usual case first: just as the time before.
                     if let Some(variant) = self.variants.get(translated.first as usize)
                         && let Some(accesses) = rest.get(..variant.metas.len())
-                        && accesses.iter().zip(&variant.metas).all(|(&word, &wanted)| meta(word) == wanted)
+                        && accesses
+                            .iter()
+                            .zip(&variant.metas)
+                            .all(|(&word, &wanted)| meta(word) == wanted)
                         && match rest.get(accesses.len()) {
                             Some(&next) => !is_access(next),
                             None => last || translated.ends_in_call,
@@ -188,10 +202,16 @@ impl Recording {
                         break;
                     }
                     let accesses = &rest[..length.unwrap_or(rest.len())];
-                    let following = rest[accesses.len()..].iter().find_map(|&word| match decode(word) {
-                        Word::Block(number) => self.translated.get(number as usize)?.instructions.first().map(|i| i.pc),
-                        _ => None,
-                    });
+                    let following =
+                        rest[accesses.len()..].iter().find_map(|&word| match decode(word) {
+                            Word::Block(number) => self
+                                .translated
+                                .get(number as usize)?
+                                .instructions
+                                .first()
+                                .map(|i| i.pc),
+                            _ => None,
+                        });
                     let variant = self.variant(number, accesses, following, writer)?;
                     let variant = &self.variants[variant as usize];
                     variant.append(accesses, &mut state.slice);
@@ -235,7 +255,13 @@ impl Recording {
 
     /// The variant of translated block `number` that made `accesses`, before the block at
     /// `following`; a new one is defined. It becomes the block's first.
-    fn variant(&mut self, number: u32, accesses: &[u64], following: Option<u64>, writer: &mut Writer) -> Result<u32, DecodeError> {
+    fn variant(
+        &mut self,
+        number: u32,
+        accesses: &[u64],
+        following: Option<u64>,
+        writer: &mut Writer,
+    ) -> Result<u32, DecodeError> {
         let joined = join(accesses);
         let translated = &mut self.translated[number as usize];
         let (mut previous, mut current) = (NONE, translated.first);
@@ -267,7 +293,10 @@ impl Recording {
                     })
                     .collect(),
             };
-            writer.define(Block { instructions: translated.instructions[..count].into(), accesses: list })?
+            writer.define(Block {
+                instructions: translated.instructions[..count].into(),
+                accesses: list,
+            })?
         };
         let variant = Variant {
             metas: accesses.iter().map(|&word| meta(word)).collect(),
@@ -284,7 +313,11 @@ impl Recording {
 
 fn access(first: u64, pieces: u8) -> Access {
     let meta = meta(first);
-    Access { instruction: meta_instruction(meta), size: meta_size(meta) * u16::from(pieces), store: meta_store(meta) }
+    Access {
+        instruction: meta_instruction(meta),
+        size: meta_size(meta) * u16::from(pieces),
+        store: meta_store(meta),
+    }
 }
 
 /// How many reported accesses each access is made of: QEMU reports a vector's in pieces, one after
@@ -296,7 +329,8 @@ fn join(accesses: &[u64]) -> Option<Box<[u8]>> {
             Some(pieces)
                 if meta(word) == meta(accesses[index - 1])
                     && meta_size(meta(word)) == PIECE
-                    && word & ADDRESS_MASK == (accesses[index - 1] & ADDRESS_MASK) + u64::from(PIECE)
+                    && word & ADDRESS_MASK
+                        == (accesses[index - 1] & ADDRESS_MASK) + u64::from(PIECE)
                     && u16::from(*pieces) * PIECE < LONGEST_ACCESS =>
             {
                 *pieces += 1;
@@ -353,8 +387,11 @@ impl Translated {
     fn completed(&mut self, accesses: &[u64], following: Option<u64>) -> usize {
         let details = self.details.get_or_insert_with(|| Box::new(Details::of(&self.instructions)));
         let all = self.instructions.len();
-        let reached = accesses.last().map_or(0, |&word| usize::from(meta_instruction(meta(word))) + 1);
-        let Some(stuck) = (reached..all).find(|&index| details.must_access[index]) else { return all };
+        let reached =
+            accesses.last().map_or(0, |&word| usize::from(meta_instruction(meta(word))) + 1);
+        let Some(stuck) = (reached..all).find(|&index| details.must_access[index]) else {
+            return all;
+        };
         let goes_on = match (details.successors, following) {
             (Some(successors), Some(following)) => successors.contains(&following),
             _ => false,
@@ -372,11 +409,14 @@ impl Details {
             .map(|instruction| {
                 let Operands::X86(code) = &instruction.operands else { return false };
                 let code = &code[..usize::from(instruction.length)];
-                let decoded = Decoder::with_ip(64, code, instruction.pc, DecoderOptions::NONE).decode();
+                let decoded =
+                    Decoder::with_ip(64, code, instruction.pc, DecoderOptions::NONE).decode();
                 let next = instruction.pc.wrapping_add(u64::from(instruction.length));
                 let repeats = decoded.has_rep_prefix() || decoded.has_repne_prefix();
                 successors = match decoded.flow_control() {
-                    FlowControl::Next if decoded.is_string_instruction() && repeats => Some([instruction.pc, next]),
+                    FlowControl::Next if decoded.is_string_instruction() && repeats => {
+                        Some([instruction.pc, next])
+                    }
                     FlowControl::Next => Some([next, next]),
                     FlowControl::ConditionalBranch => Some([decoded.near_branch_target(), next]),
                     FlowControl::UnconditionalBranch | FlowControl::Call => {
@@ -385,29 +425,32 @@ impl Details {
                     }
                     _ => None,
                 };
-                // No access where the hardware makes a hint or a masked one of it.
-                let certain = !matches!(decoded.code(), Code::INVALID)
-                    && !matches!(
-                        decoded.mnemonic(),
-                        Mnemonic::Prefetchnta
-                            | Mnemonic::Prefetcht0
-                            | Mnemonic::Prefetcht1
-                            | Mnemonic::Prefetcht2
-                            | Mnemonic::Prefetchw
-                            | Mnemonic::Prefetchwt1
-                            | Mnemonic::Clflush
-                            | Mnemonic::Clflushopt
-                            | Mnemonic::Clwb
-                            | Mnemonic::Cldemote
+                // A hint need not access anything, nor a string instruction repeated zero times.
+                let hint = matches!(
+                    decoded.mnemonic(),
+                    Mnemonic::Prefetchnta
+                        | Mnemonic::Prefetcht0
+                        | Mnemonic::Prefetcht1
+                        | Mnemonic::Prefetcht2
+                        | Mnemonic::Prefetchw
+                        | Mnemonic::Prefetchwt1
+                        | Mnemonic::Clflush
+                        | Mnemonic::Clflushopt
+                        | Mnemonic::Clwb
+                        | Mnemonic::Cldemote
+                );
+                if decoded.is_invalid() || hint || decoded.is_string_instruction() && repeats {
+                    return false;
+                }
+                factory.info(&decoded).used_memory().iter().any(|memory| {
+                    matches!(
+                        memory.access(),
+                        OpAccess::Read
+                            | OpAccess::Write
+                            | OpAccess::ReadWrite
+                            | OpAccess::ReadCondWrite
                     )
-                    && !(decoded.is_string_instruction() && repeats);
-                certain
-                    && factory.info(&decoded).used_memory().iter().any(|memory| {
-                        matches!(
-                            memory.access(),
-                            OpAccess::Read | OpAccess::Write | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-                        )
-                    })
+                })
             })
             .collect();
         Details { must_access, successors }

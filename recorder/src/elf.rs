@@ -80,7 +80,9 @@ impl Image {
         let file = ElfFile64::<Endianness>::parse(&*self.bytes).ok()?;
         file.symbols()
             .chain(file.dynamic_symbols())
-            .find(|symbol| !symbol.is_undefined() && symbol.address() != 0 && symbol.name() == Ok(name))
+            .find(|symbol| {
+                !symbol.is_undefined() && symbol.address() != 0 && symbol.name() == Ok(name)
+            })
             .map(|symbol| symbol.address())
     }
 
@@ -143,9 +145,10 @@ pub fn start(path: &Path, code_start: u64, entry: u64) -> Start {
     let file = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     if let Some(first) = image.segments.first() {
         let guest = first.address.wrapping_add(bias) & !(PAGE - 1);
-        let host = maps.lines().filter_map(Line::parse).find(|line| {
-            Path::new(line.path) == file && line.offset == first.offset & !(PAGE - 1)
-        });
+        let host = maps
+            .lines()
+            .filter_map(Line::parse)
+            .find(|line| Path::new(line.path) == file && line.offset == first.offset & !(PAGE - 1));
         found.guest_base = host.map_or(0, |line| line.start.wrapping_sub(guest));
     }
     found.events.extend(stack(&maps, path, found.guest_base));
@@ -161,7 +164,8 @@ fn stack(maps: &str, path: &Path, guest_base: u64) -> Option<Event> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is live.
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
-    let length = if limit.rlim_cur == libc::RLIM_INFINITY { USUAL } else { up(limit.rlim_cur.max(USUAL)) };
+    let length =
+        if limit.rlim_cur == libc::RLIM_INFINITY { USUAL } else { up(limit.rlim_cur.max(USUAL)) };
     let mut name = path.as_os_str().as_bytes().to_vec();
     name.push(0);
     let mut seen = vec![0; name.len()];

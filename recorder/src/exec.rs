@@ -17,16 +17,28 @@ use crate::qemu::Qemu;
 const SCRIPT_DEPTH: usize = 4;
 /// Bytes of a script's first line that Linux reads.
 const SCRIPT_LINE: usize = 256;
+/// Rights that a program run by QEMU would not get.
+const PRIVILEGED: u32 = libc::S_ISUID | libc::S_ISGID;
 /// Most arguments or variables followed; Linux allows 2 MiB of them in all, pointers included.
 const MOST_STRINGS: usize = 1 << 18;
 
 /// Replaces this process by QEMU running the program that the guest wants, with the strings at its
 /// guest addresses. Returns if that cannot or need not be: the program is missing, not executable,
 /// not for x86-64, privileged, or the strings cannot be read. Then the kernel decides.
-pub fn replace(directory: c_int, path: u64, arguments: u64, environment: u64, qemu: &Qemu, options: &Options) {
+pub fn replace(
+    directory: c_int,
+    path: u64,
+    arguments: u64,
+    environment: u64,
+    qemu: &Qemu,
+    options: &Options,
+) {
     let Some(path) = read_string(path) else { return };
     let path = resolve(directory, PathBuf::from(OsStr::from_bytes(&path)), qemu);
-    let (Some(arguments), Some(environment)) = (read_strings(arguments), read_strings(environment)) else { return };
+    let (Some(arguments), Some(environment)) = (read_strings(arguments), read_strings(environment))
+    else {
+        return;
+    };
     let Some((program, arguments)) = interpret(path, arguments) else { return };
     let _ = start(&program, arguments, environment, options);
 }
@@ -67,11 +79,14 @@ fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<(PathBuf, Vec<Vec
     let (mut path, mut arguments) = (path, arguments);
     for _ in 0..=SCRIPT_DEPTH {
         let about = fs::metadata(&path).ok()?;
-        const PRIVILEGED: u32 = libc::S_ISUID | libc::S_ISGID;
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: a NUL-terminated path.
         let executable = unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0;
-        if !about.is_file() || !executable || about.permissions().mode() & PRIVILEGED != 0 || about.size() < 4 {
+        if !about.is_file()
+            || !executable
+            || about.permissions().mode() & PRIVILEGED != 0
+            || about.size() < 4
+        {
             return None;
         }
         let mut head = [0; SCRIPT_LINE];
@@ -99,7 +114,10 @@ fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<(PathBuf, Vec<Vec
 fn plugin_argument(options: &Options) -> Option<Vec<u8>> {
     // A comma within a value is doubled.
     let quote = |value: &[u8]| {
-        value.iter().flat_map(|&byte| std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 })).collect::<Vec<u8>>()
+        value
+            .iter()
+            .flat_map(|&byte| std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }))
+            .collect::<Vec<u8>>()
     };
     let mut text = quote(plugin_path()?.as_os_str().as_bytes());
     for (key, value) in options.as_arguments() {
@@ -131,16 +149,28 @@ fn is_for_guest_alone(variable: &[u8]) -> bool {
     variable.starts_with(b"LD_") && !variable.contains(&b',')
 }
 
-fn start(program: &Path, arguments: Vec<Vec<u8>>, environment: Vec<Vec<u8>>, options: &Options) -> Option<()> {
+fn start(
+    program: &Path,
+    arguments: Vec<Vec<u8>>,
+    environment: Vec<Vec<u8>>,
+    options: &Options,
+) -> Option<()> {
     let qemu = fs::read_link("/proc/self/exe").ok()?;
-    let mut line: Vec<Vec<u8>> = vec![qemu.as_os_str().as_bytes().to_vec(), b"-plugin".to_vec(), plugin_argument(options)?];
-    let (guest, host): (Vec<_>, Vec<_>) = environment.into_iter().partition(|variable| is_for_guest_alone(variable));
+    let mut line: Vec<Vec<u8>> =
+        vec![qemu.as_os_str().as_bytes().to_vec(), b"-plugin".to_vec(), plugin_argument(options)?];
+    let (guest, host): (Vec<_>, Vec<_>) =
+        environment.into_iter().partition(|variable| is_for_guest_alone(variable));
     for variable in guest {
         line.extend([b"-E".to_vec(), variable]);
     }
     let mut arguments = arguments.into_iter();
     let program = program.as_os_str().as_bytes().to_vec();
-    line.extend([b"-0".to_vec(), arguments.next().unwrap_or_else(|| program.clone()), b"--".to_vec(), program]);
+    line.extend([
+        b"-0".to_vec(),
+        arguments.next().unwrap_or_else(|| program.clone()),
+        b"--".to_vec(),
+        program,
+    ]);
     line.extend(arguments);
     let line = line.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
     let environment = host.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
@@ -149,6 +179,8 @@ fn start(program: &Path, arguments: Vec<Vec<u8>>, environment: Vec<Vec<u8>>, opt
     };
     // SAFETY: null-terminated arrays of NUL-terminated strings, all alive. On success it does not
     // return; on failure nothing has changed.
-    unsafe { libc::execve(line[0].as_ptr(), pointers(&line).as_ptr(), pointers(&environment).as_ptr()) };
+    unsafe {
+        libc::execve(line[0].as_ptr(), pointers(&line).as_ptr(), pointers(&environment).as_ptr())
+    };
     None
 }

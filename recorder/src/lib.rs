@@ -32,12 +32,13 @@ pub static qemu_plugin_version: c_int = qemu::API_VERSION;
 pub unsafe extern "C" fn qemu_plugin_install(
     id: qemu::PluginId,
     info: *const qemu::QemuInfo,
-    argc: c_int,
-    argv: *const *const c_char,
+    count: c_int,
+    arguments: *const *const c_char,
 ) -> c_int {
-    // SAFETY: QEMU passes its information, and `argc` NUL-terminated strings.
+    // SAFETY: QEMU passes its information, and `count` NUL-terminated strings.
     let (info, arguments) = unsafe {
-        let strings = (0..argc.max(0) as usize).map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned());
+        let strings = (0..count.max(0) as usize)
+            .map(|i| CStr::from_ptr(*arguments.add(i)).to_string_lossy().into_owned());
         (&*info, strings.collect::<Vec<_>>())
     };
     // SAFETY: a NUL-terminated string.
@@ -60,7 +61,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
 /// of QEMU's options has one value.
 fn program() -> Vec<String> {
     let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let words: Vec<_> = line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let words: Vec<_> = line
+        .split(|&byte| byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
     let words = &words[..words.len().saturating_sub(1)];
     let end = (1..words.len()).step_by(2).find(|&i| words[i] == "--");
     words[end.map_or(0, |i| i + 1)..].to_vec()

@@ -10,9 +10,9 @@ use std::io::BufRead;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -41,7 +41,9 @@ fn main() -> ExitCode {
         }
     }
     let (Some(socket), Some(output)) = (socket, output) else {
-        eprintln!("usage: flatwalk-collect --socket PATH --output FILE (flatwalk record starts this program)");
+        eprintln!(
+            "usage: flatwalk-collect --socket PATH --output FILE (flatwalk record starts this program)"
+        );
         return ExitCode::from(2);
     };
     let listener = match UnixListener::bind(&socket) {
@@ -79,7 +81,7 @@ fn serve(listener: UnixListener, output: &Path) {
         let _ = from_input.send(Occurrence::Closed);
     });
     let detach = Arc::new(AtomicBool::new(false));
-    let names = Arc::new(Mutex::new(Names { output: output.into(), given: HashMap::new(), any: false }));
+    let mut names = Names { output: output.into(), given: HashMap::new(), any: false };
     let mut replaced: HashMap<i32, Arc<AtomicBool>> = HashMap::new();
     let (mut active, mut closed) = (0_usize, false);
     loop {
@@ -98,7 +100,7 @@ fn serve(listener: UnixListener, output: &Path) {
                     old.store(true, Ordering::Release);
                 }
                 active += 1;
-                let target = names.lock().map(|mut names| names.next(guest.pid())).unwrap_or_else(|_| output.into());
+                let target = names.next(guest.pid());
                 let (sender, detach) = (sender.clone(), detach.clone());
                 thread::spawn(move || {
                     guest.record(&target, &flag, &detach);

@@ -48,7 +48,9 @@ impl Space {
                 self.remove(address, end);
                 self.mappings.insert(address, Mapping { end, protection, backing, shared });
             }
-            Event::Unmap { address, length } => self.remove(address, address.saturating_add(page_up(length))),
+            Event::Unmap { address, length } => {
+                self.remove(address, address.saturating_add(page_up(length)));
+            }
             Event::Remap { from, from_length, to, to_length } => {
                 let kept = self.at(from).cloned();
                 self.remove(from, from.saturating_add(page_up(from_length)));
@@ -72,7 +74,8 @@ impl Space {
                 if to > from {
                     self.remove(from, to);
                     let protection = Protection { read: true, write: true, execute: false };
-                    let mapping = Mapping { end: to, protection, backing: Backing::Heap, shared: false };
+                    let mapping =
+                        Mapping { end: to, protection, backing: Backing::Heap, shared: false };
                     self.mappings.insert(from, mapping);
                 } else {
                     self.remove(to, from);
@@ -89,7 +92,11 @@ impl Space {
 
     /// The mapping that `address` lies in.
     fn at(&self, address: u64) -> Option<&Mapping> {
-        self.mappings.range(..=address).next_back().map(|(_, mapping)| mapping).filter(|m| m.end > address)
+        self.mappings
+            .range(..=address)
+            .next_back()
+            .map(|(_, mapping)| mapping)
+            .filter(|m| m.end > address)
     }
 
     /// Makes `address` a boundary between mappings.
@@ -162,7 +169,11 @@ impl Space {
                             {
                                 *length += PAGE;
                             }
-                            _ => events.push(Event::Populate { address: here, length: PAGE, store: stored }),
+                            _ => events.push(Event::Populate {
+                                address: here,
+                                length: PAGE,
+                                store: stored,
+                            }),
                         }
                     }
                     page += 1;
@@ -223,7 +234,11 @@ impl Space {
                 Some(Event::Map {
                     address: result,
                     length,
-                    protection: Protection { read: true, write: c & libc::SHM_RDONLY as u64 == 0, execute: false },
+                    protection: Protection {
+                        read: true,
+                        write: c & libc::SHM_RDONLY as u64 == 0,
+                        execute: false,
+                    },
                     backing: Backing::Anonymous,
                     shared: true,
                 })
@@ -266,7 +281,8 @@ fn segment_length(id: i32) -> Option<u64> {
     // SAFETY: an all-zero shmid_ds is valid; the kernel fills it.
     let mut segment: libc::shmid_ds = unsafe { std::mem::zeroed() };
     // SAFETY: `segment` is live.
-    (unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut segment) } == 0).then_some(segment.shm_segsz as u64)
+    (unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut segment) } == 0)
+        .then_some(segment.shm_segsz as u64)
 }
 
 #[cfg(test)]
@@ -297,14 +313,22 @@ mod tests {
         let mut space = Space::default();
         space.apply(&map(0x1000, 0x4000));
         space.apply(&Event::Protect { address: 0x2000, length: 0x1000, protection: R });
-        assert_eq!(ranges(&space), [(0x1000, 0x2000, true), (0x2000, 0x3000, false), (0x3000, 0x5000, true)]);
+        assert_eq!(
+            ranges(&space),
+            [(0x1000, 0x2000, true), (0x2000, 0x3000, false), (0x3000, 0x5000, true)]
+        );
     }
 
     #[test]
     fn remap_moves_and_grows() {
         let mut space = Space::default();
         space.apply(&map(0x1000, 0x2000));
-        space.apply(&Event::Remap { from: 0x1000, from_length: 0x2000, to: 0x9000, to_length: 0x4000 });
+        space.apply(&Event::Remap {
+            from: 0x1000,
+            from_length: 0x2000,
+            to: 0x9000,
+            to_length: 0x4000,
+        });
         assert_eq!(ranges(&space), [(0x9000, 0xd000, true)]);
     }
 

@@ -1,6 +1,7 @@
 //! The operating system: shared memory, futexes, descriptors over sockets. All of it thin and safe
 //! to call; the `unsafe` is inside.
 
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -34,38 +35,46 @@ pub fn shared_memory(length: usize) -> io::Result<OwnedFd> {
 ///
 /// # Safety
 /// `at` is null or the start of an earlier result of this function with the same length.
-pub unsafe fn map_shared(fd: &OwnedFd, length: usize, at: *mut u8) -> io::Result<*mut u8> {
+pub unsafe fn map_shared(fd: &OwnedFd, length: usize, at: *mut c_void) -> io::Result<*mut c_void> {
     let flags = libc::MAP_SHARED | if at.is_null() { 0 } else { libc::MAP_FIXED };
     // SAFETY: replaces only a mapping of ours (caller's promise) or none.
     let address = unsafe {
-        libc::mmap(at.cast(), length, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd(), 0)
+        libc::mmap(at, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd(), 0)
     };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the range was just mapped.
     unsafe { libc::madvise(address, length, libc::MADV_DONTFORK) };
-    Ok(address.cast())
+    Ok(address)
 }
 
-/// Puts private zero memory over an earlier mapping of [`map_shared`].
+/// Puts private zero memory at a fixed place, unless something is mapped there already.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn map_private(at: *mut u8, length: usize) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+pub fn map_private(at: usize, length: usize) -> io::Result<()> {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: maps only where nothing is mapped.
-    let address = unsafe { libc::mmap(at.cast(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let address = unsafe {
+        libc::mmap(at as *mut c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    let error = io::Error::last_os_error();
+    if address != libc::MAP_FAILED || error.raw_os_error() == Some(libc::EEXIST) {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 /// Unmaps what [`map_shared`] mapped.
 ///
 /// # Safety
 /// `address` and `length` are of one mapping, which nothing refers to any more.
-pub unsafe fn unmap(address: *mut u8, length: usize) {
+pub unsafe fn unmap(address: *mut c_void, length: usize) {
     // SAFETY: the caller's promise.
-    unsafe { libc::munmap(address.cast(), length) };
+    unsafe { libc::munmap(address, length) };
 }
 
 /// Sleeps until woken, if `word` still holds `expected`; at most `timeout`.
@@ -77,7 +86,13 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     // SAFETY: `word` and `timeout` outlive the call. Any return (woken, timed out, interrupted,
     // value changed) makes the caller look again.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout);
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            &raw const timeout,
+        );
     }
 }
 
@@ -92,7 +107,8 @@ pub fn futex_wake(word: &AtomicU32) {
 /// # Errors
 /// When the other side is gone.
 pub fn send_with_descriptor(socket: &UnixStream, message: &[u8], fd: &OwnedFd) -> io::Result<()> {
-    let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut part =
+        libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut control = [0u64; 8];
     // SAFETY: an all-zero msghdr is a valid empty one.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -109,7 +125,9 @@ pub fn send_with_descriptor(socket: &UnixStream, message: &[u8], fd: &OwnedFd) -
         libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
     }
     // SAFETY: every pointer in `header` is to a live local.
-    let sent = check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) } as i64)?;
+    let sent =
+        check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) }
+            as i64)?;
     if sent as usize == message.len() {
         Ok(())
     } else {
@@ -121,7 +139,10 @@ pub fn send_with_descriptor(socket: &UnixStream, message: &[u8], fd: &OwnedFd) -
 ///
 /// # Errors
 /// When the socket fails.
-pub fn receive_with_descriptor(socket: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+pub fn receive_with_descriptor(
+    socket: &UnixStream,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = [0u64; 8];
     // SAFETY: as in `send_with_descriptor`.
@@ -131,13 +152,21 @@ pub fn receive_with_descriptor(socket: &UnixStream, buffer: &mut [u8]) -> io::Re
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control);
     // SAFETY: every pointer in `header` is to a live local or to `buffer`.
-    let got = check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) } as i64)?;
+    let got =
+        check(
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) }
+                as i64,
+        )?;
     let mut fd = None;
     // SAFETY: the kernel filled `control`; the macros stay within `msg_controllen`.
     unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const header);
-        if !first.is_null() && (*first).cmsg_level == libc::SOL_SOCKET && (*first).cmsg_type == libc::SCM_RIGHTS {
-            fd = Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()));
+        if !first.is_null()
+            && (*first).cmsg_level == libc::SOL_SOCKET
+            && (*first).cmsg_type == libc::SCM_RIGHTS
+        {
+            fd =
+                Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()));
         }
     }
     Ok((got as usize, fd))
@@ -164,16 +193,20 @@ pub fn is_readable(fd: &OwnedFd) -> bool {
 /// True if a process `pid` exists.
 pub fn process_exists(pid: i32) -> bool {
     // SAFETY: signal 0 only checks.
-    unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) }
+    unsafe {
+        libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+    }
 }
 
 /// Reads this process's memory at `address` without faulting: the number of bytes read, 0 if
 /// nothing is mapped there.
 pub fn read_memory(address: u64, buffer: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks the remote range and writes only into `buffer`.
-    let got = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let got = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     usize::try_from(got).unwrap_or(0)
 }
 

@@ -12,20 +12,35 @@ use flatwalk_recorder::space::Space;
 use flatwalk_trace::{Advice, Backing, Event, Operands, Protection};
 use support::{BARE, STATIC, Scratch, Trace, compile, record, start, symbol};
 
+/// Bytes of a page.
+const P: u64 = 4096;
+
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// Valgrind's counts: instructions, loads, stores.
 fn lackey(program: &Path) -> [u64; 3] {
-    let output =
-        Command::new("valgrind").args(["--tool=lackey", "--basic-counts=yes"]).arg(program).output().expect("valgrind");
+    let output = Command::new("valgrind")
+        .args(["--tool=lackey", "--basic-counts=yes"])
+        .arg(program)
+        .output()
+        .expect("valgrind");
     let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
     let number = |line: &str| {
         let tail = text.split_once(line).unwrap_or_else(|| panic!("no `{line}` in {text}")).1;
-        tail.trim_start_matches([':', ' ']).split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        tail.trim_start_matches([':', ' '])
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
     };
-    let detailed = Command::new("valgrind").args(["--tool=lackey", "--basic-counts=no", "--trace-mem=yes"]).arg(program).output().unwrap();
+    let detailed = Command::new("valgrind")
+        .args(["--tool=lackey", "--basic-counts=no", "--trace-mem=yes"])
+        .arg(program)
+        .output()
+        .unwrap();
     let (mut loads, mut stores) = (0, 0);
     for line in String::from_utf8_lossy(&detailed.stderr).lines() {
         match line.as_bytes().get(..3) {
@@ -97,7 +112,9 @@ fn the_address_space_is_the_one_the_program_sees() {
         let mut space = Space::default();
         Trace::read(&recorded.output).events.iter().for_each(|event| space.apply(event));
         let ours = pages(space.as_events().iter().map(|event| match *event {
-            Event::Map { address, length, protection: p, .. } => (address, address + length, [p.read, p.write]),
+            Event::Map { address, length, protection: p, .. } => {
+                (address, address + length, [p.read, p.write])
+            }
             _ => unreachable!(),
         }));
         let text = String::from_utf8(recorded.stdout).unwrap();
@@ -117,7 +134,10 @@ fn the_address_space_is_the_one_the_program_sees() {
             }
         }
         // QEMU's emulation of the processor's descriptor tables, one page each.
-        assert!(only_theirs.len() == 2 && only_theirs[1] == only_theirs[0] + 4096, "{only_theirs:x?} {flags:?}\n{text}");
+        assert!(
+            only_theirs.len() == 2 && only_theirs[1] == only_theirs[0] + 4096,
+            "{only_theirs:x?} {flags:?}\n{text}"
+        );
         for page in ours.keys() {
             assert!(theirs.contains_key(page), "{page:x} {flags:?}\n{text}");
         }
@@ -126,7 +146,9 @@ fn the_address_space_is_the_one_the_program_sees() {
 }
 
 /// The rights of every page; those without any are of no interest (the stack's guard page).
-fn pages(ranges: impl Iterator<Item = (u64, u64, [bool; 2])>) -> std::collections::BTreeMap<u64, [bool; 2]> {
+fn pages(
+    ranges: impl Iterator<Item = (u64, u64, [bool; 2])>,
+) -> std::collections::BTreeMap<u64, [bool; 2]> {
     ranges
         .filter(|(_, _, rights)| rights.contains(&true))
         .flat_map(|(start, end, rights)| (start..end).step_by(4096).map(move |page| (page, rights)))
@@ -138,9 +160,9 @@ fn memory_calls_are_events_with_their_results() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "events", BARE);
     let recorded = record(&scratch, "", &[path(&program)]);
-    let word = |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
+    let word =
+        |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
     let (heap, a, b) = (word(0), word(1), word(2));
-    const P: u64 = 4096;
     let rw = Protection { read: true, write: true, execute: false };
     let events = Trace::read(&recorded.output).events;
     let first = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
@@ -149,7 +171,13 @@ fn memory_calls_are_events_with_their_results() {
         [
             Event::Break { from: heap, to: heap + 3 * P },
             Event::Break { from: heap + 3 * P, to: heap + P },
-            Event::Map { address: a, length: 8 * P, protection: rw, backing: Backing::Anonymous, shared: false },
+            Event::Map {
+                address: a,
+                length: 8 * P,
+                protection: rw,
+                backing: Backing::Anonymous,
+                shared: false
+            },
             Event::Unmap { address: a + 2 * P, length: P },
             Event::Protect {
                 address: a,
@@ -176,7 +204,10 @@ fn every_thread_has_its_own_run() {
             *steps.entry(thread).or_default() += 1;
         }
     }
-    assert_eq!(steps.into_iter().collect::<Vec<_>>(), (1..=6).map(|thread| (thread, 20000)).collect::<Vec<_>>());
+    assert_eq!(
+        steps.into_iter().collect::<Vec<_>>(),
+        (1..=6).map(|thread| (thread, 20000)).collect::<Vec<_>>()
+    );
     for thread in 1..=6 {
         assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadStart { thread }).count(), 1);
         assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadExit { thread }).count(), 1);
@@ -197,7 +228,11 @@ fn every_thread_has_its_own_run() {
         events.by_ref().take(epoch - applied).for_each(|event| space.apply(event));
         applied = epoch;
         for &address in &slice.addresses {
-            assert!(space.contains(address), "thread {} accesses {address:x} in epoch {epoch}", slice.thread);
+            assert!(
+                space.contains(address),
+                "thread {} accesses {address:x} in epoch {epoch}",
+                slice.thread
+            );
         }
     }
 }
@@ -210,14 +245,18 @@ fn forked_children_have_traces_of_their_own() {
     assert_eq!(recorded.status.code(), Some(5));
     assert_eq!(recorded.ends.len(), 3, "{:?}", recorded.ends);
     let pc = |name| symbol(&program, name);
-    let counts = |trace: &Trace| ["before", "in_parent", "in_child"].map(|name| trace.count(pc(name)));
+    let counts =
+        |trace: &Trace| ["before", "in_parent", "in_child"].map(|name| trace.count(pc(name)));
     let parent = Trace::read(&recorded.output);
     assert_eq!(counts(&parent), [100, 30, 0]);
     let mut children = Vec::new();
     for end in &recorded.ends {
         let file = Path::new(end["file"].as_str().unwrap());
         if file != recorded.output {
-            assert_eq!(file.file_name().unwrap().to_str().unwrap(), format!("out.{}.fwt", end["pid"]));
+            assert_eq!(
+                file.file_name().unwrap().to_str().unwrap(),
+                format!("out.{}.fwt", end["pid"])
+            );
             children.push(Trace::read(file));
         }
     }
@@ -258,7 +297,10 @@ fn rewritten_code_is_new_code() {
     for offset in [0, 7, 12] {
         assert_eq!(trace.count(0x1000_0100 + offset), 1, "instruction at +{offset}");
     }
-    let changed = trace.executions().flat_map(|(_, block)| block.instructions.iter()).find(|i| i.pc == 0x1000_0107);
+    let changed = trace
+        .executions()
+        .flat_map(|(_, block)| block.instructions.iter())
+        .find(|i| i.pc == 0x1000_0107);
     assert!(matches!(changed.unwrap().operands, Operands::X86(code) if code[1] == 7));
 }
 
@@ -341,7 +383,10 @@ fn what_was_skipped_is_populated() {
         .collect();
     for page in 0..64 {
         let address = pages + (page << 12);
-        assert!(populated.iter().any(|&(start, end)| (start..end).contains(&address)), "page {page}");
+        assert!(
+            populated.iter().any(|&(start, end)| (start..end).contains(&address)),
+            "page {page}"
+        );
     }
     assert!(recorded.warnings.is_empty(), "{:?}", recorded.warnings);
 }
@@ -364,7 +409,9 @@ fn regions_of_interest() {
     let names: Vec<&str> = trace
         .events
         .iter()
-        .filter_map(|event| if let Event::Marker { name } = event { Some(name.as_str()) } else { None })
+        .filter_map(
+            |event| if let Event::Marker { name } = event { Some(name.as_str()) } else { None },
+        )
         .collect();
     assert_eq!(names, ["start", "half way", "stop", "start", "stop"]);
     assert_eq!(counts(&format!(",start-at={inside:#x}")).0, (0, 81));

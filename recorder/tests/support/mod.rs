@@ -1,6 +1,5 @@
 //! Compiles guests, records them and reads what was recorded.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -21,7 +20,8 @@ impl Scratch {
     pub fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("flatwalk-recorder-{}-{count}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("flatwalk-recorder-{}-{count}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }
@@ -40,16 +40,31 @@ pub fn plugin() -> PathBuf {
 
 /// Compiles `tests/guests/NAME.c`.
 pub fn compile(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name).with_extension("c");
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name).with_extension("c");
     let program = scratch.0.join(name);
-    let status = Command::new("gcc").args(["-O1", "-g0"]).arg(source).args(flags).arg("-o").arg(&program).status();
+    let status = Command::new("gcc")
+        .args(["-O1", "-g0"])
+        .arg(source)
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .status();
     assert!(status.unwrap().success(), "gcc failed on {name}.c");
     program
 }
 
 /// Flags for guests without a C library.
-pub const BARE: &[&str] =
-    &["-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mno-sse", "-fno-tree-vectorize"];
+pub const BARE: &[&str] = &[
+    "-static",
+    "-nostdlib",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    "-fno-pic",
+    "-no-pie",
+    "-mno-sse",
+    "-fno-tree-vectorize",
+];
 /// Flags for statically linked guests with addresses known beforehand.
 pub const STATIC: &[&str] = &["-static", "-no-pie", "-pthread"];
 
@@ -157,7 +172,9 @@ impl Trace {
     }
 
     pub fn executions(&self) -> impl Iterator<Item = (u32, &Block)> + Clone {
-        self.slices.iter().flat_map(|s| s.blocks.iter().map(|&id| (s.thread, &*self.blocks[id as usize])))
+        self.slices
+            .iter()
+            .flat_map(|s| s.blocks.iter().map(|&id| (s.thread, &*self.blocks[id as usize])))
     }
 
     pub fn instructions(&self) -> u64 {
@@ -171,7 +188,9 @@ impl Trace {
 
     /// How often the instruction at `pc` was executed.
     pub fn count(&self, pc: u64) -> usize {
-        self.executions().map(|(_, block)| block.instructions.iter().filter(|i| i.pc == pc).count()).sum()
+        self.executions()
+            .map(|(_, block)| block.instructions.iter().filter(|i| i.pc == pc).count())
+            .sum()
     }
 
     /// Loads and stores.
@@ -196,14 +215,6 @@ impl Trace {
             assert!(addresses.next().is_none());
         }
         found
-    }
-
-    pub fn by_thread(&self) -> BTreeMap<u32, u64> {
-        let mut counts = BTreeMap::new();
-        for (thread, block) in self.executions() {
-            *counts.entry(thread).or_default() += block.instructions.len() as u64;
-        }
-        counts
     }
 }
 
