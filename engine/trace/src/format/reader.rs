@@ -259,8 +259,8 @@ impl SliceLane {
         let header = &chunk.header;
         if decoder.peek().is_none()
             && (sums.instructions != header.count
-                || sums.loads != header.a
-                || sums.stores != header.b)
+                || sums.loads != u64::from(header.a)
+                || sums.stores != u64::from(header.b))
         {
             return Err(malformed("its totals are not those in its header"));
         }

@@ -56,7 +56,10 @@ struct Slot {
 impl Slot {
     #[inline]
     fn predict(&self, before: u64, follow: bool) -> u64 {
-        if follow { before.wrapping_add(self.offset) } else { self.last.wrapping_add(self.stride) }
+        // Two selections rather than a branch, which would often be mispredicted.
+        let base = if follow { before } else { self.last };
+        let step = if follow { self.offset } else { self.stride };
+        base.wrapping_add(step)
     }
 
     #[inline]
@@ -189,8 +192,8 @@ pub(crate) struct Run {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub instructions: u64,
-    pub loads: u32,
-    pub stores: u32,
+    pub loads: u64,
+    pub stores: u64,
 }
 
 /// Builds one payload after another.
@@ -308,8 +311,8 @@ impl Encoder {
             self.tokens.push(token);
             self.predictor.before = before;
             self.sums.instructions += u64::from(state.instructions);
-            self.sums.stores += state.stores;
-            self.sums.loads += state.accesses - state.stores;
+            self.sums.stores += u64::from(state.stores);
+            self.sums.loads += u64::from(state.accesses - state.stores);
             done += 1;
         }
         (done, addresses.len() - rest.len())
@@ -444,9 +447,9 @@ impl Decoder {
         let run = self.runs.get(self.next).ok_or("no run is left")?;
         slice.thread = run.thread;
         slice.blocks.clear();
-        slice.blocks.reserve_exact(run.blocks as usize);
+        slice.blocks.resize(run.blocks as usize, 0);
         slice.addresses.clear();
-        slice.addresses.reserve_exact(run.addresses as usize);
+        slice.addresses.resize(run.addresses as usize, 0);
         let column = |column: usize| &self.payload[self.at[column]..self.end[column]];
         let mut columns = Columns {
             tokens: column(0),
@@ -454,18 +457,20 @@ impl Decoder {
             codes: column(2),
             values: column(3),
         };
-        for _ in 0..run.blocks {
-            let room = run.addresses as usize - slice.addresses.len();
-            let state = columns.block(&mut self.predictor, slice, room)?;
-            self.sums.instructions += u64::from(state.instructions);
-            self.sums.stores =
-                self.sums.stores.checked_add(state.stores).ok_or("too many stores")?;
-            let loads = state.accesses - state.stores;
-            self.sums.loads = self.sums.loads.checked_add(loads).ok_or("too many loads")?;
+        let (mut instructions, mut stores, mut filled) = (0, 0, 0);
+        for id in &mut slice.blocks {
+            let state;
+            (*id, state) = columns.block(&mut self.predictor, &mut slice.addresses[filled..])?;
+            filled += state.accesses as usize;
+            instructions += u64::from(state.instructions);
+            stores += u64::from(state.stores);
         }
-        if slice.addresses.len() != run.addresses as usize {
+        if filled != slice.addresses.len() {
             return Err("a run has more addresses than its blocks make accesses");
         }
+        self.sums.instructions += instructions;
+        self.sums.loads += filled as u64 - stores;
+        self.sums.stores += stores;
         self.at = [
             self.end[0] - columns.tokens.len(),
             self.end[1] - columns.ids.remaining(),
@@ -495,14 +500,14 @@ impl Columns<'_> {
         Ok(token)
     }
 
+    /// Reads one block and its addresses, which it puts at the start of `room`.
     #[inline]
     fn block(
         &mut self,
         predictor: &mut Predictor,
-        slice: &mut Slice,
-        room: usize,
-    ) -> Result<BlockState, Malformed> {
-        let mut token = self.token()?;
+        room: &mut [u64],
+    ) -> Result<(BlockId, BlockState), Malformed> {
+        let token = self.token()?;
         let pair = predictor.pair();
         let id = if token & 1 == 0 {
             predictor.pairs[pair]
@@ -516,31 +521,50 @@ impl Columns<'_> {
         };
         let mut before = predictor.before;
         let (state, slots) = predictor.enter(id).ok_or("a block is not defined")?;
-        if slots.len() > room {
-            return Err("a run has fewer addresses than its blocks make accesses");
+        let room = room
+            .get_mut(..slots.len())
+            .ok_or("a run has fewer addresses than its blocks make accesses")?;
+        if token < 2 && slots.len() < 8 {
+            // Nearly always: every address is as predicted.
+            for (slot, address) in slots.iter_mut().zip(room) {
+                *address = slot.predict(before, slot.follow);
+                slot.learn(before, *address);
+                before = *address;
+            }
+        } else {
+            before = self.addresses(token, slots, room, before)?;
         }
+        predictor.before = before;
+        Ok((id, state))
+    }
+
+    /// Reads the addresses of a block of which some may be predicted wrongly; gives the last.
+    fn addresses(
+        &mut self,
+        mut token: u8,
+        slots: &mut [Slot],
+        room: &mut [u64],
+        mut before: u64,
+    ) -> Result<u64, Malformed> {
         let mut bit = 1;
-        for slot in slots {
+        for (slot, address) in slots.iter_mut().zip(room) {
             if bit == 8 {
                 token = self.token()?;
                 bit = 0;
             }
-            let address = if token >> bit & 1 == 0 {
+            *address = if token >> bit & 1 == 0 {
                 slot.predict(before, slot.follow)
             } else {
                 self.miss(slot, before)?
             };
-            slot.learn(before, address);
-            slice.addresses.push(address);
-            before = address;
+            slot.learn(before, *address);
+            before = *address;
             bit += 1;
         }
         if u32::from(token) >> bit != 0 {
             return Err("a token has bits beyond its accesses");
         }
-        predictor.before = before;
-        slice.blocks.push(id);
-        Ok(state)
+        Ok(before)
     }
 
     /// Reads an address that was predicted wrongly.

@@ -325,12 +325,12 @@ impl Writer {
             header.first_epoch = first.epoch;
             header.last_epoch = last_epoch;
             header.thread = if one_thread { first.thread } else { SEVERAL_THREADS };
-            header.a = sums.loads;
-            header.b = sums.stores;
+            header.a = sums.loads as u32;
+            header.b = sums.stores as u32;
         })?;
         self.summary.instructions += sums.instructions;
-        self.summary.loads += u64::from(sums.loads);
-        self.summary.stores += u64::from(sums.stores);
+        self.summary.loads += sums.loads;
+        self.summary.stores += sums.stores;
         Ok(())
     }
 
