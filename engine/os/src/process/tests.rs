@@ -277,6 +277,33 @@ fn accesses_outside_every_area_are_honoured_and_counted() {
 }
 
 #[test]
+fn an_access_beyond_the_areas_splits_a_large_page_that_does_not_allow_it() {
+    let mut process = process(&configuration(fpt(), all()), 0, PAGE);
+    assert_eq!(touch(&mut process, 0).level, 2);
+    let outcome = process.fault(Gva::new(9 * PAGE), Access::Fetch).unwrap();
+    assert_eq!((outcome.kind, outcome.level), (FaultKind::Upgraded, 1));
+    assert!(outcome.flushes[0].leaves);
+    let statistics = process.statistics();
+    assert_eq!((statistics.splits, statistics.protection_mismatches), (1, 0));
+}
+
+#[test]
+fn giving_back_a_part_splits_a_transparent_huge_page_but_not_the_scenarios() {
+    let advise = Event::Advise { address: PAGE, length: 2 * PAGE, advice: Advice::DontNeed };
+    for (large_pages, left, splits) in
+        [(LargePages::Transparent(Thp::Always), LARGE - 2 * PAGE, 1), (all(), LARGE, 0)]
+    {
+        let mut process = process(&configuration(fpt(), large_pages), 0, LARGE);
+        let _ = touch(&mut process, 0);
+        let outcome = process.apply(&advise).unwrap();
+        assert_eq!((process.data_bytes(), process.statistics().splits), (left, splits));
+        assert_eq!(outcome.flushes.len(), splits as usize);
+        // Where the page stays, what was given back is zeroed in place.
+        assert_eq!(outcome.work.data_bytes, if splits == 0 { 2 * PAGE } else { 0 });
+    }
+}
+
+#[test]
 fn only_what_lies_in_areas_moves_on_from_a_large_page_that_reaches_beyond_them() {
     let mut process = process(&configuration(fpt(), all()), GIB + PAGE, LARGE - PAGE);
     assert_eq!(touch(&mut process, GIB + PAGE).level, 2);
