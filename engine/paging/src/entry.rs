@@ -7,6 +7,28 @@
 //! W1:W0 are the two size bits of Park et al. (ASPLOS 2022, section 6.1): 00 = the next node is
 //! conventional, 10 = it spans two levels (2 MiB), 01 = three (1 GiB). Bit 58 is the one that the
 //! public Linux prototype of the FPT paper uses.
+//!
+//! How a table is read, in full. A geometry has p offset bits, b index bits a level, and levels n
+//! (the root's) to 1. An entry of level k translates `span(k)` = 2^(p + b(k−1)) bytes. A node with
+//! topmost level t that spans w levels has 2^(bw) entries, which are of its lowest level
+//! k = t + 1 − w; the entry for an address is number ⌊address / span(k)⌋ mod 2^(bw). A node takes
+//! 2^(bw + 3) bytes, or 4 KiB if that is less, and is aligned to its size. The root's address,
+//! level and width are given. An entry of level k means, by the first line that applies:
+//!
+//! 1. P = 0: nothing is mapped.
+//! 2. PS = 1: a page of level max(k, 2). (At level 1 it is a replica of a level-2 leaf in a
+//!    flattened node; ASPLOS 2022, section 3.4.) Reserved if that level is above 3 or the frame
+//!    address is no multiple of the page size.
+//! 3. k = 1: a page of level 1, whatever W says; reserved if its frame is misaligned.
+//! 4. W = 11: reserved.
+//! 5. The address is no multiple of the size of a node of width W: reserved.
+//! 6. W < k: the node that serves the levels from k − 1 down to k − W. The walk goes on there.
+//! 7. W = k, and the node's size is `span(k)`: a page of level k. This makes recursive mappings work
+//!    through flattened nodes (ASPLOS 2022, section 3.5).
+//! 8. Anything else: reserved.
+//!
+//! The translation is the frame plus the address modulo the page size. It may be written, used in
+//! user mode, and executed, if every entry on the path has RW = 1, US = 1, and NX = 0.
 
 use crate::addr::Physical;
 use crate::geometry::{Geometry, Level, Width};
@@ -178,11 +200,7 @@ impl Entry {
     }
 
     /// What the entry means when read as an entry of level `bottom`, the lowest level that the node
-    /// it was read from spans.
-    ///
-    /// - PS at level 1 is a replica of a level-2 leaf in a flattened node (ASPLOS 2022, section 3.4).
-    /// - A pointer to a node wider than the levels that remain is a leaf of the node's size: this is
-    ///   what makes recursive mappings work through flattened nodes (ASPLOS 2022, section 3.5).
+    /// it was read from spans: the numbered lines at the head of this file.
     #[inline]
     pub fn decode<A: Physical>(self, geometry: Geometry, bottom: Level) -> Decoded<A> {
         if !self.is_present() {
