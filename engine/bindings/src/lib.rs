@@ -1,12 +1,13 @@
 //! `flatwalk._engine`: the engine for Python. JSON in, JSON out, and nothing else.
 //!
-//! Every error is an `EngineError` whose message says what is wrong, where, and how to mend it.
+// Python hands over owned values.
+#![allow(clippy::needless_pass_by_value)] whose message says what is wrong, where, and how to mend it.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use flatwalk_timing::{Limits, RunConfiguration, RunResult, SimulateError};
-use flatwalk_trace::{Source, SourceInfo};
+use flatwalk_trace::{Format, Source, SourceInfo};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -194,6 +195,13 @@ fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
     write(&result.map_err(error)?)
 }
 
+fn parse_format(name: &str) -> PyResult<Format> {
+    Format::from_name(name).ok_or_else(|| {
+        let known = Format::ALL.map(Format::name).join(", ");
+        error(format!("`{name}` is no trace format; known are {known}"))
+    })
+}
+
 /// What is in a trace.
 #[pyfunction]
 #[pyo3(signature = (path, verify=false, progress=None))]
@@ -220,6 +228,7 @@ fn trace_import(
     format: Option<&str>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let format = format.map(parse_format).transpose()?;
     let mut progress = Progress::new(progress);
     let result = py.detach(|| {
         let report = &mut |done, total| progress.report(done, Some(total));
@@ -228,37 +237,10 @@ fn trace_import(
     write(&progress.answer(result)?)
 }
 
-/// Writes a trace in another format.
-#[pyfunction]
-#[pyo3(signature = (source, target, format="champsim", progress=None))]
-fn trace_export(
-    py: Python<'_>,
-    source: PathBuf,
-    target: PathBuf,
-    format: &str,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
-        let report = &mut |done, total| progress.report(done, Some(total));
-        export(&source, &target, format, report)
-    });
-    write(&progress.answer(result)?)
-}
-
-fn export(
-    source: &Path,
-    target: &Path,
-    format: &str,
-    report: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<impl Serialize + use<>, flatwalk_trace::TraceError> {
-    flatwalk_trace::export_to_file(source, target, format, report)
-}
-
 /// The built-in workloads.
 #[pyfunction]
 fn workloads() -> PyResult<String> {
-    write(&flatwalk_workloads::list())
+    write(&flatwalk_workloads::REGISTRY)
 }
 
 #[pymodule]
@@ -269,6 +251,5 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(walk, module)?)?;
     module.add_function(wrap_pyfunction!(trace_info, module)?)?;
     module.add_function(wrap_pyfunction!(trace_import, module)?)?;
-    module.add_function(wrap_pyfunction!(trace_export, module)?)?;
     module.add_function(wrap_pyfunction!(workloads, module)?)
 }

@@ -103,6 +103,44 @@ pub fn open_with_progress(
     Ok(Box::new(importer))
 }
 
+/// A trace of which nothing need be known beforehand.
+pub(crate) enum Opened {
+    Own(Box<Reader>),
+    /// With the file's length.
+    Foreign(Box<Importer>, u64),
+}
+
+impl Opened {
+    pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
+        if is_own(path)? {
+            return Ok(Self::Own(Box::new(Reader::open(path)?)));
+        }
+        let mut input = Input::open(path)?;
+        let format = import::sniff(&mut input)?;
+        Ok(Self::Foreign(Box::new(Importer::new(format, input)?), length(path)?))
+    }
+
+    pub(crate) fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
+        match self {
+            Self::Own(reader) => reader.next_item(),
+            Self::Foreign(importer, _) => importer.next_item(),
+        }
+    }
+
+    /// Bytes of the file read, and its length.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        match self {
+            Self::Own(reader) => (reader.progress(), reader.file_bytes()),
+            Self::Foreign(importer, total) => (importer.progress().min(*total), *total),
+        }
+    }
+}
+
+/// The error for a progress callback that asked to stop.
+pub(crate) fn stopped(path: &Path) -> TraceError {
+    TraceError::Stopped { path: path.to_owned() }
+}
+
 /// Reads bytes in `format` that `path` names in messages, with nothing known beforehand.
 ///
 /// # Errors
@@ -210,7 +248,7 @@ fn copy(
             Item::Slice(slice) => {
                 writer.slice(epoch, &slice)?;
                 if progress(importer.progress().min(total), total).is_break() {
-                    return Err(TraceError::Stopped { path: path.to_owned() });
+                    return Err(stopped(path));
                 }
             }
             Item::Event(event) => {

@@ -1,7 +1,7 @@
 //! Traces of other tools, one file each. An importer reads its file once, from front to back.
 
 mod builder;
-mod champsim;
+pub(crate) mod champsim;
 mod drmemtrace;
 pub(crate) mod input;
 mod lackey;

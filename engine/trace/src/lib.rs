@@ -1,12 +1,14 @@
 //! Traces: what a program executed and accessed, in flatwalk's own format and in those of others.
 
 pub mod error;
+pub mod export;
 pub mod files;
 pub mod format;
 pub mod import;
 pub mod model;
 
 pub use error::TraceError;
+pub use export::{Exported, export_to_file};
 pub use files::{Info, Progress, import_to_file, info, open, open_bytes, open_with_progress};
 pub use format::{Header, Options, Reader, Summary, Writer};
 pub use import::Format;

@@ -362,6 +362,13 @@ impl Reader {
         self.disk.file_bytes
     }
 
+    /// About how much of the file was read so far, in bytes.
+    pub fn progress(&self) -> u64 {
+        let total = self.summary.instructions.max(1);
+        let scaled = u128::from(self.disk.file_bytes) * u128::from(self.position.min(total));
+        (scaled / u128::from(total)) as u64
+    }
+
     /// Goes to instruction number `instruction` (from 0, in reading order): what follows are all
     /// definitions and events before it (for the address space), then execution from the block that
     /// contains it. Beyond the end, only definitions and events follow.

@@ -53,13 +53,11 @@ pub(crate) fn classify(reads: [u8; 4], writes: [u8; 4], is_branch: bool) -> Bran
         return if is_branch { Branch::Conditional } else { Branch::None };
     }
     match (sp, writes_sp, ip, flags, other) {
-        (false, _, _, false, false) => Branch::Direct,
-        (false, _, false, false, true) => Branch::Indirect,
-        (false, false, true, _, _) => Branch::Conditional,
-        (true, true, true, false, false) => Branch::Direct,
-        (true, true, true, false, true) => Branch::Indirect,
+        // Jumps, then calls.
+        (false, _, _, false, false) | (true, true, true, false, false) => Branch::Direct,
+        (false, _, false, false, true) | (true, true, true, false, true) => Branch::Indirect,
         (true, true, false, _, _) => Branch::Return,
-        // ChampSim's "other": it may go either way, to anywhere.
+        // Conditional branches, and ChampSim's "other", which may go either way, to anywhere.
         _ => Branch::Conditional,
     }
 }

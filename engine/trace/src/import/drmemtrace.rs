@@ -30,7 +30,6 @@ const HEADER: u16 = 25;
 const FOOTER: u16 = 26;
 const MARKER: u16 = 28;
 const NO_FETCH: u16 = 29;
-const MAYBE_FETCH: u16 = 30;
 const SYSENTER: u16 = 31;
 const ENCODING: u16 = 47;
 const TAKEN_JUMP: u16 = 48;
@@ -148,7 +147,8 @@ impl Parser for DrMemTrace {
                     ));
                 }
             }
-            NO_FETCH => {
+            // A fetch that may be one (raw traces only) is one where the address is new.
+            NO_FETCH | MAYBE_FETCH => {
                 self.encoding.clear();
                 // The same instruction goes on. Where it is another one (the trace was cut there), it counts.
                 if out.last().is_none_or(|last| last.pc != address) {
@@ -219,11 +219,11 @@ impl DrMemTrace {
                 self.x86_64 = value & FILE_X86_64 != 0;
             }
             // The program goes on elsewhere, or after a gap.
-            MARKER_KERNEL_EVENT | MARKER_KERNEL_TRANSFER | MARKER_WINDOW => {
-                if self.encoding.is_empty() {
-                    out.end_block();
-                    self.next_pc = None;
-                }
+            MARKER_KERNEL_EVENT | MARKER_KERNEL_TRANSFER | MARKER_WINDOW
+                if self.encoding.is_empty() =>
+            {
+                out.end_block();
+                self.next_pc = None;
             }
             _ => {}
         }

@@ -193,7 +193,7 @@ struct Member {
 /// The members `chunk.NNNN` of a zip archive, one after another.
 struct Members {
     file: Box<dyn ReadSeek>,
-    members: std::vec::IntoIter<Member>,
+    remaining: std::vec::IntoIter<Member>,
     open: Option<Open>,
     progress: Arc<AtomicU64>,
 }
@@ -276,7 +276,12 @@ impl Members {
             )));
         }
         let members: Vec<Member> = members.into_iter().map(|(_, member)| member).collect();
-        Ok(Self { file: archive.into_inner(), members: members.into_iter(), open: None, progress })
+        Ok(Self {
+            file: archive.into_inner(),
+            remaining: members.into_iter(),
+            open: None,
+            progress,
+        })
     }
 }
 
@@ -289,7 +294,7 @@ impl Read for Members {
         loop {
             let open = match &mut self.open {
                 Some(open) => open,
-                None => match self.members.next() {
+                None => match self.remaining.next() {
                     None => return Ok(0),
                     Some(member) => {
                         self.file.seek(SeekFrom::Start(member.start))?;
