@@ -253,7 +253,9 @@ def trace_info(
     traces.info(file, as_json=json, verify=verify)
 
 
-@trace_app.command("import", epilog=_examples("trace import 605.mcf.champsimtrace.xz mcf.fwt"))
+@trace_app.command(
+    "import", epilog=_examples("trace import --format champsim 605.mcf.champsimtrace.xz mcf.fwt")
+)
 def trace_import(
     source: Annotated[Path, Argument(metavar="SOURCE", help="Foreign trace, compressed or not.")],
     target: Annotated[Path, Argument(metavar="TARGET", help="Trace to write.")],

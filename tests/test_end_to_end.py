@@ -1,0 +1,420 @@
+"""The command line with the real engine, as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk import output, settings
+from tests.test_cli import COMMANDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+    Flatwalk = Callable[..., Result]
+
+SHORT = ["--instructions", "300k", "--warmup", "100k"]
+
+
+def _runs(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    answer = json.loads(path.read_text())
+    assert answer["schema"] == "flatwalk-compare/1"
+    return {(run["scheme"], run["large_pages"]): run for run in answer["runs"]}
+
+
+def test_compare_from_a_workload_to_an_answer(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk("compare", "--workload", "gups:64MiB", *SHORT, "--json", "out.json")
+    assert result.code == 0, result.err
+    assert "\x1b" not in result.out + result.err
+    runs = _runs(tmp_path / "out.json")
+    assert set(runs) == {(scheme, pages) for scheme in settings.DEFAULT_SCHEMES for pages in (0, 100)}
+    for (scheme, pages), run in runs.items():
+        assert run["instructions"] == 300_000
+        assert run["mode"] == "timing"
+        assert run["workload"] == "gups:64MiB"
+        assert run["cycles"] > 0
+        assert run["ipc"] == pytest.approx(run["instructions"] / run["cycles"])
+        assert run["speedup"] == pytest.approx(runs["radix4", pages]["cycles"] / run["cycles"])
+        assert run["data_bytes"] >= 64 << 20
+        nodes = run["page_table"]["nodes"]
+        assert run["page_table_bytes"] == sum(item["bytes"] for item in nodes)
+        assert all(item["bytes"] == item["nodes"] * item["node_bytes"] for item in nodes)
+        levels = run["walk"]["accesses_by_level"]
+        for level in levels:
+            served = level["l1d"] + level["l2"] + level["llc"] + level["dram"]
+            assert served == level["accesses"]
+        accesses = sum(level["accesses"] for level in levels)
+        if run["walks"]:
+            assert run["accesses_per_walk"] == pytest.approx(accesses / run["walks"])
+            assert sum(item["walks"] for item in run["walk"]["latency_histogram"]) == run["walks"]
+            parts = run["walk_queue_cycles"] + run["walk_access_cycles"]
+            assert parts <= run["walk_latency_cycles"] + 1e-6
+        if scheme == "ideal":
+            assert run["walks"] == 0
+            assert run["speedup"] > 0.999
+        assert run["configuration"]["scheme"]["name"] == scheme
+        assert run["configuration"]["machine"] == settings.machine("skylake-server")
+    report = (tmp_path / "flatwalk-report.html").read_text()
+    assert "The answer" in report
+    assert result.out.rstrip().endswith(f"Report: {tmp_path / 'flatwalk-report.html'}")
+
+
+def test_the_same_command_gives_the_same_bytes(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    command = ["compare", "--workload", "gups:64MiB", *SHORT, "--schemes", "radix4,fpt+ptp"]
+    for number, jobs in enumerate(["1", "1", "2"]):
+        flatwalk(*command, "--jobs", jobs, "--json", f"{number}.json", "--report", f"{number}.html")
+    for kind in ("json", "html"):
+        assert len({(tmp_path / f"{number}.{kind}").read_bytes() for number in range(3)}) == 1
+    other = flatwalk(*command, "--seed", "2", "--json", "-", "--no-report")
+    assert json.loads(other.out)["runs"] != json.loads((tmp_path / "0.json").read_text())["runs"]
+
+
+def test_gups_walks_as_the_paper_says(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk(
+        *["compare", "--workload", "gups:8GiB", "--mode", "functional", "--large-pages", "0"],
+        *["--schemes", "radix4,fpt,ideal", "--instructions", "5M", "--warmup", "1M"],
+        *["--json", "out.json", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    runs = _runs(tmp_path / "out.json")
+    radix4, fpt = runs["radix4", 0], runs["fpt", 0]
+    assert radix4["accesses_per_walk"] == pytest.approx(2.49, abs=0.05)
+    assert fpt["accesses_per_walk"] == pytest.approx(1.00, abs=0.05)
+    assert radix4["cycles"] is radix4["ipc"] is radix4["speedup"] is radix4["walk_latency_cycles"] is None
+    assert 4106 <= radix4["page_table_bytes"] / 4096 <= 4120, "8 GiB dense, plus the few for anything else"
+    large = {item["node_bytes"]: item["nodes"] for item in fpt["page_table"]["nodes"]}
+    assert 9 <= large[2 << 20] <= 11
+    assert re.search(
+        r"fpt: walks make (59|60) % fewer accesses: 1\.00 instead of 2\.[45]\d a walk", result.out
+    )
+
+
+def test_both_ideas_help_gups_and_together_most(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk(
+        *["compare", "--workload", "gups:8GiB", "--large-pages", "0", "--json", "out.json", "--no-report"],
+        *["--schemes", "radix4,fpt,radix4+ptp,fpt+ptp", "--instructions", "4M", "--warmup", "4M"],
+    )
+    assert result.code == 0, result.err
+    speed = {scheme: run["speedup"] for (scheme, _), run in _runs(tmp_path / "out.json").items()}
+    assert speed["fpt+ptp"] > speed["radix4+ptp"] > speed["fpt"] > speed["radix4"] == 1
+
+
+@pytest.mark.parametrize("machine", settings.names("machine"))
+def test_every_machine_runs(flatwalk: Flatwalk, tmp_path: Path, machine: str) -> None:
+    mode = "timing" if settings.is_timed(settings.machine(machine)) else "functional"
+    result = flatwalk(
+        *["compare", "--workload", "random:64MiB", "--machine", machine, "--mode", mode, *SHORT],
+        *["--schemes", ",".join(settings.names("scheme")), "--json", "out.json"],
+    )
+    assert result.code == 0, result.err
+    assert len(_runs(tmp_path / "out.json")) == 2 * len(settings.names("scheme"))
+
+
+def test_own_files_work_by_path(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    scheme = (settings.DATA / "schemes" / "fpt.toml").read_text().replace('"fpt"', '"mine"')
+    (tmp_path / "mine.toml").write_text(scheme)
+    machine = (settings.DATA / "machines" / "skylake-server.toml").read_text()
+    (tmp_path / "half.toml").write_text(
+        machine.replace('"skylake-server"', '"half"').replace("entries = 1536", "entries = 768")
+    )
+    result = flatwalk(
+        *[
+            "compare",
+            "--workload",
+            "gups:64MiB",
+            *SHORT,
+            "--schemes",
+            "radix4,mine.toml",
+            "--large-pages",
+            "0",
+        ],
+        *["--machine", "half.toml", "--json", "-", "--no-report"],
+    )
+    runs = json.loads(result.out)["runs"]
+    assert [run["scheme"] for run in runs] == ["radix4", "mine"]
+    assert runs[0]["machine"] == "half"
+    assert runs[0]["configuration"]["machine"]["tlb"]["l2"][0]["entries"] == 768
+
+
+def test_what_only_the_engine_knows_is_told_with_its_key(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    machine = (settings.DATA / "machines" / "skylake-server.toml").read_text()
+    (tmp_path / "odd.toml").write_text(machine.replace("entries = 1536", "entries = 1537"))
+    result = flatwalk("compare", "--machine", "./odd.toml", *SHORT, "--no-report")
+    assert result.code == 1
+    assert result.err.startswith("error: ")
+    assert "tlb.l2" in result.err
+    assert "1537" in result.err
+
+
+# Traces of others, written here without the engine.
+
+
+def _champsim(instructions: Iterable[tuple[int, int]]) -> bytes:
+    """ChampSim's `input_instr` for loads: (instruction pointer, address loaded from)."""
+    return b"".join(
+        struct.pack("<QBB2B4B2Q4Q", ip, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, address, 0, 0, 0)
+        for ip, address in instructions
+    )
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_a_champsim_trace_keeps_every_instruction_and_its_walks(
+    flatwalk: Flatwalk, tmp_path: Path, suffix: str
+) -> None:
+    pages = 6000  # far beyond the reach of 1536 entries
+    chosen = random.Random(7).sample(range(1 << 22), pages)
+    # Twice the same round: the first touches every page, the second must walk to each of them again.
+    loads = [(0x400000 + 4 * (n % 64), (page << 12) + 8 * (n % 512)) for n, page in enumerate(chosen)]
+    raw = _champsim(loads * 2)
+    source = tmp_path / f"random.champsimtrace{suffix}"
+    if suffix == ".gz":
+        raw = gzip.compress(raw)
+    elif suffix == ".xz":
+        raw = lzma.compress(raw)
+    source.write_bytes(raw)
+    result = flatwalk("trace", "import", source, "random.fwt", "--format", "champsim")
+    assert result.code == 0, result.err
+    info = json.loads(flatwalk("trace", "info", "random.fwt", "--json").out)
+    assert (info["instructions"], info["loads"], info["stores"]) == (2 * pages, 2 * pages, 0)
+    result = flatwalk(
+        *["compare", "--trace", "random.fwt", "--schemes", "radix4,fpt", "--large-pages", "0"],
+        *["--mode", "functional", "--warmup", str(pages), "--json", "out.json", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    for run in _runs(tmp_path / "out.json").values():
+        assert (run["instructions"], run["loads"]) == (pages, pages)
+        assert run["walks"] - run["walk"]["instruction_side"] == pages
+        assert run["walk"]["faulting"] == 0
+
+
+def test_few_pages_need_no_walks(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    chosen = random.Random(8).sample(range(1 << 22), 32)
+    (tmp_path / "few.champsim").write_bytes(_champsim([(0x400000, page << 12) for page in chosen * 100]))
+    assert flatwalk("trace", "import", "few.champsim", "few.fwt", "--format", "champsim").code == 0
+    result = flatwalk(
+        *["compare", "--trace", "few.fwt", "--schemes", "radix4", "--large-pages", "0", "--warmup", "320"],
+        *["--mode", "functional", "--json", "out.json", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    assert _runs(tmp_path / "out.json")["radix4", 0]["walks"] == 0
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short recording of a real program."""
+    path = tmp_path_factory.mktemp("program") / "program.fwt"
+    subprocess.run(
+        [
+            *[sys.executable, "-I", "-m", "flatwalk", "record", "-o", str(path), "--limit", "600k"],
+            *["--", "python3", "-c", "print(sum(range(1000)))"],
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+def test_a_recording_is_compared(flatwalk: Flatwalk, tmp_path: Path, program: Path) -> None:
+    result = flatwalk("trace", "info", program, "--verify", "--json")
+    assert result.code == 0, result.err
+    info = json.loads(result.out)
+    assert 590_000 <= info["instructions"] <= 600_000 + 1000
+    assert info["loads"] > 0
+    assert info["stores"] > 0
+    assert info["verified"] is True
+    result = flatwalk("compare", "--trace", program, "--json", "out.json")
+    assert result.code == 0, result.err
+    runs = _runs(tmp_path / "out.json")
+    assert len(runs) == 22
+    # Without being told, a tenth of a short trace warms up and the rest is measured.
+    assert {run["instructions"] for run in runs.values()} == {
+        info["instructions"] - info["instructions"] // 10
+    }
+
+
+def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk(
+        *["compare", *SHORT, "--schemes", "radix4,fpt", "--large-pages", "0", "--keep-trace", "kept.fwt"],
+        *["--json", "out.json", "--", "python3", "-c", "print('the program ran')"],
+    )
+    assert result.code == 0, result.err
+    assert "Ended it after 400 k instructions" in result.err
+    assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
+    assert flatwalk("trace", "info", "kept.fwt").code == 0
+
+
+def test_the_busiest_process_is_simulated(flatwalk: Flatwalk) -> None:
+    count = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; :"
+    result = flatwalk(
+        *["compare", "--schemes", "radix4", "--large-pages", "0", "--no-report", "--json", "out.json"],
+        *["--", "sh", "-c", f"(sh -c {shlex.quote(count)}); exit 3"],
+    )
+    assert result.code == 0, result.err
+    assert "Simulating its busiest process" in result.err
+    assert "ended with status 3" in result.err
+
+
+def test_large_pages_and_thp_reach_the_kernel(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    command = ["compare", "--workload", "gups:64MiB", *SHORT, "--schemes", "radix4", "--no-report"]
+    flatwalk(*command, "--thp", "always", "--json", "always.json")
+    flatwalk(*command, "--thp", "never", "--json", "never.json")
+    flatwalk(*command, "--thp", "always", "--fragmentation", "1", "--json", "fragmented.json")
+    bytes_of = {
+        path.stem: json.loads(path.read_text())["runs"][0]["page_table_bytes"]
+        for path in tmp_path.glob("*.json")
+    }
+    assert bytes_of["always"] < bytes_of["never"] / 4
+    assert bytes_of["fragmented"] == bytes_of["never"]
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello, world\n" * 100, bytes(range(256)) * 40, b"\x1f\x8b\x08garbage"]
+)
+def test_what_is_no_trace_is_refused(flatwalk: Flatwalk, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.fwt").write_bytes(content)
+    for command in (
+        ["trace", "info", "x.fwt"],
+        ["compare", "--trace", "x.fwt"],
+        ["trace", "import", "x.fwt", "y"],
+    ):
+        result = flatwalk(*command)
+        assert result.code == 1, (command, result)
+        assert result.err.startswith("error: ")
+        assert "x.fwt" in result.err
+        assert "Traceback" not in result.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.fwt"]
+
+
+def test_a_truncated_trace_is_never_a_wrong_answer(flatwalk: Flatwalk, tmp_path: Path, program: Path) -> None:
+    whole = program.read_bytes()
+    full = json.loads(flatwalk("trace", "info", program, "--json").out)["instructions"]
+    for share in (0.05, 0.5, 0.9, 0.999):
+        (tmp_path / "cut.fwt").write_bytes(whole[: int(len(whole) * share)])
+        result = flatwalk("trace", "info", "cut.fwt", "--json", "--verify")
+        if result.code == 0:
+            info = json.loads(result.out)
+            assert info["ended_early"] is True
+            assert info["instructions"] <= full
+        else:
+            assert result.code == 1
+            assert "cut.fwt" in result.err
+
+
+def test_a_damaged_trace_is_found(flatwalk: Flatwalk, tmp_path: Path, program: Path) -> None:
+    whole = bytearray(program.read_bytes())
+    whole[len(whole) // 2] ^= 0x10
+    (tmp_path / "bad.fwt").write_bytes(whole)
+    result = flatwalk("trace", "info", "bad.fwt", "--verify")
+    assert result.code == 1
+    assert "bad.fwt" in result.err
+    assert re.search(r"\d", result.err), "the offset"
+    result = flatwalk("compare", "--trace", "bad.fwt", "--no-report")
+    assert result.code == 1
+    assert result.out == ""
+
+
+def test_lengths_beyond_the_trace_are_told(flatwalk: Flatwalk, program: Path) -> None:
+    result = flatwalk("compare", "--trace", program, "--skip", "500k", "--warmup", "500k")
+    assert result.code == 2
+    assert "leaves none to measure" in result.err
+
+
+def test_a_program_that_is_none_is_told(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    for command in (["no-such-program"], [str(settings.DATA / "schemes" / "fpt.toml")]):
+        result = flatwalk("compare", "--", *command)
+        assert result.code == 2
+        assert result.err.splitlines()[1].startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Ctrl-C.
+
+
+def test_ctrl_c_while_simulating(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(_self: output.Progress, _done: int, _total: int | None = None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(output.Progress, "__call__", interrupt)
+    result = call("compare", "--workload", "gups:64MiB", "--instructions", "100G", "--json", "out.json")
+    assert result.code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_recording(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    work = tmp_path / "work"
+    temporary.mkdir()
+    work.mkdir()
+    with subprocess.Popen(
+        [
+            *[sys.executable, "-I", "-m", "flatwalk", "compare", "--instructions", "100G"],
+            *["--", "sh", "-c", "echo ready; while :; do :; done"],
+        ],
+        cwd=work,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a terminal sends Ctrl-C to the whole group
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() == 130
+    assert list(temporary.iterdir()) == []
+    assert list(work.iterdir()) == []
+
+
+# The examples of every --help.
+
+_SLOW = ("gups:8GiB", "sort big.txt", "python3")
+
+
+def _examples() -> list[Any]:
+    found = []
+    for command in COMMANDS:
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "flatwalk", *command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found += re.findall(r"^    flatwalk (.*)$", done.stdout, re.MULTILINE)
+    return [
+        pytest.param(line, marks=[pytest.mark.slow] if any(word in line for word in _SLOW) else [], id=line)
+        for line in dict.fromkeys(found)
+    ]
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_every_example_of_the_help_runs(
+    flatwalk: Flatwalk, tmp_path: Path, program: Path, example: str
+) -> None:
+    shutil.copy(program, tmp_path / "program.fwt")
+    lines = (str(random.Random(n).random()) for n in range(20_000))
+    (tmp_path / "big.txt").write_text("\n".join(lines))
+    shutil.copy(settings.DATA / "schemes" / "fpt.toml", tmp_path / "mine.toml")
+    trace = _champsim([(0x400000 + 4 * n, 0x10000000 + 8 * n) for n in range(1000)])
+    (tmp_path / "605.mcf.champsimtrace.xz").write_bytes(lzma.compress(trace))
+    result = flatwalk(*shlex.split(example))
+    assert result.code == 0, result.err
