@@ -1,7 +1,9 @@
 //! `flatwalk._engine`: the engine for Python. JSON in, JSON out, and nothing else.
 //!
+//! Every error is an `EngineError` whose message says what is wrong, where, and how to mend it.
+
 // Python hands over owned values.
-#![allow(clippy::needless_pass_by_value)] whose message says what is wrong, where, and how to mend it.
+#![allow(clippy::needless_pass_by_value)]
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -237,6 +239,25 @@ fn trace_import(
     write(&progress.answer(result)?)
 }
 
+/// Writes a trace in another format.
+#[pyfunction]
+#[pyo3(signature = (source, target, format="champsim", progress=None))]
+fn trace_export(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    format: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let format = parse_format(format)?;
+    let mut progress = Progress::new(progress);
+    let result = py.detach(|| {
+        let report = &mut |done, total| progress.report(done, Some(total));
+        flatwalk_trace::export_to_file(&source, &target, format, report)
+    });
+    write(&progress.answer(result)?)
+}
+
 /// The built-in workloads.
 #[pyfunction]
 fn workloads() -> PyResult<String> {
@@ -251,5 +272,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(walk, module)?)?;
     module.add_function(wrap_pyfunction!(trace_info, module)?)?;
     module.add_function(wrap_pyfunction!(trace_import, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_export, module)?)?;
     module.add_function(wrap_pyfunction!(workloads, module)?)
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match &item {
             Item::Define { block, .. } => lengths.push(block.instructions.len() as u64),
             Item::Slice(slice) => {
-                instructions += slice.blocks.iter().map(|&id| lengths[id as usize]).sum::<u64>()
+                instructions += slice.blocks.iter().map(|&id| lengths[id as usize]).sum::<u64>();
             }
             Item::Event(_) => {}
         }

@@ -239,16 +239,12 @@ fn put(out: &mut Vec<u8>, pending: &Pending, next: Option<&[u8; RECORD_BYTES]>) 
     let mut record = pending.record;
     let taken = match (pending.branch, next) {
         (Branch::None, _) | (Branch::Conditional, None) => false,
-        (Branch::Conditional, Some(next)) => match pending.end {
-            Some(end) => next[0..8] != end.to_le_bytes(),
+        (Branch::Conditional, Some(next)) => {
+            let [from, to] = [&record, next]
+                .map(|record| record.first_chunk().copied().map_or(0, u64::from_le_bytes));
             // Of unknown length: it falls through to within the longest that there is.
-            None => {
-                let word = |record: &[u8; RECORD_BYTES]| {
-                    record.first_chunk().copied().map_or(0, u64::from_le_bytes)
-                };
-                !(1..=15).contains(&word(next).wrapping_sub(word(&record)))
-            }
-        },
+            pending.end.map_or(!(1..=15).contains(&to.wrapping_sub(from)), |end| to != end)
+        }
         _ => true,
     };
     record[9] = u8::from(taken);
@@ -256,13 +252,15 @@ fn put(out: &mut Vec<u8>, pending: &Pending, next: Option<&[u8; RECORD_BYTES]>) 
 }
 
 /// Registers as ChampSim numbers them, as many as there is room for.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Slots<const N: usize> {
     slots: [u8; N],
     dropped: bool,
 }
 
 impl<const N: usize> Slots<N> {
+    const NONE: Self = Self { slots: [0; N], dropped: false };
+
     fn add(&mut self, register: u8) {
         if register == 0 || self.slots.contains(&register) {
             return;
@@ -284,7 +282,7 @@ struct Registers {
 impl Registers {
     /// What ChampSim takes for a branch of this kind, without the registers that its target needs.
     fn of(branch: Branch, call: bool) -> Self {
-        let mut registers = Self { reads: Slots::default(), writes: Slots::default(), branch };
+        let mut registers = Self { reads: Slots::NONE, writes: Slots::NONE, branch };
         let (reads, writes): (&[u8], &[u8]) = match (branch, call) {
             (Branch::None, _) => (&[], &[]),
             (Branch::Conditional, _) => (&[INSTRUCTION_POINTER, FLAGS], &[INSTRUCTION_POINTER]),
@@ -328,8 +326,12 @@ impl X86 {
                     registers.reads.add(OTHER);
                 }
                 if known || reads.iter().chain(writes).any(|&register| register != 0) {
-                    reads.iter().for_each(|&register| registers.reads.add(register));
-                    writes.iter().for_each(|&register| registers.writes.add(register));
+                    for &register in reads {
+                        registers.reads.add(register);
+                    }
+                    for &register in writes {
+                        registers.writes.add(register);
+                    }
                 }
                 registers
             }

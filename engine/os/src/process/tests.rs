@@ -312,6 +312,17 @@ fn only_what_lies_in_areas_moves_on_from_a_large_page_that_reaches_beyond_them()
     assert_eq!(process.data_bytes(), 2 * PAGE, "the first page of the three is in no area");
     assert_eq!(process.frames().free_frames(), (GIB - 2 * LARGE) / PAGE - 2);
     assert!(outcome.flushes.iter().any(|flush| flush.leaves && flush.start == Gva::new(GIB)));
+    // Each piece has the rights of its own area, even one that had no say in the large page's.
+    let _ = process.apply(&map(20 * GIB, PAGE, NONE)).unwrap();
+    let _ = process.apply(&map(20 * GIB + PAGE, LARGE - PAGE, RW)).unwrap();
+    assert_eq!(touch(&mut process, 20 * GIB + PAGE).level, 2);
+    let (from, to) = (20 * GIB, 30 * GIB + PAGE);
+    let _ =
+        process.apply(&Event::Remap { from, from_length: LARGE, to, to_length: LARGE }).unwrap();
+    let user = |address| {
+        process.table().translate(process.memory(), Gva::new(address)).unwrap().rights.user
+    };
+    assert_eq!((user(to), user(to + PAGE)), (false, true));
 }
 
 #[test]

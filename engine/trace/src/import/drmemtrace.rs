@@ -30,6 +30,7 @@ const HEADER: u16 = 25;
 const FOOTER: u16 = 26;
 const MARKER: u16 = 28;
 const NO_FETCH: u16 = 29;
+const MAYBE_FETCH: u16 = 30;
 const SYSENTER: u16 = 31;
 const ENCODING: u16 = 47;
 const TAKEN_JUMP: u16 = 48;
