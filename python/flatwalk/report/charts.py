@@ -97,6 +97,15 @@ def _steps(top: float) -> list[float]:
     return [step * number for number in range(int(top / step * 1.001) + 1)]
 
 
+def _spaced(ticks: list[Tick]) -> list[Tick]:
+    """Ticks far enough apart for their labels on a narrow page, from the left."""
+    kept: list[Tick] = []
+    for tick in ticks:
+        if not kept or tick.at - kept[-1].at >= 0.22:
+            kept.append(tick)
+    return kept
+
+
 def _number(value: float) -> str:
     return f"{value:g}" if abs(value) < 1e4 else units.count(value)
 
@@ -178,7 +187,7 @@ def _accesses(runs: list[Run]) -> Chart:
         "Page-table entries that a walk reads from the caches or memory, after the page-walk cache.",
         ["accesses", "walks per 1000 instr."],
         _panels(runs, row),
-        [Tick(step / top, _number(step)) for step in _steps(top)],
+        _spaced([Tick(step / top, _number(step)) for step in _steps(top)]),
     )
 
 
@@ -205,7 +214,7 @@ def _latency(runs: list[Run]) -> Chart:
         "Cycles from the L2 TLB's miss to the translation, on average.",
         ["cycles", "reading", "waiting"],
         _panels(runs, row),
-        [Tick(step / top, _number(step)) for step in _steps(top)],
+        _spaced([Tick(step / top, _number(step)) for step in _steps(top)]),
         legend=[(0, "reading entries"), (1, "waiting for a walker"), (2, "look-ups")],
     )
 
@@ -261,7 +270,7 @@ def _page_table(runs: list[Run]) -> Chart:
         f"Bytes of page-table nodes at the end, for {units.size(runs[0]['data_bytes'])} of data.",
         ["page table", "nodes"],
         _panels(runs, row),
-        [Tick(step / top, units.size(step)) for step in _byte_steps(top)],
+        _spaced([Tick(step / top, units.size(step)) for step in _byte_steps(top)]),
         legend=[(colours[kind], f"{units.size(kind)} nodes") for kind in kinds],
     )
 
@@ -314,7 +323,7 @@ def _histogram(runs: list[Run]) -> Chart:
         "How long walks take, in cycles, on a logarithmic scale; the area shows how many.",
         ["median ≤", "90 % ≤", "99 % ≤"],
         _panels(runs, row),
-        [Tick(place(mark), _number(mark)) for mark in marks],
+        _spaced([Tick(place(mark), _number(mark)) for mark in marks]),
         is_histogram=True,
     )
 
