@@ -109,7 +109,7 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
                 (base_per_walk - per_walk) * near * walks,
                 f"walks need {per_walk:.2f} instead of {base_per_walk:.2f} accesses",
             )
-        if _changed(dram, base_dram):
+        if _changed(dram, base_dram) and abs(dram - base_dram) >= 0.01:
             add(
                 (base_dram - dram) * latency_of_miss * walks,
                 f"{dram:.2f} instead of {base_dram:.2f} accesses a walk go to DRAM",
@@ -130,8 +130,9 @@ def _causes(run: Run, base: Run) -> list[_Cause]:
         more = "more" if faults > base_faults else "less"
         amount = units.percent(abs(faults - base_faults) / base["cycles"])
         add(base_faults - faults, f"page faults cost {amount} of the time {more}")
-    weightiest = max((abs(cause.cycles) for cause in causes), default=0)
-    causes = [cause for cause in causes if abs(cause.cycles) >= 0.03 * weightiest > 0]
+    weightiest = max((abs(cause.cycles) for cause in causes), default=0.0)
+    least = max(0.03 * weightiest, NOISE * (base["cycles"] or 0))
+    causes = [cause for cause in causes if abs(cause.cycles) >= least]
     return sorted(causes, key=lambda cause: -abs(cause.cycles))
 
 
@@ -179,7 +180,7 @@ def _no_difference_reason(share: float | None, gains: list[str], losses: list[st
         return f": {_joined(gains[:2])}, but {_joined(losses[:2])}"
     if gains or losses:
         return f": {_joined((gains or losses)[:2])}, which hardly shows beside the rest of the time"
-    return ": its walks are as many and as long"
+    return ": nothing that it changes is worth as much"
 
 
 def _baseline_words(base: Run, group: list[Run]) -> str:
