@@ -41,6 +41,7 @@ impl NodeAllocator<Hpa> for Flat {
 }
 
 const MEMORY_BYTES: usize = 64 << 20;
+/// 8 GiB of them; a power of two.
 const PAGES: u64 = 2 << 20;
 
 fn layouts() -> [(&'static str, Layout); 3] {
@@ -81,7 +82,7 @@ fn walks(criterion: &mut Criterion) {
                     let mut sum = 0;
                     for _ in 0..1024 {
                         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        let mut walk = table.walk(Gva::new(((state >> 33) % pages) << 12));
+                        let mut walk = table.walk(Gva::new(((state >> 33) & (pages - 1)) << 12));
                         loop {
                             match walk.feed(Entry(memory.read(walk.entry_address()))) {
                                 Step::Table(at) => sum ^= at.base.raw(),

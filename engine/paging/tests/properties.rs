@@ -303,7 +303,7 @@ impl<'a> World<'a> {
             }),
             Err(error) => {
                 assert_eq!(error, TableError::OutOfMemory);
-                assert!(counts.refused > 0 && memory.live.is_empty());
+                assert!(counts.refused_small > 0 && memory.live.is_empty());
                 None
             }
         }
@@ -415,8 +415,10 @@ impl<'a> World<'a> {
         }
         let narrower = |n: &&RawNode| n.width < self.shape.wanted(n.top, n.start);
         if counts.freed == 0 {
-            // Not a change of shape: every new node is as wide as wanted, or counted.
+            // Not a change of shape: every new node is as wide as wanted and as memory allowed.
             assert_eq!(fresh.iter().filter(narrower).count(), change.fallbacks as usize);
+            let missed = |n: &RawNode| u64::from(self.shape.wanted(n.top, n.start) - n.width);
+            assert_eq!(fresh.iter().map(missed).sum::<u64>(), counts.refused);
             assert_eq!(change.entries_written, counts.writes);
         }
     }
@@ -474,11 +476,8 @@ impl<'a> World<'a> {
             }
             Action::Touch(target, store) => {
                 let address = self.target(target);
-                let answer = self.table.translate(&self.memory, Gva::new(address));
                 if let Some((start, _)) = self.oracle.at(address) {
-                    let leaf = answer.unwrap();
-                    let entry = leaf.entry.touched(*store);
-                    self.memory.write(leaf.entry_address, entry.0);
+                    self.touch(address, *store);
                     let attributes = &mut self.oracle.pages.get_mut(&start).unwrap().attributes;
                     attributes.accessed = true;
                     attributes.dirty |= *store;
@@ -494,6 +493,22 @@ impl<'a> World<'a> {
                     self.data.insert(page.frame + (address - start), *value);
                 }
                 Done::Changed(None, None)
+            }
+        }
+    }
+
+    /// Uses a mapped page as hardware does: every entry on the path becomes accessed.
+    fn touch(&mut self, address: u64, store: bool) {
+        let mut walk = self.table.walk(Gva::new(address));
+        loop {
+            let at = walk.entry_address();
+            let entry = Entry(self.memory.read(at));
+            let step = walk.feed(entry);
+            let leaf = matches!(step, Step::Leaf(_));
+            assert!(leaf || matches!(step, Step::Table(_)), "{address:#x} is mapped: {step:?}");
+            self.memory.write(at, entry.touched(leaf && store).0);
+            if leaf {
+                return;
             }
         }
     }
@@ -673,8 +688,9 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A failure that is right if not even the smallest node could be had.
     fn out_of_memory(&self, error: TableError) -> Done {
-        if error == TableError::OutOfMemory && self.memory.counts.refused > 0 {
+        if error == TableError::OutOfMemory && self.memory.counts.refused_small > 0 {
             Done::Failed
         } else {
             Done::Unlike(error, TableError::OutOfMemory)
@@ -733,6 +749,8 @@ impl<'a> World<'a> {
                 Done::Changed(Some(flush), Some(change))
             }
             Ok(None) => panic!("the node has width {}, not {width}", node.width),
+            // A change of shape does not make do with other nodes than it needs.
+            Err(TableError::OutOfMemory) if self.memory.counts.refused > 0 => Done::Failed,
             Err(error) => self.out_of_memory(error),
         }
     }

@@ -44,6 +44,8 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub refused: u64,
+    /// Of them, those for no more than the smallest node.
+    pub refused_small: u64,
     pub allocated: u64,
     pub allocated_bytes: u64,
     pub freed: u64,
@@ -127,6 +129,7 @@ impl NodeAllocator<Hpa> for Memory {
         if refused || size_shift > LARGEST_SHIFT || (self.refuse_large && bytes > self.small_bytes)
         {
             self.counts.refused += 1;
+            self.counts.refused_small += u64::from(bytes == self.small_bytes);
             return None;
         }
         let at = self.free.get_mut(&bytes).and_then(Vec::pop).unwrap_or_else(|| {
