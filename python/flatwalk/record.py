@@ -85,7 +85,7 @@ class RecordResult:
         for trace in self.traces:
             per_instruction = trace.bytes / trace.instructions if trace.instructions else 0.0
             lines.append(
-                f"{trace.path}: {trace.instructions:,} instructions of {shlex.join(trace.command)} "
+                f"{trace.path}: {trace.instructions:,} instructions of {_shortened(trace.command)} "
                 f"({trace.bytes / 1e6:,.1f} MB, {per_instruction:.2f} bytes each)"
             )
         speed = self.instructions / self.seconds / 1e6 if self.seconds > 0 else 0.0
@@ -103,6 +103,11 @@ class RecordResult:
                 name = f"signal {-self.status}"
             return f"the program was ended by {name}"
         return f"the program's exit status is {self.status}"
+
+
+def _shortened(command: list[str]) -> str:
+    text = shlex.join(command)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def record(
@@ -263,20 +268,21 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
                 remedy=f"chmod +x {shlex.quote(command[0])}",
             )
         raise UsageError("there is no such program", where=command[0], remedy="check its name and PATH")
-    program, arguments = Path(found), list(command)
+    arguments = list(command)
     for _ in range(SCRIPT_DEPTH + 1):
-        with _opened(program) as file:
+        with _opened(Path(found)) as file:
             head = file.read(256)
         if not head.startswith(b"#!"):
-            _check_elf(program, head)
-            return program, arguments
+            _check_elf(found, head)
+            return Path(found), arguments
         words = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip().split(None, 1)
         if not words:
-            raise UsageError("the script's first line names no interpreter", where=str(program))
-        arguments = [*(word.strip() for word in words), str(program), *arguments[1:]]
-        program = Path(words[0])
-        if not program.is_file():
-            raise UsageError(f"the script's interpreter {program} does not exist", where=arguments[-1])
+            raise UsageError("the script's first line names no interpreter", where=found)
+        if not Path(words[0]).is_file():
+            raise UsageError(f"the script's interpreter {words[0]} does not exist", where=found)
+        # The path as it was given: a script sees it as its name.
+        arguments = [*(word.strip() for word in words), found, *arguments[1:]]
+        found = words[0]
     raise UsageError("scripts interpreted by scripts, too deeply", where=command[0])
 
 
@@ -289,8 +295,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise UsageError(f"the program cannot be read: {error.strerror}", where=str(path)) from error
 
 
-def _check_elf(program: Path, head: bytes) -> None:
-    where = str(program)
+def _check_elf(where: str, head: bytes) -> None:
     if not head.startswith(ELF_MAGIC) or len(head) < 20:
         raise UsageError(
             "this is neither a Linux program nor a script with an interpreter",

@@ -1,0 +1,302 @@
+"""Records real programs with QEMU, through the Python interface."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from flatwalk import engine
+from flatwalk.errors import UsageError
+from flatwalk.record import RecordError, find_qemu, find_recorder, record, resolve
+
+GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
+BARE = [
+    "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mno-sse",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _recorder() -> None:
+    find_qemu()
+    find_recorder()
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out.fwt"
+
+
+def compiled(directory: Path, name: str, *flags: str) -> Path:
+    program = directory / name
+    subprocess.run(["gcc", "-O1", str(GUESTS / f"{name}.c"), *flags, "-o", str(program)], check=True)
+    return program
+
+
+def test_a_static_program_agrees_with_valgrind(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "loops", *BARE)
+    result = record([str(program)], output)
+    assert result.status in (3, 4)
+    assert [trace.path for trace in result.traces] == [output]
+    info = engine.trace_info(output, verify=True)
+    assert info["instructions"] == result.instructions
+    counted = subprocess.run(
+        ["valgrind", "--tool=lackey", "--basic-counts=yes", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"guest instrs:\s+([\d,]+)", counted.stderr)
+    assert found, counted.stderr
+    assert result.instructions == pytest.approx(int(found[1].replace(",", "")), rel=0.01)
+    assert output.stat().st_size < 1.5 * result.instructions
+
+
+def test_a_python_program(output: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[tuple[int, int | None]] = []
+    code = "import json; print(json.loads(json.dumps({'a': [1, 2]})))"
+    result = record(
+        [sys.executable, "-I", "-c", code],
+        output,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert capfd.readouterr().out == "{'a': [1, 2]}\n"
+    assert result.status == 0
+    info = engine.trace_info(output)
+    assert info["instructions"] == result.instructions > 10_000_000
+    assert info["events"]["map"] > 10
+    assert seen == sorted(seen)
+    assert seen[-1] == (result.instructions, None)
+    assert output.stat().st_size < 1.5 * result.instructions
+
+
+def test_the_program_has_its_own_input_environment_and_status(tmp_path: Path, output: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text('#! /bin/sh -e\nread line\necho "$0 $1 $line $COLOUR $LD_COLOUR" > result\nexit 3\n')
+    script.chmod(0o755)
+    helper = (
+        "import sys; from pathlib import Path; from flatwalk.record import record\n"
+        "env = {'PATH': '/usr/bin:/bin', 'COLOUR': 'red,blue', 'LD_COLOUR': 'green'}\n"
+        "print(record(['./script', 'one two'], Path('out.fwt'), env=env).status)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", helper],
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert done.stdout == "3\n"
+    assert (tmp_path / "result").read_text() == "./script one two hello red,blue green\n"
+    assert engine.trace_info(output)["instructions"] > 10_000
+
+
+def test_children_and_programs_before_an_exec_have_files_of_their_own(tmp_path: Path, output: Path) -> None:
+    result = record(["/bin/sh", "-c", "/bin/echo one >result; exec /bin/true"], output)
+    assert result.status == 0
+    names = [Path(trace.command[0]).name for trace in result.traces]
+    assert names[0] == "true"
+    assert sorted(names) == ["echo", "sh", "sh", "true"]
+    files = {trace.path for trace in result.traces}
+    assert len(files) == 4
+    assert files == set(tmp_path.glob("*.fwt"))
+    for trace in result.traces:
+        info = engine.trace_info(trace.path, verify=True)
+        assert info["instructions"] == trace.instructions
+        assert info["name"].split()[0] == trace.command[0]
+    without = record(["/bin/sh", "-c", "/bin/echo one >result; exec /bin/true"], output, follow_exec=False)
+    assert {Path(trace.command[0]).name for trace in without.traces} == {"sh"}
+
+
+def test_a_limit_ends_the_program(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    seen: list[int | None] = []
+    result = record(
+        [str(program)], output, skip=1000, limit=2_000_000, progress=lambda _, total: seen.append(total)
+    )
+    assert result.status is None
+    assert 1_999_000 <= result.instructions <= 2_000_000
+    assert set(seen) == {2_000_000}
+    assert "ended at the limit" in str(result)
+
+
+def test_places(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "region", *BARE)
+    marked = record([str(program)], output, start_at="marker").instructions
+    inside = record([str(program)], output, start_at="inside").instructions
+    whole = record([str(program)], output).instructions
+    assert 0 < marked <= inside < whole
+    stopped = record([str(program)], output, stop_at="inside")
+    assert stopped.status is None
+    assert 0 < stopped.instructions < whole
+    with pytest.raises(RecordError, match="never reached nowhere"):
+        record([str(program)], output, start_at="nowhere")
+
+
+def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "crash", *BARE)
+    result = record([str(program)], output)
+    assert result.status == -signal.SIGSEGV
+    assert "SIGSEGV" in str(result)
+    assert engine.trace_info(output, verify=True)["instructions"] > 4000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    helper = (
+        "import sys; from pathlib import Path; from flatwalk.record import record\n"
+        f"result = record([{str(program)!r}], Path('out.fwt'))\n"
+        "print(result.status, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", helper],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "go\n"
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)  # as a terminal does
+        else:
+            running.send_signal(number)
+        assert running.stdout.readline() == f"{-number}\n"
+    assert running.returncode == 0
+    info = engine.trace_info(tmp_path / "out.fwt", verify=True)
+    assert info["instructions"] > 9_000_000
+    assert not info["ended_early"]
+
+
+def test_what_a_killed_collector_wrote_stays(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    killed = threading.Event()
+
+    def kill_it(done: int, _total: int | None) -> None:
+        if done > 20_000_000 and not killed.is_set():
+            killed.set()
+            children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+            for child in children:
+                if b"flatwalk-collect" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
+
+    result = record([str(program)], output, progress=kill_it)
+    assert killed.is_set()
+    assert any("collector was killed" in warning for warning in result.warnings)
+    info = engine.trace_info(output, verify=True)
+    assert info["ended_early"]
+    assert info["instructions"] > 1_000_000
+
+
+def test_an_exception_in_progress_stops_everything(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+
+    def fail(done: int, _total: int | None) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record([str(program)], output, progress=fail)
+    assert engine.trace_info(output)["instructions"] > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own")
+def test_a_full_disk(tmp_path: Path) -> None:
+    program = compiled(tmp_path, "loops", *BARE)
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
+    try:
+        with pytest.raises(RecordError, match=r"No space left.*free some space"):
+            record([str(program)], small / "out.fwt")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def elf(machine: int, bits: int) -> bytes:
+    return b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (elf(3, 32), "32-bit i386"),
+        (elf(62, 32), "32-bit x86-64"),
+        (elf(183, 64), "aarch64"),
+        (elf(8, 64), "ELF machine 8"),
+        (b"\x7fELF", "neither a Linux program"),
+        (b"echo hello\n", "neither a Linux program"),
+        (b"", "neither a Linux program"),
+        (b"#!\n", "names no interpreter"),
+        (b"#!/nonexistent/sh\n", "/nonexistent/sh does not exist"),
+        (b"#!./program\n", "too deeply"),
+    ],
+)
+def test_what_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        record(["./program"], tmp_path / "out.fwt")
+    assert not (tmp_path / "out.fwt").exists()
+
+
+def test_programs_are_found_as_the_shell_finds_them(tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    program, arguments = resolve(["ls", "-l"], environment)
+    assert program == Path(shutil.which("ls") or "")
+    assert arguments == ["ls", "-l"]
+    with pytest.raises(UsageError, match="no such program"):
+        resolve(["no-such-program"], environment)
+    plain = tmp_path / "plain"
+    plain.write_text("text")
+    with pytest.raises(UsageError, match="may not be executed"):
+        resolve([str(plain)], environment)
+
+
+def test_outputs_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        record(["/bin/true"], tmp_path / "missing" / "out.fwt")
+    with pytest.raises(UsageError, match="is a directory"):
+        record(["/bin/true"], tmp_path)
+
+
+def test_numbers_that_cannot_be(output: Path) -> None:
+    with pytest.raises(UsageError, match="no program"):
+        record([], output)
+    with pytest.raises(UsageError, match="records nothing"):
+        record(["/bin/true"], output, limit=0)
+    with pytest.raises(UsageError, match="cannot be skipped"):
+        record(["/bin/true"], output, skip=-1)
+
+
+def test_missing_tools(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("FLATWALK_RECORDER", str(tmp_path / "libflatwalk_recorder.so"))
+        with pytest.raises(RecordError, match="cargo build --release -p flatwalk-recorder"):
+            record(["/bin/true"], output)
+    with monkeypatch.context() as patch:
+        patch.setenv("FLATWALK_QEMU", str(tmp_path / "qemu"))
+        with pytest.raises(RecordError, match="apt install qemu-user"):
+            record(["/bin/true"], output)
+    for version in ("6.2.0", "9.0.1"):
+        old = tmp_path / f"qemu-{version}"
+        old.write_text(f"#!/bin/sh\necho qemu-x86_64 version {version}\n")
+        old.chmod(0o755)
+        with monkeypatch.context() as patch:
+            patch.setenv("FLATWALK_QEMU", str(old))
+            with pytest.raises(RecordError, match=r"not of version 7\.2 to 8\.2"):
+                record(["/bin/true"], output)
