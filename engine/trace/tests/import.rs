@@ -1,0 +1,546 @@
+//! Foreign traces, written here byte by byte from their formats' descriptions.
+
+mod common;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use common::{Executed, Expected, read};
+use flatwalk_trace::{
+    Branch, Event, Format, Instruction, Operands, Reader, TraceError, import_to_file, info, open,
+    open_bytes,
+};
+
+/// One executed instruction: what it is, and its accesses as (address, size, store).
+type Ran = (Instruction, Vec<(u64, u16, bool)>);
+
+/// Block structure is the importer's choice: instruction by instruction it must be the same.
+fn ran(found: &Expected) -> Vec<(u32, Ran)> {
+    let mut all = Vec::new();
+    for executed in &found.execution {
+        let Executed::Block { thread, id, addresses } = executed else { continue };
+        let block = &found.blocks[*id as usize];
+        let first = all.len();
+        all.extend(
+            block
+                .instructions
+                .iter()
+                .map(|instruction| (*thread, (instruction.clone(), Vec::new()))),
+        );
+        for (access, &address) in block.accesses.iter().zip(addresses) {
+            let (_, (_, accesses)) = &mut all[first + usize::from(access.instruction)];
+            accesses.push((address, access.size, access.store));
+        }
+    }
+    all
+}
+
+fn import(format: Format, bytes: &[u8]) -> Result<Expected, TraceError> {
+    read(&mut *open_bytes(Path::new("foreign"), format, bytes.to_vec())?)
+}
+
+fn fails(format: Format, bytes: &[u8], offset: u64, what: &str) {
+    let error = import(format, bytes).expect_err(what);
+    let message = error.to_string();
+    assert!(message.starts_with("foreign: "), "{message}");
+    assert!(message.contains(what), "{message}");
+    assert!(message.contains(&format!("byte {offset}")), "{message}");
+}
+
+fn unknown(pc: u64, length: u8) -> Instruction {
+    Instruction { pc, length, operands: Operands::Unknown }
+}
+
+mod champsim {
+    use super::*;
+
+    /// (pc, branch, taken, writes, reads, stores, loads)
+    type Line = (u64, u8, u8, [u8; 2], [u8; 4], [u64; 2], [u64; 4]);
+
+    pub(super) const LINES: [Line; 6] = [
+        (0x40_1000, 0, 0, [10, 25], [10, 7, 0, 0], [0, 0], [0x7fff_0010, 0, 0, 0x7fff_0040]),
+        (0x40_1003, 0, 0, [6, 0], [6, 3, 0, 0], [0x7fff_fff8, 0x1234_5678], [0, 0, 0, 0]),
+        (0x40_1005, 1, 1, [26, 0], [26, 25, 0, 0], [0, 0], [0, 0, 0, 0]),
+        (0x40_0ff0, 1, 1, [6, 26], [26, 6, 0, 0], [0x7fff_fff0, 0], [0, 0, 0, 0]),
+        (0x50_0000, 1, 1, [6, 26], [6, 0, 0, 0], [0, 0], [0x7fff_fff0, 0, 0, 0]),
+        (0x40_0ff5, 1, 1, [26, 0], [9, 0, 0, 0], [0, 0], [0, 0, 0, 0]),
+    ];
+
+    pub(super) fn short(lines: &[Line]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (pc, branch, taken, writes, reads, stores, loads) in lines {
+            out.extend(pc.to_le_bytes());
+            out.extend([*branch, *taken]);
+            out.extend(writes);
+            out.extend(reads);
+            stores.iter().chain(loads).for_each(|address| out.extend(address.to_le_bytes()));
+        }
+        assert_eq!(out.len(), 64 * lines.len());
+        out
+    }
+
+    fn long(lines: &[Line]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (pc, branch, taken, writes, reads, stores, loads) in lines {
+            let start = out.len();
+            out.extend(pc.to_le_bytes());
+            out.extend([*branch, *taken]);
+            out.extend([writes[0], writes[1], 0, 0]);
+            out.extend(reads);
+            out.resize(start + 24, 0);
+            for address in [stores[0], 0, 0, stores[1]].iter().chain(loads) {
+                out.extend(address.to_le_bytes());
+            }
+            out.extend([1, 1]);
+            out.resize(start + 96, 0);
+        }
+        out
+    }
+
+    pub(super) fn expected() -> Vec<(u32, Ran)> {
+        let kinds = [
+            Branch::None,
+            Branch::None,
+            Branch::Conditional,
+            Branch::Direct,
+            Branch::Return,
+            Branch::Indirect,
+        ];
+        let ran = |(line, branch): (&Line, Branch)| {
+            let (pc, _, _, writes, reads, stores, loads) = *line;
+            let operands =
+                Operands::Registers { reads, writes: [writes[0], writes[1], 0, 0], branch };
+            let used = |slots: &[u64], store| {
+                let used = slots.iter().filter(|&&address| address != 0);
+                used.map(|&address| (address, 8, store)).collect::<Vec<_>>()
+            };
+            (
+                0,
+                (
+                    Instruction { pc, length: 0, operands },
+                    [used(&loads, false), used(&stores, true)].concat(),
+                ),
+            )
+        };
+        LINES.iter().zip(kinds).map(ran).collect()
+    }
+
+    #[test]
+    fn both_records() {
+        assert_eq!(ran(&import(Format::ChampSim, &short(&LINES)).expect("short")), expected());
+        assert_eq!(ran(&import(Format::CloudSuite, &long(&LINES)).expect("long")), expected());
+    }
+
+    #[test]
+    fn damage() {
+        let bytes = short(&LINES);
+        fails(Format::ChampSim, &bytes[..100], 64, "in the middle of an instruction of 64 bytes");
+        fails(
+            Format::CloudSuite,
+            &long(&LINES)[..100],
+            96,
+            "in the middle of an instruction of 96 bytes",
+        );
+        let mut flag = bytes;
+        flag[64 + 8] = 2;
+        fails(Format::ChampSim, &flag, 128, "branch flag");
+    }
+
+    #[test]
+    fn is_recognised_compressed_or_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = |name: &str| directory.path().join(name);
+        let repeated: Vec<_> = LINES.iter().cycle().take(6000).copied().collect();
+        for (bytes, format) in
+            [(short(&repeated), Format::ChampSim), (long(&repeated), Format::CloudSuite)]
+        {
+            let mut files = vec![place("raw")];
+            std::fs::write(&files[0], &bytes).expect("written");
+            let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            gz.write_all(&bytes).expect("compressed");
+            let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
+            xz.write_all(&bytes).expect("compressed");
+            let mut bz = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+            bz.write_all(&bytes).expect("compressed");
+            let zst = zstd::encode_all(&bytes[..], 1).expect("compressed");
+            let compressed = [gz.finish(), xz.finish(), bz.finish(), Ok(zst)];
+            for (number, compressed) in compressed.into_iter().enumerate() {
+                let compressed = compressed.expect("compressed");
+                // Two files after each other are one, for all four.
+                files.push(place(&number.to_string()));
+                std::fs::write(files.last().expect("pushed"), &compressed).expect("written");
+                // Cut off and damaged, they are noticed.
+                for end in [compressed.len() - 1, compressed.len() / 2] {
+                    let error = import(format, &compressed[..end]).expect_err("it is cut off");
+                    assert!(
+                        matches!(error, TraceError::Truncated { .. } | TraceError::Damaged { .. }),
+                        "{error}"
+                    );
+                }
+                let mut damaged = compressed.clone();
+                let middle = damaged.len() / 2;
+                damaged[middle] ^= 0x10;
+                // zstd's command does not checksum unless told to.
+                if number < 3 {
+                    import(format, &damaged).expect_err("it is damaged");
+                }
+            }
+            let mut hashes = Vec::new();
+            for file in files {
+                let found =
+                    info(&file, false, &mut |_, _| ControlFlow::Continue(())).expect("it is known");
+                assert_eq!(found.format, format);
+                assert_eq!(
+                    (found.summary.instructions, found.summary.loads, found.summary.stores),
+                    (6000, 3000, 3000)
+                );
+                hashes.push(found.summary.hash.clone());
+                let target = place("imported");
+                let imported =
+                    import_to_file(&file, &target, None, &mut |_, _| ControlFlow::Continue(()));
+                assert_eq!(imported.expect("imported").summary, found.summary);
+                let direct = read(&mut *open(&file).expect("open")).expect("read");
+                let again = read(&mut Reader::open(&target).expect("open")).expect("read");
+                assert_eq!(direct, again);
+                assert_eq!(open(&file).expect("open").info().hash, found.summary.hash);
+            }
+            assert!(hashes.iter().all(|hash| *hash == hashes[0]));
+        }
+    }
+}
+
+mod drmemtrace {
+    use super::*;
+
+    pub(super) fn record(kind: u16, size: u16, value: u64) -> [u8; 12] {
+        let mut out = [0; 12];
+        out[0..2].copy_from_slice(&kind.to_le_bytes());
+        out[2..4].copy_from_slice(&size.to_le_bytes());
+        out[4..].copy_from_slice(&value.to_le_bytes());
+        out
+    }
+
+    pub(super) fn trace(file_type: u64, body: &[[u8; 12]]) -> Vec<u8> {
+        let head = [
+            record(25, 0, 5),           // header, version
+            record(28, 12, 5),          // marker: version
+            record(28, 9, file_type),   // marker: file type
+            record(22, 0, 4711),        // thread
+            record(24, 0, 4700),        // process
+            record(28, 18, 4096),       // marker: page size
+            record(28, 2, 0x0123_4567), // marker: time stamp
+            record(28, 3, 1),           // marker: processor
+        ];
+        [&head[..], body, &[record(23, 0, 4711), record(26, 0, 0)]].concat().concat()
+    }
+
+    fn plain() -> Vec<[u8; 12]> {
+        vec![
+            record(10, 3, 0x1000), // mov
+            record(0, 8, 0x7000_0000),
+            record(3, 1, 0x9999), // prefetch
+            record(10, 4, 0x1003),
+            record(0, 4, 0x7000_0008),
+            record(1, 4, 0x7000_0008),
+            record(48, 2, 0x1007), // taken
+            record(10, 2, 0x2000), // rep movsb
+            record(0, 1, 0x7100_0000),
+            record(1, 1, 0x7200_0000),
+            record(29, 2, 0x2000), // again
+            record(0, 1, 0x7100_0001),
+            record(1, 1, 0x7200_0001),
+            record(14, 5, 0x2002), // call
+            record(1, 8, 0x7fff_fff8),
+            record(28, 2, 0x0123_4568),
+            record(22, 0, 4712), // another thread
+            record(10, 1, 0x3000),
+            record(22, 0, 4711),
+            record(28, 24, 0), // marker in front of the return
+            record(16, 1, 0x5000),
+            record(0, 8, 0x7fff_fff8),
+        ]
+    }
+
+    #[test]
+    fn without_machine_code() {
+        let found = import(Format::DrMemTrace, &trace(0x40, &plain())).expect("read");
+        let branch = |pc, length, branch| Instruction {
+            pc,
+            length,
+            operands: Operands::Registers { reads: [0; 4], writes: [0; 4], branch },
+        };
+        let copies =
+            [0, 1].map(|n| [(0x7100_0000 + n, 1, false), (0x7200_0000 + n, 1, true)]).concat();
+        assert_eq!(
+            ran(&found),
+            [
+                (0, (unknown(0x1000, 3), vec![(0x7000_0000, 8, false)])),
+                (0, (unknown(0x1003, 4), vec![(0x7000_0008, 4, false), (0x7000_0008, 4, true)])),
+                (0, (branch(0x1007, 2, Branch::Conditional), vec![])),
+                (0, (unknown(0x2000, 2), copies)),
+                (0, (branch(0x2002, 5, Branch::Direct), vec![(0x7fff_fff8, 8, true)])),
+                (1, (unknown(0x3000, 1), vec![])),
+                (0, (branch(0x5000, 1, Branch::Return), vec![(0x7fff_fff8, 8, false)])),
+            ]
+        );
+        assert_eq!(found.execution.last(), Some(&Executed::Event(Event::ThreadExit { thread: 0 })));
+    }
+
+    #[test]
+    fn with_machine_code() {
+        let long = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        };
+        let body = [
+            record(47, 8, word(&long[..8])),
+            record(47, 2, word(&long[8..])),
+            record(10, 10, 0x1000),
+            record(47, 2, word(&[0xeb, 0xf4])),
+            record(28, 27, 0x1000), // marker: branch target, between code and fetch
+            record(11, 2, 0x100a),
+            record(10, 10, 0x1000),       // known by now
+            record(47, 1, word(&[0x90])), // new code at an old address
+            record(10, 1, 0x1000),
+        ];
+        let x86 = |pc, bytes: &[u8]| {
+            let mut code = [0; 15];
+            code[..bytes.len()].copy_from_slice(bytes);
+            Instruction { pc, length: bytes.len() as u8, operands: Operands::X86(code) }
+        };
+        let expected = [
+            x86(0x1000, &long),
+            x86(0x100a, &[0xeb, 0xf4]),
+            x86(0x1000, &long),
+            x86(0x1000, &[0x90]),
+        ];
+        let found = import(Format::DrMemTrace, &trace(0x240, &body)).expect("read");
+        let instructions: Vec<_> =
+            ran(&found).into_iter().map(|(_, (instruction, _))| instruction).collect();
+        assert_eq!(instructions, expected);
+        // Machine code of other architectures is none of ours.
+        let found = import(Format::DrMemTrace, &trace(0x208, &body)).expect("read");
+        assert!(
+            ran(&found)
+                .iter()
+                .all(|(_, (instruction, _))| !matches!(instruction.operands, Operands::X86(_)))
+        );
+    }
+
+    #[test]
+    fn bundles() {
+        let body = [record(10, 2, 0x1000), record(17, 3, 0x03_02_04), record(0, 8, 0x42)];
+        let found = import(Format::DrMemTrace, &trace(0x40, &body)).expect("read");
+        let expected = [(0x1000, 2), (0x1002, 4), (0x1006, 2), (0x1008, 3)]
+            .map(|(pc, length)| unknown(pc, length));
+        let instructions: Vec<_> =
+            ran(&found).into_iter().map(|(_, (instruction, _))| instruction).collect();
+        assert_eq!(instructions, expected);
+        assert_eq!(ran(&found)[3].1.1, [(0x42, 8, false)]);
+    }
+
+    #[test]
+    fn in_a_zip_archive() {
+        let bytes = trace(0x40, &plain());
+        let expected = ran(&import(Format::DrMemTrace, &bytes).expect("read"));
+        for deflate in [false, true] {
+            let archive =
+                zip(&[("chunk.0001", &bytes[120..]), ("chunk.0000", &bytes[..120])], deflate);
+            let directory = tempfile::tempdir().expect("a directory");
+            let file: PathBuf = directory.path().join("trace.zip");
+            std::fs::write(&file, &archive).expect("written");
+            assert_eq!(ran(&read(&mut *open(&file).expect("open")).expect("read")), expected);
+            // Damage to any byte of the data is noticed; deflate alone can say the same in other bits.
+            let data =
+                archive.windows(10).position(|name| name == b"chunk.0001").expect("it is there")
+                    + 10;
+            let mut noticed = 0;
+            for at in data..data + 40 {
+                let mut damaged = archive.clone();
+                damaged[at] ^= 1;
+                match import(Format::DrMemTrace, &damaged) {
+                    Ok(found) => assert!(deflate && ran(&found) == expected, "byte {at}"),
+                    Err(_) => noticed += 1,
+                }
+            }
+            assert!(noticed >= if deflate { 35 } else { 40 }, "{noticed}");
+            for length in (0..archive.len()).step_by(7) {
+                import(Format::DrMemTrace, &archive[..length]).expect_err("cut off");
+            }
+        }
+        let gap = zip(&[("chunk.0000", &bytes[..120]), ("chunk.0002", &bytes[120..])], false);
+        fails(Format::DrMemTrace, &gap, 0, "chunk.0001");
+        let other = zip(&[("readme", b"hello")], false);
+        let error = import(Format::DrMemTrace, &other).expect_err("no trace");
+        assert!(error.to_string().contains("`readme`"), "{error}");
+    }
+
+    /// A zip archive by hand: local headers, data, central directory, its end.
+    fn zip(members: &[(&str, &[u8])], deflate: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut directory = Vec::new();
+        for (name, data) in members {
+            let stored = if deflate {
+                let mut encoder =
+                    flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(data).expect("compressed");
+                encoder.finish().expect("compressed")
+            } else {
+                data.to_vec()
+            };
+            let mut crc = flate2::Crc::new();
+            crc.update(data);
+            let mut common = Vec::new();
+            common.extend(20_u16.to_le_bytes()); // version needed
+            common.extend(0_u16.to_le_bytes()); // flags
+            common.extend((8 * u16::from(deflate)).to_le_bytes());
+            common.extend(0x21_0000_u32.to_le_bytes()); // time and date
+            common.extend(crc.sum().to_le_bytes());
+            common.extend((stored.len() as u32).to_le_bytes());
+            common.extend((data.len() as u32).to_le_bytes());
+            common.extend((name.len() as u16).to_le_bytes());
+            common.extend(0_u16.to_le_bytes()); // extra
+            directory.extend(b"PK\x01\x02");
+            directory.extend(20_u16.to_le_bytes()); // made by
+            directory.extend(&common);
+            directory.extend([0; 10]); // comment, disk, attributes
+            directory.extend((out.len() as u32).to_le_bytes());
+            directory.extend(name.as_bytes());
+            out.extend(b"PK\x03\x04");
+            out.extend(&common);
+            out.extend(name.as_bytes());
+            out.extend(stored);
+        }
+        let start = out.len() as u32;
+        out.extend(&directory);
+        out.extend(b"PK\x05\x06");
+        out.extend([0; 4]);
+        out.extend((members.len() as u16).to_le_bytes());
+        out.extend((members.len() as u16).to_le_bytes());
+        out.extend((directory.len() as u32).to_le_bytes());
+        out.extend(start.to_le_bytes());
+        out.extend(0_u16.to_le_bytes());
+        out
+    }
+
+    #[test]
+    fn damage() {
+        let bytes = trace(0x40, &plain());
+        fails(Format::DrMemTrace, &bytes[..100], 96, "a record of 12 bytes");
+        fails(Format::DrMemTrace, &bytes[..96], 96, "footer");
+        fails(Format::DrMemTrace, &bytes[12..], 0, "header");
+        let after = [&bytes[..], &record(10, 1, 1)].concat();
+        fails(Format::DrMemTrace, &after, bytes.len() as u64, "follows the footer");
+        let body = |kind, size, value| trace(0x40, &[record(kind, size, value)]);
+        fails(Format::DrMemTrace, &body(0, 8, 1), 96, "before the first instruction");
+        fails(Format::DrMemTrace, &body(10, 16, 1), 96, "16 bytes long");
+        fails(Format::DrMemTrace, &body(10, 0, 1), 96, "0 bytes long");
+        fails(Format::DrMemTrace, &body(77, 0, 1), 96, "unknown type (77)");
+        fails(Format::DrMemTrace, &body(47, 9, 1), 96, "impossible length");
+        fails(Format::DrMemTrace, &body(17, 1, 1), 96, "does not follow an instruction");
+        for (file_type, what) in
+            [(0x41, "filtered"), (0xc0, "filtered"), (0x44, "no data accesses")]
+        {
+            fails(Format::DrMemTrace, &trace(file_type, &[]), 24, what);
+        }
+        let future = [record(25, 0, 99), record(26, 0, 0)].concat();
+        fails(Format::DrMemTrace, &future, 0, "version 99");
+    }
+}
+
+mod lackey {
+    use super::*;
+
+    const TEXT: &str = "==12== Lackey, an example Valgrind tool\n\
+        ==12== Command: ls\n\
+        --12-- warning\n\
+        \n\
+        I  0401ab70,3\n\
+        I  0401ab73,5\n \
+        S 1fff000608,8\n\
+        I  04020000,4\r\n \
+        M 00001000,4\n \
+        L 2000,16\n\
+        ==12== Counted 1 call\n";
+
+    #[test]
+    fn lines() {
+        let found = import(Format::Lackey, TEXT.as_bytes()).expect("read");
+        assert_eq!(
+            ran(&found),
+            [
+                (0, (unknown(0x401_ab70, 3), vec![])),
+                (0, (unknown(0x401_ab73, 5), vec![(0x1f_ff00_0608, 8, true)])),
+                (
+                    0,
+                    (
+                        unknown(0x402_0000, 4),
+                        vec![(0x1000, 4, false), (0x1000, 4, true), (0x2000, 16, false)]
+                    )
+                ),
+            ]
+        );
+        assert_eq!(found.blocks.len(), 2);
+    }
+
+    #[test]
+    fn damage() {
+        fails(Format::Lackey, b" L 1000,8\n", 0, "before the first instruction");
+        fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "in the middle of a line");
+        for bad in [
+            "I  1000,16",
+            "I  1000,0",
+            "I  ,4",
+            "I 1000,4",
+            "I  1000",
+            "I  1000,4 ",
+            "I  11112222333344445,4",
+            "hello",
+            " L 1000,99999",
+        ] {
+            let text = format!("I  1000,4\n{bad}\n");
+            let error = import(Format::Lackey, text.as_bytes()).expect_err(bad);
+            assert!(matches!(error, TraceError::Damaged { offset: 10, .. }), "{bad}: {error}");
+        }
+        let long = [b"==1== ", "x".repeat(70_000).as_bytes(), b"\n"].concat();
+        fails(Format::Lackey, &long, 0, "longer than 32 KiB");
+    }
+}
+
+#[test]
+fn each_format_is_recognised_and_nothing_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    let sniff = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).expect("written");
+        info(&file, true, &mut |_, _| ControlFlow::Continue(())).map(|info| info.format)
+    };
+    let drmemtrace = drmemtrace::trace(0x40, &[drmemtrace::record(10, 1, 0x1000)]);
+    assert_eq!(sniff(&drmemtrace).expect("known"), Format::DrMemTrace);
+    assert_eq!(sniff(b"==1== x\nI  1000,4\n L 2000,8\n").expect("known"), Format::Lackey);
+    assert_eq!(sniff(&champsim::short(&champsim::LINES)).expect("known"), Format::ChampSim);
+    assert!(matches!(sniff(b""), Err(TraceError::Empty { .. })));
+    for foreign in
+        [&b"hello, world\n"[..], b"\x7fELF\x02\x01\x01", &[0; 640], &[0xff; 640], b"I  am text\n"]
+    {
+        let error = sniff(foreign).expect_err("foreign");
+        assert!(matches!(error, TraceError::Foreign { .. }), "{error}");
+        assert!(error.to_string().contains("--format"), "{error}");
+    }
+    let error = info(directory.path(), false, &mut |_, _| ControlFlow::Continue(()))
+        .expect_err("a directory");
+    assert!(error.to_string().contains("directory"), "{error}");
+}
+
+#[test]
+fn stopping_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+    std::fs::write(&source, "I  1000,4\n").expect("written");
+    let stopped = import_to_file(&source, &target, None, &mut |_, _| ControlFlow::Break(()));
+    assert!(matches!(stopped, Err(TraceError::Stopped { .. })));
+    assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
+}
