@@ -4,8 +4,9 @@ mod support;
 
 use flatwalk_paging::organisations;
 use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Geometry, GeometryError, Gva,
-    Hpa, LayoutError, Level, NodeAllocator, Partial, Rights, Step, TableError, Tree, Walk, Width,
+    Address, Attributes, Decoded, Entry, EntryMemory, EntryMemoryMut, Fault, Geometry,
+    GeometryError, Gva, Hpa, LayoutError, Level, NodeAllocator, Partial, Rights, Step, TableError,
+    Tree, Walk, Width,
 };
 use proptest::prelude::*;
 use support::{Case, Memory, Patchy, case, cases, ia64};
@@ -256,6 +257,44 @@ fn a_geometry_from_a_file_is_checked() {
     ] {
         assert!(read(bad).unwrap_err().contains(why), "{bad}");
     }
+}
+
+/// The numbered lines at the head of `entry.rs`, one by one.
+#[test]
+fn an_entry_means_what_the_first_line_that_applies_says() {
+    const PRESENT: u64 = 1;
+    const LARGE: u64 = 1 << 7;
+    const TWO: u64 = 1 << 58;
+    const THREE: u64 = 1 << 57;
+    let table = |base: u64, width| Decoded::Table { base: Hpa::new(base), width };
+    let page = |frame: u64, level| Decoded::Mapped { frame: Hpa::new(frame), level };
+    let gib = 1 << 30;
+    let mib = 1 << 20;
+    for (word, level, meaning) in [
+        (0, 4, Decoded::Absent),
+        (!PRESENT, 1, Decoded::Absent),
+        (PRESENT | LARGE | gib, 3, page(gib, 3)),
+        (PRESENT | LARGE | gib, 4, Decoded::Reserved),
+        (PRESENT | LARGE | (2 * mib), 3, Decoded::Reserved),
+        (PRESENT | LARGE | (2 * mib), 2, page(2 * mib, 2)),
+        (PRESENT | LARGE | (2 * mib), 1, page(2 * mib, 2)),
+        (PRESENT | LARGE | mib, 1, Decoded::Reserved),
+        (PRESENT | TWO | THREE | 0x5000, 1, page(0x5000, 1)),
+        (PRESENT | TWO | THREE | gib, 4, Decoded::Reserved),
+        (PRESENT | TWO | mib, 4, Decoded::Reserved),
+        (PRESENT | THREE | (2 * mib), 4, Decoded::Reserved),
+        (PRESENT | 0x5000, 2, table(0x5000, 1)),
+        (PRESENT | TWO | (2 * mib), 3, table(2 * mib, 2)),
+        (PRESENT | THREE | gib, 4, table(gib, 3)),
+        (PRESENT | TWO | (2 * mib), 2, page(2 * mib, 2)),
+        (PRESENT | THREE | gib, 3, page(gib, 3)),
+        (PRESENT | THREE | gib, 2, Decoded::Reserved),
+    ] {
+        assert_eq!(Entry(word).decode(Geometry::X86_5, level), meaning, "{word:#x} at L{level}");
+    }
+    // With 3 bits a level, a node of two levels takes 4 KiB and a page of level 2 takes 32 KiB.
+    let odd = Geometry::new(12, 3, 4).unwrap();
+    assert_eq!(Entry(PRESENT | TWO | 0x5000).decode::<Hpa>(odd, 2), Decoded::Reserved);
 }
 
 /// Memory of arbitrary words: any present bit, page size, width and address.
