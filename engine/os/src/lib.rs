@@ -15,3 +15,4 @@ pub use kernel::Work;
 pub use memory::PhysicalMemory;
 pub use policy::{LargePages, Thp};
 pub use process::{Access, Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};
+pub use random::Random;

@@ -3,13 +3,16 @@
 
 /// A generator.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A generator whose sequence depends on `seed` alone.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
+    #[inline]
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -19,12 +22,13 @@ impl Random {
     }
 
     /// Uniform in [0, `bound`) (0 where `bound` is 0), by the high half of a product.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Uniform in [0, 1).
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

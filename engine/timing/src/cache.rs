@@ -3,10 +3,10 @@
 //! A set is a run of words in order of recency, so that the words of an 8-way set share one line of
 //! the host's cache. Replacement may spare page-table lines (Park et al., ASPLOS 2022, section 6.1).
 
+use flatwalk_os::Random;
 use flatwalk_paging::{Address, Hpa};
 
 use crate::machine;
-use crate::rng::Rng;
 
 /// log2 of the line size in bytes.
 pub const LINE_SHIFT: u32 = 6;
@@ -140,7 +140,7 @@ impl Cache {
         dirty: bool,
         pending: bool,
         replacement: Replacement,
-        rng: &mut Rng,
+        random: &mut Random,
     ) -> Option<Evicted> {
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
         let word = line.0 << TAG_SHIFT
@@ -154,7 +154,8 @@ impl Cache {
         // Empty words only ever stand at the end.
         let victim = match replacement {
             Replacement::SpareTables { percent }
-                if set[lru] & (VALID | TABLE) == VALID | TABLE && rng.percent(percent) =>
+                if set[lru] & (VALID | TABLE) == VALID | TABLE
+                    && random.below(100) < u64::from(percent) =>
             {
                 set.iter().rposition(|&word| word & TABLE == 0).unwrap_or(lru)
             }
@@ -191,8 +192,8 @@ mod tests {
     }
 
     fn fill(cache: &mut Cache, n: u64, table: bool, how: Replacement) -> Option<u64> {
-        let mut rng = Rng::new(1);
-        cache.fill(Line(n), table, false, false, how, &mut rng).map(|e| e.line.0)
+        let mut random = Random::new(1);
+        cache.fill(Line(n), table, false, false, how, &mut random).map(|e| e.line.0)
     }
 
     #[test]
@@ -224,10 +225,10 @@ mod tests {
     #[test]
     fn keeps_dirt_until_eviction() {
         let mut cache = cache(1);
-        let mut rng = Rng::new(1);
+        let mut random = Random::new(1);
         fill(&mut cache, 0, true, Replacement::Lru);
         assert_eq!(cache.access(Line(0), true), Lookup::Hit);
-        let gone = cache.fill(Line(1), false, false, true, Replacement::Lru, &mut rng);
+        let gone = cache.fill(Line(1), false, false, true, Replacement::Lru, &mut random);
         assert_eq!(gone, Some(Evicted { line: Line(0), dirty: true, table: true }));
         assert_eq!(cache.access(Line(1), false), Lookup::Pending);
         cache.arrived(Line(1));

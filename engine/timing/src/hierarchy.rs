@@ -4,12 +4,12 @@
 //! is the cycle in which the line is there and who had it. Contents change in the order of calls
 //! (program order); times come from what each request had to wait for.
 
+use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
 use crate::cache::{Cache, Line, Lookup, Replacement};
 use crate::dram::Dram;
 use crate::machine::{Machine, WalkerEntry};
-use crate::rng::Rng;
 use crate::slots::Slots;
 
 /// Who had the line.
@@ -153,7 +153,7 @@ pub struct Hierarchy {
     walker_entry: WalkerEntry,
     /// What L2 and LLC do for a victim now.
     replacement: Replacement,
-    rng: Rng,
+    random: Random,
     frontier: u64,
 }
 
@@ -168,7 +168,7 @@ impl Hierarchy {
             dram: Dram::new(machine, machine.memory.as_ref()?),
             walker_entry: machine.walker.entry,
             replacement: Replacement::Lru,
-            rng: Rng::new(seed ^ 0x6361_6368_6573),
+            random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
         })
     }
@@ -201,7 +201,7 @@ impl Hierarchy {
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
                 let ready = l1.book(line, start, below.ready, frontier);
                 let evicted =
-                    l1.cache.fill(line, walker, write, true, Replacement::Lru, &mut self.rng);
+                    l1.cache.fill(line, walker, write, true, Replacement::Lru, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
                 {
@@ -239,7 +239,7 @@ impl Hierarchy {
 
     fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
         let evicted =
-            self.l2.cache.fill(line, table, dirty, pending, self.replacement, &mut self.rng);
+            self.l2.cache.fill(line, table, dirty, pending, self.replacement, &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {
@@ -252,7 +252,7 @@ impl Hierarchy {
 
     fn fill_llc(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
         let evicted =
-            self.llc.cache.fill(line, table, dirty, pending, self.replacement, &mut self.rng);
+            self.llc.cache.fill(line, table, dirty, pending, self.replacement, &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {

@@ -18,7 +18,6 @@ pub mod mmu;
 pub mod pwc;
 pub mod relocate;
 pub mod result;
-pub mod rng;
 pub mod run;
 pub mod simulate;
 pub mod slots;
