@@ -100,9 +100,17 @@ impl Cache {
         let set = self.set(line);
         let Some(at) = Self::position(set, line) else { return Lookup::Miss };
         let word = set[at] | if write { DIRTY } else { 0 };
-        set.copy_within(0..at, 1);
+        if at > 0 {
+            set.copy_within(0..at, 1);
+        }
         set[0] = word;
         if word & PENDING == 0 { Lookup::Hit } else { Lookup::Pending }
+    }
+
+    /// Reads a word of the line's set, so that the host has it soon.
+    #[inline]
+    pub fn touch(&self, line: Line) {
+        std::hint::black_box(self.words[(line.0 & self.set_mask) as usize * self.ways]);
     }
 
     /// True if the line is there; changes nothing.

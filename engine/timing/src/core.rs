@@ -20,7 +20,7 @@ use flatwalk_paging::{Address, Gva, Hpa};
 
 use crate::branch::Predictor;
 use crate::cache::LINE_SHIFT;
-use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE};
+use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE, Op};
 use crate::hierarchy::{Hierarchy, Requester};
 use crate::machine;
 use crate::mmu::{Mmu, Purpose, Translated};
@@ -216,40 +216,38 @@ impl Core {
             if op.new_line && op.pc >> LINE_SHIFT != self.line {
                 self.fetch(op.pc, env)?;
             }
-            let loads = u32::from(op.loads);
-            let stores = u32::from(op.accesses - op.loads);
             let mut room = self.fetched.max(self.window.room());
-            if loads > 0 {
-                room = room.max(self.load_queue.room());
-            }
-            if stores > 0 {
-                room = room.max(self.store_queue.room());
+            if op.accesses > 0 {
+                room = room.max(self.memory_room(op));
             }
             let dispatched = self.dispatch.pass(room);
-            env.mmu.advance(dispatched);
-            env.caches.advance(dispatched);
-
-            let mut address_ready = dispatched + 1;
             let mut operands_ready = dispatched + 1;
-            if op.accesses > 0 {
-                for r in op.address_reads {
-                    address_ready = address_ready.max(self.registers[usize::from(r)]);
-                }
-            } else {
-                for r in op.address_reads {
-                    operands_ready = operands_ready.max(self.registers[usize::from(r)]);
-                }
-            }
             for r in op.reads {
                 operands_ready = operands_ready.max(self.registers[usize::from(r)]);
             }
+            let mut address_ready = dispatched + 1;
+            for r in op.address_reads {
+                address_ready = address_ready.max(self.registers[usize::from(r)]);
+            }
+            if op.accesses == 0 {
+                done = operands_ready.max(address_ready) + u64::from(op.latency);
+                for w in op.writes {
+                    self.registers[usize::from(w)] = done;
+                }
+                let retired = self.retire.pass(done);
+                self.window.push(retired);
+                continue;
+            }
+            let first = next_access;
+            next_access += usize::from(op.accesses);
+            let accesses = &block.accesses[first..next_access];
+            let addresses = &addresses[first..next_access];
+            env.mmu.advance(dispatched);
+            env.caches.advance(dispatched);
             let mut translated = 0;
             let mut line_there = 0;
             let mut walked = (0, 0);
-            let first = next_access;
-            next_access += usize::from(op.accesses);
-            let used = first..next_access;
-            for (access, &address) in block.accesses[used.clone()].iter().zip(&addresses[used]) {
+            for (access, &address) in accesses.iter().zip(addresses) {
                 let outcome =
                     self.access(address, access.size, access.store, address_ready, env)?;
                 if outcome.translated - address_ready > walked.1 - walked.0 {
@@ -269,12 +267,11 @@ impl Core {
             let before = self.retire.cycle;
             let retired = self.retire.pass(done.max(translated));
             self.window.push(retired);
-            if loads > 0 {
+            if op.loads > 0 {
                 self.load_queue.push(retired);
             }
-            if stores > 0 {
-                let used = first..next_access;
-                for (access, address) in block.accesses[used.clone()].iter().zip(&addresses[used]) {
+            if op.accesses > op.loads {
+                for (access, address) in accesses.iter().zip(addresses) {
                     if access.store {
                         let word = address >> 3;
                         self.stores[word as usize % FORWARDING] = (word, done);
@@ -286,8 +283,8 @@ impl Core {
             let waited = walked.1.min(retired).saturating_sub(walked.0.max(before));
             let s = &mut self.statistics;
             s.translation_cycles += waited;
-            s.loads += u64::from(loads);
-            s.stores += u64::from(stores);
+            s.loads += u64::from(op.loads);
+            s.stores += u64::from(op.accesses - op.loads);
         }
         debug_assert_eq!(self.registers[usize::from(NO_READ)], 0);
         self.registers[usize::from(NO_WRITE)] = 0;
@@ -301,6 +298,14 @@ impl Core {
             });
         }
         Ok(())
+    }
+
+    /// The cycle from which on an operation finds room in the load and store queues that it needs.
+    #[inline]
+    fn memory_room(&self, op: &Op) -> u64 {
+        let loads = if op.loads > 0 { self.load_queue.room() } else { 0 };
+        let stores = if op.accesses > op.loads { self.store_queue.room() } else { 0 };
+        loads.max(stores)
     }
 
     /// The last block's branch went to `next`.

@@ -63,11 +63,24 @@ pub struct CacheStatistics {
     pub mshr_wait_cycles: u64,
 }
 
+/// A line on its way: asked for at cycle `start`, there at `end`.
+#[derive(Clone, Copy, Debug)]
+struct Miss {
+    line: Line,
+    start: u64,
+    end: u64,
+}
+
+/// Misses remembered before those that have arrived are dropped.
+const OUTSTANDING: usize = 64;
+
 #[derive(Clone, Debug)]
 struct Level {
     cache: Cache,
     latency: u64,
     mshrs: Slots,
+    /// Misses that may be on their way, in the order of requests.
+    outstanding: Vec<Miss>,
     statistics: CacheStatistics,
 }
 
@@ -77,6 +90,7 @@ impl Level {
             cache: Cache::new(config),
             latency: config.latency_cycles,
             mshrs: Slots::new(config.mshrs),
+            outstanding: Vec::with_capacity(OUTSTANDING),
             statistics: CacheStatistics::default(),
         }
     }
@@ -110,7 +124,7 @@ impl Level {
             Lookup::Hit => Ok(at + self.latency),
             Lookup::Pending => Ok(self.arrival(line, at, frontier)),
             Lookup::Miss => {
-                let start = self.mshrs.earliest(at, frontier);
+                let start = self.mshrs.earliest(at);
                 self.statistics.mshr_wait_cycles += start - at;
                 Err(start)
             }
@@ -120,7 +134,8 @@ impl Level {
     /// When a line is there that was on its way when it was last looked at.
     fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         let hit = at + self.latency;
-        let Some(miss) = self.mshrs.find(line.0) else {
+        let miss = self.outstanding.iter().rev().find(|miss| miss.line == line);
+        let Some(&miss) = miss else {
             self.cache.arrived(line);
             return hit;
         };
@@ -136,8 +151,12 @@ impl Level {
     /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
     #[inline]
     fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
-        let delay = self.mshrs.book(start, ready, line.0, frontier);
+        let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
+        if self.outstanding.len() == self.outstanding.capacity() {
+            self.outstanding.retain(|miss| miss.end > frontier);
+        }
+        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
         ready + delay
     }
 }
@@ -182,6 +201,15 @@ impl Hierarchy {
     /// Sets what L2 and LLC do for a victim from now on.
     pub fn set_replacement(&mut self, replacement: Replacement) {
         self.replacement = replacement;
+    }
+
+    /// `address` is about to be asked for: lets the host fetch the words that stand for its sets in
+    /// the large caches, beside whatever is done until then.
+    #[inline]
+    pub fn expect(&self, address: Hpa) {
+        let line = Line::of(address);
+        self.l2.cache.touch(line);
+        self.llc.cache.touch(line);
     }
 
     /// Asks for the line of `address` at cycle `at`; a write makes it dirty.

@@ -11,6 +11,7 @@ pub mod decode;
 pub mod dram;
 pub mod explain;
 pub mod hierarchy;
+pub mod lru;
 pub mod machine;
 #[cfg(test)]
 mod mistakes;

@@ -20,6 +20,8 @@ pub trait TableReader {
     /// The entry at `address` is asked for at cycle `at`; `write` if its accessed or dirty bit is
     /// set at once.
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
+    /// `address` is about to be asked for; see [`Hierarchy::expect`].
+    fn expect(&self, address: Hpa);
 }
 
 impl TableReader for Hierarchy {
@@ -28,6 +30,11 @@ impl TableReader for Hierarchy {
     #[inline]
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
         self.access(address, at, write, Requester::Walker)
+    }
+
+    #[inline]
+    fn expect(&self, address: Hpa) {
+        Hierarchy::expect(self, address);
     }
 }
 
@@ -42,6 +49,9 @@ impl TableReader for NoClock {
     fn read_entry(&mut self, _address: Hpa, at: u64, _write: bool) -> Response {
         Response { ready: at, served: Served::L1 }
     }
+
+    #[inline]
+    fn expect(&self, _address: Hpa) {}
 }
 
 /// Why an address is to be translated.
@@ -257,11 +267,16 @@ impl Mmu {
         self.translate_in_l2(address, purpose, at, root, memory, reader)
     }
 
+    /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
+    #[inline]
+    fn physical(&self, address: Gva, frame: Hpa, level: Level) -> Hpa {
+        frame.offset(address.raw() & (self.geometry.span(level) - 1))
+    }
+
     /// The translation that `entry` gives to a look-up that would be done at `ready`.
     #[inline]
     fn resolve(&mut self, address: Gva, entry: &Translation, at: u64, ready: u64) -> Translated {
-        let within = address.raw() & (self.geometry.span(entry.level) - 1);
-        let physical = entry.frame.offset(within);
+        let physical = self.physical(address, entry.frame, entry.level);
         if entry.ready <= ready {
             return Translated { physical, ready };
         }
@@ -313,8 +328,8 @@ impl Mmu {
         self.l2.insert(address.raw(), entry);
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         l1.insert(address.raw(), entry);
-        let within = address.raw() & (self.geometry.span(entry.level) - 1);
-        Ok(Translated { physical: entry.frame.offset(within), ready: walked.ready })
+        let physical = self.physical(address, entry.frame, entry.level);
+        Ok(Translated { physical, ready: walked.ready })
     }
 
     /// One walk, asked for at cycle `at`.
@@ -327,7 +342,7 @@ impl Mmu {
         memory: &mut impl EntryMemoryMut<Hpa>,
         reader: &mut R,
     ) -> Result<Walked, PageFault> {
-        let start = if R::TIMED { self.walkers.earliest(at, self.frontier) } else { at };
+        let start = if R::TIMED { self.walkers.earliest(at) } else { at };
         let from = self.pwc.look_up(address.raw(), start).unwrap_or(root);
         let mut now = if R::TIMED { start + self.pwc.latency() } else { at };
         let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, from, address);
@@ -337,6 +352,7 @@ impl Mmu {
         let end = loop {
             let level = walk.at().bottom();
             let entry_address = walk.entry_address();
+            reader.expect(entry_address);
             let entry = Entry(memory.read(entry_address));
             let step = walk.feed(entry);
             // The accessed bit of every entry used and the dirty bit of a leaf stored through are
@@ -356,6 +372,7 @@ impl Mmu {
             match step {
                 Step::Table(node) => self.pwc.insert(address.raw(), node, now),
                 Step::Leaf(leaf) if allows(&leaf, purpose) => {
+                    reader.expect(self.physical(address, leaf.frame, leaf.level));
                     break Ok(Leaf { entry: touched, ..leaf });
                 }
                 Step::Leaf(_) => break Err(true),
@@ -364,7 +381,7 @@ impl Mmu {
         };
         let mut queue = start - at;
         if R::TIMED {
-            let delay = self.walkers.book(start, now, 0, self.frontier);
+            let delay = self.walkers.book(start, now, self.frontier);
             queue += delay;
             now += delay;
         }
@@ -407,8 +424,8 @@ impl Mmu {
             && *tag == page
             && permits(entry, purpose)
         {
-            let within = address.raw() & (self.geometry.span(entry.level) - 1);
-            return Ok(Translated { physical: entry.frame.offset(within), ready: at });
+            let physical = self.physical(address, entry.frame, entry.level);
+            return Ok(Translated { physical, ready: at });
         }
         let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, root, address);
         loop {

@@ -13,7 +13,7 @@
 
 use flatwalk_paging::{Geometry, Hpa, Level, Partial};
 
-use crate::machine;
+use crate::{lru, machine};
 
 /// Look-ups and hits of one structure (split) or of one level's prefixes (unified).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,11 +85,8 @@ impl Array {
             self.nodes.resize(self.tags.len(), (node, ready));
         }
         let first = (prefix & self.set_mask) as usize * self.ways;
-        let slot = self.find(prefix, tag).unwrap_or_else(|| {
-            (first..first + self.ways)
-                .min_by_key(|&i| if self.tags[i] == 0 { 0 } else { self.stamps[i] + 1 })
-                .expect("a set has ways")
-        });
+        let set = first..first + self.ways;
+        let slot = first + lru::place(&self.tags[set.clone()], &self.stamps[set], tag);
         self.tags[slot] = tag;
         self.nodes[slot] = (node, ready);
         self.stamps[slot] = now;
@@ -156,14 +153,17 @@ impl Pwc {
     /// The deepest node known at cycle `at` on the path of `address`, below the root.
     #[inline]
     pub fn look_up(&mut self, address: u64, at: u64) -> Option<Partial<Hpa>> {
-        let clock = self.clock;
         self.clock += 1;
+        let clock = self.clock;
         let (geometry, levels) = (self.geometry, self.geometry.levels());
         let found = match &mut self.kind {
             Kind::Split(arrays) => (1..levels).find_map(|level| {
                 // A node of this topmost level may be a base-page node, or not.
                 let own = usize::from(level) + 1;
                 let base = arrays[2].get(geometry, address, level, at, clock);
+                if own == 2 {
+                    return base;
+                }
                 base.or_else(|| arrays[own].get(geometry, address, level, at, clock))
             }),
             Kind::Unified(array) => {
@@ -183,8 +183,8 @@ impl Pwc {
     /// Keeps the pointer to `node` that a walk of `address` read; it can be used from `ready` on.
     #[inline]
     pub fn insert(&mut self, address: u64, node: Partial<Hpa>, ready: u64) {
-        let clock = self.clock;
         self.clock += 1;
+        let clock = self.clock;
         let (prefix, tag) = key(self.geometry, address, node.level);
         match &mut self.kind {
             Kind::Split(arrays) => {

@@ -5,108 +5,139 @@
 //! intervals, a request takes the first gap that fits, and at no time are more booked than exist.
 //! Times that no request can have any more (before the core's dispatch) are forgotten.
 
-/// One booking: a half-open interval of cycles, and what it is for.
+/// From a cycle on, until the next step, so many slots are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Booking {
-    /// First cycle.
-    pub start: u64,
-    /// Cycle after the last.
-    pub end: u64,
-    /// What for: a line number, say.
-    pub tag: u64,
+struct Step {
+    from: u64,
+    used: u32,
 }
 
-/// `capacity` slots and their bookings.
+/// `capacity` slots and when they are in use.
+///
+/// What is kept is the number in use as a function of time, as its steps. Neighbours differ, so that
+/// a resource in full use for long is one step, however many requests made it so.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    capacity: usize,
-    bookings: Vec<Booking>,
-    /// Every booking ends by then.
-    last_end: u64,
+    capacity: u32,
+    /// Ascending; nothing is in use before the first and from the last on.
+    steps: Vec<Step>,
+    /// Number of steps at which to look for some to forget.
+    crowd: usize,
 }
+
+const CROWD: usize = 32;
 
 impl Slots {
     /// Slots of a resource that can serve `capacity` at once.
     pub fn new(capacity: u32) -> Self {
-        Self { capacity: capacity as usize, bookings: Vec::with_capacity(64), last_end: 0 }
+        Self { capacity, steps: Vec::with_capacity(CROWD + 2), crowd: CROWD }
     }
 
-    /// Forgets what ended before `frontier`; no later call may name an earlier time.
+    /// The step that holds at `at`; `None` before the first.
     #[inline]
-    pub fn forget(&mut self, frontier: u64) {
-        if self.last_end <= frontier {
-            self.bookings.clear();
-        } else {
-            self.bookings.retain(|b| b.end > frontier);
-        }
+    fn step_at(&self, at: u64) -> Option<usize> {
+        // Most requests are among the latest.
+        self.steps.iter().rposition(|step| step.from <= at)
     }
 
-    /// The first cycle from `at` on in which a slot is free. `frontier`: see [`Slots::forget`].
+    /// The first cycle from `at` on in which a slot is free.
     #[inline]
-    pub fn earliest(&mut self, at: u64, frontier: u64) -> u64 {
-        if self.bookings.len() < self.capacity {
+    pub fn earliest(&self, at: u64) -> u64 {
+        if self.steps.last().is_none_or(|last| last.from <= at) {
             return at;
         }
-        if at >= self.last_end {
-            self.forget(frontier);
+        let Some(first) = self.step_at(at) else { return at };
+        if self.steps[first].used < self.capacity {
             return at;
         }
-        self.forget(frontier);
-        let mut at = at;
-        while self.in_use(at) >= self.capacity {
-            let next = self.bookings.iter().filter(|b| b.start <= at && at < b.end);
-            at = next.map(|b| b.end).min().unwrap_or(at);
-        }
-        at
+        self.free_after(first)
+    }
+
+    /// The first cycle with a slot free after the full step `full`.
+    #[inline]
+    fn free_after(&self, full: usize) -> u64 {
+        let later = self.steps[full + 1..].iter().find(|step| step.used < self.capacity);
+        later.map_or(u64::MAX, |step| step.from)
     }
 
     /// Books `[start, end)`, later by as much as is needed for a slot to be free all the while.
-    /// Returns that delay in cycles.
+    /// Returns that delay in cycles. No later call may name a time before `frontier`.
     #[inline]
-    pub fn book(&mut self, start: u64, end: u64, tag: u64, frontier: u64) -> u64 {
-        let delay = if self.bookings.len() < self.capacity || start >= self.last_end {
-            0
-        } else {
-            self.delay(start, end)
-        };
-        if self.bookings.len() >= 4 * self.capacity.max(16) {
+    pub fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
+        if end <= start {
+            return 0;
+        }
+        if self.steps.len() >= self.crowd {
             self.forget(frontier);
         }
-        self.last_end = self.last_end.max(end + delay);
-        if end > start {
-            self.bookings.push(Booking { start: start + delay, end: end + delay, tag });
+        if self.steps.last().is_none_or(|last| last.from < start) {
+            self.steps.push(Step { from: start, used: 1 });
+            self.steps.push(Step { from: end, used: 0 });
+            return 0;
         }
-        delay
+        self.book_among(start, end - start) - start
     }
 
-    /// The booking made last for `tag`, if it is remembered.
-    #[inline]
-    pub fn find(&self, tag: u64) -> Option<Booking> {
-        self.bookings.iter().rev().find(|b| b.tag == tag).copied()
+    /// Books `length` cycles from the first gap at or after `start`; returns where that begins.
+    fn book_among(&mut self, start: u64, length: u64) -> u64 {
+        let steps = &self.steps;
+        let mut from = start;
+        // `after` is the first step behind `from`, and `used` what is in use before it.
+        let mut after = self.step_at(from).map_or(0, |at| at + 1);
+        let mut used = if after == 0 { 0 } else { steps[after - 1].used };
+        let mut beyond = after;
+        while let Some(step) = steps.get(beyond) {
+            if used >= self.capacity {
+                (from, after) = (step.from, beyond + 1);
+            } else if step.from >= from + length {
+                break;
+            }
+            used = step.used;
+            beyond += 1;
+        }
+        self.raise(after, beyond, from, from + length);
+        from
+    }
+
+    /// One more in use in `from..to`; the steps in between are `after..beyond`.
+    fn raise(&mut self, after: usize, beyond: usize, from: u64, to: u64) {
+        for step in &mut self.steps[after..beyond] {
+            step.used += 1;
+        }
+        // What is in use at the end of the interval, this included.
+        let starts = after > 0 && self.steps[after - 1].from == from;
+        let before = if after == 0 { 0 } else { self.steps[after - 1].used };
+        let last = if beyond > after { self.steps[beyond - 1].used } else { before + 1 };
+        // The steps at both ends are new, or one more or less makes them equal to their neighbours.
+        match self.steps.get(beyond) {
+            Some(step) if step.from == to => {
+                if step.used == last {
+                    self.steps.remove(beyond);
+                }
+            }
+            _ => self.steps.insert(beyond, Step { from: to, used: last - 1 }),
+        }
+        if !starts {
+            self.steps.insert(after, Step { from, used: before + 1 });
+        } else if after > 1 && self.steps[after - 2].used == before + 1 {
+            self.steps.remove(after - 1);
+        } else {
+            self.steps[after - 1].used += 1;
+        }
+    }
+
+    /// Forgets the steps that end by `frontier`.
+    #[cold]
+    fn forget(&mut self, frontier: u64) {
+        if let Some(now) = self.step_at(frontier) {
+            self.steps.drain(..now);
+        }
+        self.crowd = (2 * self.steps.len()).max(CROWD);
     }
 
     /// How many slots are in use at `at`.
-    pub fn in_use(&self, at: u64) -> usize {
-        self.bookings.iter().filter(|b| b.start <= at && at < b.end).count()
-    }
-
-    /// Smallest delay after which `[start, end)` fits.
-    fn delay(&self, start: u64, end: u64) -> u64 {
-        let length = end - start;
-        let mut from = start;
-        loop {
-            // Use is highest at `from` or where a booking within the interval starts.
-            let to = from + length;
-            let crowded = |at: u64| self.in_use(at) >= self.capacity;
-            let within = self.bookings.iter().map(|b| b.start).filter(|&s| s > from && s < to);
-            let Some(full) = std::iter::once(from).chain(within).filter(|&at| crowded(at)).max()
-            else {
-                return from - start;
-            };
-            // Nothing that contains `full` fits, so the next try starts where a slot gets free there.
-            let ends = self.bookings.iter().filter(|b| b.start <= full && full < b.end);
-            from = ends.map(|b| b.end).min().unwrap_or(to);
-        }
+    pub fn in_use(&self, at: u64) -> u32 {
+        self.step_at(at).map_or(0, |step| self.steps[step].used)
     }
 }
 
@@ -119,40 +150,54 @@ mod tests {
     #[test]
     fn a_full_resource_makes_wait_until_a_slot_is_free() {
         let mut slots = Slots::new(2);
-        assert_eq!(slots.book(10, 20, 0, 0), 0);
-        assert_eq!(slots.book(12, 40, 0, 0), 0);
-        assert_eq!(slots.earliest(15, 0), 20);
-        assert_eq!(slots.earliest(5, 0), 5);
-        assert_eq!(slots.earliest(30, 0), 30);
+        assert_eq!(slots.book(10, 20, 0), 0);
+        assert_eq!(slots.book(12, 40, 0), 0);
+        assert_eq!(slots.earliest(15), 20);
+        assert_eq!(slots.earliest(5), 5);
+        assert_eq!(slots.earliest(30), 30);
     }
 
     #[test]
     fn a_late_request_for_an_early_time_takes_the_gap() {
         let mut slots = Slots::new(1);
-        assert_eq!(slots.book(100, 200, 0, 0), 0);
-        assert_eq!(slots.book(40, 90, 0, 0), 0);
-        assert_eq!(slots.book(80, 100, 0, 0), 120, "it does not fit before 100");
+        assert_eq!(slots.book(100, 200, 0), 0);
+        assert_eq!(slots.book(40, 90, 0), 0);
+        assert_eq!(slots.book(80, 100, 0), 120, "it does not fit before 100");
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let mut slots = Slots::new(1);
+        for n in 0..10_000 {
+            assert_eq!(slots.book(10 * n, 10 * n + 5, 10 * n), 0);
+        }
+        assert!(slots.steps.len() <= CROWD + 1);
     }
 
     proptest! {
         #[test]
         fn never_more_than_there_are(
             capacity in 1u32..5,
-            requests in prop::collection::vec((0u64..200, 1u64..50), 1..60),
+            requests in prop::collection::vec((0u64..200, 1u64..50, 0u64..3), 1..100),
         ) {
             let mut slots = Slots::new(capacity);
             let mut booked: Vec<(u64, u64)> = Vec::new();
-            for (at, length) in requests {
-                let start = slots.earliest(at, 0);
-                prop_assert!(start >= at);
-                let delay = slots.book(start, start + length, 0, 0);
+            let mut frontier = 0;
+            for (at, length, passed) in requests {
+                frontier += passed;
+                let at = frontier + at;
+                let in_use = |t: u64| booked.iter().filter(|&&(s, e)| s <= t && t < e).count();
+                prop_assert_eq!(slots.in_use(at) as usize, in_use(at));
+                let start = slots.earliest(at);
+                prop_assert!((at..start).all(|t| in_use(t) == capacity as usize));
+                prop_assert!(in_use(start) < capacity as usize);
+                let delay = slots.book(start, start + length, frontier);
                 // Some cycle of every earlier start is full: the delay is the smallest.
-                let fits = |from: u64| (from..from + length).all(|t| {
-                    booked.iter().filter(|&&(s, e)| s <= t && t < e).count() < capacity as usize
-                });
+                let fits = |from: u64| (from..from + length).all(|t| in_use(t) < capacity as usize);
                 prop_assert!(fits(start + delay));
                 prop_assert!((start..start + delay).all(|from| !fits(from)));
                 booked.push((start + delay, start + delay + length));
+                prop_assert!(slots.steps.windows(2).all(|s| s[0].from < s[1].from && s[0].used != s[1].used));
             }
         }
     }

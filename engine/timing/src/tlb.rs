@@ -2,7 +2,7 @@
 
 use flatwalk_paging::{Address, Geometry, Hpa, Level, Rights};
 
-use crate::machine;
+use crate::{lru, machine};
 
 /// What a TLB entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Translation {
 /// Look-ups and hits for one page size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbStatistics {
-    /// Look-ups that could have hit this page size (an array that holds none is not looked up).
+    /// Look-ups: all arrays are looked up together.
     pub lookups: u64,
     /// Hits.
     pub hits: u64,
@@ -45,7 +45,7 @@ struct Array {
     /// How many entries of each level are valid: a size that is not there is not searched.
     live: [u32; 4],
     /// Per level.
-    statistics: [TlbStatistics; 4],
+    hits: [u64; 4],
 }
 
 impl Array {
@@ -68,7 +68,7 @@ impl Array {
             entries: vec![empty; entries],
             stamps: vec![0; entries],
             live: [0; 4],
-            statistics: [TlbStatistics::default(); 4],
+            hits: [0; 4],
         }
     }
 
@@ -82,16 +82,14 @@ impl Array {
 
     fn insert(&mut self, page: u64, entry: Translation, now: u64) {
         let first = (page & self.set_mask) as usize * self.ways;
-        let slot = self.find(page, entry.level).unwrap_or_else(|| {
-            (first..first + self.ways)
-                .min_by_key(|&i| if self.tags[i] == 0 { 0 } else { self.stamps[i] + 1 })
-                .expect("a set has ways")
-        });
+        let set = first..first + self.ways;
+        let tag = page << 2 | u64::from(entry.level);
+        let slot = first + lru::place(&self.tags[set.clone()], &self.stamps[set], tag);
         if self.tags[slot] != 0 {
             self.live[(self.tags[slot] & 3) as usize] -= 1;
         }
         self.live[usize::from(entry.level)] += 1;
-        self.tags[slot] = page << 2 | u64::from(entry.level);
+        self.tags[slot] = tag;
         self.entries[slot] = entry;
         self.stamps[slot] = now;
     }
@@ -102,7 +100,9 @@ impl Array {
 pub struct Tlb {
     arrays: Vec<Array>,
     shifts: [u8; 4],
+    /// Look-ups and insertions so far.
     clock: u64,
+    lookups: u64,
 }
 
 impl Tlb {
@@ -112,7 +112,7 @@ impl Tlb {
         for level in 1..=3.min(geometry.levels()) {
             shifts[usize::from(level)] = geometry.shift(level);
         }
-        Self { arrays: config.iter().map(Array::new).collect(), shifts, clock: 0 }
+        Self { arrays: config.iter().map(Array::new).collect(), shifts, clock: 0, lookups: 0 }
     }
 
     /// True if there are no arrays.
@@ -128,39 +128,35 @@ impl Tlb {
     /// The entry for `address`, and the latency of the array that holds it.
     #[inline]
     pub fn look_up(&mut self, address: u64) -> Option<(Translation, u64)> {
-        let clock = self.clock;
         self.clock += 1;
-        let mut found = None;
+        self.lookups += 1;
         for array in &mut self.arrays {
-            for i in 0..array.levels.len() {
-                let level = array.levels[i];
-                array.statistics[usize::from(level)].lookups += 1;
-                if array.live[usize::from(level)] == 0 || found.is_some() {
+            for &level in &array.levels {
+                if array.live[usize::from(level)] == 0 {
                     continue;
                 }
                 let page = address >> self.shifts[usize::from(level)];
                 if let Some(slot) = array.find(page, level) {
-                    array.stamps[slot] = clock;
-                    array.statistics[usize::from(level)].hits += 1;
-                    found = Some((array.entries[slot], array.latency));
+                    array.stamps[slot] = self.clock;
+                    array.hits[usize::from(level)] += 1;
+                    return Some((array.entries[slot], array.latency));
                 }
             }
         }
-        found
+        None
     }
 
     /// Puts in the translation of the page that `address` lies in. Where no array holds its size,
     /// the part of it that is the largest size held goes in instead ("smashed", as Zen does).
     #[inline]
     pub fn insert(&mut self, address: u64, entry: Translation) {
-        let clock = self.clock;
         self.clock += 1;
         for level in (1..=entry.level).rev() {
             if let Some(array) = self.arrays.iter_mut().find(|a| a.levels.contains(&level)) {
                 let shift = self.shifts[usize::from(level)];
                 let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
                 let frame = entry.frame.offset(within >> shift << shift);
-                array.insert(address >> shift, Translation { frame, level, ..entry }, clock);
+                array.insert(address >> shift, Translation { frame, level, ..entry }, self.clock);
                 return;
             }
         }
@@ -178,6 +174,7 @@ impl Tlb {
                 let shift = self.shifts[(tag & 3) as usize];
                 if (start >> shift..=last >> shift).contains(&(tag >> 2)) {
                     array.tags[slot] = 0;
+                    array.stamps[slot] = 0;
                     array.live[(tag & 3) as usize] -= 1;
                 }
             }
@@ -186,9 +183,9 @@ impl Tlb {
 
     /// Look-ups and hits by page level, summed over arrays.
     pub fn statistics(&self) -> Vec<(Level, TlbStatistics)> {
-        let arrays = self.arrays.iter();
-        let mut all: Vec<_> = arrays
-            .flat_map(|a| a.levels.iter().map(|&l| (l, a.statistics[usize::from(l)])))
+        let statistics = |hits| TlbStatistics { lookups: self.lookups, hits };
+        let mut all: Vec<_> = (self.arrays.iter())
+            .flat_map(|a| a.levels.iter().map(|&l| (l, statistics(a.hits[usize::from(l)]))))
             .collect();
         all.sort_by_key(|&(level, _)| level);
         all
@@ -202,8 +199,9 @@ impl Tlb {
 
     /// Forgets all counts; contents stay.
     pub fn reset_statistics(&mut self) {
+        self.lookups = 0;
         for array in &mut self.arrays {
-            array.statistics = [TlbStatistics::default(); 4];
+            array.hits = [0; 4];
         }
     }
 }
