@@ -1,0 +1,332 @@
+"""Statistics of repeated measurements: intervals, tests, and what a test could have seen.
+
+Times are averaged arithmetically. Rates are averaged harmonically, which is the same thing said of the
+time that each unit of work took; so everything about a rate (interval, test, bootstrap) is computed on
+its reciprocal and turned back at the end.
+
+Measurements taken one after another are not always independent: a machine drifts. Where neighbours
+resemble each other more than chance explains, `Moments.effective` is smaller than the number of
+measurements, and intervals and the verdict become as wide as they must be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats as distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Share of intervals that hold the true value, and one minus the share of false alarms.
+CONFIDENCE = 0.95
+#: Share of the cases in which a difference of the size called "smallest detectable" is found.
+POWER = 0.8
+#: Resamples of the bootstrap.
+RESAMPLES = 4999
+#: One-sided 5 % point of the normal distribution: when autocorrelation counts as more than chance.
+_NORMAL_95 = 1.6448536269514722
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a t test needs of a sample: all that an article has to publish.
+
+    Args:
+        n: Measurements.
+        mean: Arithmetic mean.
+        sd: Standard deviation with n − 1.
+        effective: Independent measurements that the sample is worth; `n` if not given.
+    """
+
+    n: int
+    mean: float
+    sd: float
+    effective: float | None = None
+
+    @property
+    def worth(self) -> float:
+        """Independent measurements: `effective`, or else `n`."""
+        return self.n if self.effective is None else self.effective
+
+    @property
+    def standard_error(self) -> float:
+        """Standard deviation of the mean."""
+        return self.sd / math.sqrt(self.worth)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A sample in the unit it was measured in."""
+
+    n: int
+    #: Arithmetic of times, harmonic of rates.
+    mean: float
+    interval: Interval
+    #: Standard deviation over mean.
+    variation: float
+    effective: float
+
+
+@dataclass(frozen=True)
+class Test:
+    """A two-sided t test for equal means; `difference` is that of a − b, as in R."""
+
+    __test__ = False  # not a test of pytest's
+
+    t: float
+    df: float
+    p: float
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two samples of the same quantity."""
+
+    a: Summary
+    b: Summary
+    #: mean of b / mean of a − 1, in the unit measured.
+    change: float
+    #: The same by Welch's test (for rates: of the reciprocals).
+    change_interval: Interval
+    #: The same by the BCa bootstrap.
+    bootstrap: Interval
+    #: Unequal variances, neighbours' resemblance taken into account.
+    welch: Test
+    #: Equal variances, every measurement taken as independent: the test of textbooks and articles.
+    pooled: Test
+    #: Cohen's d: the difference in standard deviations.
+    effect: float
+    #: Smallest relative difference that `welch` would have found in 4 of 5 cases.
+    detectable: float
+
+
+def _checked(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    array = np.array(values, dtype=np.float64)
+    if array.ndim != 1 or array.size < 2:
+        raise ValueError("statistics need at least two measurements")
+    if not np.isfinite(array).all() or (array <= 0).any():
+        raise ValueError("a measurement is not a positive number")
+    return array
+
+
+def effective_size(values: Sequence[float]) -> float:
+    """Independent measurements that a series in the order of measurement is worth.
+
+    As for a first-order autoregressive series: n · (1 − r) / (1 + r), with r the lag-1
+    autocorrelation corrected for its bias of −1/n. Where r is within what chance gives an independent
+    series (one-sided 5 %), all n count.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    n = array.size
+    deviation = array - array.mean()
+    total = float(deviation @ deviation)
+    # Rounding leaves dust in a constant series.
+    if n < 4 or total <= n * (1e-12 * float(np.abs(array).max())) ** 2:
+        return float(n)
+    r = float(deviation[:-1] @ deviation[1:]) / total + 1 / n
+    if r * math.sqrt(n) <= _NORMAL_95:
+        return float(n)
+    r = min(r, 0.99)
+    return max(n * (1 - r) / (1 + r), 2.0)
+
+
+def moments(values: Sequence[float]) -> Moments:
+    """Moments of a series in the order of measurement.
+
+    Raises:
+        ValueError: If there are fewer than two values, or one is not a positive number.
+    """
+    array = _checked(values)
+    return Moments(array.size, float(array.mean()), float(array.std(ddof=1)), effective_size(values))
+
+
+def interval(sample: Moments) -> Interval:
+    """95 % interval of the mean by Student's t."""
+    half = _quantile((1 + CONFIDENCE) / 2, sample.worth - 1) * sample.standard_error
+    return Interval(sample.mean - half, sample.mean + half)
+
+
+def _quantile(share: float, df: float) -> float:
+    return float(distributions.t.ppf(share, df))
+
+
+def _test(difference: float, error: float, df: float) -> Test:
+    if error == 0:  # both constant, as counted instructions are
+        t = 0.0 if difference == 0 else math.copysign(math.inf, difference)
+        return Test(t, df, 1.0 if difference == 0 else 0.0, Interval(difference, difference))
+    t = difference / error
+    half = _quantile((1 + CONFIDENCE) / 2, df) * error
+    p = float(2 * distributions.t.sf(abs(t), df))
+    return Test(t, df, p, Interval(difference - half, difference + half))
+
+
+def pooled(a: Moments, b: Moments) -> Test:
+    """Student's test: equal variances, all measurements independent."""
+    df = a.n + b.n - 2
+    variance = ((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / df
+    return _test(a.mean - b.mean, math.sqrt(variance * (1 / a.n + 1 / b.n)), df)
+
+
+def _welch_error(a: Moments, b: Moments) -> tuple[float, float]:
+    va, vb = a.standard_error**2, b.standard_error**2
+    if va + vb == 0:
+        return 0.0, a.worth + b.worth - 2
+    df = (va + vb) ** 2 / (va**2 / (a.worth - 1) + vb**2 / (b.worth - 1))
+    return math.sqrt(va + vb), df
+
+
+def welch(a: Moments, b: Moments) -> Test:
+    """Welch's test: unequal variances; `effective` sizes count."""
+    error, df = _welch_error(a, b)
+    return _test(a.mean - b.mean, error, df)
+
+
+def cohens_d(a: Moments, b: Moments) -> float:
+    """Difference b − a in pooled standard deviations; 0.2 is small, 0.8 large."""
+    variance = ((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / (a.n + b.n - 2)
+    difference = b.mean - a.mean
+    if variance == 0:
+        return 0.0 if difference == 0 else math.copysign(math.inf, difference)
+    return difference / math.sqrt(variance)
+
+
+def detectable(a: Moments, b: Moments) -> float:
+    """Smallest true difference that Welch's test finds in `POWER` of the cases, in the samples' unit."""
+    error, df = _welch_error(a, b)
+    return (_quantile((1 + CONFIDENCE) / 2, df) + _quantile(POWER, df)) * error
+
+
+def summarise(values: Sequence[float], *, rate: bool = False) -> Summary:
+    """Mean and interval of times, or of rates.
+
+    Raises:
+        ValueError: If there are fewer than two values, or one is not a positive number.
+    """
+    checked = _checked(values)
+    sample = moments((1 / checked if rate else checked).tolist())
+    mean, of_mean = sample.mean, interval(sample)
+    if rate:
+        # The slow end of the times is the low end of the rates. A mean time's interval that reaches 0
+        # leaves the rate without an upper end.
+        of_mean = Interval(1 / of_mean.high, 1 / of_mean.low if of_mean.low > 0 else math.inf)
+        mean = 1 / mean
+    return Summary(sample.n, mean, of_mean, sample.sd / sample.mean, sample.worth)
+
+
+def bootstrap(a: Sequence[float], b: Sequence[float], *, rate: bool = False, seed: int = 1) -> Interval:
+    """95 % interval of the relative change from a to b by bias-corrected, accelerated bootstrap.
+
+    It takes measurements as independent; where the machine drifts, Welch's interval is the honest one.
+    """
+    first, second = _checked(a), _checked(b)
+    if rate:
+        first, second = 1 / first, 1 / second
+    if np.ptp(first) == 0 and np.ptp(second) == 0:
+        change = float(second[0] / first[0] - 1)
+        found = Interval(change, change)
+    else:
+        result = distributions.bootstrap(
+            (first, second),
+            lambda x, y, axis=-1: np.mean(y, axis=axis) / np.mean(x, axis=axis) - 1,
+            vectorized=True,
+            n_resamples=RESAMPLES,
+            confidence_level=CONFIDENCE,
+            method="BCa",
+            rng=np.random.default_rng(seed),
+        )
+        found = Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
+    return _as_rate(found) if rate else found
+
+
+def _as_rate(of_time: Interval) -> Interval:
+    """A relative change of times as one of rates."""
+    return Interval(1 / (1 + of_time.high) - 1, 1 / (1 + of_time.low) - 1)
+
+
+def compare(a: Sequence[float], b: Sequence[float], *, rate: bool = False, seed: int = 1) -> Comparison:
+    """Everything there is to say about two series in the order of measurement.
+
+    Raises:
+        ValueError: If one has fewer than two values, or a value is not a positive number.
+    """
+    times_a = 1 / _checked(a) if rate else _checked(a)
+    times_b = 1 / _checked(b) if rate else _checked(b)
+    first, second = moments(times_a.tolist()), moments(times_b.tolist())
+    test = welch(first, second)
+    # a − b, so the ends change places and sign.
+    by_welch = Interval(-test.difference.high / first.mean, -test.difference.low / first.mean)
+    summary_a, summary_b = summarise(a, rate=rate), summarise(b, rate=rate)
+    return Comparison(
+        a=summary_a,
+        b=summary_b,
+        change=summary_b.mean / summary_a.mean - 1,
+        change_interval=_as_rate(by_welch) if rate and by_welch.low > -1 else by_welch,
+        bootstrap=bootstrap(a, b, rate=rate, seed=seed),
+        welch=test,
+        pooled=pooled(first, second),
+        effect=cohens_d(first, second),
+        detectable=detectable(first, second) / first.mean,
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusts p values for asking several questions at once (Holm 1979); the order stays."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = worst
+    return adjusted
+
+
+def percent(share: float) -> str:
+    """A relative size with two digits that say something: 0.00234 is `0.23 %`."""
+    value = abs(100 * share)
+    if not math.isfinite(value):
+        return "any size"
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.1 else 3
+    return f"{value:.{digits}f} %"
+
+
+def _signed(share: float) -> str:
+    return ("−" if share < 0 else "+") + percent(share)
+
+
+def verdict(comparison: Comparison, p: float, *, rate: bool = False) -> str:
+    """What follows, in words, for `p` adjusted for the number of questions."""
+    if p >= 1 - CONFIDENCE:
+        if comparison.detectable == 0:
+            return "no difference: every measurement is the same"
+        return (
+            f"no measurable difference; {percent(comparison.detectable)} would have been seen "
+            f"({POWER:.0%} of the time)".replace("80%", "80 %")
+        )
+    worse = comparison.change < 0 if rate else comparison.change > 0
+    low, high = comparison.change_interval.low, comparison.change_interval.high
+    words = (
+        f"{percent(comparison.change)} {'slower' if worse else 'faster'} "
+        f"({_signed(low)} to {_signed(high)}), "
+        f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
+    )
+    if comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
+        words += "; the bootstrap's interval includes 0, so measure longer before believing it"
+    return words
+
+
+def _size(effect: float) -> str:
+    """Cohen's words."""
+    size = abs(effect)
+    return "large" if size >= 0.8 else "medium" if size >= 0.5 else "small"

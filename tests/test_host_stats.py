@@ -1,0 +1,236 @@
+"""Statistics, against published figures and known distributions (with fixed seeds)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from flatwalk.host import stats
+
+T_29 = 2.045229642  # 97.5 % point of Student's t, 29 degrees of freedom
+
+
+def published(mean: float, low: float, high: float) -> stats.Moments:
+    """A sample of 30 of which an article gives mean and 95 % interval."""
+    return stats.Moments(30, mean, (high - low) / 2 * math.sqrt(30) / T_29)
+
+
+# jabperf 2022, lat_pagefault, in microseconds.
+FOUR = published(0.1056367, 0.1055758, 0.1056975)
+FIVE = published(0.10588, 0.1058097, 0.1059503)
+
+
+def with_moments(sample: stats.Moments) -> list[float]:
+    """Values that have exactly these moments, without resemblance between neighbours."""
+    raw = np.random.default_rng(3).normal(size=sample.n)
+    raw = (raw - raw.mean()) / raw.std(ddof=1)
+    return [float(value) for value in sample.mean + sample.sd * raw]
+
+
+def test_the_articles_deviations() -> None:
+    assert round(FOUR.sd * 1000, 3) == 0.163
+    assert round(FIVE.sd * 1000, 3) == 0.188
+
+
+def test_the_articles_pooled_test() -> None:
+    test = stats.pooled(FOUR, FIVE)
+    assert test.df == 58
+    assert test.t == pytest.approx(-5.3531, abs=0.002)  # the article's figures are rounded
+    assert test.p == pytest.approx(1.543e-6, rel=0.01)
+    assert test.difference.low * 1000 == pytest.approx(-0.334, abs=5e-4)
+    assert test.difference.high * 1000 == pytest.approx(-0.152, abs=5e-4)
+
+
+def test_welch_of_the_same_figures() -> None:
+    test = stats.welch(FOUR, FIVE)
+    assert test.t == pytest.approx(stats.pooled(FOUR, FIVE).t)  # as sizes are equal
+    assert test.df == pytest.approx(56.8, abs=0.05)
+
+
+def test_the_articles_effect() -> None:
+    assert stats.cohens_d(FOUR, FIVE) == pytest.approx(1.38, abs=0.005)
+    assert FIVE.mean / FOUR.mean - 1 == pytest.approx(0.0023, abs=5e-5)
+
+
+def test_the_articles_intervals_come_back() -> None:
+    found = stats.interval(FOUR)
+    assert (found.low, found.high) == pytest.approx((0.1055758, 0.1056975), abs=1e-7)
+
+
+def test_the_articles_verdict_from_values() -> None:
+    comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
+    assert comparison.pooled.p == pytest.approx(1.543e-6, rel=0.01)
+    words = stats.verdict(comparison, comparison.welch.p)
+    assert words.startswith("0.23 % slower (+0.14 % to +0.32 %), large effect (d = 1.38)")
+
+
+def test_textbook_values_of_welch() -> None:
+    # Computed by hand: variances 2.5 and 10, n = 5: t = −3 / √2.5, df = 2.5² / (0.25/4 + 4/4).
+    test = stats.welch(stats.moments([1.0, 2.0, 3.0, 4.0, 5.0]), stats.moments([2.0, 4.0, 6.0, 8.0, 10.0]))
+    assert test.t == pytest.approx(-3 / math.sqrt(2.5))
+    assert test.df == pytest.approx(6.25 / 1.0625)
+
+
+def test_means() -> None:
+    assert stats.summarise([1.0, 2.0, 4.0]).mean == pytest.approx(7 / 3)
+    assert stats.summarise([1.0, 2.0, 4.0], rate=True).mean == pytest.approx(3 / 1.75)
+
+
+def test_a_rates_interval_is_the_reciprocals() -> None:
+    rates = [90.0, 100.0, 95.0, 105.0, 99.0]
+    of_rates = stats.summarise(rates, rate=True).interval
+    of_times = stats.summarise([1 / rate for rate in rates]).interval
+    assert (of_rates.low, of_rates.high) == pytest.approx((1 / of_times.high, 1 / of_times.low))
+    wild = stats.summarise([1.0, 100.0], rate=True).interval
+    assert wild.high == math.inf
+
+
+def test_a_rates_change_has_its_sign() -> None:
+    slow, fast = [100.0, 101.0, 99.0, 100.5], [110.0, 111.0, 109.0, 110.5]
+    comparison = stats.compare(slow, fast, rate=True)
+    assert comparison.change == pytest.approx(0.1, abs=0.001)
+    for found in (comparison.change_interval, comparison.bootstrap):
+        assert 0 < found.low < comparison.change < found.high
+    assert "faster" in stats.verdict(comparison, comparison.welch.p, rate=True)
+    assert "slower" in stats.verdict(stats.compare(fast, slow, rate=True), 0.001, rate=True)
+
+
+def test_constant_samples() -> None:
+    same = stats.compare([5.0, 5.0, 5.0], [5.0, 5.0, 5.0])
+    assert (same.welch.p, same.pooled.p, same.effect) == (1.0, 1.0, 0.0)
+    assert stats.verdict(same, 1.0) == "no difference: every measurement is the same"
+    apart = stats.compare([5.0, 5.0, 5.0], [6.0, 6.0, 6.0])
+    assert apart.welch.p == 0
+    assert apart.change == pytest.approx(0.2)
+    assert (apart.bootstrap.low, apart.bootstrap.high) == pytest.approx((0.2, 0.2))
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 0.0], [1.0, -1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_what_cannot_be_summarised(values: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"at least two|positive"):
+        stats.summarise(values)
+
+
+def share(conditions: list[bool]) -> float:
+    return sum(conditions) / len(conditions)
+
+
+def test_false_alarms_of_both_tests() -> None:
+    generator = np.random.default_rng(2022)
+    runs = 4000
+    pooled, welch = [], []
+    for _ in range(runs):
+        a = stats.moments((100 + generator.normal(size=30)).tolist())
+        b = stats.moments((100 + generator.normal(size=30)).tolist())
+        pooled.append(stats.pooled(a, b).p < 0.05)
+        welch.append(stats.welch(a, b).p < 0.05)
+    # Three standard errors of a share of 5 % in 4000 are 1 %. Welch's test with effective sizes may
+    # only be more careful than promised.
+    assert share(pooled) == pytest.approx(0.05, abs=0.0105)
+    assert 0.03 < share(welch) < 0.0605
+
+
+def test_pooled_fails_and_welch_holds_where_variances_and_sizes_differ() -> None:
+    generator = np.random.default_rng(7)
+    pooled, welch = [], []
+    for _ in range(3000):
+        raw_a, raw_b = 100 + 4 * generator.normal(size=8), 100 + generator.normal(size=40)
+        a = stats.Moments(8, float(raw_a.mean()), float(raw_a.std(ddof=1)))
+        b = stats.Moments(40, float(raw_b.mean()), float(raw_b.std(ddof=1)))
+        pooled.append(stats.pooled(a, b).p < 0.05)
+        welch.append(stats.welch(a, b).p < 0.05)
+    assert share(pooled) > 0.2
+    assert share(welch) == pytest.approx(0.05, abs=0.013)
+
+
+@pytest.mark.parametrize("rate", [False, True])
+def test_coverage_of_intervals(*, rate: bool) -> None:
+    generator = np.random.default_rng(11)
+    inside = []
+    for _ in range(3000):
+        times = 100 + 5 * generator.normal(size=20)
+        found = stats.summarise((1 / times if rate else times).tolist(), rate=rate).interval
+        inside.append(found.low <= (0.01 if rate else 100) <= found.high)
+    # Effective sizes may only widen.
+    assert 0.938 < share(inside) < 0.975
+
+
+def test_drift_makes_false_alarms_without_effective_sizes() -> None:
+    generator = np.random.default_rng(5)
+
+    def drifting() -> list[float]:
+        series, value = [], generator.normal() / math.sqrt(1 - 0.7**2)
+        for _ in range(40):
+            value = 0.7 * value + generator.normal()
+            series.append(100 + value)
+        return series
+
+    naive, careful = [], []
+    for _ in range(1500):
+        a, b = stats.moments(drifting()), stats.moments(drifting())
+        naive.append(stats.pooled(a, b).p < 0.05)
+        careful.append(stats.welch(a, b).p < 0.05)
+    assert share(naive) > 0.3
+    assert share(careful) < 0.12
+
+
+def test_effective_size_of_known_series() -> None:
+    generator = np.random.default_rng(1)
+    assert stats.effective_size([1.0] * 30) == 30
+    assert stats.effective_size([1.0, 2.0] * 15) == 30  # neighbours differ: no drift
+    assert stats.effective_size([float(n) for n in range(1, 31)]) < 5
+    full = [stats.effective_size(generator.normal(size=30).tolist()) == 30 for _ in range(1000)]
+    assert share(full) > 0.9
+
+
+def test_power_at_the_smallest_detectable_difference() -> None:
+    generator = np.random.default_rng(13)
+    found = []
+    true = stats.Moments(30, 100, 2.0)
+    shift = stats.detectable(true, true)
+    for _ in range(2000):
+        raw = [100 + move + 2 * generator.normal(size=30) for move in (0.0, shift)]
+        a, b = (stats.Moments(30, float(r.mean()), float(r.std(ddof=1))) for r in raw)
+        found.append(stats.welch(a, b).p < 0.05)
+    assert share(found) == pytest.approx(0.8, abs=0.03)
+
+
+def test_coverage_of_the_bootstrap() -> None:
+    generator = np.random.default_rng(17)
+    inside = []
+    for number in range(200):
+        # Skewed, as latencies are: mean 1 + 2 = 3 against 1 + 2 · 1.1.
+        a = 1 + generator.gamma(2.0, 1.0, size=40)
+        b = 1 + generator.gamma(2.0, 1.1, size=40)
+        found = stats.bootstrap(a.tolist(), b.tolist(), seed=number)
+        inside.append(found.low <= 3.2 / 3 - 1 <= found.high)
+    assert 0.9 < share(inside) < 0.99
+
+
+def test_the_bootstrap_repeats() -> None:
+    a, b = with_moments(FOUR), with_moments(FIVE)
+    assert stats.bootstrap(a, b, seed=4) == stats.bootstrap(a, b, seed=4)
+
+
+def test_no_difference_says_what_would_have_been_seen() -> None:
+    values = with_moments(stats.Moments(30, 100.0, 1.0))
+    comparison = stats.compare(values, list(reversed(values)))
+    # (2.0017 + 0.8479) · √(2/30), of 100.
+    assert comparison.detectable == pytest.approx(0.00736, abs=1e-4)
+    words = stats.verdict(comparison, comparison.welch.p)
+    assert words == "no measurable difference; 0.74 % would have been seen (80 % of the time)"
+
+
+def test_holm() -> None:
+    # Holm's own scheme by hand: 4 · 0.005, 3 · 0.01, 2 · 0.03, then at least as much as before.
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+
+
+def test_disagreement_with_the_bootstrap_is_told() -> None:
+    comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
+    doubtful = stats.Comparison(**{**vars(comparison), "bootstrap": stats.Interval(-0.001, 0.002)})
+    assert "measure longer" in stats.verdict(doubtful, 0.001)
