@@ -1,0 +1,194 @@
+//! The kernel's and the processor's event counters (`perf_event_open`), where they may be used.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+/// An event as `perf_event_open` names it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventSpec {
+    /// What the answer calls it.
+    name: String,
+    /// `PERF_TYPE_…`.
+    #[serde(rename = "type")]
+    kind: u32,
+    config: u64,
+}
+
+/// What was counted.
+#[derive(Debug, Serialize)]
+pub struct Count {
+    name: String,
+    /// Scaled up if the counter was shared.
+    value: f64,
+    /// Share of the time that the counter really counted.
+    share: f64,
+    /// Whether the kernel's own events are in it.
+    kernel: bool,
+}
+
+struct Counter {
+    name: String,
+    file: File,
+    kernel: bool,
+}
+
+/// Open counters of this process and all threads it will start.
+#[derive(Default)]
+pub struct Counters {
+    open: Vec<Counter>,
+}
+
+/// The beginning of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0` of `linux/perf_event.h`), which every
+/// kernel understands.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+}
+
+const FLAG_DISABLED: u64 = 1 << 0;
+const FLAG_INHERIT: u64 = 1 << 1;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+const READ_TOTAL_TIME_ENABLED: u64 = 1 << 0;
+const READ_TOTAL_TIME_RUNNING: u64 = 1 << 1;
+const IOCTL_ENABLE: u64 = 0x2400;
+const IOCTL_DISABLE: u64 = 0x2401;
+const OPEN_CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+
+fn open(event: &EventSpec, kernel: bool) -> io::Result<File> {
+    let attributes = Attributes {
+        kind: event.kind,
+        size: size_of::<Attributes>() as u32,
+        config: event.config,
+        read_format: READ_TOTAL_TIME_ENABLED | READ_TOTAL_TIME_RUNNING,
+        flags: FLAG_DISABLED
+            | FLAG_INHERIT
+            | FLAG_EXCLUDE_HYPERVISOR
+            | if kernel { 0 } else { FLAG_EXCLUDE_KERNEL },
+        ..Attributes::default()
+    };
+    // SAFETY: `attributes` has the layout and size that it tells; this process, any processor, no group.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            0 as libc::pid_t,
+            -1 as libc::c_int,
+            -1 as libc::c_int,
+            OPEN_CLOSE_ON_EXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, owned by nobody else.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+}
+
+impl Counters {
+    /// Opens what may be opened: with the kernel's events if permitted, else without. What cannot be
+    /// counted is noted.
+    pub fn open(events: &[EventSpec], notes: &mut Vec<String>) -> Self {
+        let mut counters = Self::default();
+        for event in events {
+            match open(event, true).map(|file| (file, true)).or_else(|refused| {
+                match refused.raw_os_error() {
+                    Some(libc::EACCES | libc::EPERM) => {
+                        open(event, false).map(|file| (file, false))
+                    }
+                    _ => Err(refused),
+                }
+            }) {
+                Ok((file, kernel)) => {
+                    counters.open.push(Counter { name: event.name.clone(), file, kernel });
+                }
+                Err(error) => notes.push(format!("{} not counted: {}", event.name, why(&error))),
+            }
+        }
+        counters
+    }
+
+    fn control(&self, request: u64) {
+        for counter in &self.open {
+            // SAFETY: an open counter, and a request without argument; it cannot fail.
+            unsafe { libc::ioctl(counter.file.as_raw_fd(), request as _, 0) };
+        }
+    }
+
+    /// Starts counting.
+    pub fn enable(&self) {
+        self.control(IOCTL_ENABLE);
+    }
+
+    /// Stops counting.
+    pub fn disable(&self) {
+        self.control(IOCTL_DISABLE);
+    }
+
+    /// What was counted while enabled.
+    pub fn read(&mut self) -> Vec<Count> {
+        self.open.iter_mut().filter_map(Counter::read).collect()
+    }
+}
+
+impl Counter {
+    /// None where the processor never counted: it had no counter free.
+    fn read(&mut self) -> Option<Count> {
+        let mut bytes = [0; 24];
+        self.file.read_exact(&mut bytes).ok()?;
+        let [value, enabled, running] = [0, 8, 16]
+            .map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte])) as f64);
+        (running > 0.0).then(|| Count {
+            name: self.name.clone(),
+            value: value * (enabled / running),
+            share: running / enabled,
+            kernel: self.kernel,
+        })
+    }
+}
+
+fn why(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            "not permitted (kernel.perf_event_paranoid, or a container's filter)".to_owned()
+        }
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
+            "this machine has no such counter (a virtual machine may hide it)".to_owned()
+        }
+        Some(libc::ENOSYS) => "this kernel has no perf_event_open".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_attributes_have_the_kernels_first_size() {
+        assert_eq!(size_of::<Attributes>(), 64);
+    }
+
+    #[test]
+    fn an_event_that_no_machine_has_is_noted() {
+        let event = EventSpec { name: "nonsense".to_owned(), kind: 1, config: 9999 };
+        let mut notes = Vec::new();
+        let mut counters = Counters::open(&[event], &mut notes);
+        assert!(counters.read().is_empty());
+        assert!(notes[0].starts_with("nonsense not counted: "), "{notes:?}");
+    }
+}
