@@ -143,11 +143,11 @@ export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 step "Simulation engine (release build)" "see the compiler's message above; $network" \
     maturin develop --release --target-dir "$target" "${maturin_mode[@]}"
 touch -r "$started" "$packages"
-step "Recorder plugin (release build)" "see the compiler's message above; $network" \
-    cargo build --release --target-dir "$target" --package flatwalk-recorder
+step "Recorder plugin and host kernels (release build)" "see the compiler's message above; $network" \
+    cargo build --release --target-dir "$target" --package flatwalk-recorder --package flatwalk-host
 # Copied and renamed, because a program that is being recorded has the old ones open.
 mkdir -p python/flatwalk/libexec
-for built in libflatwalk_recorder.so flatwalk-collect; do
+for built in libflatwalk_recorder.so flatwalk-collect flatwalk-host; do
     cp "$target/release/$built" "python/flatwalk/libexec/.$built.new"
     mv "python/flatwalk/libexec/.$built.new" "python/flatwalk/libexec/$built"
 done

@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.host.commands import app as host_app
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,6 +48,7 @@ list_app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(list_app, name="list")
+app.add_typer(host_app, name="host")
 
 _PROGRAM = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 

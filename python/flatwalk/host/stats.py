@@ -194,6 +194,25 @@ def welch(a: Moments, b: Moments) -> Test:
     return _test(a.mean - b.mean, error, df)
 
 
+def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, Interval, float]:
+    """Mean of b − a, pair by pair, its 95 % interval, and p for no difference.
+
+    Raises:
+        ValueError: If there are fewer than two pairs.
+    """
+    if len(a) != len(b) or len(a) < 2:
+        raise ValueError("statistics need at least two pairs of measurements")
+    differences = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
+    sample = Moments(
+        differences.size,
+        float(differences.mean()),
+        float(differences.std(ddof=1)),
+        effective_size(differences.tolist()),
+    )
+    test = _test(sample.mean, sample.standard_error, sample.worth - 1)
+    return sample.mean, test.difference, test.p
+
+
 def cohens_d(a: Moments, b: Moments) -> float:
     """Difference b − a in pooled standard deviations; 0.2 is small, 0.8 large."""
     variance = ((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / (a.n + b.n - 2)

@@ -1,0 +1,267 @@
+"""`flatwalk host …`: the command line. Commands import their work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from flatwalk.host.measure import Bench, Plan
+
+_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
+
+
+def _examples(*commands: str) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  flatwalk host {command}" for command in commands)])
+
+
+app = typer.Typer(
+    **_PLAIN,
+    help="Measure this machine, with statistics; look into its processes; advise.",
+    epilog=_examples(
+        "pagefault --save 4level.json", "diff 4level.json 5level.json", "inspect 1234", "advise"
+    ),
+)
+run_app = typer.Typer(**_PLAIN, help="The benches (the same as without `run`).", epilog=_examples("run gups"))
+app.add_typer(run_app, name="run")
+
+Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result there, for `diff`.")]
+Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+Runs = Annotated[int, Option(metavar="N", min=2, help="Processes that measure each variant.")]
+AtMost = Annotated[float, Option(metavar="SECONDS", min=0, help="Stop then, if every variant ran 5 times.")]
+Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of orders and addresses.")]
+Cpu = Annotated[
+    str | None,
+    Option(
+        "--cpu",
+        metavar="LIST",
+        help="Processors to run on, as 2 or 0-3 [default: isolated ones, or the last].",
+    ),
+]
+NoCounters = Annotated[bool, Option("--no-counters", help="Do not use the processor's event counters.")]
+Histogram = Annotated[
+    bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a run apart.")
+]
+
+
+def _run(
+    bench: Bench,
+    plan: Plan,
+    host: dict[str, Any],
+    *,
+    save: Path | None,
+    as_json: bool,
+    histogram: bool = False,
+) -> None:
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.host import bpf, measure, results, show  # noqa: PLC0415
+
+    with output.Progress(f"Measuring {bench.name}") as progress:
+        result = measure.run(bench, plan, host, progress)
+    if histogram:
+        bpf.add(result, bench, plan, host)
+    if save is not None:
+        results.save(save, result)
+    if as_json:
+        print(show.as_json(result))
+    else:
+        show.show(result)
+        if save is not None:
+            print(f"saved: {save}")
+
+
+def _prepared(
+    runs: int, at_most: float, seed: int, cpu: str | None, *, no_counters: bool, save: Path | None
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan and the host; fails before anything is measured that cannot be saved."""
+    import os  # noqa: PLC0415
+
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.host import machine, measure, native  # noqa: PLC0415
+
+    if save is not None:
+        output.check_writable(save, "--save")
+    native.find()
+    cpus = None
+    if cpu is not None:
+        cpus = machine.cpu_list(cpu)
+        wrong = [number for number in cpus if number not in os.sched_getaffinity(0)]
+        if wrong or not cpus:
+            raise UsageError(
+                f"{cpu!r} names no processors that this program may use",
+                where="--cpu",
+                remedy=f"choose from {', '.join(map(str, sorted(os.sched_getaffinity(0))))}",
+            )
+    return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), machine.describe()
+
+
+@run_app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
+@app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
+def pagefault(
+    *,
+    size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
+    repetitions: Annotated[int, Option(metavar="N", min=1, help="Times each process does it.")] = 30,
+    change_host: Annotated[
+        bool, Option("--change-host", help="Also turn the kernel's fault-around off for a moment (root).")
+    ] = False,
+    runs: Runs = 30,
+    at_most: AtMost = 45,
+    seed: Seed = 1,
+    cpu: Cpu = None,
+    no_counters: NoCounters = False,
+    histogram: Histogram = False,
+    save: Save = None,
+    json: Json = False,
+) -> None:
+    """Time page faults, per page, by the method of lmbench's lat_pagefault.
+
+    Maps, touches every page once in random order and unmaps; what mapping alone takes is subtracted.
+    File, file without fault-around, anonymous memory, and transparent huge pages, in turn.
+    """
+    from flatwalk import units  # noqa: PLC0415
+    from flatwalk.host import measure  # noqa: PLC0415
+
+    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
+    with measure.temporary_directory() as directory:
+        bench = measure.pagefault(
+            host,
+            Path(directory),
+            size_bytes=units.parse_size(size, "--size"),
+            repetitions=repetitions,
+            change_host=change_host,
+        )
+        _run(bench, plan, host, save=save, as_json=json, histogram=histogram)
+
+
+@run_app.command("gups", epilog=_examples("gups --table 1GiB"))
+@app.command("gups", epilog=_examples("gups --table 1GiB"))
+def gups(
+    *,
+    table: Annotated[
+        str, Option(metavar="SIZE", help="Table: a power of two, at most half of memory.")
+    ] = "256MiB",
+    runs: Runs = 10,
+    at_most: AtMost = 300,
+    seed: Seed = 1,
+    cpu: Cpu = None,
+    no_counters: NoCounters = False,
+    save: Save = None,
+    json: Json = False,
+) -> None:
+    """Count random updates per second by HPCC's rules, on small and on huge pages.
+
+    Four updates for each word, and a check in the end that none was lost.
+    """
+    from flatwalk import units  # noqa: PLC0415
+    from flatwalk.host import measure  # noqa: PLC0415
+
+    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
+    bench = measure.gups(host, table_bytes=units.parse_size(table, "--table"))
+    _run(bench, plan, host, save=save, as_json=json)
+
+
+@run_app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
+@app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
+def walk(
+    *,
+    strides: Annotated[
+        str | None,
+        Option(metavar="A,B,...", help="Distances between pages [default: one for each level of the table]."),
+    ] = None,
+    group: Annotated[int, Option(metavar="N", min=1, help="References between two flushes.")] = 24,
+    groups: Annotated[int, Option(metavar="N", min=4, help="Groups in a process.")] = 16,
+    flush: Annotated[
+        str | None, Option(metavar="SIZE", help="Memory that flushes the caches [default: twice their size].")
+    ] = None,
+    runs: Runs = 20,
+    at_most: AtMost = 120,
+    seed: Seed = 1,
+    cpu: Cpu = None,
+    no_counters: NoCounters = False,
+    save: Save = None,
+    json: Json = False,
+) -> None:
+    """Time walks by how many levels of the table are cold, and dependent cold loads beside them.
+
+    One reference to each of a few pages, far apart, with the caches flushed between groups: what one
+    more level costs.
+    """
+    from flatwalk import units  # noqa: PLC0415
+    from flatwalk.host import measure  # noqa: PLC0415
+
+    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
+    bench = measure.walk(
+        host,
+        strides=[units.parse_size(part, "--strides") for part in strides.split(",")] if strides else None,
+        group=group,
+        groups=groups,
+        flush_bytes=units.parse_size(flush, "--flush") if flush else None,
+    )
+    _run(bench, plan, host, save=save, as_json=json)
+
+
+@run_app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
+@app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
+def ebizzy(
+    *,
+    threads: Annotated[
+        int | None, Option(metavar="T", min=1, help="Measure 1 to T threads [default: processors, up to 7].")
+    ] = None,
+    chunks: Annotated[int, Option(metavar="N", min=1, help="Chunks of records.")] = 7,
+    chunk: Annotated[str, Option(metavar="SIZE", help="Size of a chunk.")] = "512KiB",
+    milliseconds: Annotated[int, Option(metavar="MS", min=10, help="Length of each run.")] = 300,
+    runs: Runs = 15,
+    at_most: AtMost = 120,
+    seed: Seed = 1,
+    cpu: Cpu = None,
+    no_counters: NoCounters = False,
+    histogram: Histogram = False,
+    save: Save = None,
+    json: Json = False,
+) -> None:
+    """Count records found per second by threads that map, fault and unmap in one address space.
+
+    As ebizzy -m -l -p: with munmap, and without as the control, for 1 to T threads.
+    """
+    import os  # noqa: PLC0415
+
+    from flatwalk import units  # noqa: PLC0415
+    from flatwalk.host import measure  # noqa: PLC0415
+
+    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
+    available = len(plan.cpus or os.sched_getaffinity(0))
+    bench = measure.ebizzy(
+        threads=threads or min(available, 7),
+        chunks=chunks,
+        chunk_bytes=units.parse_size(chunk, "--chunk"),
+        milliseconds=milliseconds,
+        cpus=available,
+    )
+    _run(bench, plan, host, save=save, as_json=json, histogram=histogram)
+
+
+@app.command("diff", epilog=_examples("diff 4level.json 5level.json --plot levels.html"))
+def diff(
+    a: Annotated[Path, Argument(metavar="A", help="Result file, the baseline.")],
+    b: Annotated[Path, Argument(metavar="B", help="Result file to compare with it.")],
+    *,
+    other_host: Annotated[
+        bool, Option("--other-host", help="Compare results of different machines.")
+    ] = False,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw all measurements into an HTML file.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say whether two results of a bench differ, by how much, and what would have been seen.
+
+    Means with 95 % intervals, Welch's and the pooled t test, effect size and bootstrap.
+    """
+    from flatwalk.host import diff as work  # noqa: PLC0415
+
+    work.run(a, b, other_host=other_host, plot=plot, as_json=json)

@@ -1,0 +1,131 @@
+"""`flatwalk host diff`: whether two results differ."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import output
+from flatwalk.errors import UsageError
+from flatwalk.host import machine, results, show, stats
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flatwalk.host.results import Result
+
+
+def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
+    """Every variant that both have: its comparison, and Welch's p adjusted for their number.
+
+    Raises:
+        UsageError: If there is none, or one was measured only once.
+    """
+    first, second = results.values(a), results.values(b)
+    common = [name for name in first if name in second]
+    if not common:
+        raise UsageError("the files have no variant in common", remedy="measure both with the same options")
+    found = {}
+    for name in common:
+        try:
+            found[name] = stats.compare(first[name], second[name], rate=a["rate"])
+        except ValueError as error:
+            raise UsageError(
+                f"variant {name} cannot be compared: {error}", remedy="measure again with more --runs"
+            ) from error
+    adjusted = stats.holm([comparison.welch.p for comparison in found.values()])
+    return {name: (found[name], p) for name, p in zip(found, adjusted, strict=True)}
+
+
+def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_json: bool) -> None:
+    """Compares two files, prints what follows and draws it."""
+    if plot is not None:
+        output.check_writable(plot, "--plot")
+    a, b = results.load(path_a), results.load(path_b)
+    names = str(path_a), str(path_b)
+    results.check_comparable(a, b, names, other_host=other_host)
+    found = compare(a, b)
+    changes = results.host_changes(a["host"], b["host"])
+    if plot is not None:
+        from flatwalk.host import plots  # noqa: PLC0415
+
+        output.write_whole(plot, plots.diff(a, b, names, found, changes))
+    if as_json:
+        print(json.dumps(_as_json(a, b, found, changes), indent=1, ensure_ascii=False))
+        return
+    _show(a, b, names, found, changes)
+    if plot is not None:
+        print(f"drawn: {plot}")
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}" if value >= 0.001 else f"{value:.1e}"
+
+
+def _show(
+    a: Result,
+    b: Result,
+    names: tuple[str, str],
+    found: dict[str, tuple[stats.Comparison, float]],
+    changes: list[str],
+) -> None:
+    rate = a["rate"]
+    print(f"A: {names[0]}, {a['started']}\nB: {names[1]}, {b['started']}")
+    print("\n".join(f"changed: {change}" for change in changes) or "The two host records are the same.")
+    print()
+    rows = [
+        [
+            a["titles"].get(name, name),
+            show.number(one.a.mean),
+            show.number(one.b.mean),
+            f"{100 * one.change:+.2f} %".replace("-", "−"),
+            f"{one.effect:.2f}".replace("-", "−"),
+            f"{one.welch.t:.3f}, {one.welch.df:.1f}, {_p(one.welch.p)}".replace("-", "−", 1),
+            f"{one.pooled.t:.3f}, {one.pooled.df:.0f}, {_p(one.pooled.p)}".replace("-", "−", 1),
+        ]
+        for name, (one, _) in found.items()
+    ]
+    output.table(
+        [f"{a['bench']}, {a['unit']} ", "A", "B", "change", "d", "Welch t, df, p", "pooled t, df, p"], rows
+    )
+    for name, (one, p) in found.items():
+        print(f"{name}: {'B is ' if p < 0.05 else ''}{stats.verdict(one, p, rate=rate)}.")
+    if any(p < 0.05 for _, p in found.values()) and (busy := _busy(a, b)):
+        print(f"But the host was busy with other things while {busy}: measure again before believing it.")
+    if len(found) > 1:
+        print(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
+    for path, result in zip(names, (a, b), strict=True):
+        summaries = {name: one.a if result is a else one.b for name, (one, _) in found.items()}
+        for line in show.doubts(result, summaries):
+            print(f"warning: {path}: {line}")
+
+
+def _busy(a: Result, b: Result) -> str:
+    """Which of the two was disturbed: what a difference may be due to."""
+    was = [name for name, one in (("A", a), ("B", b)) if machine.disturbances(one["busy"], one["cpus"])]
+    return f"{' and '.join(was)} {'was' if len(was) == 1 else 'were'} measured" if was else ""
+
+
+def _as_json(
+    a: Result, b: Result, found: dict[str, tuple[stats.Comparison, float]], changes: list[str]
+) -> dict[str, Any]:
+    def plain(value: object) -> object:
+        if isinstance(value, stats.Interval | stats.Test | stats.Summary | stats.Comparison):
+            return {key: plain(item) for key, item in vars(value).items()}
+        return value
+
+    return {
+        "bench": a["bench"],
+        "unit": a["unit"],
+        "host_changes": changes,
+        "busy": bool(_busy(a, b)),
+        "variants": {
+            name: {
+                "verdict": stats.verdict(one, p, rate=a["rate"]),
+                "differs": p < 0.05,
+                "p_adjusted": p,
+                "comparison": plain(one),
+            }
+            for name, (one, p) in found.items()
+        },
+    }

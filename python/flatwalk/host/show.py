@@ -1,0 +1,187 @@
+"""What a measurement shows: a table, what follows from it, and how far to trust it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from flatwalk import output
+from flatwalk.host import bpf, results, stats
+
+if TYPE_CHECKING:
+    from flatwalk.host.results import Result
+
+
+def number(value: float) -> str:
+    """Four significant digits, without exponents."""
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = 3
+    size = abs(value)
+    while size < 1 and digits < 9:
+        size *= 10
+        digits += 1
+    while size >= 10:
+        size /= 10
+        digits -= 1
+    return f"{value:.{digits}f}"
+
+
+def interval(found: stats.Interval) -> str:
+    """`1.02 … 1.05`."""
+    high = "∞" if found.high == float("inf") else number(found.high)
+    return f"{number(found.low)} … {high}"
+
+
+def show(result: Result) -> None:
+    """Prints a result: a table, sentences, counters, warnings."""
+    by_variant = results.values(result)
+    summaries = {name: stats.summarise(found, rate=result["rate"]) for name, found in by_variant.items()}
+    extra = {
+        "pagefault": ("faults/page", "faults_per_page"),
+        "ebizzy": ("faults/record", "faults_per_record"),
+        "gups": ("errors", "errors"),
+    }.get(result["bench"])
+    rows = []
+    for name, summary in summaries.items():
+        half = (summary.interval.high - summary.interval.low) / 2 / summary.mean
+        row = [
+            result["titles"].get(name, name),
+            number(summary.mean),
+            interval(summary.interval),
+            f"± {stats.percent(half)}",
+            str(summary.n),
+        ]
+        if extra:
+            said = results.answers(result, name, extra[1])
+            row.append(number(sum(said) / len(said)) if said else "–")
+        rows.append(row)
+    mean = "harmonic mean" if result["rate"] else "mean"
+    headers = [result["bench"] + " ", f"{mean}, {result['unit']}", "95 % interval", "", "runs"]
+    output.table(headers + ([extra[0]] if extra else []), rows)
+    for sentence in sentences(result):
+        print(sentence)
+    _counters(result, list(summaries))
+    for name, buckets in result["histograms"].items():
+        print(*bpf.lines(name, buckets), sep="\n")
+    for line in result["skipped"]:
+        print(f"not measured: {line}")
+    for line in result["notes"]:
+        print(f"note: {line}")
+    for line in doubts(result, summaries):
+        print(f"warning: {line}")
+
+
+def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
+    """What makes the result untrustworthy: of the host, and of the values themselves."""
+    found = list(result["warnings"])
+    drifting = [name for name, summary in summaries.items() if summary.effective < summary.n]
+    if drifting:
+        found.append(
+            f"The host drifted while measuring {', '.join(drifting)}: neighbouring runs resemble each "
+            "other, and the intervals are wider for it."
+        )
+    return found
+
+
+def _paired(result: Result, a: str, b: str) -> tuple[float, stats.Interval, float]:
+    """Mean of b − a round by round, its interval, and p for none."""
+    by_round: dict[int, dict[str, float]] = {}
+    for sample in result["samples"]:
+        by_round.setdefault(sample["round"], {})[sample["variant"]] = sample["value"]
+    pairs = [(turn[a], turn[b]) for turn in by_round.values() if a in turn and b in turn]
+    return stats.paired([first for first, _ in pairs], [second for _, second in pairs])
+
+
+def sentences(result: Result) -> list[str]:
+    """What follows from a result, each sentence with its figures."""
+    by_variant = results.values(result)
+    match result["bench"]:
+        case "walk":
+            return _of_walks(result, by_variant)
+        case "pagefault":
+            return _of_faults(result, by_variant)
+        case "gups":
+            return _of_gups(by_variant)
+        case "ebizzy":
+            return _of_ebizzy(by_variant)
+    return []
+
+
+def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
+    lines = []
+    for kind, what in (
+        ("stride-", "One more cold level of the table"),
+        ("loads-", "One more dependent cold load"),
+    ):
+        names = [name for name in by_variant if name.startswith(kind)]
+        for before, after in itertools.pairwise(names):
+            mean, within, p = _paired(result, before, after)
+            verdict = "" if p < 0.05 else ", which is no measurable difference"
+            lines.append(
+                f"{what} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
+                f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."
+            )
+    return lines
+
+
+def _of_faults(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
+    lines = []
+    for name, found in by_variant.items():
+        per_page = results.answers(result, name, "faults_per_page")
+        if per_page and 0 < (share := sum(per_page) / len(per_page)) < 0.9:
+            mean = stats.summarise(found).mean
+            lines.append(
+                f"{name}: one fault maps {1 / share:.0f} pages, so a fault costs {number(mean / share)} ns "
+                f"and a page {number(mean)} ns."
+            )
+    return lines
+
+
+def _of_gups(by_variant: dict[str, list[float]]) -> list[str]:
+    if not {"small", "huge"} <= by_variant.keys():
+        return []
+    found = stats.compare(by_variant["small"], by_variant["huge"], rate=True)
+    return [f"Huge pages against small ones: {stats.verdict(found, found.welch.p, rate=True)}."]
+
+
+def _of_ebizzy(by_variant: dict[str, list[float]]) -> list[str]:
+    lines = []
+    for unmap in ("unmap", "keep"):
+        means = {
+            int(name.split("-")[0]): stats.summarise(found, rate=True).mean
+            for name, found in by_variant.items()
+            if name.endswith(unmap)
+        }
+        most = max(means, default=1)
+        if most > 1:
+            lines.append(
+                f"{'With' if unmap == 'unmap' else 'Without'} munmap, {most} threads do "
+                f"{means[most] / means[1]:.2f} times the work of one."
+            )
+    return lines
+
+
+def _counters(result: Result, names: list[str]) -> None:
+    by_variant = {name: results.counts(result, name) for name in names}
+    events = list(dict.fromkeys(event for found in by_variant.values() for event in found))
+    if events:
+        rows = [
+            [name, *(number(found[event]) if event in found else "–" for event in events)]
+            for name, found in by_variant.items()
+        ]
+        print()
+        output.table(["counted per run", *events], rows)
+
+
+def as_json(result: Result) -> str:
+    """The result with its statistics, as JSON."""
+    summaries = {
+        name: vars(stats.summarise(found, rate=result["rate"]))
+        | {"interval": vars(stats.summarise(found, rate=result["rate"]).interval)}
+        for name, found in results.values(result).items()
+    }
+    return json.dumps(
+        {**result, "summaries": summaries, "sentences": sentences(result)}, indent=1, ensure_ascii=False
+    )

@@ -1,0 +1,508 @@
+"""`flatwalk host` benches: rounds, result files, diff, bpftrace; with kernels whose answers are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.host import bpf, diff, machine, measure, native, results, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+VALUES = {
+    "pagefault": "nanoseconds_per_page",
+    "gups": "giga_updates_per_second",
+    "walk": "nanoseconds_per_reference",
+    "ebizzy": "records_per_second",
+}
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Puts a stand-in in the place of the native kernels; calling gives the requests so far."""
+    requests: list[Any] = []
+    base = [100.0]
+
+    def answer(_: Path, bench: str, request: dict[str, Any]) -> dict[str, Any]:
+        requests.append((bench, json.loads(json.dumps(request))))
+        return {
+            VALUES[bench]: base[0] + len(requests) % 5,
+            "faults_per_page": 1.0,
+            "counts": [{"name": "page_faults", "value": 7.0, "share": 1.0, "kernel": False}],
+            "preemptions": 0,
+            "notes": ["a note"],
+        }
+
+    monkeypatch.setattr(native, "find", lambda: Path("kernel"))
+    monkeypatch.setattr(native, "measure", answer)
+
+    def look(*, slower: float | None = None) -> list[Any]:
+        base[0] = slower or base[0]
+        return list(requests)
+
+    return look
+
+
+def host(**changes: Any) -> dict[str, Any]:
+    """A host's record: a quiet machine of four isolated processors."""
+    files = machine.Files(proc=Path("/nowhere"), sys=Path("/nowhere"), etc=Path("/nowhere"))
+    return {
+        **machine.describe(files),
+        "page_bytes": 4096,
+        "isolated": [0, 1, 2, 3],
+        "memory_bytes": 1 << 33,
+        "hypervisor": None,
+        "scaling": {"governors": ["performance"], "turbo": False},
+        "thp": {"enabled": "madvise", "defrag": "madvise", "shmem": "never", "page_bytes": 2 << 20},
+        **changes,
+    }
+
+
+def bench(directory: Path, **changes: Any) -> measure.Bench:
+    return measure.pagefault(host(**changes), directory, size_bytes=4 << 20, repetitions=3, change_host=False)
+
+
+def measured(directory: Path, runs: int = 5) -> results.Result:
+    plan = measure.Plan(runs, 60, seed=1, cpus=[0])
+    return measure.run(bench(directory), plan, host(), lambda *_: None)
+
+
+def test_every_round_measures_every_variant_once_in_its_own_order(
+    tmp_path: Path, kernel: Callable[..., list[Any]]
+) -> None:
+    result = measured(tmp_path, runs=6)
+    rounds: dict[int, list[str]] = {}
+    for sample in result["samples"]:
+        rounds.setdefault(sample["round"], []).append(sample["variant"])
+    names = ["file", "sparse", "anonymous", "huge"]
+    assert [sorted(found) for found in rounds.values()] == [sorted(names)] * 6
+    assert len({tuple(found) for found in rounds.values()}) > 1
+    requests = kernel()
+    assert len(requests) == 28  # one round more, to warm up
+    # The variants of a round have its seed, and every round its own.
+    seeds = [request["bench"]["seed"] for _, request in requests]
+    assert [len(set(seeds[at : at + 4])) for at in range(0, 28, 4)] == [1] * 7
+    assert len(set(seeds)) == 7
+    assert list(results.values(result)) == names  # in the order of the table, not of measurement
+
+
+def test_the_same_seed_gives_the_same_order(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    orders = []
+    for _ in range(2):
+        before = len(kernel())
+        measured(tmp_path)
+        orders.append([request["bench"]["memory"] for _, request in kernel()[before:]])
+    assert orders[0] == orders[1]
+
+
+def test_the_file_lies_elsewhere_in_every_round(tmp_path: Path) -> None:
+    made = bench(tmp_path)
+    made.prepare()
+    file = tmp_path / "pages"
+    before = file.stat()
+    assert before.st_size == 4 << 20
+    with file.open("rb"):  # keeps its number from being used again
+        made.prepare()
+        assert file.stat().st_ino != before.st_ino
+
+
+def test_time_up_ends_after_the_fewest_runs(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    plan = measure.Plan(30, 0, seed=1, cpus=[0])
+    result = measure.run(bench(tmp_path), plan, host(), lambda *_: None)
+    assert {len(found) for found in results.values(result).values()} == {measure.FEWEST_RUNS}
+    assert any("Time was up" in note for note in result["notes"])
+    assert len(kernel()) == 4 * (measure.FEWEST_RUNS + 1)
+
+
+def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
+    off = {"enabled": "never", "defrag": None, "shmem": None, "page_bytes": 2 << 20}
+    made = bench(tmp_path, thp=off)
+    assert [variant.name for variant in made.variants] == ["file", "sparse", "anonymous"]
+    assert made.skipped == ["huge: transparent huge pages are off on this host"]
+    assert any("--change-host" in note for note in made.notes)
+
+
+def test_a_setting_comes_back_even_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    setting = tmp_path / "fault_around_bytes"
+    setting.write_text("65536\n")
+    monkeypatch.setattr(measure, "FAULT_AROUND", setting)
+    made = measure.pagefault(host(), tmp_path, size_bytes=4 << 20, repetitions=3, change_host=True)
+    assert made.variants[-1].setting == (setting, "4096")
+    seen = []
+
+    def fail(*_: object) -> dict[str, Any]:
+        seen.append(setting.read_text())
+        raise FlatwalkError("no")
+
+    monkeypatch.setattr(native, "measure", fail)
+    made.variants[:-1] = []
+    with pytest.raises(FlatwalkError, match="no"):
+        measure.run(made, measure.Plan(5, 60, seed=1, cpus=[0]), host(), lambda *_: None)
+    assert seen == ["4096"]
+    assert setting.read_text() == "65536\n"
+    assert kernel() == []
+
+
+def test_hpccs_rules_for_the_table() -> None:
+    assert [variant.name for variant in measure.gups(host(), table_bytes=1 << 30).variants] == [
+        "small",
+        "huge",
+    ]
+    with pytest.raises(UsageError, match="half of memory"):
+        measure.gups(host(), table_bytes=1 << 33)
+    with pytest.raises(UsageError, match="table of 3000 bytes"):
+        measure.gups(host(), table_bytes=3000)
+
+
+def test_strides_of_the_levels() -> None:
+    # A line of entries spans 8 pages; of the next levels up, 512 times as much each.
+    assert measure.level_strides(4096) == [32 << 10, 16 << 20, 8 << 30, 4 << 40]
+    assert measure.level_strides(65536) == [512 << 10, 4 << 30]
+
+
+def test_ebizzys_variants() -> None:
+    made = measure.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
+    assert [variant.name for variant in made.variants] == [
+        *("1-unmap", "2-unmap", "3-unmap"),
+        *("1-keep", "2-keep", "3-keep"),
+    ]
+    assert any("scheduler" in note for note in made.notes)
+
+
+# Result files
+
+
+def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    results.save(tmp_path / "a.json", result)
+    assert results.load(tmp_path / "a.json") == result
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _: [], "no JSON object"),
+        (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
+        (lambda r: r | {"schema": "flatwalk-host/2"}, "has format flatwalk-host/2"),
+        (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
+        (lambda r: r | {"samples": [{"variant": "file", "value": "x"}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [{"variant": "file", "value": -1.0}]}, "sample 0 is no measurement"),
+    ],
+)
+def test_files_that_are_no_results(
+    tmp_path: Path, kernel: Callable[..., list[Any]], change: Callable[[Any], Any], message: str
+) -> None:
+    assert kernel() == []
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(change(measured(tmp_path))))
+    with pytest.raises(UsageError, match=message):
+        results.load(path)
+
+
+def test_no_json_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(UsageError, match="no JSON"):
+        results.load(tmp_path / "a.json")
+    with pytest.raises(UsageError, match="no file"):
+        results.load(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bench": "gups"}, "different benches: pagefault and gups"),
+        ({"version": "9.9"}, "different versions"),
+        ({"parameters": {"size_bytes": 1, "repetitions": 3, "page_bytes": 4096}}, "size_bytes"),
+        ({"host": {"cpu": {"model_name": "Another"}}}, "different machines"),
+    ],
+)
+def test_results_that_cannot_be_compared(
+    tmp_path: Path, kernel: Callable[..., list[Any]], change: dict[str, Any], message: str
+) -> None:
+    assert kernel() == []
+    a = measured(tmp_path)
+    a["host"]["cpu"]["model_name"] = "One"
+    with pytest.raises(UsageError, match=message):
+        results.check_comparable(a, {**a, **change}, ("a", "b"), other_host=False)
+
+
+def test_other_hosts_on_request(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    assert kernel() == []
+    a = measured(tmp_path)
+    b = {**a, "host": {**a["host"], "cpu": {"model_name": "Another"}}}
+    results.check_comparable(a, b, ("a", "b"), other_host=True)
+
+
+def test_what_changed_on_the_host() -> None:
+    a = {"kernel": {"command_line": "quiet", "release": "6.1"}, "page_table_levels": 4, "smt": None}
+    b = {"kernel": {"command_line": "quiet no5lvl", "release": "6.1"}, "page_table_levels": 5, "smt": True}
+    assert results.host_changes(a, b) == [
+        "kernel.command_line: quiet → quiet no5lvl",
+        "page_table_levels: 4 → 5",
+        "smt: unknown → true",
+    ]
+
+
+# Diff and the command line
+
+
+def test_measure_save_and_diff(
+    call: Callable[..., Result], tmp_path: Path, kernel: Callable[..., list[Any]]
+) -> None:
+    common = ["--size", "4MiB", "--runs", "10", "--at-most", "60"]
+    done = call("host", "pagefault", *common, "--save", "a.json")
+    assert done.code == 0, done.err
+    assert "saved: a.json" in done.out
+    assert "note: a note" in done.out
+    kernel(slower=120.0)
+    assert call("host", "run", "pagefault", *common, "--save", "b.json").code == 0
+    done = call("host", "diff", "a.json", "b.json", "--plot", "plot.html")
+    assert done.code == 0, done.err
+    assert "anonymous: B is" in done.out
+    assert "slower" in done.out
+    page = (tmp_path / "plot.html").read_text()
+    # Ten runs of four variants in two files, each a dot.
+    assert page.count("<circle") == 80
+    assert "http" not in page
+    found = json.loads(call("host", "diff", "a.json", "b.json", "--json").out)
+    assert found["variants"]["file"]["differs"]
+    same = call("host", "diff", "a.json", "a.json")
+    assert same.out.count("no measurable difference") >= 4
+    assert "would have been seen" in same.out
+
+
+def test_nothing_is_half_written(
+    call: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: Callable[..., list[Any]],
+) -> None:
+    def interrupt(*_: object) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(native, "measure", interrupt)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert kernel() == []
+    done = call("host", "pagefault", "--size", "1MiB", "--save", "a.json")
+    assert done.code == 130
+    assert not (tmp_path / "a.json").exists()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pagefault", "--save", "missing/a.json"), "there is no directory"),
+        (("pagefault", "--size", "4KiB"), "too few pages"),
+        (("pagefault", "--cpu", "4095"), "names no processors"),
+        (("pagefault", "--cpu", "x"), "names no processors"),
+        (("gups", "--table", "3000"), "power of two"),
+        (("walk", "--strides", "x"), "is no size"),
+        (("diff", "a.json", "b.json"), "there is no file a.json"),
+        (("diff", "a.json", "b.json", "--plot", "x/y.html"), "there is no directory"),
+    ],
+)
+def test_wrong_usage(
+    call: Callable[..., Result], kernel: Callable[..., list[Any]], arguments: tuple[str, ...], message: str
+) -> None:
+    done = call("host", *arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert "remedy:" in done.err
+    assert kernel() == []
+
+
+def test_the_program_is_missing(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLATWALK_HOST", "/nowhere")
+    done = call("host", "gups")
+    assert done.code == 1
+    assert "cargo build" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("echo 'parameters: wrong' >&2; exit 2", UsageError, "parameters: wrong"),
+        ("echo 'mapping: no memory' >&2; exit 1", FlatwalkError, "mapping: no memory"),
+        ("kill -9 $$", FlatwalkError, "signal 9"),
+    ],
+)
+def test_failing_kernels(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:
+    program = script(tmp_path / "kernel", f"#!/bin/sh\n{text}\n")
+    with pytest.raises(error, match=message):
+        native.measure(program, "gups", {})
+
+
+def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    result |= {"bench": "walk", "titles": {"stride-4KiB": "near", "stride-8GiB": "far"}}
+    result["samples"] = [
+        {"variant": name, "round": turn, "value": value + noise, "answer": {}, "counts": []}
+        for turn, noise in enumerate((0.0, 1.0, -1.0, 0.5))
+        for name, value in (("stride-4KiB", 200.0), ("stride-8GiB", 320.0))
+    ]
+    (line,) = show.sentences(result)
+    assert line == "One more cold level of the table (4KiB → 8GiB): +120 ns (+120 … +120)."
+
+
+def test_numbers() -> None:
+    assert [show.number(value) for value in (0, 12345.6, 123.456, 1.23456, 0.00123456)] == [
+        *("0", "12,346", "123.5", "1.235", "0.001235"),
+    ]
+
+
+def test_one_run_is_no_comparison(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    lone = {**result, "samples": result["samples"][:1]}
+    with pytest.raises(UsageError, match="at least two"):
+        diff.compare(lone, lone)
+    with pytest.raises(UsageError, match="no variant in common"):
+        diff.compare(result, {**result, "samples": []})
+
+
+# bpftrace
+
+BPFTRACE = """#!{python}
+import signal, sys
+print('{{"type": "attached_probes", "data": {{"probes": 3}}}}', flush=True)
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.pause()
+print('{{"type": "hist", "data": {{"@ns": [{{"min": 256, "max": 511, "count": 30}},'
+      '{{"min": 512, "max": 1023, "count": 10}}]}}}}')
+"""
+
+
+def with_histogram(directory: Path) -> results.Result:
+    result = measured(directory)
+    bpf.add(result, bench(directory), measure.Plan(5, 60, seed=1, cpus=[0]), host())
+    return result
+
+
+def test_histograms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    assert kernel() == []
+    tracer = script(tmp_path / "bpftrace", BPFTRACE.format(python=sys.executable))
+    monkeypatch.setenv("FLATWALK_BPFTRACE", str(tracer))
+    result = with_histogram(tmp_path)
+    assert result["histograms"].keys() == {"file", "sparse", "anonymous", "huge"}
+    text = bpf.lines("file", result["histograms"]["file"])
+    assert text[0] == "handle_mm_fault in file, 40 calls:"
+    assert "256 …       511 ns   75.0%" in text[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "bpftrace does not start"),
+        ("echo 'only root may' >&2; exit 1", "bpftrace says: only root may"),
+        (
+            "echo '{\"type\": \"attached_probes\"}'; trap 'exit 0' INT; while :; do sleep 0.05; done",
+            "no page fault",
+        ),
+    ],
+)
+def test_no_histogram_says_why_and_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: Callable[..., list[Any]],
+    text: str | None,
+    message: str,
+) -> None:
+    assert kernel() == []
+    tracer = tmp_path / "bpftrace"
+    if text is not None:
+        script(tracer, f"#!/bin/sh\n{text}\n")
+    monkeypatch.setenv("FLATWALK_BPFTRACE", str(tracer))
+    result = with_histogram(tmp_path)
+    assert result["histograms"] == {}
+    assert any(message in note for note in result["notes"]), result["notes"]
+
+
+# The real kernels
+
+
+def real() -> Path:
+    try:
+        return native.find()
+    except FlatwalkError:  # pragma: no cover
+        pytest.fail("flatwalk-host is not built; scripts/setup.sh builds it")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pagefault", "--size", "2MiB", "--repetitions", "2"),
+        ("gups", "--table", "2MiB"),
+        ("walk", "--flush", "1MiB", "--groups", "4", "--strides", "4KiB,16MiB"),
+        ("ebizzy", "--threads", "2", "--milliseconds", "20"),
+    ],
+)
+def test_real_kernels_answer_what_the_benches_ask(
+    call: Callable[..., Result], arguments: tuple[str, ...]
+) -> None:
+    real()
+    done = call("host", *arguments, "--runs", "2", "--at-most", "1", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert {len([s for s in found["samples"] if s["variant"] == name]) for name in found["titles"]} == {2}
+    assert all(summary["mean"] > 0 for summary in found["summaries"].values())
+
+
+def test_real_faults_are_counted(call: Callable[..., Result]) -> None:
+    real()
+    found = json.loads(call("host", "pagefault", "--size", "2MiB", "--runs", "2", "--json").out)
+    per_page = {s["variant"]: s["answer"]["faults_per_page"] for s in found["samples"]}
+    assert per_page["anonymous"] == pytest.approx(1, abs=0.1)
+    assert per_page["sparse"] == pytest.approx(1, abs=0.1)
+    assert per_page["file"] < 1.1
+
+
+def test_ctrl_c_ends_the_kernel_too(tmp_path: Path) -> None:
+    program = real()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "flatwalk", "host", "gups", "--table", "64MiB", "--save", "a.json"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    own = f"/proc/{child.pid}/task/{child.pid}/children"
+    while child.poll() is None and not Path(own).read_text().strip():  # until it measures
+        time.sleep(0.01)
+    os.killpg(child.pid, 2)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert list(tmp_path.iterdir()) == []
+    assert program.is_file()
+
+
+def test_help_has_examples(call: Callable[..., Result]) -> None:
+    for command in ("pagefault", "gups", "walk", "ebizzy", "diff"):
+        done = call("host", command, "--help")
+        assert done.code == 0
+        assert "flatwalk host" in done.out
