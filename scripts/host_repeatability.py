@@ -34,13 +34,19 @@ def main() -> None:
         for pair in range(1, pairs + 1):
             for number, file in enumerate(files):
                 flatwalk(*command, "--seed", str(2 * pair + number), "--save", file)
-            variants = json.loads(flatwalk("diff", *files, "--json"))["variants"]
+            found = json.loads(flatwalk("diff", *files, "--json"))
             differing = [
-                f"{name}: {found['verdict']}" for name, found in variants.items() if found["differs"]
+                f"{name}: {one['verdict']}" for name, one in found["variants"].items() if one["differs"]
             ]
-            alarms += bool(differing)
-            print(f"pair {pair}: {'; '.join(differing) or 'no measurable difference'}", flush=True)
-    print(f"{pairs - alarms} of {pairs} pairs do not differ ({' '.join(command)})")
+            alarms[found["busy"]].append(bool(differing))
+            busy = " (busy host)" if found["busy"] else ""
+            print(f"pair {pair}{busy}: {'; '.join(differing) or 'no measurable difference'}", flush=True)
+    for busy_host, among in alarms.items():
+        if among:
+            print(
+                f"{' '.join(command)}, {'busy' if busy_host else 'quiet'} host: "
+                f"{among.count(False)} of {len(among)} pairs do not differ"
+            )
 
 
 if __name__ == "__main__":

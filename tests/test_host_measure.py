@@ -386,10 +386,10 @@ def test_one_run_is_no_comparison(tmp_path: Path, kernel: Callable[..., list[Any
 # bpftrace
 
 BPFTRACE = """#!{python}
-import signal, sys
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 print('{{"type": "attached_probes", "data": {{"probes": 3}}}}', flush=True)
-signal.signal(signal.SIGINT, lambda *_: None)
-signal.pause()
+signal.sigwait([signal.SIGINT])
 print('{{"type": "hist", "data": {{"@ns": [{{"min": 256, "max": 511, "count": 30}},'
       '{{"min": 512, "max": 1023, "count": 10}}]}}}}')
 """
@@ -420,7 +420,7 @@ def test_histograms(
         (None, "bpftrace does not start"),
         ("echo 'only root may' >&2; exit 1", "bpftrace says: only root may"),
         (
-            "echo '{\"type\": \"attached_probes\"}'; trap 'exit 0' INT; while :; do sleep 0.05; done",
+            "trap 'exit 0' INT; echo '{\"type\": \"attached_probes\"}'; while :; do sleep 0.05; done",
             "no page fault",
         ),
     ],
