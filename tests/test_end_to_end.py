@@ -14,6 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,12 +24,12 @@ from tests.test_cli import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from tests.conftest import Result
 
     Flatwalk = Callable[..., Result]
 
+RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 SHORT = ["--instructions", "300k", "--warmup", "100k"]
 #: Instructions; cuts are made between blocks.
 LONGEST_BLOCK = 512
@@ -420,3 +421,19 @@ def test_every_example_of_the_help_runs(
     (tmp_path / "605.mcf.champsimtrace.xz").write_bytes(lzma.compress(trace))
     result = flatwalk(*shlex.split(example))
     assert result.code == 0, result.err
+
+
+def test_every_field_is_explained(flatwalk: Flatwalk) -> None:
+    result = flatwalk("compare", "--workload", "gups:64MiB", *SHORT, "--json", "-", "--no-report")
+    answer = json.loads(result.out)
+    quoted = re.findall(r"`([^`]+)`", RESULTS.read_text())
+    explained = {word for text in quoted for word in re.findall(r"\w+", text)}
+
+    def keys(value: Any) -> set[str]:
+        if isinstance(value, list):
+            return set().union(*(keys(item) for item in value))
+        if not isinstance(value, dict):
+            return set()
+        return set(value).union(*(keys(item) for key, item in value.items() if key != "configuration"))
+
+    assert keys(answer) <= explained, keys(answer) - explained
