@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{:.3} bytes an instruction", bytes as f64 / instructions as f64);
     println!("encoding: {:.1} M instructions/s", instructions as f64 / seconds / 1e6);
 
-    for _ in 0..2 {
+    for _ in 0..8 {
         let start = Instant::now();
         let mut reader = Reader::open(&file)?;
         let mut sum = 0_u64;

@@ -78,10 +78,29 @@ pub(crate) struct Predictor {
     generation: u32,
     /// Block that came after a pair of blocks.
     pairs: Box<[BlockId]>,
+    place: Place,
+}
+
+/// Where the execution is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The last block, and the one before it.
     previous: BlockId,
     before_previous: BlockId,
     /// Address of the last access.
     before: u64,
+}
+
+impl Place {
+    const START: Self = Self { previous: NO_BLOCK, before_previous: NO_BLOCK, before: 0 };
+
+    /// Where the successor of the last two blocks is in [`Predictor::pairs`].
+    #[inline]
+    fn pair(self) -> usize {
+        let mixed = self.previous.wrapping_mul(0x9e37_79b1)
+            ^ self.before_previous.wrapping_mul(0x85eb_ca6b);
+        (mixed >> 16) as usize
+    }
 }
 
 impl Predictor {
@@ -91,9 +110,7 @@ impl Predictor {
             slots: Vec::new(),
             generation: 1,
             pairs: vec![NO_BLOCK; PAIRS].into(),
-            previous: NO_BLOCK,
-            before_previous: NO_BLOCK,
-            before: 0,
+            place: Place::START,
         }
     }
 
@@ -137,22 +154,13 @@ impl Predictor {
             self.generation = 1;
         }
         self.pairs.fill(NO_BLOCK);
-        self.previous = NO_BLOCK;
-        self.before_previous = NO_BLOCK;
-        self.before = 0;
-    }
-
-    #[inline]
-    fn pair(&self) -> usize {
-        let mixed = self.previous.wrapping_mul(0x9e37_79b1)
-            ^ self.before_previous.wrapping_mul(0x85eb_ca6b);
-        (mixed >> 16) as usize
+        self.place = Place::START;
     }
 
     /// The successor of the previous block last time, whatever came before it.
     #[inline]
-    fn successor(&self) -> BlockId {
-        match self.blocks.get(self.previous as usize) {
+    fn successor(&self, place: Place) -> BlockId {
+        match self.blocks.get(place.previous as usize) {
             Some(state) if state.generation == self.generation => state.successor,
             _ => NO_BLOCK,
         }
@@ -160,8 +168,8 @@ impl Predictor {
 
     /// Notes that `id` comes next and gives its state and slots.
     #[inline]
-    fn enter(&mut self, id: BlockId) -> Option<(BlockState, &mut [Slot])> {
-        if let Some(previous) = self.blocks.get_mut(self.previous as usize) {
+    fn enter(&mut self, place: &mut Place, id: BlockId) -> Option<(BlockState, &mut [Slot])> {
+        if let Some(previous) = self.blocks.get_mut(place.previous as usize) {
             previous.successor = id;
         }
         let state = self.blocks.get_mut(id as usize)?;
@@ -173,8 +181,8 @@ impl Predictor {
             state.successor = NO_BLOCK;
             slots.fill(Slot::default());
         }
-        self.before_previous = self.previous;
-        self.previous = id;
+        place.before_previous = place.previous;
+        place.previous = id;
         Some((*state, slots))
     }
 }
@@ -278,20 +286,22 @@ impl Encoder {
     ) -> (usize, usize) {
         let mut rest = addresses;
         let mut done = 0;
+        let mut place = self.predictor.place;
         for &id in blocks.iter().take(room.0) {
             if addresses.len() - rest.len() >= room.1 {
                 break;
             }
-            let pair = self.predictor.pair();
+            let pair = place.pair();
             let mut token = 0;
             if self.predictor.pairs[pair] != id {
                 self.predictor.pairs[pair] = id;
                 token = 1;
-                let code = if self.predictor.successor() == id { 0 } else { u64::from(id) + 1 };
+                let code =
+                    if self.predictor.successor(place) == id { 0 } else { u64::from(id) + 1 };
                 put_varint(&mut self.ids, code);
             }
-            let mut before = self.predictor.before;
-            let Some((state, slots)) = self.predictor.enter(id) else { break };
+            let mut before = place.before;
+            let Some((state, slots)) = self.predictor.enter(&mut place, id) else { break };
             let (here, later) = rest.split_at(slots.len());
             rest = later;
             let mut bit = 1;
@@ -309,12 +319,13 @@ impl Encoder {
                 bit += 1;
             }
             self.tokens.push(token);
-            self.predictor.before = before;
+            place.before = before;
             self.sums.instructions += u64::from(state.instructions);
             self.sums.stores += u64::from(state.stores);
             self.sums.loads += u64::from(state.accesses - state.stores);
             done += 1;
         }
+        self.predictor.place = place;
         (done, addresses.len() - rest.len())
     }
 
@@ -441,8 +452,9 @@ impl Decoder {
         self.runs.get(self.next).copied()
     }
 
-    /// The largest block that the next run may name is known only by reading it; so the caller must
+    /// Reads the next run. The largest block that it names is known only then; so the caller must
     /// have defined every block that the file defines before this payload.
+    #[inline(never)] // On its own, the loop over blocks keeps its state in registers.
     pub(crate) fn read(&mut self, slice: &mut Slice) -> Result<(), Malformed> {
         let run = self.runs.get(self.next).ok_or("no run is left")?;
         slice.thread = run.thread;
@@ -458,13 +470,16 @@ impl Decoder {
             values: column(3),
         };
         let (mut instructions, mut stores, mut filled) = (0, 0, 0);
+        let mut place = self.predictor.place;
         for id in &mut slice.blocks {
             let state;
-            (*id, state) = columns.block(&mut self.predictor, &mut slice.addresses[filled..])?;
+            (*id, state) =
+                columns.block(&mut self.predictor, &mut place, &mut slice.addresses[filled..])?;
             filled += state.accesses as usize;
             instructions += u64::from(state.instructions);
             stores += u64::from(state.stores);
         }
+        self.predictor.place = place;
         if filled != slice.addresses.len() {
             return Err("a run has more addresses than its blocks make accesses");
         }
@@ -501,26 +516,28 @@ impl Columns<'_> {
     }
 
     /// Reads one block and its addresses, which it puts at the start of `room`.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A tenth faster: the caller's sums stay in registers.
     fn block(
         &mut self,
         predictor: &mut Predictor,
+        place: &mut Place,
         room: &mut [u64],
     ) -> Result<(BlockId, BlockState), Malformed> {
         let token = self.token()?;
-        let pair = predictor.pair();
+        let pair = place.pair();
         let id = if token & 1 == 0 {
             predictor.pairs[pair]
         } else {
             let id = match self.ids.varint()? {
-                0 => predictor.successor(),
+                0 => predictor.successor(*place),
                 code => u32::try_from(code - 1).map_err(|_| "a block is not defined")?,
             };
             predictor.pairs[pair] = id;
             id
         };
-        let mut before = predictor.before;
-        let (state, slots) = predictor.enter(id).ok_or("a block is not defined")?;
+        let mut before = place.before;
+        let (state, slots) = predictor.enter(place, id).ok_or("a block is not defined")?;
         let room = room
             .get_mut(..slots.len())
             .ok_or("a run has fewer addresses than its blocks make accesses")?;
@@ -534,7 +551,7 @@ impl Columns<'_> {
         } else {
             before = self.addresses(token, slots, room, before)?;
         }
-        predictor.before = before;
+        place.before = before;
         Ok((id, state))
     }
 
