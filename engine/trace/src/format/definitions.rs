@@ -5,15 +5,17 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::bytes::{Cursor, Malformed, put_varint, unzigzag, zigzag};
+use super::container::ChunkHeader;
 use crate::model::{Access, Block, Branch, Instruction, Operands};
 
 /// Most instructions in a block: an access names its instruction by 16 bits.
 pub const MAX_INSTRUCTIONS: usize = 1 << 16;
 /// Most accesses in a block.
 pub const MAX_ACCESSES: usize = 1 << 16;
-/// Most instructions and accesses that the blocks of one payload may have together: it bounds what
-/// a forged payload can make a reader allocate.
+/// Most instructions and accesses that the blocks of one payload may have together …
 pub(crate) const MAX_EXPANDED: usize = 1 << 20;
+/// … and those of a trace: both bound what a forged trace can make a reader allocate.
+pub(crate) const MAX_EXPANDED_IN_ALL: usize = 1 << 26;
 
 const KIND_UNKNOWN: u8 = 0;
 const KIND_X86: u8 = 1;
@@ -200,23 +202,27 @@ fn get_instruction(cursor: &mut Cursor<'_>, next_pc: &mut u64) -> Result<Instruc
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     instructions: Vec<Instruction>,
+    /// Instructions and accesses of all blocks.
+    expanded: usize,
     pub code_bytes: u64,
 }
 
 impl Decoder {
-    /// Decodes a payload of `count` blocks into `blocks`.
+    /// Decodes the payload of the chunk with this header into `blocks`.
     pub(crate) fn decode(
         &mut self,
         payload: &[u8],
-        count: u64,
+        header: &ChunkHeader,
         blocks: &mut Vec<Arc<Block>>,
     ) -> Result<(), Malformed> {
         let mut cursor = Cursor::new(payload);
         let mut next_pc = 0;
         let mut next_index = 0_u64;
+        let (known, known_bytes) = (self.instructions.len(), self.code_bytes);
         let mut expanded = 0;
-        for _ in 0..count {
-            for _ in 0..cursor.bounded(MAX_INSTRUCTIONS as u64)? {
+        for _ in 0..header.count {
+            let new = cursor.bounded(MAX_INSTRUCTIONS as u64)?;
+            for _ in 0..new {
                 let instruction = get_instruction(&mut cursor, &mut next_pc)?;
                 self.code_bytes += u64::from(instruction.length);
                 self.instructions.push(instruction);
@@ -248,11 +254,20 @@ impl Decoder {
             }
             let block = Block { instructions: instructions.into(), accesses: accesses.into() };
             check(&block)?;
+            if new > block.instructions.len() as u64 {
+                return Err("a block brings instructions that it does not execute");
+            }
             expanded += block.instructions.len() + block.accesses.len();
-            if expanded > MAX_EXPANDED {
-                return Err("its blocks are longer than one chunk may define");
+            if expanded > MAX_EXPANDED || self.expanded + expanded > MAX_EXPANDED_IN_ALL {
+                return Err("its blocks are longer than a chunk or a trace may define");
             }
             blocks.push(Arc::new(block));
+        }
+        self.expanded += expanded;
+        if (self.instructions.len() - known) as u64 != u64::from(header.a)
+            || self.code_bytes - known_bytes != u64::from(header.b)
+        {
+            return Err("its code is not as long as its header says");
         }
         cursor.end()
     }

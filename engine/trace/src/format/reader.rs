@@ -134,7 +134,7 @@ impl Code {
             let chunk = &chunks[index];
             let payload = disk.payload(chunk)?;
             self.decoder
-                .decode(&payload, chunk.header.count, &mut self.blocks)
+                .decode(&payload, &chunk.header, &mut self.blocks)
                 .map_err(|what| disk.malformed(chunk, what))?;
             self.next += 1;
         }
@@ -416,7 +416,7 @@ impl Reader {
         progress: &mut dyn FnMut(u64, u64) -> std::ops::ControlFlow<()>,
     ) -> Result<(), TraceError> {
         let mut hash = ContentHash::new();
-        let mut touched = Touched::new();
+        let (mut touched, mut noted) = (Touched::new(), Touched::new());
         let mut lane = SliceLane::default();
         let mut events = EventLane::default();
         let mut code = Code { chunks: self.code.chunks.clone(), ..Code::default() };
@@ -430,13 +430,7 @@ impl Reader {
             }
             match chunk.header.kind {
                 Kind::Definitions => {
-                    let before = code.decoder.code_bytes;
                     code.read_until(&mut self.disk, &self.chunks, index + 1)?;
-                    if code.decoder.code_bytes - before != u64::from(chunk.header.b) {
-                        return Err(self
-                            .disk
-                            .malformed(&chunk, "its code is not as long as its header says"));
-                    }
                     for block in &code.blocks[hashed..] {
                         hash.define(block);
                         for instruction in &block.instructions {
@@ -477,13 +471,17 @@ impl Reader {
                     found.loads += u64::from(chunk.header.a);
                     found.stores += u64::from(chunk.header.b);
                 }
-                Kind::Touched | Kind::Summary | Kind::Index => {
+                Kind::Touched => {
+                    let payload = self.disk.payload(&chunk)?;
+                    noted.merge(&payload).map_err(|what| self.disk.malformed(&chunk, what))?;
+                }
+                Kind::Summary | Kind::Index => {
                     self.disk.payload(&chunk)?;
                 }
             }
         }
         if self.ended_early {
-            // What touched these pages, or hashed so, may have been lost.
+            // What touched the pages that were noted may have been lost.
             found.threads = self.summary.threads;
             found.footprint_bytes = self.summary.footprint_bytes;
             found.touched.clone_from(&self.summary.touched);
@@ -493,6 +491,12 @@ impl Reader {
             found.footprint_bytes = touched.page_count() << 12;
             found.touched = touched.ranges();
             found.hash = hash.hex();
+            if !touched.was_noted_in(&noted) {
+                let offset = self.chunks.last().map_or(0, |chunk| chunk.offset);
+                return Err(self
+                    .disk
+                    .damaged(offset, "the touched pages are not those that were noted"));
+            }
         }
         found.blocks = code.blocks.len() as u64;
         found.code_bytes = code.decoder.code_bytes;

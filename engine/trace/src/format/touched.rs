@@ -157,6 +157,11 @@ impl Touched {
         out
     }
 
+    /// Whether what was written out comes to the same pages and threads.
+    pub(crate) fn was_noted_in(&self, noted: &Self) -> bool {
+        self.pages == noted.pages && self.threads == noted.threads
+    }
+
     /// Adds what [`Touched::encode_fresh`] wrote.
     pub(crate) fn merge(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let mut cursor = Cursor::new(bytes);

@@ -46,7 +46,9 @@ pub struct Writer {
     index: Vec<u8>,
     offset: u64,
     definitions: definitions::Encoder,
+    /// Instructions and accesses of the blocks in `definitions`, and of all.
     expanded: usize,
+    expanded_in_all: usize,
     blocks: u64,
     events: Events,
     slices: slices::Encoder,
@@ -149,6 +151,7 @@ impl Writer {
             offset: header.len() as u64,
             definitions: definitions::Encoder::default(),
             expanded: 0,
+            expanded_in_all: 0,
             blocks: 0,
             events: Events::default(),
             slices: slices::Encoder::new(),
@@ -177,6 +180,11 @@ impl Writer {
             .filter(|&id| id != BlockId::MAX)
             .ok_or_else(|| self.rejected("it has more than 2^32 - 1 blocks"))?;
         let expands_to = block.instructions.len() + block.accesses.len();
+        if self.expanded_in_all + expands_to > definitions::MAX_EXPANDED_IN_ALL {
+            return Err(self.rejected(
+                "its blocks have more than 2^26 instructions and accesses; record a shorter part",
+            ));
+        }
         if self.expanded + expands_to > definitions::MAX_EXPANDED
             || self.definitions.out.len() >= TARGET_RAW_BYTES
         {
@@ -186,6 +194,7 @@ impl Writer {
         self.definitions.push(&block).map_err(|what| self.rejected(what))?;
         self.sizes.extend(block.accesses.iter().map(|access| access.size));
         self.expanded += expands_to;
+        self.expanded_in_all += expands_to;
         self.blocks += 1;
         self.hash.define(&block);
         for instruction in &block.instructions {
