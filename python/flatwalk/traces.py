@@ -90,8 +90,8 @@ def import_trace(source: Path, target: Path, kind: str | None) -> None:
     """Converts a foreign trace; the target appears only when it is complete."""
     _existing(source, "SOURCE")
     output.check_writable(target, "TARGET")
-    with output.whole_file(target) as temporary, output.Progress("Importing") as progress:
-        found = engine.trace_import(source, temporary, kind, progress)
+    with output.Progress("Importing") as progress:
+        found = engine.trace_import(source, target, kind, progress)
     _print_info(found, as_json=False)
 
 
@@ -99,8 +99,8 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
     """Converts a trace to a foreign format; the target appears only when it is complete."""
     _existing(source, "SOURCE")
     output.check_writable(target, "TARGET")
-    with output.whole_file(target) as temporary, output.Progress("Exporting") as progress:
-        engine.trace_export(source, temporary, kind, progress)
+    with output.Progress("Exporting") as progress:
+        engine.trace_export(source, target, kind, progress)
     print(f"{target}: {units.size(target.stat().st_size)}")
 
 

@@ -318,14 +318,15 @@ pub fn partial_name(target: &Path) -> PathBuf {
 }
 
 fn explain(error: &TraceError) -> String {
-    if let TraceError::Io { source, .. } = error
+    if let TraceError::Io { path, source } = error
         && matches!(
             source.kind(),
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
         )
     {
         return format!(
-            "{error}; free some space, record elsewhere with --output, or record less with --limit"
+            "{}: {source}; free some space, record elsewhere with --output, or record less with --limit",
+            path.display()
         );
     }
     error.to_string()

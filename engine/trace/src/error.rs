@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum TraceError {
     /// The operating system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}; {}", path.display(), remedy(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -85,6 +85,17 @@ pub enum TraceError {
         /// The file that was being worked on.
         path: PathBuf,
     },
+}
+
+/// What to do about what the system said.
+fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{NotFound, PermissionDenied, QuotaExceeded, StorageFull};
+    match error.kind() {
+        NotFound => "check the path",
+        PermissionDenied => "change its permissions, or name another file",
+        StorageFull | QuotaExceeded => "free some space, or choose another place",
+        _ => "check the disk, or copy the file to another one",
+    }
 }
 
 impl TraceError {

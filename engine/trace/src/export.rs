@@ -10,8 +10,9 @@ use iced_x86::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Target;
 use crate::error::TraceError;
-use crate::files::{Opened, Progress, Target, stopped};
+use crate::files::{Opened, Progress, stopped};
 use crate::import::Format;
 use crate::import::champsim::{FLAGS, INSTRUCTION_POINTER, STACK_POINTER};
 use crate::model::{Block, Branch, Instruction, Item, Operands, ThreadId};
@@ -58,18 +59,18 @@ pub fn export_to_file(
     if format != Format::ChampSim {
         return Err(rejected("only the format `champsim` can be exported to"));
     }
-    let mut source_trace = Opened::open(source)?;
     let extension = target.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let target_file = Target::new(target);
+    if matches!(extension, "bz2" | "zst" | "zip") {
+        return Err(rejected("give it a name that ends in .gz or .xz to compress it"));
+    }
     let io = |error| TraceError::io(target, error);
-    let create = || File::create(&target_file.partial).map(BufWriter::new).map_err(io);
+    let mut source_trace = Opened::open(source)?;
+    let (target_file, file) = Target::create(target)?;
+    let file = BufWriter::new(file);
     let mut output = match extension {
-        "gz" => Output::Gzip(flate2::write::GzEncoder::new(create()?, flate2::Compression::fast())),
-        "xz" => Output::Xz(liblzma::write::XzEncoder::new(create()?, 2)),
-        "bz2" | "zst" | "zip" => {
-            return Err(rejected("give it a name that ends in .gz or .xz to compress it"));
-        }
-        _ => Output::Raw(create()?),
+        "gz" => Output::Gzip(flate2::write::GzEncoder::new(file, flate2::Compression::fast())),
+        "xz" => Output::Xz(liblzma::write::XzEncoder::new(file, 2)),
+        _ => Output::Raw(file),
     };
     let mut exporter = Exporter::default();
     let mut records = Vec::new();

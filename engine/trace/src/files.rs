@@ -1,14 +1,14 @@
 //! Whole files: open, describe, import.
 
-use std::fs::File;
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{self, Target, length, open_file};
 use crate::error::TraceError;
-use crate::format::{Header, MAGIC, Reader, Summary, VERSION, Writer};
+use crate::format::{Header, MAGIC, Options, Reader, Summary, VERSION, Writer};
 use crate::import::input::Input;
 use crate::import::{self, Format, Importer};
 use crate::model::{Item, Source, SourceInfo};
@@ -153,7 +153,7 @@ pub fn open_bytes(
     if format == Format::Flatwalk {
         return Ok(Box::new(Reader::from_bytes(path, bytes)?));
     }
-    let input = Input::new(path, import::input::bytes(bytes))?;
+    let input = Input::new(path, disk::bytes(bytes))?;
     Ok(Box::new(Importer::new(format, input)?))
 }
 
@@ -201,15 +201,15 @@ pub fn import_to_file(
     };
     let mut importer = Importer::new(format, input)?;
     let total = length(source)?;
-    let target = Target::new(target);
     importer.prepare()?;
     let header = header(&importer, format);
-    let mut writer = Writer::create(&target.partial, header)?;
+    let path = target;
+    let (target, file) = Target::create(path)?;
+    let mut writer = Writer::to(path, &header, Options::default(), || Ok(file))?;
     copy(&mut importer, &mut writer, source, total, progress)?;
     writer.finish()?;
     target.complete()?;
-    let reader = Reader::open(&target.path)?;
-    Ok(Info::of(&reader, true))
+    Ok(Info::of(&Reader::open(path)?, true))
 }
 
 fn header(importer: &Importer, format: Format) -> Header {
@@ -227,9 +227,11 @@ fn measure(
     progress: Progress<'_>,
 ) -> Result<(Header, Summary), TraceError> {
     let mut importer = Importer::new(format, Input::open(path)?)?;
-    let mut writer = Writer::measure(path)?;
+    importer.prepare()?;
+    let header = header(&importer, format);
+    let mut writer = Writer::to(path, &header, Options::default(), || Ok(std::io::sink()))?;
     copy(&mut importer, &mut writer, path, length(path)?, progress)?;
-    Ok((header(&importer, format), writer.finish()?))
+    Ok((header, writer.finish()?))
 }
 
 fn copy(
@@ -260,47 +262,12 @@ fn copy(
     Ok(())
 }
 
-fn length(path: &Path) -> Result<u64, TraceError> {
-    std::fs::metadata(path)
-        .map(|metadata| metadata.len())
-        .map_err(|error| TraceError::io(path, error))
-}
-
 /// Whether the file starts as one in flatwalk's own format (or is too short to say: its reader does).
 fn is_own(path: &Path) -> Result<bool, TraceError> {
-    let io = |error| TraceError::io(path, error);
-    let file = File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.is_dir() {
-        return Ok(false);
-    }
     let mut start = Vec::new();
-    file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(io)?;
+    open_file(path)?
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut start)
+        .map_err(|error| TraceError::io(path, error))?;
     Ok(MAGIC.starts_with(&start))
-}
-
-/// A file that appears under its name only when it is complete.
-pub(crate) struct Target {
-    path: PathBuf,
-    /// Where it is written until then.
-    pub partial: PathBuf,
-}
-
-impl Target {
-    pub(crate) fn new(path: &Path) -> Self {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        Self { path: path.to_owned(), partial: partial.into() }
-    }
-
-    pub(crate) fn complete(&self) -> Result<(), TraceError> {
-        std::fs::rename(&self.partial, &self.path)
-            .map_err(|error| TraceError::io(&self.path, error))
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // Gone already if it is complete; nothing to be done if it cannot be removed.
-        let _ = std::fs::remove_file(&self.partial);
-    }
 }

@@ -1,5 +1,6 @@
 //! Traces: what a program executed and accessed, in flatwalk's own format and in those of others.
 
+mod disk;
 pub mod error;
 pub mod export;
 pub mod files;

@@ -536,11 +536,15 @@ fn each_format_is_recognised_and_nothing_else() {
 }
 
 #[test]
-fn stopping_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
-    std::fs::write(&source, "I  1000,4\n").expect("written");
-    let stopped = import_to_file(&source, &target, None, &mut |_, _| ControlFlow::Break(()));
-    assert!(matches!(stopped, Err(TraceError::Stopped { .. })));
-    assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
+fn xz_that_wants_too_much_memory_is_refused() {
+    let mut options = liblzma::stream::LzmaOptions::new_preset(0).expect("known");
+    options.dict_size(1 << 30);
+    let mut filters = liblzma::stream::Filters::new();
+    filters.lzma2(&options);
+    let stream =
+        liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc64);
+    let mut xz = liblzma::write::XzEncoder::new_stream(Vec::new(), stream.expect("made"));
+    xz.write_all(b"I  1000,4\n").expect("compressed");
+    let error = import(Format::Lackey, &xz.finish().expect("compressed")).expect_err("refused");
+    assert!(error.to_string().contains("memory"), "{error}");
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{Cursor, Malformed};
+use crate::disk::ReadSeek;
 use crate::error::TraceError;
-use crate::import::input::ReadSeek;
 
 /// First bytes of a trace. The high bit and the line ends betray a transfer as text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89FWTR\r\n\x1a";
@@ -37,15 +37,21 @@ pub struct Header {
 }
 
 /// The file header's bytes.
-pub(crate) fn encode_header(header: &Header) -> Vec<u8> {
-    let text = serde_json::to_vec(header).unwrap_or_default();
+///
+/// # Errors
+/// When the description is longer than a reader accepts.
+pub(crate) fn encode_header(header: &Header) -> Result<Vec<u8>, Malformed> {
+    let text = serde_json::to_vec(header).map_err(|_| "its description cannot be written")?;
+    if text.len() > MAX_HEADER_BYTES as usize {
+        return Err("its name is longer than a mebibyte; give it a shorter one");
+    }
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&(text.len() as u32).to_le_bytes());
     out.extend_from_slice(&text);
     let checksum = xxh3_64(&out);
     out.extend_from_slice(&checksum.to_le_bytes());
-    out
+    Ok(out)
 }
 
 /// Reads the file header; gives it and its length.

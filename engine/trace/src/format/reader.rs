@@ -1,6 +1,5 @@
 //! Reads a trace.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,8 +14,8 @@ use super::hash::ContentHash;
 use super::summary::Summary;
 use super::touched::Touched;
 use super::{definitions, events, slices};
+use crate::disk::{ReadSeek, bytes, open_file};
 use crate::error::TraceError;
-use crate::import::input::{ReadSeek, bytes};
 use crate::model::{Block, Event, Item, Slice, Source, SourceInfo};
 
 /// A chunk and where it is.
@@ -288,7 +287,7 @@ impl Reader {
     /// # Errors
     /// When the file cannot be read, is of another format or a later version, or is damaged.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let file = File::open(path).map_err(|error| TraceError::io(path, error))?;
+        let file = open_file(path)?;
         let metadata = file.metadata().map_err(|error| TraceError::io(path, error))?;
         Self::new(path, Box::new(file), metadata.len())
     }

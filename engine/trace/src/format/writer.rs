@@ -111,41 +111,29 @@ impl Writer {
     // By value for the sake of symmetry with `create`, whose callers build it in place.
     #[allow(clippy::needless_pass_by_value)]
     pub fn with_options(path: &Path, header: Header, options: Options) -> Result<Self, TraceError> {
-        if !(1..=19).contains(&options.level) {
-            return Err(TraceError::Rejected {
-                path: path.to_owned(),
-                what: format!("compression level {} is not between 1 and 19", options.level),
-            });
-        }
-        let compressor =
-            Compressor::new(options.level).map_err(|error| TraceError::io(path, error))?;
-        let bytes = container::encode_header(&header);
-        if bytes.len() > container::MAX_HEADER_BYTES as usize {
-            return Err(TraceError::Rejected {
-                path: path.to_owned(),
-                what: "its name is longer than a mebibyte; give it a shorter one".into(),
-            });
-        }
-        let file = File::create(path).map_err(|error| TraceError::io(path, error))?;
-        Self::to(Box::new(file), path, &bytes, compressor)
+        Self::to(path, &header, options, || File::create(path))
     }
 
-    /// A writer that only counts, to find out what writing `path` would give.
-    pub(crate) fn measure(path: &Path) -> Result<Self, TraceError> {
-        let compressor = Compressor::new(1).map_err(|error| TraceError::io(path, error))?;
-        Self::to(Box::new(std::io::sink()), path, &[], compressor)
-    }
-
-    fn to(
-        mut file: Box<dyn Write + Send>,
+    /// Writes to what `open` gives, which messages call `path`: a sink finds out what writing would give.
+    pub(crate) fn to<W: Write + Send + 'static>(
         path: &Path,
-        header: &[u8],
-        compressor: Compressor<'static>,
+        header: &Header,
+        options: Options,
+        open: impl FnOnce() -> std::io::Result<W>,
     ) -> Result<Self, TraceError> {
-        file.write_all(header).map_err(|error| TraceError::io(path, error))?;
+        let io = |error| TraceError::io(path, error);
+        let rejected = |what: String| TraceError::Rejected { path: path.to_owned(), what };
+        if !(1..=19).contains(&options.level) {
+            let level = options.level;
+            return Err(rejected(format!("compression level {level} is not between 1 and 19")));
+        }
+        let compressor = Compressor::new(options.level).map_err(io)?;
+        let header = container::encode_header(header).map_err(|what| rejected(what.into()))?;
+        let mut file = open().map_err(io)?;
+        file.write_all(&header).map_err(io)?;
         Ok(Self {
             path: path.to_owned(),
-            file: Output(file),
+            file: Output(Box::new(file)),
             compressor: Zstd(compressor),
             index: Vec::new(),
             offset: header.len() as u64,

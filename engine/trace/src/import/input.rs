@@ -1,18 +1,16 @@
 //! The bytes of a foreign trace, decompressed, with their offsets.
 
-use std::fs::File;
-use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::disk::{ReadSeek, open_file};
 use crate::error::TraceError;
 
 const BUFFER_BYTES: usize = 1 << 18;
-
-/// Anything that a trace may be read from.
-pub(crate) trait ReadSeek: Read + Seek + Send {}
-impl<T: Read + Seek + Send> ReadSeek for T {}
+/// Most memory that undoing xz may take: its header alone says how much. `xz -9` takes 65 MiB.
+const XZ_MEMORY_BYTES: u64 = 512 << 20;
 
 /// A decompressed stream with a window that can be looked at before it is consumed.
 pub(crate) struct Input {
@@ -45,16 +43,7 @@ impl Input {
     /// Opens a file that may be compressed with gzip, xz, bzip2 or zstd, or be a zip archive of
     /// `chunk.NNNN` members.
     pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
-        let io = |error| TraceError::io(path, error);
-        let file = File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.is_dir() {
-            return Err(TraceError::Foreign {
-                path: path.to_owned(),
-                what: "it is a directory".into(),
-                remedy: "name one trace file inside it".into(),
-            });
-        }
-        Self::new(path, Box::new(file))
+        Self::new(path, Box::new(open_file(path)?))
     }
 
     /// The same over any bytes; `path` is what messages call them.
@@ -74,7 +63,10 @@ impl Input {
         let reader: Box<dyn Read + Send> = match magic.as_slice() {
             [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(counted(file))),
             [0xfd, b'7', b'z', b'X', b'Z', 0] => {
-                Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(counted(file)))
+                let flags = liblzma::stream::CONCATENATED;
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, flags)
+                    .map_err(|error| io(error.into()))?;
+                Box::new(liblzma::bufread::XzDecoder::new_stream(counted(file), stream))
             }
             [b'B', b'Z', b'h', ..] => Box::new(bzip2::bufread::MultiBzDecoder::new(counted(file))),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => {
@@ -368,9 +360,4 @@ impl Open {
             }
         }
     }
-}
-
-/// Bytes in memory as a file.
-pub(crate) fn bytes(bytes: Vec<u8>) -> Box<dyn ReadSeek> {
-    Box::new(Cursor::new(bytes))
 }
