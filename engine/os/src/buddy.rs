@@ -93,6 +93,8 @@ pub struct Buddy {
     frames: u64,
     free_frames: u64,
     failure: Option<Failure>,
+    /// Where [`Buddy::scatter`] draws blocks from.
+    scattering: Option<Random>,
 }
 
 impl Buddy {
@@ -113,7 +115,7 @@ impl Buddy {
     /// None of `frames` free.
     fn empty(frames: u64) -> Self {
         let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
-        Self { free, available: 0, frames, free_frames: 0, failure: None }
+        Self { free, available: 0, frames, free_frames: 0, failure: None, scattering: None }
     }
 
     /// Frames in all.
@@ -154,15 +156,39 @@ impl Buddy {
         if sufficient == 0 {
             return None;
         }
-        let mut from = sufficient.trailing_zeros();
-        let frame = self.free[from as usize].first() << from;
-        self.take(frame, from);
+        let from = sufficient.trailing_zeros();
+        let lowest = self.free[from as usize].first() << from;
+        let (frame, from) = if from >= LARGE_ORDER && order <= LARGE_ORDER {
+            self.drawn().unwrap_or((lowest, from))
+        } else {
+            (lowest, from)
+        };
+        self.take_part(frame, from, order);
+        Some(frame)
+    }
+
+    /// Takes the block of `order` at `frame` out of the free block of order `from` that contains it.
+    fn take_part(&mut self, frame: u64, mut from: u32, order: u32) {
+        self.take(frame >> from << from, from);
         while from > order {
             from -= 1;
-            self.insert(frame + (1 << from), from);
+            self.insert((frame >> from ^ 1) << from, from);
         }
         self.free_frames -= 1 << order;
-        Some(frame)
+    }
+
+    /// A free 2 MiB block drawn at random and the order of the free block that contains it, where
+    /// blocks are to be scattered. Gives up when memory is so full that the lowest free one serves.
+    fn drawn(&mut self) -> Option<(u64, u32)> {
+        const TRIES: usize = 64;
+        let blocks = self.frames >> LARGE_ORDER;
+        for _ in 0..TRIES {
+            let frame = self.scattering.as_mut()?.below(blocks) << LARGE_ORDER;
+            if let Some(order) = self.containing(frame).filter(|&order| order >= LARGE_ORDER) {
+                return Some((frame, order));
+            }
+        }
+        None
     }
 
     /// Gives back a block that was allocated, or an aligned part of one.
@@ -187,13 +213,8 @@ impl Buddy {
 
     /// Takes the one frame `frame`, if it is free; says whether it was.
     pub fn allocate_at(&mut self, frame: u64) -> bool {
-        let Some(mut order) = self.containing(frame) else { return false };
-        self.take(frame >> order << order, order);
-        while order > 0 {
-            order -= 1;
-            self.insert((frame >> order ^ 1) << order, order);
-        }
-        self.free_frames -= 1;
+        let Some(order) = self.containing(frame) else { return false };
+        self.take_part(frame, order, 0);
         true
     }
 
@@ -230,6 +251,13 @@ impl Buddy {
     pub fn fail_large_allocations(&mut self, probability: f64, seed: u64) {
         self.failure =
             (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
+    }
+
+    /// From now on each 2 MiB block that is broken into is drawn at random, from `seed`, instead of
+    /// being the lowest, as in memory that has been in use for long. Frames within a block still
+    /// come in order, so that other 2 MiB blocks stay whole; larger blocks do suffer.
+    pub fn scatter(&mut self, seed: u64) {
+        self.scattering = Some(Random::new(seed));
     }
 
     /// The order of the free block that contains `frame`.
@@ -374,6 +402,20 @@ mod tests {
         // Frame 0 is lower, but splitting the whole 2 MiB block would waste it.
         assert_eq!((large, small, buddy.allocate(0)), (0, 512, Some(513)));
         assert_eq!(buddy.allocate(9), Some(0));
+    }
+
+    #[test]
+    fn scattered_blocks_lie_anywhere_and_are_used_up_one_by_one() {
+        let mut buddy = Buddy::new(256 << 20);
+        buddy.scatter(7);
+        let frames: Vec<_> = (0..16 << LARGE_ORDER).map(|_| buddy.allocate(0).unwrap()).collect();
+        let blocks: BTreeSet<_> = frames.iter().map(|frame| frame >> LARGE_ORDER).collect();
+        assert_eq!(blocks.len(), 16, "no block is broken into before the last is used up");
+        assert!(blocks.iter().any(|&block| block > 64) && blocks.iter().any(|&block| block < 64));
+        assert_eq!(buddy.allocatable_blocks(LARGE_ORDER), 128 - 16);
+        let rest: BTreeSet<_> = (0..112).map(|_| buddy.allocate(LARGE_ORDER).unwrap()).collect();
+        assert_eq!(rest.len(), 112);
+        assert_eq!((buddy.allocate(0), buddy.free_frames()), (None, 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use flatwalk_paging::{Address, EntryMemory, EntryMemoryMut, Hpa, NodeAllocator};
+use flatwalk_paging::{EntryMemory, EntryMemoryMut, NodeAllocator, Physical};
 
 use crate::buddy::{FRAME_BYTES, Frames};
 use crate::memory::PhysicalMemory;
@@ -30,16 +30,16 @@ pub struct Work {
 }
 
 /// Memory, its allocator, and the meter.
-pub(crate) struct Kernel {
-    pub(crate) memory: PhysicalMemory,
+pub(crate) struct Kernel<A> {
+    pub(crate) memory: PhysicalMemory<A>,
     pub(crate) frames: Frames,
     /// Everything but `entries_read`.
     pub(crate) work: Work,
     entries_read: Cell<u64>,
 }
 
-impl Kernel {
-    pub(crate) fn new(memory: PhysicalMemory, frames: Frames) -> Self {
+impl<A: Physical> Kernel<A> {
+    pub(crate) fn new(memory: PhysicalMemory<A>, frames: Frames) -> Self {
         Self { memory, frames, work: Work::default(), entries_read: Cell::new(0) }
     }
 
@@ -49,16 +49,16 @@ impl Kernel {
     }
 
     /// A block of 2^`size_shift` bytes for data, zeroed.
-    pub(crate) fn allocate_data(&mut self, size_shift: u8) -> Option<Hpa> {
+    pub(crate) fn allocate_data(&mut self, size_shift: u8) -> Option<A> {
         let frame = self.frames.allocate_movable(order(size_shift))?;
-        let at = Hpa::new(frame * FRAME_BYTES);
+        let at = A::new(frame * FRAME_BYTES);
         self.memory.zero(at, size_shift);
         self.work.data_bytes += 1 << size_shift;
         self.work.pages_mapped += 1;
         Some(at)
     }
 
-    pub(crate) fn free_data(&mut self, at: Hpa, size_shift: u8) {
+    pub(crate) fn free_data(&mut self, at: A, size_shift: u8) {
         self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
         self.work.pages_freed += 1;
     }
@@ -69,33 +69,33 @@ fn order(size_shift: u8) -> u32 {
     u32::from(size_shift).saturating_sub(FRAME_BYTES.ilog2())
 }
 
-impl EntryMemory<Hpa> for Kernel {
+impl<A: Physical> EntryMemory<A> for Kernel<A> {
     #[inline]
-    fn read(&self, at: Hpa) -> u64 {
+    fn read(&self, at: A) -> u64 {
         self.entries_read.set(self.entries_read.get() + 1);
         self.memory.read(at)
     }
 }
 
-impl EntryMemoryMut<Hpa> for Kernel {
+impl<A: Physical> EntryMemoryMut<A> for Kernel<A> {
     #[inline]
-    fn write(&mut self, at: Hpa, value: u64) {
+    fn write(&mut self, at: A, value: u64) {
         self.work.entries_written += 1;
         self.memory.write(at, value);
     }
 }
 
-impl NodeAllocator<Hpa> for Kernel {
-    fn allocate(&mut self, size_shift: u8) -> Option<Hpa> {
+impl<A: Physical> NodeAllocator<A> for Kernel<A> {
+    fn allocate(&mut self, size_shift: u8) -> Option<A> {
         let frame = self.frames.allocate_unmovable(order(size_shift))?;
-        let at = Hpa::new(frame * FRAME_BYTES);
+        let at = A::new(frame * FRAME_BYTES);
         self.memory.zero(at, size_shift.max(12));
         self.work.nodes += 1;
         self.work.node_bytes += 1 << size_shift;
         Some(at)
     }
 
-    fn free(&mut self, at: Hpa, size_shift: u8) {
+    fn free(&mut self, at: A, size_shift: u8) {
         self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
         self.work.nodes_freed += 1;
     }

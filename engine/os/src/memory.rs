@@ -1,6 +1,8 @@
 //! Simulated physical memory: real 8-byte words, of which the host pays only for those touched.
 
-use flatwalk_paging::{Address, EntryMemory, EntryMemoryMut, Hpa};
+use std::marker::PhantomData;
+
+use flatwalk_paging::{EntryMemory, EntryMemoryMut, Hpa, Physical};
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::buddy::FRAME_BYTES;
@@ -10,14 +12,18 @@ use crate::error::OsError;
 ///
 /// Words are little-endian, as on the machines simulated. The host maps the whole of it without
 /// reserving memory for it, so that 64 GiB can be simulated on a far smaller machine.
+///
+/// A guest's memory is addressed by guest-physical addresses: what the host's pages behind them would
+/// hold.
 #[derive(Debug)]
-pub struct PhysicalMemory {
+pub struct PhysicalMemory<A = Hpa> {
     bytes: MmapMut,
     /// One bit for each 4 KiB that has been written since it was last zeroed.
     written: Vec<u64>,
+    addresses: PhantomData<A>,
 }
 
-impl PhysicalMemory {
+impl<A: Physical> PhysicalMemory<A> {
     /// Memory of `size_bytes`, rounded up to whole frames of 4 KiB.
     ///
     /// # Errors
@@ -34,7 +40,8 @@ impl PhysicalMemory {
         // Page tables keep together (see `Frames`) and data is never stored, so that large pages of
         // the host cost nothing and spare the simulator TLB misses. A host without them is no error.
         bytes.advise(memmap2::Advice::HugePage).ok();
-        Ok(Self { bytes, written: vec![0; frames.div_ceil(64) as usize] })
+        let written = vec![0; frames.div_ceil(64) as usize];
+        Ok(Self { bytes, written, addresses: PhantomData })
     }
 
     /// Size in bytes.
@@ -43,7 +50,7 @@ impl PhysicalMemory {
     }
 
     /// Makes the 2^`size_shift` bytes at `at` read as zero. `size_shift` is at least 12.
-    pub fn zero(&mut self, at: Hpa, size_shift: u8) {
+    pub fn zero(&mut self, at: A, size_shift: u8) {
         let first = at.raw() / FRAME_BYTES;
         let end = first + (1 << (size_shift - 12));
         let mut frame = first;
@@ -63,17 +70,17 @@ impl PhysicalMemory {
     }
 }
 
-impl EntryMemory<Hpa> for PhysicalMemory {
+impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
     /// One bounds check and one load: this is under every simulated page walk.
     #[inline]
-    fn read(&self, at: Hpa) -> u64 {
+    fn read(&self, at: A) -> u64 {
         u64::from_le_bytes(self.bytes.as_chunks::<8>().0[(at.raw() / 8) as usize])
     }
 }
 
-impl EntryMemoryMut<Hpa> for PhysicalMemory {
+impl<A: Physical> EntryMemoryMut<A> for PhysicalMemory<A> {
     #[inline]
-    fn write(&mut self, at: Hpa, value: u64) {
+    fn write(&mut self, at: A, value: u64) {
         self.bytes.as_chunks_mut::<8>().0[(at.raw() / 8) as usize] = value.to_le_bytes();
         let frame = at.raw() / FRAME_BYTES;
         self.written[(frame / 64) as usize] |= 1 << (frame % 64);
@@ -82,11 +89,13 @@ impl EntryMemoryMut<Hpa> for PhysicalMemory {
 
 #[cfg(test)]
 mod tests {
+    use flatwalk_paging::Address;
+
     use super::*;
 
     #[test]
     fn words_read_back_and_untouched_ones_are_zero() {
-        let mut memory = PhysicalMemory::new(1 << 36).unwrap();
+        let mut memory = PhysicalMemory::<Hpa>::new(1 << 36).unwrap();
         assert_eq!(memory.size_bytes(), 1 << 36);
         for at in [0, 8, 4096, (1 << 36) - 8] {
             assert_eq!(memory.read(Hpa::new(at)), 0);
@@ -100,7 +109,7 @@ mod tests {
 
     #[test]
     fn zeroing_reaches_every_frame_of_the_block_and_no_other() {
-        let mut memory = PhysicalMemory::new(8 << 20).unwrap();
+        let mut memory = PhysicalMemory::<Hpa>::new(8 << 20).unwrap();
         let frames: Vec<u64> =
             (0..8 << 20).step_by(4096 * 7).chain([2 << 20, (4 << 20) - 8]).collect();
         for &at in &frames {
@@ -118,7 +127,7 @@ mod tests {
 
     #[test]
     fn an_impossible_size_is_an_error_with_a_remedy() {
-        let error = PhysicalMemory::new(u64::MAX).unwrap_err().to_string();
+        let error = PhysicalMemory::<Hpa>::new(u64::MAX).unwrap_err().to_string();
         assert!(error.contains("memory_bytes"), "{error}");
     }
 }

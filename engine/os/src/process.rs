@@ -10,7 +10,8 @@
 
 use flatwalk_paging::{
     Address, Attributes as EntryAttributes, Change, Entry, EntryMemory, Fault, Flush, Geometry,
-    Gva, Hpa, Layout, Level, Mapping, NodeStatistics, Rights, Step, TableError, Tree, Width,
+    Gva, Hpa, Layout, Level, Mapping, NodeStatistics, Physical, Rights, Step, TableError, Tree,
+    Width,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
@@ -40,7 +41,9 @@ pub struct Configuration {
     pub fragmentation: f64,
     /// Probability that an allocation of 2 MiB or more fails although there is memory, 0 to 1.
     pub large_failure_probability: f64,
-    /// Seed of both.
+    /// Whether the 2 MiB blocks that frames come from are drawn at random; see [`Buddy::scatter`].
+    pub scattered: bool,
+    /// Seed of all three.
     pub seed: u64,
 }
 
@@ -70,7 +73,7 @@ pub enum FaultKind {
 /// A fault that was handled. The access can be repeated once the flushes are done.
 #[must_use = "hardware may go on using old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FaultOutcome {
+pub struct FaultOutcome<In = Gva> {
     /// What it led to.
     pub kind: FaultKind,
     /// Level that the page is a leaf of now: 1 for a base page.
@@ -78,17 +81,17 @@ pub struct FaultOutcome {
     /// What it took.
     pub work: Work,
     /// What to flush.
-    pub flushes: Vec<Flush<Gva>>,
+    pub flushes: Vec<Flush<In>>,
 }
 
 /// An event that was carried out.
 #[must_use = "hardware may go on using old translations until the flushes are done"]
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome<In = Gva> {
     /// What it took.
     pub work: Work,
     /// What to flush.
-    pub flushes: Vec<Flush<Gva>>,
+    pub flushes: Vec<Flush<In>>,
 }
 
 /// Counts since the start (subtract two to get a period's).
@@ -123,9 +126,9 @@ pub struct Statistics {
 }
 
 /// A process and the memory it runs in.
-pub struct Process {
-    kernel: Kernel,
-    table: Tree<Gva, Hpa>,
+pub struct Process<In = Gva, Out = Hpa> {
+    kernel: Kernel<Out>,
+    table: Tree<In, Out>,
     areas: AddressSpace,
     policy: Policy,
     geometry: Geometry,
@@ -135,7 +138,7 @@ pub struct Process {
     statistics: Statistics,
 }
 
-impl Process {
+impl<In: Address, Out: Physical> Process<In, Out> {
     /// A process that has mapped nothing yet.
     ///
     /// # Errors
@@ -154,6 +157,9 @@ impl Process {
         let mut buddy = Buddy::new(configuration.memory_bytes);
         buddy.fragment(fragmentation, configuration.seed);
         buddy.fail_large_allocations(failure, !configuration.seed);
+        if configuration.scattered {
+            buddy.scatter(configuration.seed.rotate_left(32));
+        }
         let mut kernel = Kernel::new(memory, Frames::new(buddy));
         let policy = Policy::new(
             configuration.layout,
@@ -178,19 +184,19 @@ impl Process {
 
     /// Physical memory, which hardware reads entries from.
     #[inline]
-    pub fn memory(&self) -> &PhysicalMemory {
+    pub fn memory(&self) -> &PhysicalMemory<Out> {
         &self.kernel.memory
     }
 
     /// Physical memory, for the hardware that sets accessed and dirty bits.
     #[inline]
-    pub fn memory_mut(&mut self) -> &mut PhysicalMemory {
+    pub fn memory_mut(&mut self) -> &mut PhysicalMemory<Out> {
         &mut self.kernel.memory
     }
 
     /// The page table.
     #[inline]
-    pub fn table(&self) -> &Tree<Gva, Hpa> {
+    pub fn table(&self) -> &Tree<In, Out> {
         &self.table
     }
 
@@ -229,7 +235,7 @@ impl Process {
     ///
     /// # Errors
     /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
-    pub fn fault(&mut self, address: Gva, access: Access) -> Result<FaultOutcome, OsError> {
+    pub fn fault(&mut self, address: In, access: Access) -> Result<FaultOutcome<In>, OsError> {
         let page = address.raw() >> self.geometry.page_shift();
         let mut flushes = None;
         let mut found = self.table.translate(&self.kernel, address);
@@ -271,7 +277,7 @@ impl Process {
     ///
     /// # Errors
     /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
-    pub fn apply(&mut self, event: &Event) -> Result<Outcome, OsError> {
+    pub fn apply(&mut self, event: &Event) -> Result<Outcome<In>, OsError> {
         let mut flushes = None;
         match *event {
             Event::Map { address, length, protection, backing, shared } => {
@@ -337,7 +343,7 @@ impl Process {
                 self.populate(&pages, access, &mut flushes)?;
             }
             Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Marker { .. } => {
-                return Ok(Outcome::default());
+                return Ok(Outcome { work: Work::default(), flushes: Vec::new() });
             }
         }
         self.statistics.events += 1;
@@ -351,7 +357,7 @@ impl Process {
         &mut self,
         pages: &Pages,
         access: Access,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let mut page = pages.start;
         while page < pages.end {
@@ -381,7 +387,7 @@ impl Process {
         page: u64,
         vma: &Vma,
         access: Access,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<Level, OsError> {
         let region = self.region(page);
         let large = match self.policy.large(&self.areas, &region) {
@@ -419,10 +425,10 @@ impl Process {
     fn enter(
         &mut self,
         page: u64,
-        frame: Hpa,
+        frame: Out,
         level: Level,
         attributes: EntryAttributes,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let input = self.address(page);
         let Self { table, kernel, policy, areas, .. } = self;
@@ -443,7 +449,7 @@ impl Process {
     }
 
     /// Counts a large page, and takes the flattened node above it apart if that is one too many.
-    fn count_large(&mut self, page: u64, flushes: &mut Flushes) -> Result<(), OsError> {
+    fn count_large(&mut self, page: u64, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let Some((level, width)) = self.policy.guarded_nodes else { return Ok(()) };
         let count = self.large_pages.entry(page >> self.guarded_shift(level)).or_default();
         *count += 1;
@@ -474,7 +480,7 @@ impl Process {
         &mut self,
         range: &Pages,
         effect: Effect,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         for chunk in self.chunks(range.clone()) {
             let mut mapped = Vec::new();
@@ -492,10 +498,10 @@ impl Process {
 
     fn settle_base(
         &mut self,
-        mapping: &Mapping<Gva, Hpa>,
+        mapping: &Mapping<In, Out>,
         range: &Pages,
         effect: Effect,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let page = self.pages_of(mapping).start;
         if effect == Effect::Discard && range.contains(&page) {
@@ -509,10 +515,10 @@ impl Process {
 
     fn settle_large(
         &mut self,
-        mapping: &Mapping<Gva, Hpa>,
+        mapping: &Mapping<In, Out>,
         range: &Pages,
         effect: Effect,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let pages = self.pages_of(mapping);
         let discarded = match effect {
@@ -544,7 +550,7 @@ impl Process {
     }
 
     /// Moves the pages in `from` to `to` (mremap).
-    fn remap(&mut self, from: &Pages, to: &Pages) -> Result<Outcome, OsError> {
+    fn remap(&mut self, from: &Pages, to: &Pages) -> Result<Outcome<In>, OsError> {
         let (mut departed, mut arrived) = (None, None);
         if from.start == to.start {
             self.areas.remap(from.clone(), to.clone());
@@ -577,10 +583,10 @@ impl Process {
     /// does not fit; what is beyond the end is given back.
     fn arrive(
         &mut self,
-        mapping: &Mapping<Gva, Hpa>,
+        mapping: &Mapping<In, Out>,
         from: &Pages,
         to: &Pages,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let pages = self.pages_of(mapping);
         let start = to.start + (pages.start - from.start);
@@ -607,7 +613,7 @@ impl Process {
     }
 
     /// Splits the large page that reaches across the start of `page`, if there is one.
-    fn split_across(&mut self, page: u64, flushes: &mut Flushes) -> Result<(), OsError> {
+    fn split_across(&mut self, page: u64, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let region = self.region(page);
         if page == region.start {
             return Ok(());
@@ -622,7 +628,7 @@ impl Process {
         self.settle(&region, Effect::Reprotect, flushes)
     }
 
-    fn split(&mut self, input: Gva, flushes: &mut Flushes) -> Result<(), OsError> {
+    fn split(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let Self { table, kernel, policy, areas, .. } = self;
         match table.split(kernel, &PolicyShape { policy, areas }, input) {
             Ok((change, flush)) => {
@@ -637,7 +643,7 @@ impl Process {
     }
 
     /// Unmaps a page and frees its frame.
-    fn release(&mut self, input: Gva, flushes: &mut Flushes) -> Result<(), OsError> {
+    fn release(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let mapping = self.remove(input, flushes)?;
         self.kernel.free_data(mapping.frame, self.geometry.shift(mapping.level));
         self.statistics.pages_freed += 1;
@@ -645,7 +651,11 @@ impl Process {
     }
 
     /// Unmaps a page, and keeps its frame.
-    fn remove(&mut self, input: Gva, flushes: &mut Flushes) -> Result<Mapping<Gva, Hpa>, OsError> {
+    fn remove(
+        &mut self,
+        input: In,
+        flushes: &mut Flushes<In>,
+    ) -> Result<Mapping<In, Out>, OsError> {
         let Self { table, kernel, .. } = self;
         let (mapping, flush) = table.unmap(kernel, input).map_err(OsError::Table)?;
         join(flushes, flush);
@@ -658,9 +668,9 @@ impl Process {
 
     fn reprotect(
         &mut self,
-        mapping: &Mapping<Gva, Hpa>,
+        mapping: &Mapping<In, Out>,
         protection: Protection,
-        flushes: &mut Flushes,
+        flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let rights = rights(protection);
         if rights != mapping.attributes.rights {
@@ -672,7 +682,7 @@ impl Process {
         Ok(())
     }
 
-    fn forget_large(&mut self, input: Gva) {
+    fn forget_large(&mut self, input: In) {
         if let Some((level, _)) = self.policy.guarded_nodes {
             let region = input.raw() >> self.geometry.page_shift() >> self.guarded_shift(level);
             if let Some(count) = self.large_pages.get_mut(&region) {
@@ -687,7 +697,7 @@ impl Process {
     // ---- small things ---------------------------------------------------------------------------
 
     /// The area of `page`; where there is none, the holes of its region become one, implicitly.
-    fn area_of(&mut self, page: u64, flushes: &mut Flushes) -> Result<Vma, OsError> {
+    fn area_of(&mut self, page: u64, flushes: &mut Flushes<In>) -> Result<Vma, OsError> {
         if let Some(vma) = self.areas.find(page) {
             return Ok(vma);
         }
@@ -732,7 +742,7 @@ impl Process {
     }
 
     /// Width of the node with topmost level `level` on the path of `input`.
-    fn node_width(&self, input: Gva, level: Level) -> Option<Width> {
+    fn node_width(&self, input: In, level: Level) -> Option<Width> {
         let mut walk = self.table.walk(input);
         while walk.at().level > level {
             match walk.feed(Entry(self.kernel.read(walk.entry_address()))) {
@@ -743,7 +753,7 @@ impl Process {
         (walk.at().level == level).then_some(walk.at().width)
     }
 
-    fn visit(&self, pages: Pages, found: &mut Vec<Mapping<Gva, Hpa>>) -> Result<(), OsError> {
+    fn visit(&self, pages: Pages, found: &mut Vec<Mapping<In, Out>>) -> Result<(), OsError> {
         let bytes = pages.end.saturating_sub(pages.start) << self.geometry.page_shift();
         self.table
             .visit(&self.kernel, self.address(pages.start), bytes, &mut |mapping| {
@@ -754,7 +764,7 @@ impl Process {
 
     /// `pages` cut at the boundaries of level-3 entries (1 GiB), so that looking through any range
     /// takes bounded memory.
-    fn chunks(&self, pages: Pages) -> impl Iterator<Item = Pages> + use<> {
+    fn chunks(&self, pages: Pages) -> impl Iterator<Item = Pages> + use<In, Out> {
         let size = 1_u64 << (2 * self.geometry.index_bits());
         let mut at = pages.start;
         std::iter::from_fn(move || {
@@ -771,13 +781,13 @@ impl Process {
         start..start + size
     }
 
-    fn pages_of(&self, mapping: &Mapping<Gva, Hpa>) -> Pages {
+    fn pages_of(&self, mapping: &Mapping<In, Out>) -> Pages {
         let start = mapping.input.raw() >> self.geometry.page_shift();
         start..start + (self.geometry.span(mapping.level) >> self.geometry.page_shift())
     }
 
-    fn address(&self, page: u64) -> Gva {
-        Gva::new(page << self.geometry.page_shift())
+    fn address(&self, page: u64) -> In {
+        In::new(page << self.geometry.page_shift())
     }
 
     /// log2 of the pages under a node with topmost level `level`.
@@ -813,7 +823,7 @@ impl Process {
         self.statistics.node_fallbacks += u64::from(change.fallbacks);
     }
 
-    fn outcome(&mut self, flushes: Flushes) -> Outcome {
+    fn outcome(&mut self, flushes: Flushes<In>) -> Outcome<In> {
         let work = self.kernel.take_work();
         self.statistics.nodes_freed += work.nodes_freed;
         Outcome { work, flushes: flushes.into_iter().collect() }
@@ -846,7 +856,7 @@ enum Effect {
 }
 
 /// What an operation has made stale so far: one range around all of it.
-type Flushes = Option<Flush<Gva>>;
+type Flushes<In> = Option<Flush<In>>;
 
 /// The program-break heap.
 const HEAP: Attributes = Attributes {
@@ -857,11 +867,11 @@ const HEAP: Attributes = Attributes {
     implicit: false,
 };
 
-fn join(flushes: &mut Flushes, more: Flush<Gva>) {
+fn join<In: Address>(flushes: &mut Flushes<In>, more: Flush<In>) {
     *flushes = Some(match *flushes {
         None => more,
         Some(known) => {
-            let last = |flush: Flush<Gva>| {
+            let last = |flush: Flush<In>| {
                 flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
             };
             let start = known.start.min(more.start);

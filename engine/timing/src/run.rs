@@ -158,6 +158,7 @@ impl Run {
             memory_bytes: configuration.memory_bytes.unwrap_or(machine.os.memory_bytes),
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
+            scattered: false,
             seed,
         })?;
         let timed = match configuration.mode {

@@ -45,6 +45,7 @@ fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {
         memory_bytes: GIB,
         fragmentation: 0.0,
         large_failure_probability: 0.0,
+        scattered: false,
         seed: 1,
     }
 }
@@ -267,7 +268,7 @@ fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
 
 #[test]
 fn accesses_outside_every_area_are_honoured_and_counted() {
-    let mut process = Process::new(&configuration(fpt(), none())).unwrap();
+    let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
     let _ = touch(&mut process, 0x7fff_ffff_f000);
     let _ = touch(&mut process, 0xffff_ffff_ffff_f000);
     let fetch = process.fault(Gva::new(0x40_1000), Access::Fetch).unwrap();
@@ -344,7 +345,7 @@ fn a_store_against_the_rights_is_granted_and_counted() {
 
 #[test]
 fn accessed_and_dirty_start_as_linux_sets_them() {
-    let mut process = Process::new(&configuration(fpt(), none())).unwrap();
+    let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
     let file = Event::Map {
         address: LARGE,
         length: LARGE,
@@ -366,7 +367,7 @@ fn accessed_and_dirty_start_as_linux_sets_them() {
 #[test]
 fn impossible_requests_are_errors_with_a_remedy() {
     let base = configuration(layout(Geometry::X86_3, &[]), none());
-    let mut process = Process::new(&base).unwrap();
+    let mut process = <Process>::new(&base).unwrap();
     let error = process.fault(Gva::new(1 << 40), Access::Load).unwrap_err().to_string();
     assert!(error.contains("39 bits") && error.contains("more levels"), "{error}");
     for event in [
@@ -384,7 +385,7 @@ fn impossible_requests_are_errors_with_a_remedy() {
     for (fragmentation, failure) in [(1.5, 0.0), (f64::NAN, 0.0), (0.0, -0.1)] {
         let configuration =
             Configuration { fragmentation, large_failure_probability: failure, ..base.clone() };
-        assert!(matches!(Process::new(&configuration), Err(OsError::Setting { .. })));
+        assert!(matches!(<Process>::new(&configuration), Err(OsError::Setting { .. })));
     }
     let tiny = Configuration { memory_bytes: 64 * PAGE, ..base };
     let mut process = self::process(&tiny, 0, GIB);
@@ -739,6 +740,7 @@ proptest! {
     ) {
         let configuration = Configuration {
             layout, no_flatten_threshold, large_pages, memory_bytes: 8 * GIB, fragmentation,
+            scattered: seed % 2 == 1,
             large_failure_probability, seed,
         };
         let mut process = Process::new(&configuration).unwrap();

@@ -1,0 +1,142 @@
+//! A virtual machine: a guest's process in guest-physical memory, over a host that backs it.
+//!
+//! To the host the guest's memory is one process's only area, and its page table (EPT, NPT, stage 2)
+//! that process's. So the guest's side is a [`Process`] from guest-virtual to guest-physical
+//! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
+//! with any. The host backs memory when it is first used, as KVM does.
+
+use flatwalk_paging::{Address, Fault, Gpa, Gva, Hpa};
+use flatwalk_trace::{Backing, Event, Protection};
+
+use crate::error::OsError;
+use crate::process::{Access, Configuration, FaultOutcome, Outcome, Process};
+
+/// A guest and what it runs on.
+pub struct VirtualMachine {
+    /// The guest's process and its memory.
+    pub guest: Process<Gva, Gpa>,
+    /// The host's view of that memory.
+    pub host: Process<Gpa, Hpa>,
+}
+
+impl VirtualMachine {
+    /// A machine whose guest has `guest.memory_bytes` and has mapped nothing yet. Take
+    /// `host.memory_bytes` larger than that: the host's page table needs room too.
+    ///
+    /// # Errors
+    /// As [`Process::new`], for either.
+    pub fn new(guest: &Configuration, host: &Configuration) -> Result<Self, OsError> {
+        let protection = Protection { read: true, write: true, execute: true };
+        let (address, length) = (0, guest.memory_bytes);
+        let guest = Process::new(guest)?;
+        let mut host = Process::new(host)?;
+        let backing = Backing::Anonymous;
+        // Nothing was mapped before, so nothing can be stale.
+        let _: Outcome<Gpa> =
+            host.apply(&Event::Map { address, length, protection, backing, shared: false })?;
+        Ok(Self { guest, host })
+    }
+
+    /// Carries out an event in the guest. What it maps ahead of any access the host backs too.
+    ///
+    /// # Errors
+    /// As [`Process::apply`].
+    pub fn apply(&mut self, event: &Event) -> Result<Outcome<Gva>, OsError> {
+        let outcome = self.guest.apply(event)?;
+        if let Event::Populate { address, length, .. } = *event {
+            let mut frames = Vec::new();
+            let Self { guest, host } = self;
+            guest
+                .table()
+                .visit(guest.memory(), Gva::new(address), length, &mut |mapping| {
+                    frames.push((mapping.frame, guest.table().geometry().span(mapping.level)));
+                })
+                .map_err(OsError::Table)?;
+            for (frame, bytes) in frames {
+                let mut at = frame.raw();
+                while at < frame.raw() + bytes {
+                    let level = match host.table().translate(host.memory(), Gpa::new(at)) {
+                        Ok(leaf) => leaf.level,
+                        Err(_) => Self::back(host, Gpa::new(at))?,
+                    };
+                    let span = host.table().geometry().span(level);
+                    at = (at & !(span - 1)) + span;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Backs the page that `at` lies in; returns its level in the host's table. Nothing uses it yet,
+    /// so nothing can be stale.
+    fn back(host: &mut Process<Gpa, Hpa>, at: Gpa) -> Result<u8, OsError> {
+        let outcome: FaultOutcome<Gpa> = host.fault(at, Access::Store)?;
+        Ok(outcome.level)
+    }
+
+    /// Where `address` lies in the host's memory now, if both tables say.
+    ///
+    /// # Errors
+    /// The guest's fault, or `None` where the host has not backed the page.
+    pub fn translate(&self, address: Gva) -> Result<Hpa, Option<Fault<Gpa>>> {
+        let leaf = self.guest.table().translate(self.guest.memory(), address).map_err(Some)?;
+        let within = address.raw() & (self.guest.table().geometry().span(leaf.level) - 1);
+        let at = leaf.frame.offset(within);
+        let leaf = self.host.table().translate(self.host.memory(), at).map_err(|_| None)?;
+        let within = at.raw() & (self.host.table().geometry().span(leaf.level) - 1);
+        Ok(leaf.frame.offset(within))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_paging::{Geometry, organisations};
+
+    use super::*;
+    use crate::policy::LargePages;
+
+    fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
+        let name = if flatten.is_empty() { "radix" } else { "flattened" };
+        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
+        Configuration {
+            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &flatten).unwrap(),
+            no_flatten_threshold: 0,
+            large_pages: LargePages::Below { boundary: if large { u64::MAX } else { 0 } },
+            memory_bytes,
+            fragmentation: 0.0,
+            large_failure_probability: 0.0,
+            scattered: true,
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn what_is_populated_is_backed_once_and_everywhere() {
+        for (flatten, large) in [(&[][..], false), (&["L4L3", "L2L1"], false), (&[], true)] {
+            let guest = configuration(flatten, 1 << 30, false);
+            let mut vm =
+                VirtualMachine::new(&guest, &configuration(flatten, 2 << 30, large)).unwrap();
+            let (address, length) = (1 << 40, 8 << 20);
+            let protection = Protection { read: true, write: true, execute: false };
+            let backing = Backing::Anonymous;
+            for event in [
+                Event::Map { address, length, protection, backing, shared: false },
+                Event::Populate { address, length, store: true },
+            ] {
+                assert!(vm.apply(&event).unwrap().flushes.is_empty());
+            }
+            let mut frames: Vec<_> = (0..length / 4096)
+                .map(|page| vm.translate(Gva::new(address + page * 4096)).unwrap().raw())
+                .collect();
+            frames.sort_unstable();
+            frames.dedup();
+            assert_eq!(frames.len() as u64, length / 4096, "no frame twice");
+            assert_eq!(vm.guest.data_bytes(), length);
+            let backed = if large { 2 << 20 } else { 4096 };
+            assert_eq!(vm.host.data_bytes() % backed, 0);
+            assert!(vm.host.data_bytes() >= length);
+            let beyond = vm.translate(Gva::new(address + length));
+            assert!(matches!(beyond, Err(Some(Fault::NotPresent { .. }))), "{beyond:?}");
+        }
+    }
+}
