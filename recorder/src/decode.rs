@@ -5,19 +5,14 @@
 //! accesses vary: a string instruction that does or does not reach its last iteration, or a block
 //! that a fault left early.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use flatwalk_trace::{Access, Block, Instruction, Operands, Slice, ThreadId, TraceError, Writer};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
+use flatwalk_trace::{Block, Instruction, Operands, Slice, ThreadId, TraceError, Writer};
 
-use crate::channel::{
-    ADDRESS_MASK, Word, decode, is_access, meta, meta_instruction, meta_size, meta_store,
-};
+use crate::channel::{ADDRESS_MASK, Word, decode, is_access, meta, meta_size};
+use crate::code::Code;
 
-/// Longest access, in bytes, that several reported ones are joined to: a 512-bit register.
-const LONGEST_ACCESS: u16 = 64;
-/// QEMU reports vector accesses in pieces of this many bytes.
-const PIECE: u16 = 8;
 const NONE: u32 = u32::MAX;
 
 /// What went wrong.
@@ -43,15 +38,13 @@ struct Translated {
     /// Ends in a system call: nothing more comes of it once the call is made.
     ends_in_call: bool,
     /// What only matters when its accesses are not as seen before.
-    details: Option<Box<Details>>,
+    code: OnceCell<Box<Code>>,
 }
 
-/// What a block's code says of its execution.
-struct Details {
-    /// Whether each instruction, if it completes, makes an access.
-    must_access: Box<[bool]>,
-    /// Addresses where execution can go on; `None`: anywhere.
-    successors: Option<[u64; 2]>,
+impl Translated {
+    fn code(&self) -> &Code {
+        self.code.get_or_init(|| Box::new(Code::of(&self.instructions)))
+    }
 }
 
 /// A way in which a translated block was executed.
@@ -119,7 +112,7 @@ impl Recording {
             instructions: instructions.into(),
             first: NONE,
             ends_in_call,
-            details: None,
+            code: OnceCell::new(),
         });
         Ok(())
     }
@@ -201,9 +194,10 @@ impl Recording {
                     if length.is_none() && !last {
                         break;
                     }
-                    let accesses = &rest[..length.unwrap_or(rest.len())];
+                    let reported = &rest[..length.unwrap_or(rest.len())];
+                    let accesses = translated.code().own(reported);
                     let following =
-                        rest[accesses.len()..].iter().find_map(|&word| match decode(word) {
+                        rest[reported.len()..].iter().find_map(|&word| match decode(word) {
                             Word::Block(number) => self
                                 .translated
                                 .get(number as usize)?
@@ -216,7 +210,7 @@ impl Recording {
                     let variant = &self.variants[variant as usize];
                     variant.append(accesses, &mut state.slice);
                     self.instructions += u64::from(variant.instructions);
-                    at += 1 + accesses.len();
+                    at += 1 + reported.len();
                 }
                 Word::Access(..) | Word::Invalid => {
                     return Err(DecodeError::Corrupt("an access belongs to no block"));
@@ -262,8 +256,8 @@ impl Recording {
         following: Option<u64>,
         writer: &mut Writer,
     ) -> Result<u32, DecodeError> {
-        let joined = join(accesses);
         let translated = &mut self.translated[number as usize];
+        let joined = join(accesses, translated.code());
         let (mut previous, mut current) = (NONE, translated.first);
         while let Some(variant) = self.variants.get(current as usize) {
             let next = variant.next;
@@ -277,21 +271,20 @@ impl Recording {
             }
             (previous, current) = (current, next);
         }
-        let count = translated.completed(accesses, following);
+        let code = translated.code();
+        let count = code.completed(accesses, following);
         let id = if count == 0 {
             NONE
         } else {
             let mut rest = accesses;
+            let mut take = |pieces: usize| {
+                let (access, tail) = rest.split_at(pieces);
+                rest = tail;
+                code.access(access)
+            };
             let list = match &joined {
-                None => accesses.iter().map(|&word| access(word, 1)).collect(),
-                Some(joined) => joined
-                    .iter()
-                    .map(|&pieces| {
-                        let first = rest[0];
-                        rest = &rest[usize::from(pieces)..];
-                        access(first, pieces)
-                    })
-                    .collect(),
+                None => accesses.iter().map(|_| take(1)).collect(),
+                Some(joined) => joined.iter().map(|&pieces| take(pieces.into())).collect(),
             };
             writer.define(Block {
                 instructions: translated.instructions[..count].into(),
@@ -311,32 +304,14 @@ impl Recording {
     }
 }
 
-fn access(first: u64, pieces: u8) -> Access {
-    let meta = meta(first);
-    Access {
-        instruction: meta_instruction(meta),
-        size: meta_size(meta) * u16::from(pieces),
-        store: meta_store(meta),
-    }
-}
-
-/// How many reported accesses each access is made of: QEMU reports a vector's in pieces, one after
-/// the other. `None` if each is one.
-fn join(accesses: &[u64]) -> Option<Box<[u8]>> {
+/// How many reported accesses each access is made of. `None` if each is one.
+fn join(accesses: &[u64], code: &Code) -> Option<Box<[u8]>> {
     let mut joined: Vec<u8> = Vec::new();
-    for (index, &word) in accesses.iter().enumerate() {
-        match joined.last_mut() {
-            Some(pieces)
-                if meta(word) == meta(accesses[index - 1])
-                    && meta_size(meta(word)) == PIECE
-                    && word & ADDRESS_MASK
-                        == (accesses[index - 1] & ADDRESS_MASK) + u64::from(PIECE)
-                    && u16::from(*pieces) * PIECE < LONGEST_ACCESS =>
-            {
-                *pieces += 1;
-            }
-            _ => joined.push(1),
-        }
+    let mut rest = accesses;
+    while !rest.is_empty() {
+        let pieces = code.pieces(rest);
+        joined.push(pieces as u8);
+        rest = &rest[pieces..];
     }
     (joined.len() < accesses.len()).then(|| joined.into())
 }
@@ -363,7 +338,11 @@ impl Variant {
                 let mut rest = accesses;
                 for &pieces in joined {
                     let (group, tail) = rest.split_at(usize::from(pieces));
-                    if group.windows(2).any(|pair| pair[1] != pair[0] + u64::from(PIECE)) {
+                    let adjacent = |pair: &[u64]| {
+                        pair[1] & ADDRESS_MASK
+                            == (pair[0] & ADDRESS_MASK) + u64::from(meta_size(meta(pair[0])))
+                    };
+                    if !group.windows(2).all(adjacent) {
                         slice.addresses.truncate(before);
                         return false;
                     }
@@ -374,85 +353,5 @@ impl Variant {
         }
         slice.blocks.push(self.id);
         true
-    }
-}
-
-impl Translated {
-    /// How many instructions completed, given the accesses made and where execution went on.
-    ///
-    /// All of them, unless an instruction that must access memory did not, nor did any after it,
-    /// and execution did not go on where the block leads: then a fault (or QEMU itself, to repeat
-    /// the instruction alone) left the block there. The instruction that faulted counts if it made
-    /// some access before.
-    fn completed(&mut self, accesses: &[u64], following: Option<u64>) -> usize {
-        let details = self.details.get_or_insert_with(|| Box::new(Details::of(&self.instructions)));
-        let all = self.instructions.len();
-        let reached =
-            accesses.last().map_or(0, |&word| usize::from(meta_instruction(meta(word))) + 1);
-        let Some(stuck) = (reached..all).find(|&index| details.must_access[index]) else {
-            return all;
-        };
-        let goes_on = match (details.successors, following) {
-            (Some(successors), Some(following)) => successors.contains(&following),
-            _ => false,
-        };
-        if goes_on { all } else { stuck }
-    }
-}
-
-impl Details {
-    fn of(instructions: &[Instruction]) -> Details {
-        let mut factory = InstructionInfoFactory::new();
-        let mut successors = None;
-        let must_access = instructions
-            .iter()
-            .map(|instruction| {
-                let Operands::X86(code) = &instruction.operands else { return false };
-                let code = &code[..usize::from(instruction.length)];
-                let decoded =
-                    Decoder::with_ip(64, code, instruction.pc, DecoderOptions::NONE).decode();
-                let next = instruction.pc.wrapping_add(u64::from(instruction.length));
-                let repeats = decoded.has_rep_prefix() || decoded.has_repne_prefix();
-                successors = match decoded.flow_control() {
-                    FlowControl::Next if decoded.is_string_instruction() && repeats => {
-                        Some([instruction.pc, next])
-                    }
-                    FlowControl::Next => Some([next, next]),
-                    FlowControl::ConditionalBranch => Some([decoded.near_branch_target(), next]),
-                    FlowControl::UnconditionalBranch | FlowControl::Call => {
-                        let target = decoded.near_branch_target();
-                        Some([target, target])
-                    }
-                    _ => None,
-                };
-                // A hint need not access anything, nor a string instruction repeated zero times.
-                let hint = matches!(
-                    decoded.mnemonic(),
-                    Mnemonic::Prefetchnta
-                        | Mnemonic::Prefetcht0
-                        | Mnemonic::Prefetcht1
-                        | Mnemonic::Prefetcht2
-                        | Mnemonic::Prefetchw
-                        | Mnemonic::Prefetchwt1
-                        | Mnemonic::Clflush
-                        | Mnemonic::Clflushopt
-                        | Mnemonic::Clwb
-                        | Mnemonic::Cldemote
-                );
-                if decoded.is_invalid() || hint || decoded.is_string_instruction() && repeats {
-                    return false;
-                }
-                factory.info(&decoded).used_memory().iter().any(|memory| {
-                    matches!(
-                        memory.access(),
-                        OpAccess::Read
-                            | OpAccess::Write
-                            | OpAccess::ReadWrite
-                            | OpAccess::ReadCondWrite
-                    )
-                })
-            })
-            .collect();
-        Details { must_access, successors }
     }
 }

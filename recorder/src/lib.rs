@@ -7,6 +7,7 @@
 
 pub mod capture;
 pub mod channel;
+pub mod code;
 pub mod collect;
 pub mod decode;
 pub mod elf;

@@ -13,4 +13,7 @@ __attribute__((used)) static void begin(void) {
     __builtin_unreachable();
 }
 
-__asm__(".globl _start\n_start: xor %ebp, %ebp\nand $-16, %rsp\ncall begin\n");
+// A stack of its own, so that no address depends on the environment.
+__attribute__((used, aligned(4096))) static char stack[1 << 16];
+
+__asm__(".globl _start\n_start: xor %ebp, %ebp\nlea stack+65536(%rip), %rsp\ncall begin\n");

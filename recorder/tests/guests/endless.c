@@ -3,5 +3,5 @@
 volatile unsigned long counter;
 int main(void) {
     for (;;)
-        if (++counter == 3000000) call3(1, 1, (long)"go\n", 3);
+        if (++counter == 200000) call3(1, 1, (long)"go\n", 3);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use flatwalk_recorder::elf::Image;
-use flatwalk_trace::{Block, Event, Item, Reader, Slice, Source};
+use flatwalk_trace::{Access, Block, Event, Item, Reader, Slice, Source};
 use serde_json::Value;
 
 const COLLECTOR: &str = env!("CARGO_BIN_EXE_flatwalk-collect");
@@ -62,7 +62,6 @@ pub const BARE: &[&str] = &[
     "-fno-stack-protector",
     "-fno-pic",
     "-no-pie",
-    "-mno-sse",
     "-fno-tree-vectorize",
 ];
 /// Flags for statically linked guests with addresses known beforehand.
@@ -193,29 +192,49 @@ impl Trace {
             .sum()
     }
 
-    /// Loads and stores.
-    pub fn accesses(&self) -> (u64, u64) {
-        let all = self.executions().flat_map(|(_, block)| block.accesses.iter());
-        let stores = all.clone().filter(|access| access.store).count() as u64;
-        (all.count() as u64 - stores, stores)
-    }
-
-    /// Accesses by instruction address: (pc, address, size, store), in order.
-    pub fn references(&self) -> Vec<(u64, u64, u16, bool)> {
+    /// All instructions in order, and what each accessed.
+    pub fn by_instruction(&self) -> Vec<(u64, Vec<Reference>)> {
         let mut found = Vec::new();
         for slice in &self.slices {
             let mut addresses = slice.addresses.iter();
             for &id in &slice.blocks {
                 let block = &self.blocks[id as usize];
+                let first = found.len();
+                found.extend(block.instructions.iter().map(|i| (i.pc, Vec::new())));
                 for access in &block.accesses {
-                    let pc = block.instructions[usize::from(access.instruction)].pc;
-                    found.push((pc, *addresses.next().unwrap(), access.size, access.store));
+                    let (address, Access { instruction, size, store }) =
+                        (*addresses.next().unwrap(), *access);
+                    found[first + usize::from(instruction)].1.push(Reference {
+                        address,
+                        size,
+                        store,
+                    });
                 }
             }
             assert!(addresses.next().is_none());
         }
         found
     }
+
+    /// All accesses in order, with the addresses of the instructions that made them.
+    pub fn references(&self) -> Vec<(u64, Reference)> {
+        let all = self.by_instruction().into_iter();
+        all.flat_map(|(pc, accesses)| accesses.into_iter().map(move |access| (pc, access)))
+            .collect()
+    }
+}
+
+/// One access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub address: u64,
+    pub size: u16,
+    pub store: bool,
+}
+
+/// The path as text.
+pub fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
 }
 
 pub fn symbol(program: &Path, name: &str) -> u64 {

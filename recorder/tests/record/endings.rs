@@ -1,0 +1,57 @@
+//! However a program ends, its trace is valid up to that point.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+
+use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, start, symbol};
+
+#[test]
+fn a_crash_leaves_everything_up_to_it() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "crash", BARE);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.status.signal(), Some(libc::SIGSEGV));
+    let trace = Trace::read(&recorded.output);
+    assert_eq!(trace.count(symbol(&program, "tick")), 1000);
+    // The instruction that faulted did not complete; the one before it did.
+    let last = *trace.pcs().last().unwrap();
+    assert_eq!(trace.count(symbol(&program, "good")), 1);
+    assert_eq!(trace.count(symbol(&program, "bad")), 0);
+    assert_eq!(trace.count(symbol(&program, "after")), 0);
+    assert_eq!(last, symbol(&program, "good") + 2);
+}
+
+#[test]
+fn a_handled_fault_counts_each_instruction_once() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "handled", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.stdout, b"5\n");
+    let trace = Trace::read(&recorded.output);
+    for name in ["touch", "t0", "t1", "t2"] {
+        assert_eq!(trace.count(symbol(&program, name)), 5, "{name}");
+    }
+}
+
+#[test]
+fn a_killed_program_leaves_everything_up_to_that_point() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let scratch = Scratch::new();
+        let program = compile(&scratch, "endless", BARE);
+        let mut running = start(&scratch, "", &[path(&program)]);
+        let mut word = [0; 3];
+        running.guest.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+        // SAFETY: our own child.
+        unsafe { libc::kill(running.guest.id() as i32, signal) };
+        let recorded = running.end();
+        assert_eq!(recorded.status.signal(), Some(signal));
+        let trace = Trace::read(&recorded.output);
+        let counter = symbol(&program, "counter");
+        let stores = trace
+            .references()
+            .iter()
+            .filter(|(_, access)| access.address == counter && access.store)
+            .count();
+        assert!(stores >= 200_000, "{stores}");
+    }
+}

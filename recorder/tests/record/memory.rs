@@ -1,0 +1,121 @@
+//! The address space and its events.
+
+use flatwalk_recorder::space::Space;
+use flatwalk_trace::{Advice, Backing, Event, Protection};
+
+use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
+
+/// Bytes of a page.
+const P: u64 = 4096;
+
+#[test]
+fn the_address_space_is_the_one_the_program_sees() {
+    for flags in [&["-static-pie"][..], STATIC, &[]] {
+        let scratch = Scratch::new();
+        let program = compile(&scratch, "maps", flags);
+        let recorded = record(&scratch, "", &[path(&program)]);
+        let mut space = Space::default();
+        Trace::read(&recorded.output).events.iter().for_each(|event| space.apply(event));
+        let ours = pages(space.as_events().iter().map(|event| match *event {
+            Event::Map { address, length, protection: p, .. } => {
+                (address, address + length, [p.read, p.write])
+            }
+            _ => unreachable!(),
+        }));
+        let text = String::from_utf8(recorded.stdout).unwrap();
+        let theirs = pages(text.lines().filter(|line| !line.contains("[vsyscall]")).map(|line| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let (end, rest) = rest.split_once(' ').unwrap();
+            let number = |digits| u64::from_str_radix(digits, 16).unwrap();
+            // QEMU shows the host's rights, which never include execution.
+            let rights = rest.as_bytes();
+            (number(start), number(end), [rights[0] == b'r', rights[1] == b'w'])
+        }));
+        let mut only_theirs = Vec::new();
+        for (page, rights) in &theirs {
+            match ours.get(page) {
+                Some(found) => assert_eq!(found, rights, "{page:x} {flags:?}\n{text}"),
+                None => only_theirs.push(*page),
+            }
+        }
+        // QEMU's emulation of the processor's descriptor tables, one page each.
+        assert!(
+            only_theirs.len() == 2 && only_theirs[1] == only_theirs[0] + 4096,
+            "{only_theirs:x?} {flags:?}\n{text}"
+        );
+        for page in ours.keys() {
+            assert!(theirs.contains_key(page), "{page:x} {flags:?}\n{text}");
+        }
+        assert!(text.contains("[stack]"), "{text}");
+    }
+}
+
+/// The rights of every page; those without any are of no interest (the stack's guard page).
+fn pages(
+    ranges: impl Iterator<Item = (u64, u64, [bool; 2])>,
+) -> std::collections::BTreeMap<u64, [bool; 2]> {
+    ranges
+        .filter(|(_, _, rights)| rights.contains(&true))
+        .flat_map(|(start, end, rights)| (start..end).step_by(4096).map(move |page| (page, rights)))
+        .collect()
+}
+
+#[test]
+fn memory_calls_are_events_with_their_results() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "events", BARE);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    let word =
+        |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
+    let (heap, a, b) = (word(0), word(1), word(2));
+    let rw = Protection { read: true, write: true, execute: false };
+    let events = Trace::read(&recorded.output).events;
+    let first = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
+    assert_eq!(
+        events[first..],
+        [
+            Event::Break { from: heap, to: heap + 3 * P },
+            Event::Break { from: heap + 3 * P, to: heap + P },
+            Event::Map {
+                address: a,
+                length: 8 * P,
+                protection: rw,
+                backing: Backing::Anonymous,
+                shared: false
+            },
+            Event::Unmap { address: a + 2 * P, length: P },
+            Event::Protect {
+                address: a,
+                length: P,
+                protection: Protection { read: true, write: false, execute: false }
+            },
+            Event::Remap { from: a + 4 * P, from_length: 4 * P, to: b, to_length: 16 * P },
+            Event::Advise { address: b, length: 2 * P, advice: Advice::DontNeed },
+        ]
+    );
+}
+
+#[test]
+fn what_was_skipped_is_populated() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "region", BARE);
+    let recorded = record(&scratch, ",start-at=inside", &[path(&program)]);
+    let trace = Trace::read(&recorded.output);
+    let pages = symbol(&program, "pages");
+    let populated: Vec<(u64, u64)> = trace
+        .events
+        .iter()
+        .filter_map(|event| match *event {
+            Event::Populate { address, length, store: true } => Some((address, address + length)),
+            _ => None,
+        })
+        .collect();
+    for page in 0..64 {
+        let address = pages + (page << 12);
+        assert!(
+            populated.iter().any(|&(start, end)| (start..end).contains(&address)),
+            "page {page}"
+        );
+    }
+    assert!(recorded.warnings.is_empty(), "{:?}", recorded.warnings);
+}

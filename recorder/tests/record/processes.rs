@@ -1,0 +1,129 @@
+//! Threads, children, and programs started by others.
+
+use std::path::Path;
+use std::process::Command;
+
+use flatwalk_recorder::space::Space;
+use flatwalk_trace::Event;
+
+use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
+
+#[test]
+fn every_thread_has_its_own_run() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "threads", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.stdout, b"120000\n");
+    let trace = Trace::read(&recorded.output);
+    let step = symbol(&program, "step");
+    let mut steps = std::collections::BTreeMap::<u32, u64>::new();
+    for (thread, block) in trace.executions() {
+        if block.instructions[0].pc == step {
+            *steps.entry(thread).or_default() += 1;
+        }
+    }
+    assert_eq!(
+        steps.into_iter().collect::<Vec<_>>(),
+        (1..=6).map(|thread| (thread, 20000)).collect::<Vec<_>>()
+    );
+    for thread in 1..=6 {
+        assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadStart { thread }).count(), 1);
+        assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadExit { thread }).count(), 1);
+    }
+    // A thread does nothing before it starts, and (but for its very end) nothing after it exits.
+    let at = |wanted: &Event| trace.events.iter().position(|event| event == wanted).unwrap();
+    for (slice, &epoch) in trace.slices.iter().zip(&trace.epochs) {
+        assert!(epoch > at(&Event::ThreadStart { thread: slice.thread }));
+        if slice.thread > 0 {
+            assert!(epoch <= at(&Event::ThreadExit { thread: slice.thread }));
+        }
+    }
+    // A mapping is there before any access to it.
+    let mut space = Space::default();
+    let mut events = trace.events.iter();
+    let mut applied = 0;
+    for (slice, &epoch) in trace.slices.iter().zip(&trace.epochs) {
+        events.by_ref().take(epoch - applied).for_each(|event| space.apply(event));
+        applied = epoch;
+        for &address in &slice.addresses {
+            assert!(
+                space.contains(address),
+                "thread {} accesses {address:x} in epoch {epoch}",
+                slice.thread
+            );
+        }
+    }
+}
+
+#[test]
+fn forked_children_have_traces_of_their_own() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "forks", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.status.code(), Some(5));
+    assert_eq!(recorded.ends.len(), 3, "{:?}", recorded.ends);
+    let pc = |name| symbol(&program, name);
+    let counts =
+        |trace: &Trace| ["before", "in_parent", "in_child"].map(|name| trace.count(pc(name)));
+    let parent = Trace::read(&recorded.output);
+    assert_eq!(counts(&parent), [100, 30, 0]);
+    let mut children = Vec::new();
+    for end in &recorded.ends {
+        let file = Path::new(end["file"].as_str().unwrap());
+        if file != recorded.output {
+            assert_eq!(
+                file.file_name().unwrap().to_str().unwrap(),
+                format!("out.{}.fwt", end["pid"])
+            );
+            children.push(Trace::read(file));
+        }
+    }
+    let mut seen: Vec<_> = children.iter().map(counts).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, [[0, 0, 0], [0, 0, 50]]);
+    // The children know the address space they were born with, and that its pages are there.
+    for child in &children {
+        let mut space = Space::default();
+        child.events.iter().for_each(|event| space.apply(event));
+        assert!(child.references().iter().all(|(_, access)| space.contains(access.address)));
+        let populated: u64 = child
+            .events
+            .iter()
+            .map(|event| if let Event::Populate { length, .. } = event { *length } else { 0 })
+            .sum();
+        assert!(populated >= 1 << 20, "{populated} bytes populated");
+    }
+}
+
+#[test]
+fn programs_started_by_exec_are_recorded_too() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "execs", &[]);
+    let target = compile(&scratch, "loops", BARE);
+    let script = scratch.0.join("script");
+    std::fs::write(&script, format!("#!{} -x\n", path(&target))).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for started in [&target, &script] {
+        let recorded = record(&scratch, "", &[path(&program), path(started)]);
+        assert_eq!(recorded.ends.len(), 2, "{:?}", recorded.ends);
+        assert_eq!(recorded.ends.iter().filter(|end| end["reason"] == "exec").count(), 1);
+        let second = recorded.ends.iter().find(|end| end["reason"] == "exit").unwrap();
+        let trace = Trace::read(Path::new(second["file"].as_str().unwrap()));
+        assert!(trace.instructions() > 5_000_000);
+        assert!(trace.count(symbol(&target, "main")) == 1);
+    }
+    let native = record(&scratch, ",follow-exec=off", &[path(&program), path(&target)]);
+    assert_eq!(native.ends.len(), 1, "{:?}", native.ends);
+    assert_eq!(native.ends[0]["reason"], "exec");
+    assert_eq!(native.status.code(), recorded_status(&target));
+    // Variables and arguments arrive as they were given.
+    let shown = record(&scratch, "", &[path(&program), "/usr/bin/env"]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let mut variables: Vec<&str> = text.lines().collect();
+    variables.sort_unstable();
+    assert_eq!(variables, ["COLOUR=a,b", "LD_FLATWALK=1"]);
+}
+
+fn recorded_status(program: &Path) -> Option<i32> {
+    Command::new(program).status().unwrap().code()
+}
