@@ -1,30 +1,31 @@
 //! Recording goes on when the program replaces itself by another: the new program is started under
 //! QEMU and this plugin instead of by the kernel.
 
+use std::convert::Infallible;
 use std::ffi::{CString, OsStr, c_int};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::capture::{Options, read_string, read_word};
 use crate::elf::Image;
+use crate::options::Options;
+use crate::process::{read_string, read_word};
 use crate::qemu::Qemu;
+use crate::sys;
 
 /// Interpreters (`#!`) within interpreters that Linux follows.
 const SCRIPT_DEPTH: usize = 4;
 /// Bytes of a script's first line that Linux reads.
-const SCRIPT_LINE: usize = 256;
-/// Rights that a program run by QEMU would not get.
-const PRIVILEGED: u32 = libc::S_ISUID | libc::S_ISGID;
+const SCRIPT_LINE: u64 = 256;
 /// Most arguments or variables followed; Linux allows 2 MiB of them in all, pointers included.
 const MOST_STRINGS: usize = 1 << 18;
 
 /// Replaces this process by QEMU running the program that the guest wants, with the strings at its
-/// guest addresses. Returns if that cannot or need not be: the program is missing, not executable,
-/// not for x86-64, privileged, or the strings cannot be read. Then the kernel decides.
+/// guest addresses. Returns if that cannot be; then the kernel decides. The string says why, if the
+/// kernel may well start a program that is then not recorded.
 pub fn replace(
     directory: c_int,
     path: u64,
@@ -32,15 +33,18 @@ pub fn replace(
     environment: u64,
     qemu: &Qemu,
     options: &Options,
-) {
-    let Some(path) = read_string(path) else { return };
+) -> Option<String> {
+    let path = read_string(path)?;
     let path = resolve(directory, PathBuf::from(OsStr::from_bytes(&path)), qemu);
-    let (Some(arguments), Some(environment)) = (read_strings(arguments), read_strings(environment))
-    else {
-        return;
+    let (arguments, environment) = (read_strings(arguments)?, read_strings(environment)?);
+    let why = match interpret(path.clone(), arguments)? {
+        Ok((program, arguments)) => {
+            let Err(error) = execute(&program, arguments, environment, options);
+            format!("flatwalk cannot follow it ({error})")
+        }
+        Err(why) => why,
     };
-    let Some((program, arguments)) = interpret(path, arguments) else { return };
-    let _ = start(&program, arguments, environment, options);
+    Some(format!("{} is not recorded: {why}", path.display()))
 }
 
 /// Where `path` leads from the guest's point of view.
@@ -73,27 +77,35 @@ fn read_strings(address: u64) -> Option<Vec<Vec<u8>>> {
     None
 }
 
+/// A program and its arguments.
+type Command = (PathBuf, Vec<Vec<u8>>);
+
 /// The x86-64 program that runs `path`, and its arguments: `path` itself, or a script's
-/// interpreter. `None` if it is neither, or not ours to run.
-fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<(PathBuf, Vec<Vec<u8>>)> {
+/// interpreter. `None` if the kernel will not start it, an error if it may but QEMU cannot.
+fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<Result<Command, String>> {
     let (mut path, mut arguments) = (path, arguments);
     for _ in 0..=SCRIPT_DEPTH {
         let about = fs::metadata(&path).ok()?;
-        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-        // SAFETY: a NUL-terminated path.
-        let executable = unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0;
-        if !about.is_file()
-            || !executable
-            || about.permissions().mode() & PRIVILEGED != 0
-            || about.size() < 4
-        {
+        if !about.is_file() || sys::check_access(&path, libc::X_OK).is_err() {
             return None;
         }
-        let mut head = [0; SCRIPT_LINE];
-        let got = File::open(&path).ok()?.read(&mut head).ok()?;
-        let Some(line) = head[..got].strip_prefix(b"#!") else {
-            Image::read(&path)?;
-            return Some((path, arguments));
+        let mut head = Vec::new();
+        let opened = File::open(&path);
+        if let Err(error) = opened.and_then(|file| file.take(SCRIPT_LINE).read_to_end(&mut head)) {
+            return Some(Err(format!("{}: {error}", path.display())));
+        }
+        let Some(line) = head.strip_prefix(b"#!") else {
+            if !head.starts_with(b"\x7fELF") {
+                return None;
+            }
+            let obstacle = if Image::read(&path).is_none() {
+                "it is no x86-64 program"
+            } else if is_privileged(&path, &about) {
+                "it is setuid, setgid or has capabilities, rights that QEMU cannot give it"
+            } else {
+                return Some(Ok((path, arguments)));
+            };
+            return Some(Err(obstacle.into()));
         };
         let line = line.split(|&byte| byte == b'\n').next()?.trim_ascii();
         let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
@@ -110,8 +122,17 @@ fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<(PathBuf, Vec<Vec
     None
 }
 
+/// Whether the kernel would give the program rights that this process does not have.
+fn is_privileged(path: &Path, about: &Metadata) -> bool {
+    let has = |bit| about.permissions().mode() & bit != 0;
+    let (user, group) = sys::effective_ids();
+    has(libc::S_ISUID) && about.uid() != user
+        || has(libc::S_ISGID) && about.gid() != group
+        || user != 0 && sys::has_capabilities(path)
+}
+
 /// QEMU's `-plugin` argument that loads this plugin with `options`.
-fn plugin_argument(options: &Options) -> Option<Vec<u8>> {
+fn plugin_argument(plugin: &Path, options: &Options) -> Vec<u8> {
     // A comma within a value is doubled.
     let quote = |value: &[u8]| {
         value
@@ -119,28 +140,28 @@ fn plugin_argument(options: &Options) -> Option<Vec<u8>> {
             .flat_map(|&byte| std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }))
             .collect::<Vec<u8>>()
     };
-    let mut text = quote(plugin_path()?.as_os_str().as_bytes());
+    let mut text = quote(plugin.as_os_str().as_bytes());
     for (key, value) in options.as_arguments() {
         text.extend_from_slice(b",");
         text.extend_from_slice(key.as_bytes());
         text.extend_from_slice(b"=");
         text.extend_from_slice(&quote(value.as_bytes()));
     }
-    Some(text)
+    text
 }
 
 /// The file that this code was loaded from.
-fn plugin_path() -> Option<PathBuf> {
+fn plugin_path() -> io::Result<PathBuf> {
     // SAFETY: an all-zero Dl_info is valid; dladdr fills it for an address of ours.
     let mut about: libc::Dl_info = unsafe { std::mem::zeroed() };
-    let here = plugin_path as fn() -> Option<PathBuf> as *const libc::c_void;
+    let here = plugin_path as fn() -> io::Result<PathBuf> as *const libc::c_void;
     // SAFETY: `about` is live.
     if unsafe { libc::dladdr(here, &raw mut about) } == 0 || about.dli_fname.is_null() {
-        return None;
+        return Err(io::ErrorKind::NotFound.into());
     }
     // SAFETY: the loader's string lives as long as the library.
     let name = unsafe { std::ffi::CStr::from_ptr(about.dli_fname) };
-    fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+    fs::canonicalize(OsStr::from_bytes(name.to_bytes()))
 }
 
 /// QEMU's loader settings must not be the guest's: such variables reach the guest by `-E`, unless
@@ -149,15 +170,28 @@ fn is_for_guest_alone(variable: &[u8]) -> bool {
     variable.starts_with(b"LD_") && !variable.contains(&b',')
 }
 
-fn start(
+/// Replaces this process by QEMU running `program`.
+///
+/// # Errors
+/// What stands in the way.
+fn execute(
     program: &Path,
     arguments: Vec<Vec<u8>>,
     environment: Vec<Vec<u8>>,
     options: &Options,
-) -> Option<()> {
-    let qemu = fs::read_link("/proc/self/exe").ok()?;
-    let mut line: Vec<Vec<u8>> =
-        vec![qemu.as_os_str().as_bytes().to_vec(), b"-plugin".to_vec(), plugin_argument(options)?];
+) -> io::Result<Infallible> {
+    let qemu = fs::read_link("/proc/self/exe")?;
+    let plugin = plugin_path()?;
+    // The process may have another user or root directory by now.
+    for (path, mode) in [(&qemu, libc::X_OK), (&plugin, libc::R_OK), (&options.socket, libc::W_OK)]
+    {
+        sys::check_access(path, mode)?;
+    }
+    let mut line: Vec<Vec<u8>> = vec![
+        qemu.as_os_str().as_bytes().to_vec(),
+        b"-plugin".to_vec(),
+        plugin_argument(&plugin, options),
+    ];
     let (guest, host): (Vec<_>, Vec<_>) =
         environment.into_iter().partition(|variable| is_for_guest_alone(variable));
     for variable in guest {
@@ -172,8 +206,8 @@ fn start(
         program,
     ]);
     line.extend(arguments);
-    let line = line.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
-    let environment = host.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
+    let line = line.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
+    let environment = host.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
     let pointers = |strings: &[CString]| {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
     };
@@ -182,5 +216,5 @@ fn start(
     unsafe {
         libc::execve(line[0].as_ptr(), pointers(&line).as_ptr(), pointers(&environment).as_ptr())
     };
-    None
+    Err(io::Error::last_os_error())
 }

@@ -5,6 +5,7 @@
 //! (see [`channel`]). The collector, a process of its own (`flatwalk-collect`), decodes them, so
 //! that nothing is lost whatever becomes of the program.
 
+pub mod calls;
 pub mod capture;
 pub mod channel;
 pub mod code;
@@ -12,14 +13,21 @@ pub mod collect;
 pub mod decode;
 pub mod elf;
 pub mod exec;
+pub mod interest;
 pub mod lock;
+pub mod options;
+pub mod process;
 pub mod qemu;
 pub mod space;
 pub mod sys;
+pub mod translate;
 
 use std::ffi::{CStr, c_char, c_int};
 
-use capture::Options;
+use channel::Origin;
+use options::Options;
+use process::Setup;
+use qemu::Qemu;
 
 /// Tells QEMU which plugin interface this plugin was written against.
 #[unsafe(no_mangle)]
@@ -47,7 +55,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     let result = if info.system_emulation || target != c"x86_64" {
         Err("this plugin records x86-64 Linux programs: run it under qemu-x86_64".into())
     } else {
-        Options::parse(&arguments).and_then(|options| capture::install(id, options, program()))
+        Options::parse(&arguments).and_then(|options| install(id, options))
     };
     match result {
         Ok(()) => 0,
@@ -56,6 +64,34 @@ pub unsafe extern "C" fn qemu_plugin_install(
             1
         }
     }
+}
+
+/// Sets everything up.
+fn install(id: qemu::PluginId, options: Options) -> Result<(), String> {
+    let qemu = Qemu::find().map_err(|name| {
+        format!(
+            "this QEMU has no {name}; flatwalk needs qemu-user 7.2 (Debian: apt install qemu-user)"
+        )
+    })?;
+    if !capture::is_layout_known(&qemu) {
+        return Err(
+            "this QEMU describes accesses in an unknown way; flatwalk needs qemu-user 7.2".into()
+        );
+    }
+    let command = program();
+    process::attach(Origin::Start, &options.socket, &command)?;
+    capture::set_up(&options);
+    process::set_mode(interest::first_mode(&options));
+    process::set_up(Setup { qemu, options, command });
+    // SAFETY: called from QEMU's installation of this plugin, with its identity.
+    unsafe {
+        (qemu.on_vcpu_init)(id, capture::on_vcpu_init);
+        (qemu.on_vcpu_exit)(id, capture::on_vcpu_exit);
+        (qemu.on_translate)(id, translate::on_translate);
+        (qemu.on_syscall)(id, calls::on_syscall);
+        (qemu.on_syscall_return)(id, calls::on_syscall_return);
+    }
+    Ok(())
 }
 
 /// The program that QEMU was told to run, with its arguments: what follows `--`, before which each

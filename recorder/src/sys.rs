@@ -1,10 +1,12 @@
 //! The operating system: shared memory, futexes, descriptors over sockets. All of it thin and safe
 //! to call; the `unsafe` is inside.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -208,6 +210,32 @@ pub fn read_memory(address: u64, buffer: &mut [u8]) -> usize {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };
     usize::try_from(got).unwrap_or(0)
+}
+
+/// Checks that a program started by this process will have the access `mode` (`X_OK`, …) to the
+/// file at `path`.
+///
+/// # Errors
+/// When it will not.
+pub fn check_access(path: &Path, mode: c_int) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a NUL-terminated path. It goes by the real user, whom the kernel then regards without
+    // capabilities, which exec takes away.
+    check(i64::from(unsafe { libc::access(name.as_ptr(), mode) })).map(drop)
+}
+
+/// The user and the group with whose rights this process runs.
+pub fn effective_ids() -> (u32, u32) {
+    // SAFETY: always succeed.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// True if the program at `path` has capabilities of its own.
+pub fn has_capabilities(path: &Path) -> bool {
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let attribute = c"security.capability".as_ptr();
+    // SAFETY: NUL-terminated strings; without a buffer it only tells the length.
+    unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
 }
 
 /// Ends the whole process at once.

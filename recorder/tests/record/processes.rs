@@ -1,5 +1,7 @@
 //! Threads, children, and programs started by others.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -101,8 +103,7 @@ fn programs_started_by_exec_are_recorded_too() {
     let program = compile(&scratch, "execs", &[]);
     let target = compile(&scratch, "loops", BARE);
     let script = scratch.0.join("script");
-    std::fs::write(&script, format!("#!{} -x\n", path(&target))).unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    executable(&script, format!("#!{} -x\n", path(&target)).as_bytes());
     for started in [&target, &script] {
         let recorded = record(&scratch, "", &[path(&program), path(started)]);
         assert_eq!(recorded.ends.len(), 2, "{:?}", recorded.ends);
@@ -122,6 +123,55 @@ fn programs_started_by_exec_are_recorded_too() {
     let mut variables: Vec<&str> = text.lines().collect();
     variables.sort_unstable();
     assert_eq!(variables, ["COLOUR=a,b", "LD_FLATWALK=1"]);
+}
+
+/// Writes a file that may be executed.
+fn executable(file: &Path, content: &[u8]) {
+    fs::write(file, content).unwrap();
+    fs::set_permissions(file, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn programs_that_cannot_be_recorded_are_left_to_the_kernel_with_a_warning() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "execs", &[]);
+    // Another architecture's: the kernel refuses it, too.
+    let foreign = scratch.0.join("foreign");
+    let mut bytes = fs::read(&program).unwrap();
+    bytes[18..20].copy_from_slice(&183_u16.to_le_bytes());
+    executable(&foreign, &bytes);
+    let recorded = record(&scratch, "", &[path(&program), path(&foreign)]);
+    assert_eq!(recorded.status.code(), Some(1));
+    assert_eq!(recorded.ends.len(), 1);
+    assert_eq!(recorded.ends[0]["reason"], "exit");
+    assert!(
+        recorded.warnings[0].contains("foreign is not recorded: it is no x86-64 program"),
+        "{:?}",
+        recorded.warnings
+    );
+    // Neither missing programs nor those that may not be executed deserve one.
+    fs::set_permissions(&foreign, Permissions::from_mode(0o644)).unwrap();
+    let recorded = record(&scratch, "", &[path(&program), path(&foreign)]);
+    assert_eq!(recorded.warnings, [""; 0]);
+}
+
+#[test]
+fn programs_that_give_up_their_rights_run_on() {
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root has rights to give up");
+        return;
+    }
+    let scratch = Scratch::new();
+    let nobody = "--reuid=65534";
+    let recorded = record(&scratch, "", &["/usr/bin/setpriv", nobody, "/usr/bin/id", "-u"]);
+    assert_eq!(recorded.stdout, b"65534\n");
+    assert_eq!(recorded.status.code(), Some(0));
+    assert!(
+        recorded.warnings[0].contains("/usr/bin/id is not recorded: flatwalk cannot follow it"),
+        "{:?}",
+        recorded.warnings
+    );
 }
 
 fn recorded_status(program: &Path) -> Option<i32> {

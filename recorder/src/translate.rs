@@ -1,0 +1,112 @@
+//! Translation: what a block consists of is told to the collector once, and QEMU is told what to
+//! call when the block runs.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpKind};
+use rustc_hash::FxHashMap;
+
+use crate::capture::{on_access, on_block};
+use crate::channel::{CONTROL_DEFINE, access_word};
+use crate::interest;
+use crate::lock::Lock;
+use crate::process::{begin, send, setup};
+use crate::qemu::{LOADS_AND_STORES, NO_REGISTERS, PluginId, TranslationBlock};
+
+/// Blocks that were translated, by their code: QEMU translates the same code many times over.
+#[derive(Default)]
+struct Translations {
+    numbers: FxHashMap<Arc<[u8]>, u32>,
+    codes: Vec<Arc<[u8]>>,
+}
+
+static TRANSLATIONS: Lock<Option<Translations>> = Lock::new(None);
+
+impl Translations {
+    /// The number of the block with this code, which the collector knows by then.
+    fn number_of(&mut self, code: &[u8]) -> u32 {
+        if let Some(&number) = self.numbers.get(code) {
+            return number;
+        }
+        let number = self.codes.len() as u32;
+        let code: Arc<[u8]> = code.into();
+        send(CONTROL_DEFINE, &code);
+        self.codes.push(code.clone());
+        self.numbers.insert(code, number);
+        number
+    }
+}
+
+/// Tells a forked child's collector of all blocks: QEMU's translations live on in the child, and so
+/// must their numbers.
+pub fn define_all() {
+    TRANSLATIONS.with(|translations| {
+        for code in &translations.get_or_insert_default().codes {
+            send(CONTROL_DEFINE, code);
+        }
+    });
+}
+
+/// Whether QEMU can report an access by this instruction. Leaving the others alone spares helper
+/// calls (floating point) the set-up that QEMU makes for instrumented ones.
+fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    instruction.is_invalid()
+        || !factory.info(&instruction).used_memory().is_empty()
+        || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
+}
+
+/// QEMU translates a block.
+///
+/// # Safety
+/// Called by QEMU with a block that it is translating.
+pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
+    let qemu = &setup().qemu;
+    begin();
+    // SAFETY: QEMU keeps `block` valid during this callback.
+    let length = unsafe { (qemu.block_length)(block) };
+    let mut code = Vec::with_capacity(length * 6 + 8);
+    let mut handles = Vec::with_capacity(length);
+    for index in 0..length {
+        // SAFETY: `index` is within the block; the data is as long as the instruction.
+        unsafe {
+            let handle = (qemu.block_instruction)(block, index);
+            let size = (qemu.instruction_length)(handle);
+            let bytes =
+                std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
+            let address = (qemu.instruction_address)(handle);
+            if index == 0 {
+                code.extend_from_slice(&address.to_le_bytes());
+            }
+            code.push(size as u8);
+            code.extend_from_slice(bytes);
+            handles.push((handle, address, code.len() - size..code.len()));
+        }
+    }
+    let number =
+        TRANSLATIONS.with(|translations| translations.get_or_insert_default().number_of(&code));
+    // SAFETY: the handles are of this block; QEMU calls back with the signature of each function.
+    unsafe {
+        // Callbacks run in the order of registration: a start counts for the block that it is in.
+        interest::watch_places(qemu, block, |place| {
+            handles.iter().any(|&(_, address, _)| address == place)
+        });
+        let data = u64::from(number) | (length as u64) << 32;
+        (qemu.on_block)(block, on_block, NO_REGISTERS, data as *mut c_void);
+        let mut factory = InstructionInfoFactory::new();
+        for (index, (handle, address, bytes)) in handles.iter().enumerate() {
+            let bytes = &code[bytes.clone()];
+            if may_access(&mut factory, bytes, *address) {
+                // Both kinds at once: QEMU 7.2 sends loads to a callback that was registered for
+                // stores alone.
+                let word = access_word(index as u16) as *mut c_void;
+                (qemu.on_access)(*handle, on_access, NO_REGISTERS, LOADS_AND_STORES, word);
+            }
+            let next = handles.get(index + 1);
+            let next = next.map(|(_, address, bytes)| (*address, &code[bytes.clone()]));
+            interest::watch_marker(qemu, *handle, bytes, next);
+        }
+    }
+}
