@@ -20,7 +20,7 @@ from flatwalk.record import RecordError, find_qemu, find_recorder, record, resol
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
-    "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mno-sse",
+    "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie",
 ]  # fmt: skip
 
 
@@ -100,7 +100,40 @@ def test_the_program_has_its_own_input_environment_and_status(tmp_path: Path, ou
     assert engine.trace_info(output)["instructions"] > 10_000
 
 
-def test_children_and_programs_before_an_exec_have_files_of_their_own(tmp_path: Path, output: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "status", "words"), [("exit 42", 42, "is 42"), ("kill -9 $$", 137, "SIGKILL")]
+)
+def test_the_command_hands_the_programs_status_on(tmp_path: Path, end: str, status: int, words: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "flatwalk",
+            "record",
+            "-o",
+            "out.fwt",
+            "--",
+            "sh",
+            "-c",
+            f"echo result; {end}",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == status
+    assert done.stdout == "result\n"
+    assert "out.fwt: " in done.stderr
+    assert words in done.stderr
+    assert engine.trace_info(tmp_path / "out.fwt", verify=True)["instructions"] > 10_000
+
+
+def test_children_and_programs_before_an_exec_have_files_of_their_own(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     result = record(["/bin/sh", "-c", "/bin/echo one >result; exec /bin/true"], output)
     assert result.status == 0
     names = [Path(trace.command[0]).name for trace in result.traces]
@@ -134,7 +167,8 @@ def test_places(tmp_path: Path, output: Path) -> None:
     marked = record([str(program)], output, start_at="marker").instructions
     inside = record([str(program)], output, start_at="inside").instructions
     whole = record([str(program)], output).instructions
-    assert 0 < marked <= inside < whole
+    # The marker comes just before the first call of `inside`.
+    assert 0 < inside <= marked < whole
     stopped = record([str(program)], output, stop_at="inside")
     assert stopped.status is None
     assert 0 < stopped.instructions < whole
@@ -174,7 +208,7 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
         assert running.stdout.readline() == f"{-number}\n"
     assert running.returncode == 0
     info = engine.trace_info(tmp_path / "out.fwt", verify=True)
-    assert info["instructions"] > 9_000_000
+    assert info["instructions"] > 600_000
     assert not info["ended_early"]
 
 
@@ -207,7 +241,9 @@ def test_an_exception_in_progress_stops_everything(tmp_path: Path, output: Path)
 
     with pytest.raises(KeyboardInterrupt):
         record([str(program)], output, progress=fail)
-    assert engine.trace_info(output)["instructions"] > 0
+    info = engine.trace_info(output, verify=True)
+    assert info["instructions"] > 0
+    assert not info["ended_early"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own")
@@ -223,8 +259,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def elf(machine: int, bits: int) -> bytes:
-    return b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(100)
+def elf(machine: int, bits: int, kind: int = 2) -> bytes:
+    return b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9) + struct.pack("<HH", kind, machine) + bytes(100)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +270,7 @@ def elf(machine: int, bits: int) -> bytes:
         (elf(62, 32), "32-bit x86-64"),
         (elf(183, 64), "aarch64"),
         (elf(8, 64), "ELF machine 8"),
+        (elf(62, 64, kind=1), "object file"),
         (b"\x7fELF", "neither a Linux program"),
         (b"echo hello\n", "neither a Linux program"),
         (b"", "neither a Linux program"),
@@ -272,6 +309,40 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
         record(["/bin/true"], tmp_path / "missing" / "out.fwt")
     with pytest.raises(UsageError, match="is a directory"):
         record(["/bin/true"], tmp_path)
+
+
+def test_only_traces_are_overwritten(output: Path) -> None:
+    output.write_text("a thesis")
+    with pytest.raises(UsageError, match="no trace of flatwalk's"):
+        record(["/bin/true"], output)
+    assert output.read_text() == "a thesis"
+    with pytest.raises(UsageError, match="no trace of flatwalk's"):
+        record(["/bin/true"], Path("/dev/null"))
+    output.unlink()
+    first = record(["/bin/true"], output)
+    assert record(["/bin/true"], output).instructions == pytest.approx(first.instructions, rel=0.01)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another's setuid program")
+def test_rights_that_qemu_cannot_give(tmp_path: Path, output: Path) -> None:
+    program = tmp_path / "id"
+    shutil.copy("/usr/bin/id", program)
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    with pytest.raises(UsageError, match=r"setuid.*\n.*id\n.*sudo"):
+        record([str(program)], output)
+    program.chmod(0o2755)
+    with pytest.raises(UsageError, match="setgid"):
+        record([str(program)], output)
+    os.chown(program, 0, 0)
+    program.chmod(0o6755)  # rights that we have already
+    assert record([str(program)], output).status == 0
+
+
+def test_a_part_that_is_never_reached(output: Path) -> None:
+    with pytest.raises(RecordError, match=r"ended before.*\n.*--skip"):
+        record(["/bin/true"], output, skip=10**12)
+    assert not output.exists()
 
 
 def test_numbers_that_cannot_be(output: Path) -> None:

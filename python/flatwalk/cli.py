@@ -159,7 +159,11 @@ def compare(
 
 @app.command(
     context_settings=_PROGRAM,
-    epilog=_examples("record --skip 1G --limit 200M -o sort.fwt -- sort big.txt"),
+    epilog=_examples(
+        "record -o sort.fwt -- sort big.txt",
+        "record --skip 10M --limit 20M -o sort.fwt -- sort big.txt",
+        "record --start-at Py_RunMain --limit 5M -o run.fwt -- python3 -c 'print(sum(range(1000)))'",
+    ),
 )
 def record(
     command: Command = None,
@@ -174,21 +178,28 @@ def record(
         str | None, Option(metavar="COUNT", help="Instructions to record [default: all].")
     ] = None,
     start_at: Annotated[
-        str | None, Option(metavar="NAME", help="Start at this marker of the program.")
+        str | None,
+        Option(
+            metavar="PLACE",
+            help="Where to start: a symbol, an address (0x…), or marker: the program's flatwalk_start().",
+        ),
     ] = None,
-    stop_at: Annotated[str | None, Option(metavar="NAME", help="Stop at this marker of the program.")] = None,
+    stop_at: Annotated[
+        str | None,
+        Option(metavar="PLACE", help="Where to end recording and program: a symbol, or an address."),
+    ] = None,
     no_follow: Annotated[
         bool, Option("--no-follow", help="Leave out programs that the program starts.")
     ] = False,
-) -> None:
+) -> int:
     """Record every instruction and memory access of a program into a trace file.
 
     Runs the program under QEMU's user-mode emulation. Its children by fork get trace files of their
-    own. Ctrl-C or a crash leaves a valid trace up to that point.
+    own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
     """
     from flatwalk import traces  # noqa: PLC0415
 
-    traces.record_program(
+    return traces.record_program(
         command or [],
         output,
         skip=skip,
@@ -333,7 +344,10 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def main() -> None:
-    """Runs the command line; exits with 0, 1 (failed), 2 (usage), 130 (Ctrl-C)."""
+    """Runs the command line; exits with 0, 1 (failed), 2 (usage), 130 (Ctrl-C).
+
+    `record` exits with the program's status.
+    """
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(prog_name="flatwalk", standalone_mode=False)

@@ -13,6 +13,7 @@ import selectors
 import shlex
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import tempfile
@@ -37,9 +38,14 @@ INSTALL_QEMU = (
     "install Debian 12's qemu-user (as root: apt install qemu-user), or name another with FLATWALK_QEMU"
 )
 SCRIPT_DEPTH = 4
-# ELF header: class, and machine at offset 18.
+#: What the collector may take to write what it has got, when everything else has ended.
+COLLECTOR_SECONDS = 30.0
+#: How every trace begins.
+TRACE_MAGIC = b"\x89FWTR"
+# ELF header: class, type at offset 16, and machine at offset 18.
 ELF_MAGIC = b"\x7fELF"
 ELF_CLASS_64 = 2
+ELF_EXECUTABLE, ELF_SHARED = 2, 3
 ELF_MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}
 
 
@@ -147,23 +153,17 @@ def record(
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
     if limit is not None and limit <= 0:
-        raise UsageError(f"a limit of {limit} instructions records nothing", where="--limit")
+        raise UsageError(
+            f"a limit of {limit} instructions records nothing", where="--limit", remedy="give 1 or more"
+        )
     if skip < 0:
-        raise UsageError(f"{skip} instructions cannot be skipped", where="--skip")
+        raise UsageError(f"{skip} instructions cannot be skipped", where="--skip", remedy="give 0 or more")
     environment = dict(os.environ if env is None else env)
     program, arguments = resolve(command, environment)
     qemu = find_qemu()
     plugin, collector = find_recorder()
     output = output.absolute()
-    if output.is_dir():
-        raise UsageError("the output is a directory", where=str(output), remedy="name a file in it")
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        what = "cannot be written to" if output.parent.is_dir() else "does not exist"
-        raise UsageError(
-            f"the directory of the output {what}",
-            where=str(output.parent),
-            remedy="choose another with --output",
-        )
+    _check_output(output)
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
         socket = Path(directory) / "collector"
         options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off"}
@@ -188,6 +188,36 @@ def record(
         return session.run(
             [str(collector), "--socket", str(socket), "--output", str(output)], line, host, start_at
         )
+
+
+def _check_output(output: Path) -> None:
+    """Sees to it that the trace can be written, and that nothing but a trace is overwritten.
+
+    Raises:
+        UsageError: If not.
+    """
+    if output.is_dir():
+        raise UsageError("the output is a directory", where=str(output), remedy="name a file in it")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        what = "cannot be written to" if output.parent.is_dir() else "does not exist"
+        raise UsageError(
+            f"the directory of the output {what}",
+            where=str(output.parent),
+            remedy="choose another with --output",
+        )
+    if output.exists() and not (output.is_file() and _starts_with(output, TRACE_MAGIC)):
+        raise UsageError(
+            "the output exists and is no trace of flatwalk's; it is left as it is",
+            where=str(output),
+            remedy="choose another name with --output, or remove it",
+        )
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        start = file.read(len(magic))
+        return not start or start == magic
+    return False
 
 
 def _plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
@@ -274,16 +304,29 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
             head = file.read(256)
         if not head.startswith(b"#!"):
             _check_elf(found, head)
+            _check_rights(Path(found))
             return Path(found), arguments
         words = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip().split(None, 1)
         if not words:
-            raise UsageError("the script's first line names no interpreter", where=found)
+            raise UsageError(
+                "the script's first line names no interpreter",
+                where=found,
+                remedy="write it behind #!, or give it as the program: sh SCRIPT",
+            )
         if not Path(words[0]).is_file():
-            raise UsageError(f"the script's interpreter {words[0]} does not exist", where=found)
+            raise UsageError(
+                f"the script's interpreter {words[0]} does not exist",
+                where=found,
+                remedy="install it, or mend the script's first line",
+            )
         # The path as it was given: a script sees it as its name.
         arguments = [*(word.strip() for word in words), found, *arguments[1:]]
         found = words[0]
-    raise UsageError("scripts interpreted by scripts, too deeply", where=command[0])
+    raise UsageError(
+        "scripts interpreted by scripts, too deeply",
+        where=command[0],
+        remedy=f"name a program behind #! in {found}",
+    )
 
 
 @contextlib.contextmanager
@@ -292,7 +335,11 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise UsageError(f"the program cannot be read: {error.strerror}", where=str(path)) from error
+        raise UsageError(
+            f"the program cannot be read: {error.strerror}",
+            where=str(path),
+            remedy="make it readable (chmod +r); QEMU loads it like data",
+        ) from error
 
 
 def _check_elf(where: str, head: bytes) -> None:
@@ -302,15 +349,43 @@ def _check_elf(where: str, head: bytes) -> None:
             where=where,
             remedy="give a compiled program, or start the script with #! and its interpreter",
         )
-    (machine,) = struct.unpack_from("<H", head, 18)
+    kind, machine = struct.unpack_from("<HH", head, 16)
+    if kind not in (ELF_EXECUTABLE, ELF_SHARED):
+        raise UsageError(
+            "this ELF file is no program (an object file, or a core dump)",
+            where=where,
+            remedy="link it, and give the program",
+        )
     if machine != 62 or head[4] != ELF_CLASS_64:
-        kind = ELF_MACHINES.get(machine, f"ELF machine {machine}")
+        name = ELF_MACHINES.get(machine, f"ELF machine {machine}")
         bits = "" if head[4] == ELF_CLASS_64 else "32-bit "
         raise UsageError(
-            f"this is a {bits}{kind} program; only 64-bit x86-64 programs can be recorded",
+            f"this is a {bits}{name} program; only 64-bit x86-64 programs can be recorded",
             where=where,
             remedy="compile it for x86-64 (gcc -m64)",
         )
+
+
+def _check_rights(program: Path) -> None:
+    about = program.stat()
+    privileged = (
+        (about.st_mode & stat.S_ISUID and about.st_uid != os.geteuid())
+        or (about.st_mode & stat.S_ISGID and about.st_gid != os.getegid())
+        or (os.geteuid() != 0 and _has_capabilities(program))
+    )
+    if privileged:
+        raise UsageError(
+            "this program is setuid, setgid or has capabilities: rights that QEMU cannot give it",
+            where=str(program),
+            remedy="record it as the user that it would run as (root: sudo), or a copy without these rights",
+        )
+
+
+def _has_capabilities(program: Path) -> bool:
+    try:
+        return bool(os.getxattr(program, "security.capability"))
+    except OSError:  # it has none, or its file system knows none
+        return False
 
 
 class _Session:
@@ -337,30 +412,24 @@ class _Session:
         )
         program: subprocess.Popen[bytes] | None = None
         try:
-            with collector, self._signals(lambda: program):
+            with self._signals(lambda: program):
                 assert collector.stdout is not None
                 reports = _Lines(collector.stdout)
                 self._wait_until_ready(reports, collect)
                 program = subprocess.Popen(line, env=environment, close_fds=True)
                 self._follow(program, collector, reports)
         finally:
-            if program is not None and program.poll() is None:
-                program.kill()
-                program.wait()
-            if collector.poll() is None:
-                collector.kill()
+            _end(program, collector)
+            self._keep_partial()
         status = program.returncode
         seconds = time.monotonic() - start
-        self._keep_partial()
         self._raise_errors(status, line)
         traces = self._in_order(program.pid)
         instructions = sum(trace.instructions for trace in traces)
-        if instructions == 0 and start_at:
-            raise RecordError(
-                f"the program never reached {start_at}, so nothing was recorded",
-                where="--start-at",
-                remedy="check the name (nm -C PROGRAM), or that the program gets there",
-            )
+        if instructions == 0:
+            for trace in traces:
+                trace.path.unlink()
+            raise _nothing_recorded(start_at)
         at_limit = traces[0].reason == "limit"
         return RecordResult(
             self._output, traces, instructions, seconds, None if at_limit else status, self._warnings
@@ -497,6 +566,38 @@ class _Session:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _nothing_recorded(start_at: str | None) -> RecordError:
+    if start_at:
+        return RecordError(
+            f"the program never reached {start_at}, so nothing was recorded",
+            where="--start-at",
+            remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
+        )
+    return RecordError(
+        "the program ended before all the instructions to skip, so nothing was recorded",
+        where="--skip",
+        remedy="skip fewer",
+    )
+
+
+def _end(program: subprocess.Popen[bytes] | None, collector: subprocess.Popen[bytes]) -> None:
+    """Sees both to their end. After an error they may still run: then recording ends here."""
+    if program is not None and program.poll() is None:
+        program.kill()
+        program.wait()
+    with collector:
+        if collector.poll() is None:
+            assert collector.stdin is not None
+            with contextlib.suppress(OSError):
+                if not collector.stdin.closed:
+                    collector.stdin.write(b"detach\n")
+                    collector.stdin.close()
+            try:
+                collector.wait(COLLECTOR_SECONDS)
+            except subprocess.TimeoutExpired:
+                collector.kill()
 
 
 class _Lines:

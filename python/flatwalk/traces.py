@@ -23,8 +23,12 @@ def record_program(
     start_at: str | None,
     stop_at: str | None,
     follow_exec: bool,
-) -> None:
-    """Records `command` into `path` and says what was recorded.
+) -> int:
+    """Records `command` into `path` and says, on standard error, what was recorded.
+
+    Returns:
+        The program's exit status as a shell gives it: 128 and its number after a signal. 0 if the
+        recorder ended the program because the limit, or the place to stop at, was reached.
 
     Raises:
         UsageError: If there is no command, or the path cannot be written to.
@@ -49,7 +53,9 @@ def record_program(
             follow_exec=follow_exec,
             progress=progress,
         )
-    print(result)
+    output.note(str(result))
+    status = result.status or 0
+    return status if status >= 0 else 128 - status
 
 
 def _existing(path: Path, where: str) -> Path:

@@ -235,8 +235,16 @@ pub fn renew(state: State) {
     let Setup { options, command, .. } = setup();
     CONTROL.renew(());
     STATE.renew(Some(state));
-    if let Err(error) = attach(Origin::Fork, &options.socket, command) {
-        eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());
+    let is_wanted = mode() != Mode::Detached;
+    let attached = is_wanted
+        && match attach(Origin::Fork, &options.socket, command) {
+            Ok(()) => true,
+            Err(error) => {
+                eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());
+                false
+            }
+        };
+    if !attached {
         if sys::map_private(REGION.load(Ordering::Relaxed) as usize, REGION_BYTES).is_err() {
             sys::exit_now(1);
         }

@@ -55,3 +55,21 @@ fn a_killed_program_leaves_everything_up_to_that_point() {
         assert!(stores >= 200_000, "{stores}");
     }
 }
+
+#[test]
+fn a_program_may_run_on_unrecorded() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "endless", BARE);
+    let mut running = start(&scratch, "", &[path(&program)]);
+    let mut word = [0; 3];
+    running.guest.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+    running.detach();
+    let end = running.wait_for("end");
+    assert_eq!(end["reason"], "detached");
+    assert_eq!(end["error"], serde_json::Value::Null);
+    assert!(running.guest.try_wait().unwrap().is_none());
+    running.guest.kill().unwrap();
+    let recorded = running.end();
+    assert_eq!(recorded.status.signal(), Some(libc::SIGKILL));
+    assert_eq!(Trace::read(&recorded.output).instructions(), end["instructions"]);
+}

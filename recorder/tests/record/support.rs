@@ -1,7 +1,7 @@
 //! Compiles guests, records them and reads what was recorded.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -116,6 +116,24 @@ pub struct Recorded {
 }
 
 impl Running {
+    /// Tells the collector that the user wants no more.
+    pub fn detach(&mut self) {
+        self.closing.as_mut().unwrap().write_all(b"detach\n").unwrap();
+    }
+
+    /// Waits for a report of this kind.
+    pub fn wait_for(&mut self, kind: &str) -> Value {
+        let mut line = String::new();
+        while self.reports.read_line(&mut line).unwrap() > 0 {
+            let report: Value = serde_json::from_str(&line).unwrap();
+            if report["type"] == kind {
+                return report;
+            }
+            line.clear();
+        }
+        panic!("no {kind} came");
+    }
+
     pub fn end(mut self) -> Recorded {
         let mut stdout = Vec::new();
         self.guest.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
