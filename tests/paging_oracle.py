@@ -12,6 +12,7 @@ from typing import Any
 
 PRESENT, WRITE, USER, PAGE_SIZE, NO_EXECUTE = 1 << 0, 1 << 1, 1 << 2, 1 << 7, 1 << 63
 ADDRESS = sum(1 << bit for bit in range(12, 52))
+OVERLAP = 1 << 59
 WIDTH_OF_BITS = {0b00: 1, 0b10: 2, 0b01: 3}  # bit 58, bit 57
 
 
@@ -57,22 +58,26 @@ class Table:
                 rights = {"write": write, "user": user, "execute": execute}
                 physical = target + address % self.span(page)
                 return {**ended, "level": page, "physical": physical, **rights}
-            base, level, width = target, bottom - 1, WIDTH_OF_BITS[word >> 57 & 3]
+            below = bottom if word & OVERLAP else bottom - 1
+            base, level, width = target, below, WIDTH_OF_BITS[word >> 57 & 3]
 
     def page(self, word: int, level: int) -> int | None:
         """Level of the page that a present entry of `level` maps, 0 if reserved, None if it points on."""
         target = word & ADDRESS
+        overlap = 1 if word & OVERLAP else 0
+        level += overlap
         if word & PAGE_SIZE:
             page = max(level, 2)
-            return page if page <= 3 and target % self.span(page) == 0 else 0
+            return page if page <= min(3, self.level) and target % self.span(page) == 0 else 0
         if level == 1:
             return 1 if target % self.span(1) == 0 else 0
         width = WIDTH_OF_BITS.get(word >> 57 & 3)
         if width is None or target % self.node_bytes(width):
             return 0
-        if width < level:
+        if overlap < width < level:
             return None
-        return level if width == level and self.node_bytes(width) == self.span(level) else 0
+        fits = width == level <= self.level and self.node_bytes(width) == self.span(level)
+        return level if fits else 0
 
 
 def differences(dump: list[dict[str, Any]]) -> list[str]:

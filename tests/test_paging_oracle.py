@@ -57,6 +57,32 @@ def test_oracle_follows_hand_written_words() -> None:
     assert table.translate(address) == {**expected, "physical": 0x1_4000_0567, **rights}
 
 
+def test_oracle_follows_overlapping_nodes() -> None:
+    """Root at 0x1000 → L3+L2 node at 4 MiB → with O, L2+L1 node at 2 MiB → page at 5 GiB."""
+    index = 3 * 512 + 4
+    words = {
+        0x1000 + 8 * 1: 0x40_0007 | 1 << 58,
+        0x40_0000 + 8 * (2 * 512 + 3): 0x20_0007 | 1 << 58 | 1 << 59,
+        0x20_0000 + 8 * index: 0x1_4000_0007,
+    }
+    table = Table(12, 9, 0x1000, 4, 1, words)
+    address = 1 << 39 | 2 << 30 | 3 << 21 | 4 << 12 | 0x567
+    rights = {"write": True, "user": True, "execute": True}
+    answer = {"address": address, "level": 1, "entry": 0x20_0000 + 8 * index, **rights}
+    assert table.translate(address) == {**answer, "physical": 0x1_4000_0567}
+    # A large page whose entry is a replica: the entry's own index counts into the page.
+    words[0x20_0000 + 8 * index] = 0x1_4000_0087 | 1 << 59
+    assert table.translate(address) == {**answer, "level": 2, "physical": 0x1_4000_4567}
+
+
+def test_dumps_hold_overlapping_nodes() -> None:
+    words = [word for seed in SEEDS for table in dump(seed) for _, word in table["words"]]
+    pointers = [word for word in words if word >> 57 & 7 == 0b110 and word & 0x81 == 1]
+    replicas = [word for word in words if word >> 59 & 1 and word & 0x81 == 0x81]
+    assert len(pointers) > 100
+    assert len(replicas) > 50
+
+
 def test_a_wrong_answer_is_seen() -> None:
     tables = dump(1)
     pages = [a for table in tables for a in table["answers"] if "physical" in a]

@@ -14,8 +14,9 @@ fn process(flatten: &[&str]) -> Process {
     let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
     let groups: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
     let organisation = organisations::find(organisation).expect("it exists");
+    let settings = organisations::Settings { flatten: &groups, density: None };
     let mut process = <Process>::new(&Configuration {
-        layout: (organisation.layout)(Geometry::X86_4, &groups).expect("the layout fits"),
+        layout: (organisation.layout)(Geometry::X86_4, &settings).expect("the layout fits"),
         no_flatten_threshold: 32,
         large_pages: LargePages::Below { boundary: 0 },
         memory_bytes: 8 << 30,

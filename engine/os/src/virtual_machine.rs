@@ -98,8 +98,10 @@ mod tests {
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
         let name = if flatten.is_empty() { "radix" } else { "flattened" };
         let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
+        let settings = organisations::Settings { flatten: &flatten, density: None };
         Configuration {
-            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &flatten).unwrap(),
+            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &settings)
+                .unwrap(),
             no_flatten_threshold: 0,
             large_pages: LargePages::Below { boundary: if large { u64::MAX } else { 0 } },
             memory_bytes,

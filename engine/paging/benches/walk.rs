@@ -48,7 +48,8 @@ fn layouts() -> [(&'static str, Layout); 3] {
     let layout = |organisation: &str, groups: &[&str]| {
         let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
         let organisation = organisations::find(organisation).expect("it is registered");
-        (organisation.layout)(Geometry::X86_4, &groups).expect("a valid layout")
+        let settings = organisations::Settings { flatten: &groups, density: None };
+        (organisation.layout)(Geometry::X86_4, &settings).expect("a valid layout")
     };
     [
         ("radix4", layout("radix", &[])),

@@ -7,8 +7,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use flatwalk_paging::{
-    Address, Attributes, EntryMemory, EntryMemoryMut, Fault, Geometry, Gva, Hpa, Layout, Level,
-    NodeAllocator, Rights, Shape, Tree, Width, organisations,
+    Address, Attributes, Density, EntryMemory, EntryMemoryMut, Fault, Geometry, Gva, Hpa, Layout,
+    Level, NodeAllocator, Rights, Shape, Tree, Width,
+    organisations::{Fractions, REGISTRY, Settings},
 };
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -74,6 +75,10 @@ impl Shape for Patchy {
         let region = address >> self.0.geometry().shift(3);
         if level == 2 && region & 1 == 0 { 1 } else { self.0.width(level, address) }
     }
+
+    fn density(&self) -> Option<Density> {
+        self.0.density()
+    }
 }
 
 /// Addresses whose indices are first, second or last at each level, so that they share nodes.
@@ -104,7 +109,12 @@ fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
         let [write, user, execute] = [0, 1, 2].map(|_| random.below(4) > 0);
         let attributes = Attributes::new(Rights { write, user, execute });
         // What is occupied already stays as it is.
-        let _ = tree.map(&mut memory, &shape, start, frame, level, attributes);
+        if let Ok(change) = tree.map(&mut memory, &shape, start, frame, level, attributes) {
+            let _ = tree.densify(&mut memory, start, change.filled);
+        }
+        if random.below(6) == 0 && tree.unmap(&mut memory, Gva::new(at)).is_ok() {
+            let _ = tree.thin(&mut memory, Gva::new(at));
+        }
         for offset in [0, geometry.span(level) - 1, geometry.span(level)] {
             probes.insert(start.raw().wrapping_add(offset));
         }
@@ -120,7 +130,7 @@ fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
     let read: Vec<u64> = memory.read.take().into_iter().collect();
     for _ in 0..random.below(8) {
         let at = read[random.below(read.len() as u64) as usize];
-        let bit = [0, 1, 2, 7, 12, 21, 57, 58, 63][random.below(9) as usize];
+        let bit = [0, 1, 2, 7, 12, 21, 57, 58, 59, 63][random.below(10) as usize];
         *memory.words.entry(at).or_default() ^= 1 << bit;
     }
     let answers: Vec<Value> = probes
@@ -174,15 +184,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     let ia64 = |levels| Geometry::new(14, 11, levels);
     let odd = Geometry::new(12, 5, 4)?;
+    // A node is merged as soon as two of its entries gain, and stays for one.
+    let density = |geometry: Geometry| {
+        let entries = geometry.node_entries(1) as f64;
+        Fractions { merge: 1.5 / entries, unmerge: 0.5 / entries }
+    };
     let mut tables = Vec::new();
     for geometry in [Geometry::X86_3, Geometry::X86_4, Geometry::X86_5, ia64(3)?, ia64(4)?, odd] {
-        for organisation in organisations::REGISTRY {
+        for organisation in REGISTRY {
             for groups in groups {
                 let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
-                // An organisation says itself which groups it has.
-                if let Ok(layout) = (organisation.layout)(geometry, &groups) {
-                    let name = format!("{} {geometry:?} {groups:?}", organisation.name);
-                    tables.push(table(&name, &layout, &mut random));
+                // An organisation says itself what it takes.
+                for density in [None, Some(density(geometry))] {
+                    let settings = Settings { flatten: &groups, density };
+                    if let Ok(layout) = (organisation.layout)(geometry, &settings) {
+                        let name = format!("{} {geometry:?} {groups:?}", organisation.name);
+                        tables.push(table(&name, &layout, &mut random));
+                    }
                 }
             }
         }

@@ -1,30 +1,33 @@
 //! Page-table entries: 8-byte words in the x86-64 encoding, plus the width of the next node.
 //!
 //! ```text
-//!  63   62..59  58   57     56..52  51 ........ 12  11..9  8  7   6  5  4..3  2  1  0
-//!  NX   ignored W1   W0     ignored  frame address  ignored G  PS  D  A  cache US RW P
+//!  63   62..60  59   58   57     56..52  51 ........ 12  11..9  8  7   6  5  4..3  2  1  0
+//!  NX   ignored O    W1   W0     ignored  frame address  ignored G  PS  D  A  cache US RW P
 //! ```
 //! W1:W0 are the two size bits of Park et al. (ASPLOS 2022, section 6.1): 00 = the next node is
 //! conventional, 10 = it spans two levels (2 MiB), 01 = three (1 GiB). Bit 58 is the one that the
-//! public Linux prototype of the FPT paper uses.
+//! public Linux prototype of the FPT paper uses. It is also the H bit of Compendia (Ainsworth and
+//! Jones, ISMM 2021, section 4.2), whose O bit says that what the entry points to overlaps with the
+//! node that the entry stands in: the index bits that found the entry are used once more.
 //!
 //! How a table is read, in full. A geometry has p offset bits, b index bits a level, and levels n
 //! (the root's) to 1. An entry of level k translates `span(k)` = 2^(p + b(k−1)) bytes. A node with
 //! topmost level t that spans w levels has 2^(bw) entries, which are of its lowest level
 //! k = t + 1 − w; the entry for an address is number ⌊address / span(k)⌋ mod 2^(bw). A node takes
 //! 2^(bw + 3) bytes, or 4 KiB if that is less, and is aligned to its size. The root's address,
-//! level and width are given. An entry of level k means, by the first line that applies:
+//! level and width are given. An entry of level k is read as one of level j = k + O. It means, by the
+//! first line that applies:
 //!
 //! 1. P = 0: nothing is mapped.
-//! 2. PS = 1: a page of level max(k, 2). (At level 1 it is a replica of a level-2 leaf in a
-//!    flattened node; ASPLOS 2022, section 3.4.) Reserved if that level is above 3 or the frame
-//!    address is no multiple of the page size.
-//! 3. k = 1: a page of level 1, whatever W says; reserved if its frame is misaligned.
+//! 2. PS = 1: a page of level max(j, 2), in one of its replicas where that is more than k (ASPLOS
+//!    2022, section 3.4; Compendia, section 4.5). Reserved if that level is above 3 or above n, or the
+//!    frame address is no multiple of the page size.
+//! 3. j = 1: a page of level 1, whatever W says; reserved if its frame is misaligned.
 //! 4. W = 11: reserved.
 //! 5. The address is no multiple of the size of a node of width W: reserved.
-//! 6. W < k: the node that serves the levels from k − 1 down to k − W. The walk goes on there.
-//! 7. W = k, and the node's size is `span(k)`: a page of level k. This makes recursive mappings work
-//!    through flattened nodes (ASPLOS 2022, section 3.5).
+//! 6. O < W < j: the node that serves the levels from j − 1 down to j − W. The walk goes on there.
+//! 7. W = j ≤ n, and the node's size is `span(j)`: a page of level j. This makes recursive mappings
+//!    work through flattened nodes (ASPLOS 2022, section 3.5).
 //! 8. Anything else: reserved.
 //!
 //! The translation is the frame plus the address modulo the page size. It may be written, used in
@@ -98,6 +101,8 @@ pub enum Decoded<A> {
     Table {
         /// Physical address of the node.
         base: A,
+        /// Topmost level of the node.
+        level: Level,
         /// Levels that the node spans.
         width: Width,
     },
@@ -121,6 +126,7 @@ impl Entry {
     const PAGE_SIZE: u64 = 1 << 7;
     const WIDTH_3: u64 = 1 << 57;
     const WIDTH_2: u64 = 1 << 58;
+    const OVERLAP: u64 = 1 << 59;
     const NO_EXECUTE: u64 = 1 << 63;
     const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
@@ -142,6 +148,13 @@ impl Entry {
             _ => 0,
         };
         Self(base.raw() | size | Self::PRESENT | Self::WRITE | Self::USER)
+    }
+
+    /// The entry with the O bit set: what it points to is indexed by the bits of this entry's own
+    /// level too.
+    #[must_use]
+    pub fn overlapping(self) -> Self {
+        Self(self.0 | Self::OVERLAP)
     }
 
     /// A leaf entry for the page at `frame`; `large` for any page that is not a base page.
@@ -199,17 +212,26 @@ impl Entry {
         Self(self.0 | Self::ACCESSED | if store { Self::DIRTY } else { 0 })
     }
 
+    /// The entry with the accessed and dirty bits of `other` beside its own.
+    #[must_use]
+    pub fn with_usage_of(self, other: Self) -> Self {
+        Self(self.0 | other.0 & (Self::ACCESSED | Self::DIRTY))
+    }
+
     /// What the entry means when read as an entry of level `bottom`, the lowest level that the node
-    /// it was read from spans: the numbered lines at the head of this file.
+    /// it was read from spans (k below): the numbered lines at the head of this file.
     #[inline]
     pub fn decode<A: Physical>(self, geometry: Geometry, bottom: Level) -> Decoded<A> {
         if !self.is_present() {
             return Decoded::Absent;
         }
         let address = self.0 & Self::FRAME;
-        if self.0 & Self::PAGE_SIZE != 0 || bottom == 1 {
-            let level = if self.0 & Self::PAGE_SIZE != 0 { bottom.max(2) } else { 1 };
-            return if level <= 3 && address & (geometry.span(level) - 1) == 0 {
+        let overlap = u8::from(self.0 & Self::OVERLAP != 0);
+        let level = bottom + overlap;
+        let largest = geometry.levels().min(3);
+        if self.0 & Self::PAGE_SIZE != 0 || level == 1 {
+            let level = if self.0 & Self::PAGE_SIZE != 0 { level.max(2) } else { 1 };
+            return if level <= largest && address & (geometry.span(level) - 1) == 0 {
                 Decoded::Mapped { frame: A::new(address), level }
             } else {
                 Decoded::Reserved
@@ -223,10 +245,13 @@ impl Entry {
         };
         if address & ((1 << geometry.node_shift(width)) - 1) != 0 {
             Decoded::Reserved
-        } else if width < bottom {
-            Decoded::Table { base: A::new(address), width }
-        } else if width == bottom && geometry.node_shift(width) == geometry.shift(bottom) {
-            Decoded::Mapped { frame: A::new(address), level: bottom }
+        } else if overlap < width && width < level {
+            Decoded::Table { base: A::new(address), level: level - 1, width }
+        } else if width == level
+            && level <= largest
+            && geometry.node_shift(width) == geometry.shift(level)
+        {
+            Decoded::Mapped { frame: A::new(address), level }
         } else {
             Decoded::Reserved
         }

@@ -19,6 +19,6 @@ pub use addr::{Address, Gpa, Gva, Hpa, Physical};
 pub use entry::{Attributes, Decoded, Entry, Rights};
 pub use geometry::{Geometry, GeometryError, Level, Width};
 pub use memory::{EntryMemory, EntryMemoryMut, NodeAllocator, TableMemory};
-pub use organisations::{Layout, LayoutError, Shape};
-pub use tree::{Change, Flush, Mapping, NodeStatistics, TableError, Tree};
+pub use organisations::{Density, Layout, LayoutError, Shape};
+pub use tree::{Change, Densified, Flush, Levels, Mapping, NodeStatistics, TableError, Tree};
 pub use walk::{Fault, Leaf, Partial, Step, Walk};

@@ -2,9 +2,13 @@
 //!
 //! Source: Intel SDM volume 3, chapter 4, for the conventional shape; Park et al. (ASPLOS 2022),
 //! sections 3.2 to 3.4 and 6.2, for flattened nodes, fall-back, replicated large leaves, and later
-//! promotion. Every word stands in the memory that the caller passes; beside it the table keeps
-//! only what an operating system keeps in its frame descriptors: which frames are nodes, of what
-//! shape, and how many of their entries are in use.
+//! promotion; Ainsworth and Jones (ISMM 2021), section 4, for nodes that overlap. Every word stands
+//! in the memory that the caller passes; beside it the table keeps only what an operating system
+//! keeps in its frame descriptors: which frames are nodes, of what shape, and how many of their
+//! entries are in use.
+
+mod density;
+mod reshape;
 
 use std::marker::PhantomData;
 
@@ -14,8 +18,10 @@ use crate::addr::{Address, Physical};
 use crate::entry::{Attributes, Decoded, Entry, Rights};
 use crate::geometry::{Geometry, Level, Width};
 use crate::memory::{EntryMemory, TableMemory};
-use crate::organisations::Shape;
+use crate::organisations::{Density, Shape};
 use crate::walk::{Fault, Leaf, Partial, Step, Walk};
+
+pub use density::Densified;
 
 /// Why a change was not made. The table is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +113,30 @@ pub struct Change {
     pub entries_read: u32,
     /// Entries written.
     pub entries_written: u64,
+    /// Levels of the entries that came to point to a new node.
+    pub filled: Levels,
+}
+
+/// A set of levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels(u8);
+
+impl Levels {
+    /// True if `level` is among them.
+    #[inline]
+    pub fn contains(self, level: Level) -> bool {
+        self.0 >> level & 1 != 0
+    }
+
+    /// True if there are none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn insert(&mut self, level: Level) {
+        self.0 |= 1 << level;
+    }
 }
 
 /// How many nodes there are of a shape.
@@ -125,11 +155,14 @@ pub struct NodeStatistics {
 }
 
 /// What an operating system knows of a frame that is a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     level: Level,
     width: Width,
     used: u32,
+    /// Entries in use of each conventional node that this one stands for, where the table merges
+    /// nodes by how full they are; else empty.
+    parts: Box<[u16]>,
 }
 
 /// The nodes on the way to an address, root first.
@@ -151,6 +184,15 @@ impl<Out: Physical> Path<Out> {
         self.length += 1;
     }
 
+    /// Adds a node that the walk passed by.
+    fn add(&mut self, node: Partial<Out>) {
+        if !self.nodes[..self.length].iter().flatten().any(|there| there.level == node.level) {
+            self.push(node);
+            self.nodes[..self.length]
+                .sort_unstable_by_key(|node| std::cmp::Reverse(node.map(|node| node.level)));
+        }
+    }
+
     fn last(&self) -> Partial<Out> {
         self.nodes[self.length - 1].expect("a path has at least the root")
     }
@@ -167,6 +209,9 @@ pub struct Tree<In, Out> {
     geometry: Geometry,
     root: Partial<Out>,
     nodes: FxHashMap<Out, Node>,
+    density: Option<Density>,
+    /// If it merges nodes by their density: those merged, by topmost level and address prefix.
+    merged: FxHashMap<(Level, u64), Out>,
     input: PhantomData<In>,
 }
 
@@ -184,9 +229,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let (base, width) =
             allocate(geometry, memory, level, shape.width(level, 0), &mut Change::default())?;
         let mut nodes = FxHashMap::default();
-        nodes.insert(base, Node { level, width, used: 0 });
+        nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
         let root = Partial { base, level, width, rights: Rights::ALL };
-        Ok(Self { geometry, root, nodes, input: PhantomData })
+        let (density, merged) = (shape.density(), FxHashMap::default());
+        Ok(Self { geometry, root, nodes, density, merged, input: PhantomData })
     }
 
     /// The geometry.
@@ -262,8 +308,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         while at.bottom() > level {
             change.entries_read += 1;
             at = match self.decode(memory, at, input) {
-                Decoded::Table { base, width } => {
-                    self.child(at, base, width).ok_or(TableError::Corrupt(input.raw()))?
+                Decoded::Table { base, level, width } => {
+                    self.child(base, level, width).ok_or(TableError::Corrupt(input.raw()))?
                 }
                 Decoded::Absent => {
                     self.attach(memory, shape, at, input, &mut change).inspect_err(|_| {
@@ -274,6 +320,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
             };
             path.push(at);
+        }
+        if let Some(below) = self.merged_at(level, input).filter(|below| below.base != at.base) {
+            change.entries_read += 1;
+            at = below;
         }
         let (first, count) = self.slots(at, input, level);
         change.entries_read += 1;
@@ -295,8 +345,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         let (path, frame, level) = self.find(memory, input)?;
         let mapping = self.mapping(memory, path.last(), input, frame, level);
-        let (first, count) = self.slots(path.last(), mapping.input, level);
-        self.write(memory, path.last(), first, (0..count).map(|_| Entry::ABSENT));
+        self.clear(memory, path.last(), input, level);
         let tables = self.prune(memory, path, input);
         Ok((mapping, self.leaf_flush(mapping.input, level, tables)))
     }
@@ -379,10 +428,16 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             return Err(TableError::NoSuchPage(0));
         }
         let mut change = Change::default();
-        let at = if node.bottom() == level {
-            self.attach(memory, shape, node, input, &mut change)?
-        } else {
-            node
+        let below = self.places(node, input, level).find(|place| place.bottom() < level);
+        let at = match below {
+            Some(below) => {
+                // Where an overlapping node has the page too, it leads to its pieces from now on.
+                for above in self.places(node, input, level).filter(|p| p.bottom() == level) {
+                    change.entries_written += self.vacate(memory, above, input, level);
+                }
+                below
+            }
+            None => self.attach(memory, shape, node, input, &mut change)?,
         };
         let bytes = self.geometry.span(level - 1);
         for i in 0..self.geometry.node_entries(1) {
@@ -391,65 +446,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 self.write_leaves(memory, at, page, frame, level - 1, old.attributes);
         }
         Ok((change, self.leaf_flush(old.input, level, false)))
-    }
-
-    /// Gives the node with topmost level `level` on the path of `input` another width: wider
-    /// (promotion: its child nodes are merged into it; ASPLOS 2022, section 6.2) or narrower
-    /// (demotion: it is taken apart). Translations stay as they are. `None` if it has that width.
-    ///
-    /// # Errors
-    /// [`TableError::NotMapped`] when there is no such node, [`TableError::Shape`] when the levels
-    /// do not fit, [`TableError::OutOfMemory`]; the table is unchanged then.
-    pub fn reshape(
-        &mut self,
-        memory: &mut impl TableMemory<Out>,
-        input: In,
-        level: Level,
-        width: Width,
-    ) -> Result<Option<(Change, Flush<In>)>, TableError> {
-        self.check_canonical(input)?;
-        let impossible = TableError::Shape { address: input.raw(), level, width };
-        if width == 0 || width > 3 || width > level || level > self.geometry.levels() {
-            return Err(impossible);
-        }
-        let mut parent = None;
-        let mut old = self.root;
-        while old.level > level {
-            if old.bottom() <= level {
-                return Err(impossible);
-            }
-            match self.decode(memory, old, input) {
-                Decoded::Table { base, width } => {
-                    parent = Some(old);
-                    old = self.child(old, base, width).ok_or(TableError::Corrupt(input.raw()))?;
-                }
-                Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
-                Decoded::Absent | Decoded::Mapped { .. } => {
-                    return Err(TableError::NotMapped(input.raw()));
-                }
-            }
-        }
-        if old.width == width {
-            return Ok(None);
-        }
-        let mut change = Change::default();
-        let new = if width > old.width {
-            self.merge(memory, old, width, input, &mut change)?
-        } else {
-            self.take_apart(memory, old, width, &mut change)?
-        };
-        let Some(parent) = parent else {
-            self.root = new;
-            let start = In::new(0);
-            let flush = Flush { start, length_bytes: u64::MAX, leaves: false, tables: true };
-            return Ok(Some((change, flush)));
-        };
-        let slot = self.slot(parent, input);
-        change.entries_written +=
-            self.write(memory, parent, slot, [Entry::table(new.base, new.width)]);
-        let length_bytes = self.geometry.span(level + 1);
-        let start = In::new(input.raw() & !(length_bytes - 1));
-        Ok(Some((change, Flush { start, length_bytes, leaves: false, tables: true })))
     }
 
     /// Calls `visit` for each page that lies, in part at least, in `length_bytes` from `start`, in
@@ -555,10 +551,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         Entry(memory.read(self.slot(node, input))).decode(self.geometry, node.bottom())
     }
 
-    /// The node that an entry of `parent` points to; `None` if it is none of this table's there,
-    /// so that whatever else wrote to the memory cannot lead a change astray.
-    fn child(&self, parent: Partial<Out>, base: Out, width: Width) -> Option<Partial<Out>> {
-        let level = parent.bottom() - 1;
+    /// The node that an entry points to; `None` if it is none of this table's of that shape, so that whatever else wrote to the memory cannot lead a change astray.
+    fn child(&self, base: Out, level: Level, width: Width) -> Option<Partial<Out>> {
         let node = self.nodes.get(&base)?;
         (node.level == level && node.width == width).then_some(Partial {
             base,
@@ -580,10 +574,42 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let level = parent.bottom() - 1;
         let wanted = shape.width(level, input.raw());
         let (base, width) = allocate(self.geometry, memory, level, wanted, change)?;
-        self.nodes.insert(base, Node { level, width, used: 0 });
+        self.nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
+        change.filled.insert(parent.bottom());
         let slot = self.slot(parent, input);
         change.entries_written += self.write(memory, parent, slot, [Entry::table(base, width)]);
         Ok(Partial { base, level, width, rights: Rights::ALL })
+    }
+
+    /// Number of the table of `level`, which has no more levels than the root, on the path of `input`
+    /// among all there can be.
+    fn prefix(&self, level: Level, input: In) -> u64 {
+        let unused = 64 - u32::from(self.geometry.address_bits());
+        let shift = u32::from(self.geometry.shift(level + 1));
+        (input.raw() << unused >> unused).checked_shr(shift).unwrap_or(0)
+    }
+
+    /// The node that the table of `level` on the path of `input` was merged into with its children.
+    fn merged_at(&self, level: Level, input: In) -> Option<Partial<Out>> {
+        if self.merged.is_empty() || level > self.geometry.levels() {
+            return None;
+        }
+        let &base = self.merged.get(&(level, self.prefix(level, input)))?;
+        Some(Partial { base, level, width: 2, rights: Rights::ALL })
+    }
+
+    /// The nodes that hold the entry of `level` for `input`, root first, where one of them is known:
+    /// more than one only where merged nodes overlap.
+    fn places(
+        &self,
+        known: Partial<Out>,
+        input: In,
+        level: Level,
+    ) -> impl Iterator<Item = Partial<Out>> + use<In, Out> {
+        let above = self.merged_at(level + 1, input);
+        let below = self.merged_at(level, input);
+        let only = (above.is_none() && below.is_none()).then_some(known);
+        above.into_iter().chain(below).chain(only)
     }
 
     /// First entry, and number of entries, that a page of `level` at `input` takes in `node`.
@@ -611,15 +637,49 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             written += 1;
         }
         if before != after {
+            let part = (first.raw() - node.base.raw()) / 8 / self.geometry.node_entries(1);
             let node = self.nodes.get_mut(&node.base).expect("a path leads through known nodes");
             // Saturating: what others wrote was never counted.
             node.used = (node.used + after).saturating_sub(before);
+            // Entries that are written together lie in one part.
+            if let Some(used) = usize::try_from(part).ok().and_then(|i| node.parts.get_mut(i)) {
+                *used = (*used + after as u16).saturating_sub(before as u16);
+            }
         }
         written
     }
 
-    /// Writes a page's leaf entry, or its replicas if the node's entries are for smaller pages.
-    /// Returns how many entries.
+    /// Takes the entry of `level` for `input` away wherever it stands.
+    fn clear(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        known: Partial<Out>,
+        input: In,
+        level: Level,
+    ) {
+        for place in self.places(known, input, level) {
+            self.vacate(memory, place, input, level);
+        }
+    }
+
+    /// Makes the entries of `level` for `input` in `node` those of an address without a page, which
+    /// lead to the overlapping node if there is one. Returns how many.
+    fn vacate(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        node: Partial<Out>,
+        input: In,
+        level: Level,
+    ) -> u64 {
+        let (first, count) = self.slots(node, input, level);
+        let below = self.merged_at(level, input).filter(|_| node.bottom() == level);
+        let entry = below
+            .map_or(Entry::ABSENT, |below| Entry::table(below.base, below.width).overlapping());
+        self.write(memory, node, first, (0..count).map(|_| entry))
+    }
+
+    /// Writes a page's leaf entry, or its replicas where entries are for smaller pages, wherever it
+    /// belongs; `node` is one of the places. Returns how many entries.
     fn write_leaves(
         &mut self,
         memory: &mut impl TableMemory<Out>,
@@ -629,13 +689,22 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         level: Level,
         attributes: Attributes,
     ) -> u64 {
-        let (first, count) = self.slots(node, input, level);
-        let (geometry, bottom) = (self.geometry, node.bottom());
-        let replicas = (0..count).map(|i| replica(geometry, frame, level, bottom, i, attributes));
-        self.write(memory, node, first, replicas)
+        let mut written = 0;
+        for place in self.places(node, input, level) {
+            let (first, count) = self.slots(place, input, level);
+            let (leaf, bottom) = (self.leaf(frame, level, attributes), place.bottom());
+            let replicas = (0..count).map(|i| leaf.entry(bottom, i));
+            written += self.write(memory, place, first, replicas);
+        }
+        written
     }
 
-    /// The nodes down to the leaf of `input`, its frame and its level.
+    fn leaf(&self, frame: Out, level: Level, attributes: Attributes) -> LeafEntries<Out> {
+        let overlapping = self.density.is_some();
+        LeafEntries { geometry: self.geometry, frame, level, attributes, overlapping }
+    }
+
+    /// The nodes that serve `input`, which is mapped, and its page's frame and level.
     fn find(
         &self,
         memory: &impl EntryMemory<Out>,
@@ -645,11 +714,16 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let mut path = Path::from(self.root);
         loop {
             match self.decode(memory, path.last(), input) {
-                Decoded::Table { base, width } => {
-                    let child = self.child(path.last(), base, width);
+                Decoded::Table { base, level, width } => {
+                    let child = self.child(base, level, width);
                     path.push(child.ok_or(TableError::Corrupt(input.raw()))?);
                 }
-                Decoded::Mapped { frame, level } => return Ok((path, frame, level)),
+                Decoded::Mapped { frame, level } => {
+                    for level in 2..=self.geometry.levels() {
+                        self.merged_at(level, input).into_iter().for_each(|node| path.add(node));
+                    }
+                    return Ok((path, frame, level));
+                }
                 Decoded::Absent => return Err(TableError::NotMapped(input.raw())),
                 Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
             }
@@ -665,13 +739,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         frame: Out,
         level: Level,
     ) -> Mapping<In, Out> {
-        let (first, count) = self.slots(node, input, level);
-        let mut attributes = Entry(memory.read(first)).attributes();
-        for i in 1..count {
-            let replica = Entry(memory.read(first.offset(i * 8)));
-            attributes.accessed |= replica.is_accessed();
-            attributes.dirty |= replica.is_dirty();
-        }
+        let entries = self.places(node, input, level).flat_map(|place| {
+            let (first, count) = self.slots(place, input, level);
+            (0..count).map(move |i| Entry(memory.read(first.offset(i * 8))))
+        });
+        let attributes = reshape::united(entries);
         let input = In::new(input.raw() & !(self.geometry.span(level) - 1));
         Mapping { input, frame, level, attributes }
     }
@@ -706,10 +778,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             if path.length == 0 || self.nodes[&node.base].used > 0 {
                 break;
             }
-            let parent = path.last();
-            let slot = self.slot(parent, input);
-            self.write(memory, parent, slot, [Entry::ABSENT]);
             self.free(memory, node.base, node.width);
+            self.merged.remove(&(node.level, self.prefix(node.level, input)));
+            self.clear(memory, path.last(), input, node.level + 1);
             any = true;
         }
         any
@@ -718,152 +789,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn free(&mut self, memory: &mut impl TableMemory<Out>, base: Out, width: Width) {
         self.nodes.remove(&base);
         memory.free(base, self.geometry.node_shift(width));
-    }
-
-    /// Merges `old`, which lies on the path of `input`, with its descendants into one node of
-    /// `width`, and frees them.
-    fn merge(
-        &mut self,
-        memory: &mut impl TableMemory<Out>,
-        old: Partial<Out>,
-        width: Width,
-        input: In,
-        change: &mut Change,
-    ) -> Result<Partial<Out>, TableError> {
-        let (level, address) = (old.level, input.raw());
-        let mut parts = Parts { bottom: level + 1 - width, nodes: Vec::new(), entries: Vec::new() };
-        self.gather(memory, old, 0, &mut parts).map_err(|obstacle| match obstacle {
-            Obstacle::Overlap => TableError::Shape { address, level, width },
-            Obstacle::Corrupt => TableError::Corrupt(address),
-        })?;
-        let shift = self.geometry.node_shift(width);
-        let base = memory.allocate(shift).ok_or(TableError::OutOfMemory)?;
-        change.nodes += 1;
-        change.node_bytes += 1 << shift;
-        change.entries_written += parts.entries.len() as u64;
-        for &(index, entry) in &parts.entries {
-            memory.write(base.offset(index * 8), entry.0);
-        }
-        for (base, width) in parts.nodes {
-            self.free(memory, base, width);
-        }
-        let used = u32::try_from(parts.entries.len()).expect("fewer than 2^32 entries in a node");
-        self.nodes.insert(base, Node { level, width, used });
-        Ok(Partial { base, width, ..old })
-    }
-
-    /// Collects `node`, whose first entry has number `first` among those of its level in the merged
-    /// node, and what is below it down to the bottom of `parts`.
-    fn gather(
-        &self,
-        memory: &impl EntryMemory<Out>,
-        node: Partial<Out>,
-        first: u64,
-        parts: &mut Parts<Out>,
-    ) -> Result<(), Obstacle> {
-        let geometry = self.geometry;
-        let below = node.bottom().checked_sub(parts.bottom).ok_or(Obstacle::Overlap)?;
-        parts.nodes.push((node.base, node.width));
-        let scale = geometry.node_entries(below);
-        for i in 0..geometry.node_entries(node.width) {
-            let entry = Entry(memory.read(node.base.offset(i * 8)));
-            let index = (first + i) * scale;
-            if below == 0 {
-                if entry.is_present() {
-                    parts.entries.push((index, entry));
-                }
-                continue;
-            }
-            match entry.decode::<Out>(geometry, node.bottom()) {
-                Decoded::Table { base, width } => {
-                    let child = self.child(node, base, width).ok_or(Obstacle::Corrupt)?;
-                    let first = (first + i) * geometry.node_entries(width);
-                    self.gather(memory, child, first, parts)?;
-                }
-                Decoded::Mapped { frame, level } => {
-                    let attributes = entry.attributes();
-                    parts.entries.extend((0..scale).map(|j| {
-                        (index + j, replica(geometry, frame, level, parts.bottom, j, attributes))
-                    }));
-                }
-                Decoded::Absent => {}
-                Decoded::Reserved => return Err(Obstacle::Corrupt),
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes `old` apart into a node of `width` and child nodes for the rest of its levels.
-    fn take_apart<M: TableMemory<Out>>(
-        &mut self,
-        memory: &mut M,
-        old: Partial<Out>,
-        width: Width,
-        change: &mut Change,
-    ) -> Result<Partial<Out>, TableError> {
-        let geometry = self.geometry;
-        let child_width = old.width - width;
-        let child_level = old.level - width;
-        let per_child = geometry.node_entries(child_width);
-        let mut made: Vec<(Out, Width)> = Vec::new();
-        let mut children: Vec<(Out, Node)> = Vec::new();
-        let mut obtain = |memory: &mut M, width: Width, change: &mut Change| {
-            let shift = geometry.node_shift(width);
-            if let Some(base) = memory.allocate(shift) {
-                made.push((base, width));
-                change.nodes += 1;
-                change.node_bytes += 1 << shift;
-                return Ok(base);
-            }
-            for &(base, width) in &made {
-                memory.free(base, geometry.node_shift(width));
-            }
-            Err(TableError::OutOfMemory)
-        };
-        let base = obtain(memory, width, change)?;
-        let mut used = 0;
-        for slot in 0..geometry.node_entries(width) {
-            let group = old.base.offset(slot * per_child * 8);
-            let read = |memory: &M, i: u64| Entry(memory.read(group.offset(i * 8)));
-            let present = (0..per_child).filter(|&i| read(memory, i).is_present()).count();
-            if present == 0 {
-                continue;
-            }
-            used += 1;
-            let first = read(memory, 0);
-            let entry = match first.decode::<Out>(geometry, old.bottom()) {
-                // 512 replicas of one large page become one leaf again.
-                Decoded::Mapped { frame, level } if level == child_level + 1 => {
-                    let mut attributes = first.attributes();
-                    for i in 1..per_child {
-                        let replica = read(memory, i);
-                        attributes.accessed |= replica.is_accessed();
-                        attributes.dirty |= replica.is_dirty();
-                    }
-                    Entry::leaf(frame, true, attributes)
-                }
-                _ => {
-                    let child = obtain(memory, child_width, change)?;
-                    for i in 0..per_child {
-                        let entry = read(memory, i);
-                        if entry.is_present() {
-                            memory.write(child.offset(i * 8), entry.0);
-                        }
-                    }
-                    change.entries_written += present as u64;
-                    let used = u32::try_from(present).expect("fewer than 2^32 entries in a node");
-                    let node = Node { level: child_level, width: child_width, used };
-                    children.push((child, node));
-                    Entry::table(child, child_width)
-                }
-            };
-            memory.write(base.offset(slot * 8), entry.0);
-            change.entries_written += 1;
-        }
-        self.free(memory, old.base, old.width);
-        self.nodes.extend(children);
-        self.nodes.insert(base, Node { level: old.level, width, used });
-        Ok(Partial { base, width, ..old })
     }
 
     /// Visits the pages from `first` to `last`, which are canonical, stepping over the gap between
@@ -898,8 +823,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         loop {
             let mut span_level = node.bottom();
             match self.decode(memory, node, In::new(address)) {
-                Decoded::Table { base, width } => {
-                    if let Some(child) = self.child(node, base, width) {
+                Decoded::Table { base, level, width } => {
+                    if let Some(child) = self.child(base, level, width) {
                         let end = address | (geometry.span(node.bottom()) - 1);
                         self.visit_node(memory, child, address, end.min(last), visit);
                     }
@@ -919,40 +844,32 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 }
 
-/// What a wider node is made of.
-struct Parts<Out> {
-    /// Lowest level that the wider node spans.
-    bottom: Level,
-    /// The nodes that it takes the place of.
-    nodes: Vec<(Out, Width)>,
-    /// Its entries and where they stand in it.
-    entries: Vec<(u64, Entry)>,
-}
-
-/// Why nodes cannot be merged.
-enum Obstacle {
-    /// One of them spans the bottom level of the merged node and the level below.
-    Overlap,
-    /// An entry is not one that the table wrote.
-    Corrupt,
-}
-
-/// Entry number `i` of those that a page of `level` takes in a node of entries of `bottom`.
-fn replica<Out: Physical>(
+/// The leaf entries of a page.
+#[derive(Clone, Copy)]
+struct LeafEntries<Out> {
     geometry: Geometry,
     frame: Out,
     level: Level,
-    bottom: Level,
-    i: u64,
     attributes: Attributes,
-) -> Entry {
-    if level == 1 {
-        return Entry::leaf(frame, false, attributes);
+    /// Replicas carry the O bit.
+    overlapping: bool,
+}
+
+impl<Out: Physical> LeafEntries<Out> {
+    /// Number `i` of those that the page takes in a node of entries of level `bottom`.
+    fn entry(&self, bottom: Level, i: u64) -> Entry {
+        let Self { geometry, frame, level, attributes, overlapping } = *self;
+        let large = |frame| Entry::leaf(frame, true, attributes);
+        if level == 1 {
+            Entry::leaf(frame, false, attributes)
+        } else if overlapping && level > bottom {
+            large(frame).overlapping()
+        } else {
+            // At level 1, PS stands for a level-2 page; elsewhere for one of the entry's own level.
+            let page = geometry.span(bottom.max(2));
+            large(frame.offset((i * geometry.span(bottom)) & !(page - 1)))
+        }
     }
-    // At level 1, PS stands for a level-2 page; elsewhere for a page of the entry's own level.
-    let page = geometry.span(bottom.max(2));
-    let within = (i * geometry.span(bottom)) & !(page - 1);
-    Entry::leaf(frame.offset(within), true, attributes)
 }
 
 /// A node for `level` as wide as `wanted`, or as the memory allows.

@@ -117,8 +117,8 @@ impl<In: Address, Out: Physical> Walk<In, Out> {
         let bottom = self.at.bottom();
         let rights = self.at.rights.and(entry.rights());
         match entry.decode::<Out>(self.geometry, bottom) {
-            Decoded::Table { base, width } => {
-                self.at = Partial { base, level: bottom - 1, width, rights };
+            Decoded::Table { base, level, width } => {
+                self.at = Partial { base, level, width, rights };
                 Step::Table(self.at)
             }
             Decoded::Mapped { frame, level } => Step::Leaf(Leaf {

@@ -266,7 +266,8 @@ fn an_entry_means_what_the_first_line_that_applies_says() {
     const LARGE: u64 = 1 << 7;
     const TWO: u64 = 1 << 58;
     const THREE: u64 = 1 << 57;
-    let table = |base: u64, width| Decoded::Table { base: Hpa::new(base), width };
+    const OVERLAP: u64 = 1 << 59;
+    let table = |base: u64, level, width| Decoded::Table { base: Hpa::new(base), level, width };
     let page = |frame: u64, level| Decoded::Mapped { frame: Hpa::new(frame), level };
     let gib = 1 << 30;
     let mib = 1 << 20;
@@ -283,14 +284,32 @@ fn an_entry_means_what_the_first_line_that_applies_says() {
         (PRESENT | TWO | THREE | gib, 4, Decoded::Reserved),
         (PRESENT | TWO | mib, 4, Decoded::Reserved),
         (PRESENT | THREE | (2 * mib), 4, Decoded::Reserved),
-        (PRESENT | 0x5000, 2, table(0x5000, 1)),
-        (PRESENT | TWO | (2 * mib), 3, table(2 * mib, 2)),
-        (PRESENT | THREE | gib, 4, table(gib, 3)),
+        (PRESENT | 0x5000, 2, table(0x5000, 1, 1)),
+        (PRESENT | TWO | (2 * mib), 3, table(2 * mib, 2, 2)),
+        (PRESENT | THREE | gib, 4, table(gib, 3, 3)),
         (PRESENT | TWO | (2 * mib), 2, page(2 * mib, 2)),
         (PRESENT | THREE | gib, 3, page(gib, 3)),
         (PRESENT | THREE | gib, 2, Decoded::Reserved),
+        // With O, as one of the level above.
+        (PRESENT | OVERLAP | LARGE | gib, 3, Decoded::Reserved),
+        (PRESENT | OVERLAP | LARGE | gib, 2, page(gib, 3)),
+        (PRESENT | OVERLAP | LARGE | (2 * mib), 1, page(2 * mib, 2)),
+        (PRESENT | OVERLAP | 0x5000, 1, Decoded::Reserved),
+        (PRESENT | OVERLAP | 0x5000, 4, Decoded::Reserved),
+        (PRESENT | OVERLAP | TWO | (2 * mib), 3, table(2 * mib, 3, 2)),
+        (PRESENT | OVERLAP | TWO | (2 * mib), 2, table(2 * mib, 2, 2)),
+        (PRESENT | OVERLAP | TWO | (2 * mib), 1, page(2 * mib, 2)),
+        (PRESENT | OVERLAP | TWO | mib, 3, Decoded::Reserved),
+        (PRESENT | OVERLAP | THREE | gib, 3, table(gib, 3, 3)),
+        (PRESENT | OVERLAP | THREE | gib, 2, page(gib, 3)),
+        (PRESENT | OVERLAP | THREE | gib, 1, Decoded::Reserved),
     ] {
         assert_eq!(Entry(word).decode(Geometry::X86_5, level), meaning, "{word:#x} at L{level}");
+    }
+    // A table of two levels has no pages of a third.
+    let two = Geometry::new(12, 9, 2).unwrap();
+    for word in [LARGE | gib, THREE | gib] {
+        assert_eq!(Entry(PRESENT | OVERLAP | word).decode::<Hpa>(two, 2), Decoded::Reserved);
     }
     // With 3 bits a level, a node of two levels takes 4 KiB and a page of level 2 takes 32 KiB.
     let odd = Geometry::new(12, 3, 4).unwrap();
@@ -342,7 +361,8 @@ proptest! {
                 prop_assert!(steps <= sizes.levels, "at most one step a level");
                 match walk.feed(Entry(memory.read(walk.entry_address()))) {
                     Step::Table(next) => {
-                        prop_assert_eq!(next.level, at.bottom() - 1);
+                        prop_assert!([at.bottom() - 1, at.bottom()].contains(&next.level));
+                        prop_assert!(next.bottom() < at.bottom(), "nearer the pages");
                         prop_assert!((1..=next.level).contains(&next.width));
                         let bytes = sizes.fan.pow(u32::from(next.width)) * 8;
                         prop_assert_eq!(next.base.raw() % bytes.max(4096), 0);
@@ -372,7 +392,7 @@ proptest! {
         which in any::<prop::sample::Index>(),
         maps in prop::collection::vec((0u64..4, 0u64..4, 0u64..4, 1u8..=3), 1..12),
         words in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..4), 1..6),
-        acts in prop::collection::vec((any::<prop::sample::Index>(), 0u8..9, 1u8..=4), 1..12),
+        acts in prop::collection::vec((any::<prop::sample::Index>(), 0u8..10, 1u8..=4), 1..12),
     ) {
         let cases: Vec<Case> =
             cases().into_iter().filter(|c| c.sizes.fan < 32 && c.sizes.levels >= 4).collect();
@@ -387,7 +407,11 @@ proptest! {
             digits.extend([a % fan, b % fan, c % fan]);
             let at = case.sizes.address(&digits, 0);
             let at = Gva::new(at - at % case.sizes.bytes(level));
-            let _ = table.map(&mut memory, &shape, at, Hpa::new(1 << 40), level, attributes);
+            let mapped =
+                table.map(&mut memory, &shape, at, Hpa::new(1 << 40), level, attributes);
+            if let Ok(change) = mapped {
+                let _ = table.densify(&mut memory, at, change.filled);
+            }
             starts.push(at);
         }
         let image: Vec<(u64, u64)> = memory.image().into_iter().collect();
@@ -398,7 +422,7 @@ proptest! {
             let word = match kind {
                 0 => word,
                 1 => was ^ 1 << (word % 64),
-                2 => nodes[word as usize % nodes.len()] | 7 | (word >> 32 & 3) << 57,
+                2 => nodes[word as usize % nodes.len()] | 7 | (word >> 32 & 7) << 57,
                 _ => 0,
             };
             memory.set(at, word);
@@ -407,7 +431,13 @@ proptest! {
             let at = *index.get(&starts);
             let (memory, number) = (&mut memory, number);
             let _ = match act {
-                0 => table.map(memory, &shape, at, Hpa::new(1 << 40), 1, attributes).err(),
+                0 => match table.map(memory, &shape, at, Hpa::new(1 << 40), 1, attributes) {
+                    Ok(change) => {
+                        let _ = table.densify(memory, at, change.filled);
+                        None
+                    }
+                    Err(error) => Some(error),
+                },
                 1 => table.unmap(memory, at).err(),
                 2 => table.protect(memory, at, Rights::ALL).err(),
                 3 => table.migrate(memory, at, Hpa::new(0)).err(),
@@ -415,6 +445,10 @@ proptest! {
                 5 => table.remap(memory, &shape, at, starts[0]).err(),
                 6 => table.reshape(memory, at, number, 2).err(),
                 7 => table.reshape(memory, at, number, 1).err(),
+                8 => {
+                    let _ = table.thin(memory, at);
+                    None
+                }
                 _ => {
                     let _ = table.translate(memory, at);
                     table.mappings(memory);

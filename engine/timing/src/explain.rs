@@ -256,9 +256,11 @@ fn meaning(entry: Entry, geometry: flatwalk_paging::Geometry, node: &Partial<Hpa
     match entry.decode::<Hpa>(geometry, node.bottom()) {
         Decoded::Absent => "absent".to_owned(),
         Decoded::Reserved => "reserved bits are set".to_owned(),
-        Decoded::Table { base, width } => {
-            let next = Partial { base, level: node.bottom() - 1, width, rights: node.rights };
-            format!("points to the {} node at {base:#x}", levels(&next))
+        Decoded::Table { base, level, width } => {
+            let next = Partial { base, level, width, rights: node.rights };
+            let overlap =
+                if level == node.bottom() { ", with this level's bits once more" } else { "" };
+            format!("points to the {} node at {base:#x}{overlap}", levels(&next))
         }
         Decoded::Mapped { frame, level } => {
             let replica = if level > node.bottom() { " (one of its replicas)" } else { "" };

@@ -609,6 +609,8 @@ impl Scheme {
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<flatwalk_paging::Layout, ConfigError> {
         let organisation = flatwalk_paging::organisations::find(&self.organisation)?;
-        Ok((organisation.layout)(self.geometry()?, &self.flatten)?)
+        let settings =
+            flatwalk_paging::organisations::Settings { flatten: &self.flatten, density: None };
+        Ok((organisation.layout)(self.geometry()?, &settings)?)
     }
 }

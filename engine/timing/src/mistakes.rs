@@ -164,7 +164,8 @@ fn layout(levels: u8, flatten: &[&str]) -> Layout {
     let geometry = if levels == 5 { Geometry::X86_5 } else { Geometry::X86_4 };
     let name = if flatten.is_empty() { "radix" } else { "flattened" };
     let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-    (organisations::find(name).unwrap().layout)(geometry, &flatten).unwrap()
+    let settings = organisations::Settings { flatten: &flatten, density: None };
+    (organisations::find(name).unwrap().layout)(geometry, &settings).unwrap()
 }
 
 /// Host accesses of a cold two-dimensional walk: each guest entry's own address is translated

@@ -21,7 +21,8 @@ const GIB: u64 = 1 << 30;
 fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
     let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
     let flatten: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
-    (organisations::find(organisation).unwrap().layout)(geometry, &flatten).unwrap()
+    let settings = organisations::Settings { flatten: &flatten, density: None };
+    (organisations::find(organisation).unwrap().layout)(geometry, &settings).unwrap()
 }
 
 /// Every layout worth testing.

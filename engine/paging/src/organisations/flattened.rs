@@ -14,18 +14,19 @@
 //! Departs from the paper: where three levels that end at level 2 or above are flattened, a 1 GiB
 //! page in such a node is stored as 512 leaves of 2 MiB (the paper does not say).
 
-use super::{Layout, LayoutError, Organisation};
+use super::{Layout, LayoutError, Organisation, Settings};
 use crate::geometry::{Geometry, Level, Width};
 
 pub(super) const ORGANISATION: Organisation = Organisation { name: "flattened", layout };
 
-fn layout(geometry: Geometry, flatten: &[String]) -> Result<Layout, LayoutError> {
-    if flatten.is_empty() {
+fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
+    settings.merge_nothing("flattened")?;
+    if settings.flatten.is_empty() {
         return Err(LayoutError::NoGroups);
     }
     let mut taken = [false; 16];
     let mut groups = Vec::new();
-    for name in flatten {
+    for name in settings.flatten {
         let (top, width) = parse(name)?;
         if top > geometry.levels() {
             return Err(LayoutError::BeyondRoot { group: name.clone(), levels: geometry.levels() });
@@ -69,7 +70,8 @@ mod tests {
     #[test]
     fn groups_are_read_and_checked() {
         let make = |geometry, groups: &[&str]| {
-            layout(geometry, &groups.iter().map(|&g| g.to_owned()).collect::<Vec<_>>())
+            let flatten: Vec<_> = groups.iter().map(|&g| g.to_owned()).collect();
+            layout(geometry, &Settings { flatten: &flatten, density: None })
         };
         let widths = |geometry, groups: &[&str]| make(geometry, groups).unwrap().groups();
         assert_eq!(widths(Geometry::X86_4, &["L4L3", "L2L1"]), [(4, 2), (2, 2)]);

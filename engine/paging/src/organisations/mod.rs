@@ -1,5 +1,6 @@
 //! The registry of page-table organisations: one file and one line each.
 
+mod compendia;
 mod flattened;
 mod radix;
 
@@ -10,14 +11,32 @@ use crate::geometry::{Geometry, Level, Width};
 pub trait Shape {
     /// Levels that a new node with topmost level `level`, on the path of `address`, should span.
     fn width(&self, level: Level, address: u64) -> Width;
+
+    /// When the table merges nodes, and takes them apart again, by how full they are; `None`: it
+    /// never does by itself. Asked once, for a new table.
+    fn density(&self) -> Option<Density> {
+        None
+    }
 }
 
-/// A geometry and the levels that are flattened in it, the same throughout the address space.
+/// When a node of one level is merged with its child nodes: by how many of its entries lead to a
+/// child node of one level, which are those that merging makes a walk shorter for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Density {
+    /// Merged when another entry comes to lead to a node, and there are this many or more.
+    pub merge_slots: u32,
+    /// Taken apart again when there are fewer than this many.
+    pub unmerge_slots: u32,
+}
+
+/// A geometry and the levels that are flattened in it, the same throughout the address space, or
+/// the density at which they are merged region by region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
     /// `widths[level]`: width of a node whose topmost level is `level`.
     widths: [Width; 8],
+    density: Option<Density>,
 }
 
 impl Layout {
@@ -32,7 +51,7 @@ impl Layout {
         for &(top, width) in groups {
             widths[usize::from(top)] = width;
         }
-        Self { geometry, widths }
+        Self { geometry, widths, density: None }
     }
 
     /// Level groups, root first, as `(top level, width)`: what a table without fall-backs has.
@@ -52,6 +71,42 @@ impl Shape for Layout {
     #[inline]
     fn width(&self, level: Level, _address: u64) -> Width {
         self.widths[usize::from(level)]
+    }
+
+    fn density(&self) -> Option<Density> {
+        self.density
+    }
+}
+
+/// What a scheme says of its organisation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings<'a> {
+    /// Level groups to flatten, such as `"L4L3"`.
+    pub flatten: &'a [String],
+    /// The densities at which nodes are merged and taken apart.
+    pub density: Option<Fractions>,
+}
+
+/// Densities as shares of a node's entries, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fractions {
+    /// Share from which on a node is merged.
+    pub merge: f64,
+    /// Share below which it is taken apart again.
+    pub unmerge: f64,
+}
+
+impl Settings<'_> {
+    fn flatten_nothing(&self, organisation: &'static str) -> Result<(), LayoutError> {
+        if self.flatten.is_empty() {
+            Ok(())
+        } else {
+            Err(LayoutError::NothingToFlatten(organisation))
+        }
+    }
+
+    fn merge_nothing(&self, organisation: &'static str) -> Result<(), LayoutError> {
+        if self.density.is_none() { Ok(()) } else { Err(LayoutError::NothingToMerge(organisation)) }
     }
 }
 
@@ -85,6 +140,24 @@ pub enum LayoutError {
     /// Levels to flatten were given for an organisation that has none.
     #[error("organisation `{0}` flattens nothing: leave `flatten` out, or use \"flattened\"")]
     NothingToFlatten(&'static str),
+    /// Densities were given for an organisation that does not merge by them.
+    #[error("organisation `{0}` merges nothing: leave `[density]` out, or use \"compendia\"")]
+    NothingToMerge(&'static str),
+    /// No densities were given.
+    #[error(
+        "organisation `compendia` needs a table `[density]` with `merge_fraction` and `unmerge_fraction`"
+    )]
+    NoDensity,
+    /// Densities that make no sense.
+    #[error(
+        "merge_fraction = {merge}, unmerge_fraction = {unmerge}: need 0 ≤ unmerge ≤ merge ≤ 1 and merge > 0"
+    )]
+    Density {
+        /// As given.
+        merge: String,
+        /// As given.
+        unmerge: String,
+    },
     /// No levels to flatten were given.
     #[error("organisation `flattened` needs `flatten`, for example [\"L4L3\", \"L2L1\"]")]
     NoGroups,
@@ -97,12 +170,13 @@ pub enum LayoutError {
 pub struct Organisation {
     /// Name in scheme files.
     pub name: &'static str,
-    /// Makes the layout for a geometry and the scheme's `flatten` list.
-    pub layout: fn(Geometry, &[String]) -> Result<Layout, LayoutError>,
+    /// Makes the layout for a geometry and the scheme's settings.
+    pub layout: fn(Geometry, &Settings<'_>) -> Result<Layout, LayoutError>,
 }
 
 /// Every organisation.
-pub const REGISTRY: &[Organisation] = &[radix::ORGANISATION, flattened::ORGANISATION];
+pub const REGISTRY: &[Organisation] =
+    &[radix::ORGANISATION, flattened::ORGANISATION, compendia::ORGANISATION];
 
 /// The organisation called `name`.
 ///

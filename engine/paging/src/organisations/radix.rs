@@ -6,15 +6,13 @@
 //! Departs from the hardware in nothing; permission keys, caching attributes and global pages are
 //! not modelled.
 
-use super::{Layout, LayoutError, Organisation};
+use super::{Layout, LayoutError, Organisation, Settings};
 use crate::geometry::Geometry;
 
 pub(super) const ORGANISATION: Organisation = Organisation { name: "radix", layout };
 
-fn layout(geometry: Geometry, flatten: &[String]) -> Result<Layout, LayoutError> {
-    if flatten.is_empty() {
-        Ok(Layout::with_groups(geometry, &[]))
-    } else {
-        Err(LayoutError::NothingToFlatten("radix"))
-    }
+fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
+    settings.flatten_nothing("radix")?;
+    settings.merge_nothing("radix")?;
+    Ok(Layout::with_groups(geometry, &[]))
 }

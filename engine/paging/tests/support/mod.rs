@@ -6,10 +6,10 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatwalk_paging::organisations::REGISTRY;
+use flatwalk_paging::organisations::{Fractions, REGISTRY, Settings};
 use flatwalk_paging::{
-    Address, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level, NodeAllocator,
-    Shape, Width,
+    Address, Density, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level,
+    NodeAllocator, Partial, Shape, Width,
 };
 use rustc_hash::FxHashMap;
 
@@ -217,6 +217,58 @@ impl Sizes {
     }
 }
 
+/// A node as its parent's word describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawNode {
+    pub base: u64,
+    pub top: Level,
+    pub width: Width,
+    pub used: u64,
+    /// First address that it serves.
+    pub start: u64,
+}
+
+impl RawNode {
+    pub fn bottom(self) -> Level {
+        self.top + 1 - self.width
+    }
+}
+
+/// Every node that can be reached, by following words according to the specification.
+pub fn raw_nodes(memory: &Memory, sizes: Sizes, root: Partial<Hpa>) -> Vec<RawNode> {
+    let mut nodes = Vec::new();
+    let mut seen = BTreeMap::new();
+    let mut pending = vec![(root.base.raw(), root.level, root.width, 0u128)];
+    while let Some((base, top, width, offset)) = pending.pop() {
+        // Several entries lead to a node that overlaps, all for the same addresses.
+        if let Some(known) = seen.insert(base, (top, width, offset)) {
+            assert_eq!(known, (top, width, offset), "a node is used as two");
+            continue;
+        }
+        let bottom = top + 1 - width;
+        let mut used = 0;
+        for (at, word) in memory.words_in(base, sizes.fan.pow(u32::from(width)) * 8) {
+            assert_eq!(word & 1, 1, "a word without the present bit is zero: {word:#x} at {at:#x}");
+            used += 1;
+            if bottom > 1 && word & (1 << 7) == 0 {
+                let child = word & 0x000f_ffff_ffff_f000;
+                let child_width = match word >> 57 & 3 {
+                    0 => 1,
+                    2 => 2,
+                    1 => 3,
+                    _ => panic!("reserved width in {word:#x} at {at:#x}"),
+                };
+                let child_top = bottom - 1 + (word >> 59 & 1) as Level;
+                let start = offset + u128::from((at - base) / 8) * sizes.entry(bottom);
+                let start = start - start % sizes.entry(child_top + 1);
+                pending.push((child, child_top, child_width, start));
+            }
+        }
+        nodes.push(RawNode { base, top, width, used, start: sizes.canonical(offset) });
+    }
+    nodes
+}
+
 /// A layout under test.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -226,6 +278,8 @@ pub struct Case {
     pub layout: Layout,
     /// Group widths, root first.
     pub widths: Vec<Width>,
+    /// If nodes are merged by how full they are: when.
+    pub density: Option<Density>,
 }
 
 impl Case {
@@ -288,15 +342,30 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
     let mut cases = Vec::new();
     for organisation in REGISTRY {
         let before = cases.len();
-        for widths in groupings(sizes.levels) {
+        // Merging by density: as soon as anything can gain, and a little later.
+        let slots = |n: u64| (n.min(sizes.fan) as f64 - 0.5) / sizes.fan as f64;
+        let densities = [(1, 1), (2, 1), (3, 2)]
+            .map(|(merge, unmerge)| Fractions { merge: slots(merge), unmerge: slots(unmerge) });
+        let densities: Vec<_> = std::iter::once(None).chain(densities.map(Some)).collect();
+        let choices = groupings(sizes.levels).into_iter();
+        for (widths, density) in
+            choices.flat_map(|w| densities.iter().map(move |&d| (w.clone(), d)))
+        {
             let groups = names(sizes.levels, &widths);
-            match (organisation.layout)(geometry, &groups) {
+            match (organisation.layout)(geometry, &Settings { flatten: &groups, density }) {
                 Ok(layout) => {
                     let (bits, levels) = (geometry.index_bits(), sizes.levels);
-                    let name = format!("{} {bits}x{levels} {groups:?}", organisation.name);
-                    cases.push(Case { name, geometry, sizes, layout, widths });
+                    let density = layout.density();
+                    let name =
+                        format!("{} {bits}x{levels} {groups:?} {density:?}", organisation.name);
+                    cases.push(Case { name, geometry, sizes, layout, widths, density });
                 }
-                Err(LayoutError::NothingToFlatten(_) | LayoutError::NoGroups) => {}
+                Err(
+                    LayoutError::NothingToFlatten(_)
+                    | LayoutError::NoGroups
+                    | LayoutError::NothingToMerge(_)
+                    | LayoutError::NoDensity,
+                ) => {}
                 Err(error) => panic!("{}: {groups:?}: {error}", organisation.name),
             }
         }
@@ -352,5 +421,9 @@ impl Patchy<'_> {
 impl Shape for Patchy<'_> {
     fn width(&self, level: Level, address: u64) -> Width {
         if self.patched(level, address) { 1 } else { self.case.layout.width(level, address) }
+    }
+
+    fn density(&self) -> Option<Density> {
+        self.case.layout.density()
     }
 }

@@ -1,0 +1,139 @@
+//! Merging nodes where a table is dense, and taking them apart where it is no longer.
+//!
+//! Source: Ainsworth and Jones (ISMM 2021), sections 4.1 and 4.4; see `organisations/compendia.rs`.
+
+use super::{Change, Flush, Levels, TableError, Tree};
+use crate::addr::{Address, Physical};
+use crate::entry::{Decoded, Entry};
+use crate::geometry::Level;
+use crate::memory::{EntryMemory, TableMemory};
+use crate::walk::Partial;
+
+/// What keeping a table's density took.
+#[must_use = "hardware may go on using freed nodes until this is flushed"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Densified<In> {
+    /// Nodes merged with their children.
+    pub merged: u32,
+    /// Merged nodes taken apart.
+    pub unmerged: u32,
+    /// Changes that were due, but there was no memory for them.
+    pub refused: u32,
+    /// What must be flushed; TLB entries stay valid.
+    pub flush: Option<Flush<In>>,
+}
+
+impl<In: Address, Out: Physical> Tree<In, Out> {
+    /// Merges the nodes on the path of `input` that have become dense because entries of the levels
+    /// `filled` were filled there ([`Change::filled`]), the lowest first, and takes apart what has
+    /// nothing left to gain after that. Does nothing in a table without [`crate::organisations::Density`].
+    pub fn densify(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+        filled: Levels,
+    ) -> Densified<In> {
+        let mut done = Densified { merged: 0, unmerged: 0, refused: 0, flush: None };
+        let Some(density) = self.density else { return done };
+        for level in (2..=self.geometry.levels()).filter(|&level| filled.contains(level)) {
+            let Ok(Some(found)) = self.seek(memory, input, level) else { continue };
+            if found.node.width == 1 && self.gain(memory, found.node) >= density.merge_slots {
+                let result = self.set_width(memory, found, 2, input, &mut Change::default());
+                if done.count(result, |done| &mut done.merged) {
+                    self.thin_level(memory, input, level + 1, &mut done);
+                }
+            }
+        }
+        done
+    }
+
+    /// Takes apart the merged nodes on the path of `input` that have become sparse because the page
+    /// there was unmapped. Does nothing in a table without [`crate::organisations::Density`].
+    pub fn thin(&mut self, memory: &mut impl TableMemory<Out>, input: In) -> Densified<In> {
+        let mut done = Densified { merged: 0, unmerged: 0, refused: 0, flush: None };
+        for level in 2..=self.geometry.levels() {
+            let Some(node) = self.merged_at(level, input) else { continue };
+            let part = self.geometry.index(input.raw(), level, 1) as usize;
+            if self.nodes.get(&node.base).is_some_and(|node| node.parts[part] == 0) {
+                self.thin_level(memory, input, level, &mut done);
+            }
+        }
+        done
+    }
+
+    /// Takes apart the merged node with topmost level `level` on the path of `input`, if there is one
+    /// and it has little to gain.
+    fn thin_level(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+        level: Level,
+        done: &mut Densified<In>,
+    ) {
+        let (Some(density), Some(node)) = (self.density, self.merged_at(level, input)) else {
+            return;
+        };
+        if self.gain_of_merged(memory, node, self.prefix(level, input)) >= density.unmerge_slots {
+            return;
+        }
+        if let Ok(Some(found)) = self.seek(memory, input, level) {
+            let result = self.set_width(memory, found, 1, input, &mut Change::default());
+            done.count(result, |done| &mut done.unmerged);
+        }
+    }
+
+    /// How many entries of `node`, which is not merged, lead to a child node that is not: walks
+    /// through these become shorter when it is merged.
+    fn gain(&self, memory: &impl EntryMemory<Out>, node: Partial<Out>) -> u32 {
+        let leads = |i| {
+            let entry = Entry(memory.read(node.base.offset(i * 8)));
+            let meaning = entry.decode::<Out>(self.geometry, node.level);
+            matches!(meaning, Decoded::Table { width: 1, .. })
+        };
+        (0..self.geometry.node_entries(1)).map(|i| u32::from(leads(i))).sum()
+    }
+
+    /// The same of a merged node whose table has this prefix.
+    fn gain_of_merged(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        node: Partial<Out>,
+        prefix: u64,
+    ) -> u32 {
+        let entries = self.geometry.node_entries(1);
+        let Some(known) = self.nodes.get(&node.base) else { return 0 };
+        let mut gain = 0;
+        for (i, _) in (0..).zip(&known.parts).filter(|(_, used)| **used > 0) {
+            let first = Entry(memory.read(node.base.offset(i * entries * 8)));
+            let meaning = first.decode::<Out>(self.geometry, node.bottom());
+            let large = matches!(meaning, Decoded::Mapped { level, .. } if level == node.level);
+            let merged = self.merged.contains_key(&(node.bottom(), prefix * entries + i));
+            gain += u32::from(!large && !merged);
+        }
+        gain
+    }
+}
+
+impl<In: Address> Densified<In> {
+    /// Counts a change, or that there was no memory for it; true if it was made.
+    fn count(
+        &mut self,
+        result: Result<Flush<In>, TableError>,
+        counter: impl FnOnce(&mut Self) -> &mut u32,
+    ) -> bool {
+        match result {
+            Ok(flush) => {
+                *counter(self) += 1;
+                // All lie on one path, so the longest contains the others.
+                self.flush =
+                    self.flush.filter(|f| f.length_bytes > flush.length_bytes).or(Some(flush));
+                true
+            }
+            Err(error) => {
+                // A corrupt table is told to whoever next maps or unmaps there.
+                self.refused += u32::from(error == TableError::OutOfMemory);
+                false
+            }
+        }
+    }
+}
