@@ -25,6 +25,8 @@ enum SourceRequest {
     Trace(PathBuf),
     /// A built-in workload.
     Workload { name: String, size_bytes: u64 },
+    /// A process's mapping, and accesses to it.
+    Mapping(flatwalk_workloads::mapping::Mapping),
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,6 +95,9 @@ fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
         SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(error),
         SourceRequest::Workload { name, size_bytes } => {
             flatwalk_workloads::open(name, *size_bytes, seed).map_err(error)
+        }
+        SourceRequest::Mapping(mapping) => {
+            flatwalk_workloads::mapping::open(mapping.clone(), seed).map_err(error)
         }
     }
 }

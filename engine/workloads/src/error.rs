@@ -21,4 +21,10 @@ pub enum WorkloadError {
         /// What it must be, with the nearest size that would do.
         requirement: String,
     },
+    /// A process's mapping contradicts itself.
+    #[error("the mapping cannot be: {what}")]
+    Mapping {
+        /// What is wrong.
+        what: String,
+    },
 }

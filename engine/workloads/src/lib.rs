@@ -6,6 +6,7 @@
 mod chase;
 mod error;
 mod gups;
+pub mod mapping;
 mod program;
 mod random;
 mod stream;
