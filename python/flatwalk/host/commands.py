@@ -265,3 +265,60 @@ def diff(
     from flatwalk.host import diff as work  # noqa: PLC0415
 
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
+
+
+@app.command("inspect", epilog=_examples("inspect 1234", "inspect 1234 --simulate random --html space.html"))
+def inspect(
+    pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to look into.")],
+    *,
+    schemes: Annotated[
+        str | None,
+        Option(metavar="A,B,...", help="Schemes by name or path [default: those of `compare`]."),
+    ] = None,
+    machine: Annotated[
+        str, Option(metavar="NAME|PATH", help="Machine whose TLBs and PWC count walks.")
+    ] = "skylake-server",
+    simulate: Annotated[
+        str | None,
+        Option(metavar="PATTERN", help="Simulate accesses to its pages: random, sequential or hot."),
+    ] = None,
+    accesses: Annotated[str, Option(metavar="COUNT", help="Accesses to simulate.")] = "2M",
+    seed: Seed = 1,
+    html: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw the address space into an HTML file.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a live process's page table, and what each scheme would make of it.
+
+    Reads maps, smaps and pagemap, as far as permissions go; never stops or changes the process.
+    """
+    from flatwalk import units  # noqa: PLC0415
+    from flatwalk.host import inspection  # noqa: PLC0415
+
+    count = units.parse_count(accesses, "--accesses")
+    if count < 5:
+        raise UsageError(f"{count} accesses are too few", where="--accesses", remedy="give 100k or more")
+    inspection.run(
+        pid,
+        inspection.Options(schemes, machine, simulate, count, seed, html, as_json=json),
+    )
+
+
+@app.command("advise", epilog=_examples("advise", "advise pagefault.json gups.json --no-measure"))
+def advise(
+    results: Annotated[
+        list[Path] | None,
+        Argument(metavar="FILE...", help="Results of benches on this host, to use instead of measuring."),
+    ] = None,
+    *,
+    no_measure: Annotated[bool, Option("--no-measure", help="Measure nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Advise on this host: levels of the page table, huge pages, faults, and what is not known.
+
+    Measures for up to a minute, to have figures behind its sentences.
+    """
+    from flatwalk.host import advice  # noqa: PLC0415
+
+    advice.run(results or [], measuring=not no_measure, as_json=json)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flatwalk import units
 from flatwalk.host import results, show, stats
 
 if TYPE_CHECKING:
+    from flatwalk.host.process import Area, Level, Process
     from flatwalk.host.results import Result
 
 
@@ -105,4 +107,80 @@ def diff(
         changes=changes,
         warnings=dict.fromkeys([*a["warnings"], *b["warnings"]]),
         version=a["version"],
+    )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Areas that lie near each other, on one scale."""
+
+    title: str
+    #: x, width (of 1000) and kind: mapped, small or large pages.
+    bars: list[tuple[float, float, str]]
+
+
+#: Areas farther apart than this are drawn on their own scales.
+_GAP = 1 << 32
+
+
+def _clusters(found: Process) -> list[Cluster]:
+    groups: list[list[Area]] = []
+    for area in found.areas:
+        if groups and area.start - groups[-1][-1].end < _GAP:
+            groups[-1].append(area)
+        else:
+            groups.append([area])
+    clusters = []
+    for group in groups:
+        low, high = group[0].start, group[-1].end
+
+        def bar(
+            start: int, end: int, kind: str, low: int = low, high: int = high
+        ) -> tuple[float, float, str]:
+            scale = 1000 / (high - low)
+            return (start - low) * scale, max((end - start) * scale, 0.4), kind
+
+        bars = [bar(area.start, area.end, "track") for area in group]
+        # Thousands of pieces per picture would only be drawn over each other.
+        drawn = -1.0
+        for pages in found.pages:
+            if low <= pages.start < high:
+                piece = bar(pages.start, pages.end, "c1" if pages.large else "c0")
+                if piece[0] + piece[1] > drawn + 0.2 or pages.large:
+                    bars.append(piece)
+                    drawn = piece[0] + piece[1]
+        names = dict.fromkeys(area.name.rsplit("/", 1)[-1] for area in group if area.name)
+        title = f"{low:#x} … {high:#x}, {units.size(high - low)}"
+        clusters.append(Cluster(f"{title}: {', '.join(list(names)[:6])}" if names else title, bars))
+    return clusters
+
+
+def address_space(found: Process, levels: list[Level], rows: list[list[str]], version: str) -> str:
+    """A process's address space, its table and what schemes would make of it, as HTML."""
+    from flatwalk.host import inspection  # noqa: PLC0415
+
+    small, large = inspection.present_bytes(found)
+    biggest = sorted(found.areas, key=lambda area: area.sizes.get("Rss", 0), reverse=True)[:20]
+    return render(
+        "inspect.html.j2",
+        title=f"Process {found.pid}: {found.name}",
+        small=units.size(small),
+        large=units.size(large),
+        clusters=_clusters(found),
+        levels=[(level, units.size(level.bytes), units.percent(level.occupancy(512))) for level in levels],
+        headers=inspection.TABLE_HEADERS,
+        rows=rows,
+        areas=[
+            (
+                f"{area.start:#x}",
+                units.size(area.end - area.start),
+                units.size(area.sizes.get("Rss", 0)),
+                units.size(area.huge_bytes),
+                area.rights,
+                area.name or "anonymous",
+            )
+            for area in biggest
+        ],
+        notes=found.notes,
+        version=version,
     )

@@ -149,6 +149,20 @@ def check_comparable(a: Result, b: Result, names: tuple[str, str], *, other_host
         )
 
 
+def check_host(result: Result, host: dict[str, Any], name: str) -> None:
+    """Checks that a result was measured on this host.
+
+    Raises:
+        UsageError: If it was not.
+    """
+    if elsewhere := _other_machine(result["host"], host):
+        raise UsageError(
+            f"the file was measured on another machine: {elsewhere}",
+            where=name,
+            remedy="measure on this one, or ask for advice on that one",
+        )
+
+
 def _other_machine(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     model_a, model_b = (host.get("cpu", {}).get("model_name") for host in (a, b))
     if model_a != model_b:

@@ -85,7 +85,7 @@ def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     return found
 
 
-def _paired(result: Result, a: str, b: str) -> tuple[float, stats.Interval, float]:
+def paired(result: Result, a: str, b: str) -> tuple[float, stats.Interval, float]:
     """Mean of b − a round by round, its interval, and p for none."""
     by_round: dict[int, dict[str, float]] = {}
     for sample in result["samples"]:
@@ -117,7 +117,7 @@ def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
     ):
         names = [name for name in by_variant if name.startswith(kind)]
         for before, after in itertools.pairwise(names):
-            mean, within, p = _paired(result, before, after)
+            mean, within, p = paired(result, before, after)
             verdict = "" if p < 0.05 else ", which is no measurable difference"
             lines.append(
                 f"{what} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
