@@ -7,17 +7,18 @@
 
 use flatwalk_trace::{BlockId, Slice, Source};
 
-use crate::error::WorkloadError;
-use crate::program::{
-    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, check_size, mix,
-};
-use crate::{Description, SEED, SIZE};
+use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
+use crate::rng::mix;
+use crate::{Description, GREATEST, LEAST, SEED, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "chase",
     description: "dependent loads along one random cycle through all 64-byte lines: every walk delays \
                   the program in full",
     default_size_bytes: 1 << 30,
+    least_bytes: LEAST,
+    greatest_bytes: GREATEST,
+    power_of_two: false,
     parameters: &[SIZE, SEED],
     make,
 };
@@ -30,21 +31,19 @@ const ROUNDS: u64 = 4;
 const POINTER: u8 = 1;
 const COUNT: u8 = 2;
 
-fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
-    check_size(DESCRIPTION.name, size_bytes)?;
+fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let lines = size_bytes / LINE;
     let mut assembler = Assembler::new();
-    let (block, instructions) =
-        assembler.load(&[POINTER], POINTER).operation(&[COUNT], &[COUNT, FLAGS]).branch();
+    let block = assembler.load(&[POINTER], POINTER).operation(&[COUNT], &[COUNT, FLAGS]).branch();
     let plan = Plan {
         name: DESCRIPTION.name,
         size_bytes,
         seed,
-        instructions: ROUNDS * lines * instructions,
+        instructions: Some(ROUNDS * lines * assembler.length(block)),
         data: vec![(LARGE_DATA, size_bytes)],
     };
     let chase = Chase { cycle: Cycle::new(lines, seed), left: ROUNDS * lines, block };
-    Ok(Box::new(Program::new(plan, assembler, chase)))
+    Box::new(Program::new(plan, assembler, chase))
 }
 
 struct Chase {

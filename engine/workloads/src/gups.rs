@@ -9,17 +9,19 @@
 
 use flatwalk_trace::{BlockId, Slice, Source};
 
-use crate::error::WorkloadError;
 use crate::program::{
-    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, SMALL_DATA, check_size, size,
+    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, SMALL_DATA,
 };
-use crate::{Description, Parameter, SEED};
+use crate::{Description, GREATEST, LEAST, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "gups",
     description: "HPC Challenge RandomAccess: read-modify-write of random 8-byte words of a table; \
                   nearly every update misses the TLB",
     default_size_bytes: 1 << 30,
+    least_bytes: LEAST,
+    greatest_bytes: GREATEST,
+    power_of_two: true,
     parameters: &[
         Parameter {
             name: "size_bytes",
@@ -35,20 +37,13 @@ const POLYNOMIAL: u64 = 7;
 /// The sequence's period, as HPC Challenge gives it.
 const PERIOD: u64 = 1_317_624_576_693_539_401;
 
-fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
+fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let name = DESCRIPTION.name;
-    check_size(name, size_bytes)?;
-    if !size_bytes.is_power_of_two() {
-        let (below, above) = (1 << size_bytes.ilog2(), size_bytes.next_power_of_two());
-        let requirement =
-            format!("its table is a power of two; use {} or {}", size(below), size(above));
-        return Err(WorkloadError::Size { name, size_bytes, requirement });
-    }
     let words = size_bytes / 8;
     let updates = 4 * words;
     let (mut assembler, lane) = (Assembler::new(), LANE);
     // One update.
-    let (update, update_instructions) = assembler
+    let update = assembler
         .load(&[LANES_BASE, lane], RANDOM)
         .operation(&[RANDOM], &[SHIFTED])
         .operation(&[RANDOM], &[FEEDBACK])
@@ -62,7 +57,7 @@ fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
         .operation(&[lane, LANE_COUNT], &[FLAGS])
         .branch();
     // The end of a round of updates.
-    let (round, round_instructions) = assembler
+    let round = assembler
         .operation(&[], &[lane])
         .operation(&[ROUND], &[ROUND])
         .operation(&[ROUND, ROUNDS], &[FLAGS])
@@ -72,11 +67,11 @@ fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
         name,
         size_bytes,
         seed,
-        instructions: updates * update_instructions + rounds * round_instructions,
+        instructions: Some(updates * assembler.length(update) + rounds * assembler.length(round)),
         data: vec![(SMALL_DATA, 8 * LANES as u64), (LARGE_DATA, size_bytes)],
     };
     let gups = Gups { lanes: Lanes::new(updates, seed), mask: words - 1, rounds, update, round };
-    Ok(Box::new(Program::new(plan, assembler, gups)))
+    Box::new(Program::new(plan, assembler, gups))
 }
 
 // Registers.

@@ -1,20 +1,30 @@
-//! Built-in workloads: kernels that yield a trace as they compute, at native speed, without ever
-//! storing the memory that they access.
+//! Built-in workloads: kernels that yield a trace as they compute, at native speed. What they hold in
+//! memory is what the computation needs, a fraction of what the simulated program would.
 //!
-//! A workload is one file with its [`Description`], and one line in [`REGISTRY`].
+//! A workload is one file with its [`Description`], and one line in [`REGISTRY`]. The simple ones
+//! compute addresses only; the others are written as algorithms that also give the answer to their
+//! problem (`simulated.rs`), which their tests check. `docs/workloads.md` says what each one is.
+
+// Sizes and numbers of records are computed from positive floating-point numbers.
+#![allow(clippy::cast_sign_loss)]
 
 mod chase;
 mod error;
+mod graph;
+mod graph500;
 mod gups;
 pub mod mapping;
 mod program;
 mod random;
+mod rng;
+mod simulated;
 mod stream;
 
 use flatwalk_trace::Source;
 use serde::Serialize;
 
 pub use error::WorkloadError;
+use program::{PAGE, size};
 
 /// What a user can say about a workload.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -34,30 +44,57 @@ pub struct Description {
     pub description: &'static str,
     /// Size where none is given, in bytes.
     pub default_size_bytes: u64,
+    /// The least size that it takes, in bytes.
+    pub least_bytes: u64,
+    /// The greatest size that it takes, in bytes.
+    pub greatest_bytes: u64,
+    /// Whether its size must be a power of two.
+    pub power_of_two: bool,
     /// What can be set.
     pub parameters: &'static [Parameter],
     /// Makes it, of a size in bytes and with a seed.
     #[serde(skip)]
-    make: fn(u64, u64) -> Result<Box<dyn Source>, WorkloadError>,
+    make: Make,
 }
 
+type Make = fn(u64, u64) -> Box<dyn Source>;
+
 /// Every workload.
-pub const REGISTRY: &[Description] =
-    &[gups::DESCRIPTION, random::DESCRIPTION, chase::DESCRIPTION, stream::DESCRIPTION];
+pub const REGISTRY: &[Description] = &[
+    gups::DESCRIPTION,
+    random::DESCRIPTION,
+    chase::DESCRIPTION,
+    stream::DESCRIPTION,
+    graph500::DESCRIPTION,
+];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
 ///
 /// # Errors
 /// [`WorkloadError::Unknown`] and [`WorkloadError::Size`].
 pub fn open(name: &str, size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
-    match REGISTRY.iter().find(|workload| workload.name == name) {
-        Some(workload) => (workload.make)(size_bytes, seed),
-        None => Err(WorkloadError::Unknown {
+    let Some(workload) = REGISTRY.iter().find(|workload| workload.name == name) else {
+        return Err(WorkloadError::Unknown {
             name: name.to_owned(),
             known: REGISTRY.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", "),
-        }),
-    }
+        });
+    };
+    let requirement = if size_bytes < workload.least_bytes {
+        format!("the least is {}", size(workload.least_bytes))
+    } else if size_bytes > workload.greatest_bytes {
+        format!("the most is {}", size(workload.greatest_bytes))
+    } else if workload.power_of_two && !size_bytes.is_power_of_two() {
+        let (below, above) = (1 << size_bytes.ilog2(), size_bytes.next_power_of_two());
+        format!("its table is a power of two; use {} or {}", size(below), size(above))
+    } else {
+        return Ok((workload.make)(size_bytes, seed));
+    };
+    Err(WorkloadError::Size { name: workload.name, size_bytes, requirement })
 }
+
+/// Least and greatest size, in bytes, of those that take any.
+const LEAST: u64 = PAGE;
+const GREATEST: u64 = 64 << 40;
 
 /// The memory that the workload works on; most take any size.
 const SIZE: Parameter = Parameter {

@@ -12,7 +12,8 @@ use flatwalk_trace::{
 use serde::Deserialize;
 
 use crate::error::WorkloadError;
-use crate::program::{SLICE_BLOCKS, mix};
+use crate::program::SLICE_BLOCKS;
+use crate::rng::mix;
 
 /// A range of virtual addresses, `[start, end)`.
 #[derive(Clone, Debug, Deserialize)]

@@ -8,16 +8,12 @@ use flatwalk_trace::{
     Source, SourceInfo, TraceError,
 };
 
-use crate::error::WorkloadError;
-
 /// First address of the code, in bytes.
 pub(crate) const CODE: u64 = 0x40_0000;
 /// First address of small data, in bytes: another 2 MiB region than the code's.
 pub(crate) const SMALL_DATA: u64 = 0x60_0000;
 /// First address of large data, in bytes: aligned to 1 GiB, and low enough for 39-bit addresses.
 pub(crate) const LARGE_DATA: u64 = 64 << 30;
-/// Least and greatest size of a workload in bytes.
-pub(crate) const SIZES: std::ops::RangeInclusive<u64> = PAGE..=64 << 40;
 pub(crate) const PAGE: u64 = 4096;
 const REGION: u64 = 2 << 20;
 
@@ -28,20 +24,30 @@ pub(crate) const SLICE_BLOCKS: usize = 4096;
 /// The flags register (its number in ChampSim's numbering).
 pub(crate) const FLAGS: u8 = 25;
 
+/// Names registers, with numbers from `first` on. From 32 on, numbers mean nothing to anybody.
+macro_rules! registers {
+    ($first:expr;) => {};
+    ($first:expr; $name:ident $(, $more:ident)*) => {
+        const $name: u8 = $first;
+        $crate::program::registers!($first + 1; $($more),*);
+    };
+}
+pub(crate) use registers;
+
 const READ_WRITE: Protection = Protection { read: true, write: true, execute: false };
 const READ_EXECUTE: Protection = Protection { read: true, write: false, execute: true };
 
 /// Writes down blocks, one after another in memory. Every instruction is taken to be 4 bytes long.
 pub(crate) struct Assembler {
     pc: u64,
-    items: Vec<Item>,
+    blocks: Vec<Arc<Block>>,
     instructions: Vec<Instruction>,
     accesses: Vec<Access>,
 }
 
 impl Assembler {
     pub(crate) fn new() -> Self {
-        Self { pc: CODE, items: Vec::new(), instructions: Vec::new(), accesses: Vec::new() }
+        Self { pc: CODE, blocks: Vec::new(), instructions: Vec::new(), accesses: Vec::new() }
     }
 
     /// An instruction that works on registers.
@@ -51,35 +57,66 @@ impl Assembler {
 
     /// A load of 8 bytes; `reads` make its address.
     pub(crate) fn load(&mut self, reads: &[u8], write: u8) -> &mut Self {
-        self.access(false).operation(reads, &[write])
+        self.load_bytes(8, reads, write)
+    }
+
+    /// A load of `size` bytes.
+    pub(crate) fn load_bytes(&mut self, size: u16, reads: &[u8], write: u8) -> &mut Self {
+        self.access(size, false).operation(reads, &[write])
     }
 
     /// A store of 8 bytes; `reads` make its address and its value.
     pub(crate) fn store(&mut self, reads: &[u8]) -> &mut Self {
-        self.access(true).operation(reads, &[])
+        self.store_bytes(8, reads)
     }
 
-    /// Ends the block with a conditional branch on the flags; gives its number and how many
-    /// instructions it has.
-    pub(crate) fn branch(&mut self) -> (BlockId, u64) {
-        self.instruction(&[FLAGS], &[], Branch::Conditional);
-        let block = Block {
+    /// A store of `size` bytes.
+    pub(crate) fn store_bytes(&mut self, size: u16, reads: &[u8]) -> &mut Self {
+        self.access(size, true).operation(reads, &[])
+    }
+
+    /// Instructions that another function writes down.
+    pub(crate) fn then(&mut self, write: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        write(self)
+    }
+
+    /// Ends the block with a conditional branch on the flags: it falls through or goes to one place.
+    pub(crate) fn branch(&mut self) -> BlockId {
+        self.instruction(&[FLAGS], &[], Branch::Conditional).fall()
+    }
+
+    /// Ends the block with a jump: it always goes to the same place.
+    pub(crate) fn jump(&mut self) -> BlockId {
+        self.instruction(&[], &[], Branch::Direct).fall()
+    }
+
+    /// Ends the block without a branch: the next one follows.
+    pub(crate) fn fall(&mut self) -> BlockId {
+        self.blocks.push(Arc::new(Block {
             instructions: std::mem::take(&mut self.instructions).into(),
             accesses: std::mem::take(&mut self.accesses).into(),
-        };
-        let id = self.items.len() as BlockId;
-        let count = block.instructions.len() as u64;
-        self.items.push(Item::Define { id, block: Arc::new(block) });
-        (id, count)
+        }));
+        self.blocks.len() as BlockId - 1
     }
 
-    fn access(&mut self, store: bool) -> &mut Self {
+    /// Instructions of a block.
+    pub(crate) fn length(&self, block: BlockId) -> u64 {
+        self.blocks[block as usize].instructions.len() as u64
+    }
+
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> Vec<Arc<Block>> {
+        self.blocks.clone()
+    }
+
+    fn access(&mut self, size: u16, store: bool) -> &mut Self {
         let instruction = self.instructions.len() as u16;
-        self.accesses.push(Access { instruction, size: 8, store });
+        self.accesses.push(Access { instruction, size, store });
         self
     }
 
     fn instruction(&mut self, reads: &[u8], writes: &[u8], branch: Branch) -> &mut Self {
+        debug_assert!(reads.len() <= 4 && writes.len() <= 4, "an instruction has four slots");
         let slots =
             |registers: &[u8]| std::array::from_fn(|i| registers.get(i).copied().unwrap_or(0));
         let operands = Operands::Registers { reads: slots(reads), writes: slots(writes), branch };
@@ -109,7 +146,8 @@ pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) size_bytes: u64,
     pub(crate) seed: u64,
-    pub(crate) instructions: u64,
+    /// Where it can be said beforehand.
+    pub(crate) instructions: Option<u64>,
     /// Where its data lies: `(address, bytes)`, ascending. Each is a mapping of its own, and is
     /// written once from end to end beforehand.
     pub(crate) data: Vec<(u64, u64)>,
@@ -121,7 +159,8 @@ impl<K: Kernel> Program<K> {
         let map = |address, length, protection, backing| {
             Item::Event(Event::Map { address, length, protection, backing, shared: false })
         };
-        let mut items = assembler.items;
+        let define = |(id, block)| Item::Define { id, block };
+        let mut items: Vec<_> = (0..).zip(assembler.blocks).map(define).collect();
         let code = assembler.pc - CODE;
         items.push(map(CODE, code.next_multiple_of(PAGE), READ_EXECUTE, Backing::File));
         let mut touched = vec![regions(CODE, code)];
@@ -136,7 +175,7 @@ impl<K: Kernel> Program<K> {
         let info = SourceInfo {
             name: format!("{name}:{}", size(size_bytes)),
             hash: format!("{:016x}", fnv1a(&identity)),
-            instructions: Some(instructions),
+            instructions,
             touched,
         };
         Self { info, prelude: items.into_iter(), kernel, capacity: (0, 0) }
@@ -164,19 +203,6 @@ impl<K: Kernel> Source for Program<K> {
     }
 }
 
-/// Refuses sizes out of [`SIZES`].
-pub(crate) fn check_size(name: &'static str, size_bytes: u64) -> Result<(), WorkloadError> {
-    if SIZES.contains(&size_bytes) {
-        return Ok(());
-    }
-    let requirement = if size_bytes < *SIZES.start() {
-        format!("the least is {}", size(*SIZES.start()))
-    } else {
-        format!("the most is {}", size(*SIZES.end()))
-    };
-    Err(WorkloadError::Size { name, size_bytes, requirement })
-}
-
 /// `8589934592` → `8GiB`: in the largest unit that gives a whole number.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -184,14 +210,6 @@ pub(crate) fn size(bytes: u64) -> String {
         Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
         None => format!("{bytes}B"),
     }
-}
-
-/// A well-mixed word from a seed: one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(crate) fn mix(seed: u64) -> u64 {
-    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// The 2 MiB regions of a range of bytes, as [`SourceInfo::touched`] wants them.
@@ -208,9 +226,10 @@ fn fnv1a(text: &str) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use crate::rng::mix;
     use crate::{REGISTRY, open};
 
     /// A block and the addresses of its accesses.
@@ -247,10 +266,10 @@ pub(crate) mod tests {
     #[test]
     fn every_workload_is_well_formed() {
         for workload in REGISTRY {
-            let size_bytes = 64 << 10;
+            let size_bytes = 128 << 10;
             let source = open(workload.name, size_bytes, 1).unwrap();
             let info = source.info().clone();
-            assert_eq!(info.name, format!("{}:64KiB", workload.name));
+            assert_eq!(info.name, format!("{}:128KiB", workload.name));
             let (events, played) = play(source);
             let mapped: Vec<_> = events
                 .iter()
@@ -262,29 +281,26 @@ pub(crate) mod tests {
                 })
                 .collect();
             let data: u64 = mapped.iter().map(|(range, _)| range.end - range.start).sum();
-            assert!((size_bytes..=size_bytes + 2 * PAGE).contains(&data), "{}", workload.name);
+            let least = size_bytes - size_bytes / 16;
+            assert!((least..=size_bytes + 2 * PAGE).contains(&data), "{}: {data}", workload.name);
             let mut pages = BTreeSet::new();
             let mut instructions = 0;
-            for (i, (block, addresses)) in played.iter().enumerate() {
+            for (block, addresses) in &played {
                 instructions += block.instructions.len() as u64;
                 for (access, &address) in block.accesses.iter().zip(addresses) {
                     let (_, protection) =
                         mapped.iter().find(|(range, _)| range.contains(&address)).unwrap();
                     assert!(!access.store || protection.write);
-                    assert!(address.is_multiple_of(8));
+                    let unit = access.size.min(8);
+                    assert!(unit.is_power_of_two() && address.is_multiple_of(u64::from(unit)));
                     pages.insert(address / PAGE);
                 }
                 let pc = block.instructions[0].pc;
                 let (range, protection) = &mapped[0];
                 assert!(range.contains(&pc) && protection.execute);
                 assert!(block.accesses.is_sorted_by_key(|access| access.instruction));
-                // A block leads to itself, to its neighbour, or back.
-                if let Some((next, _)) = played.get(i + 1) {
-                    let end = block.instructions.last().unwrap().pc + 4;
-                    assert!(next.instructions[0].pc <= end);
-                }
             }
-            assert_eq!(info.instructions, Some(instructions), "{}", workload.name);
+            assert!(info.instructions.is_none_or(|n| n == instructions), "{}", workload.name);
             let touched = |address: u64| {
                 info.touched.iter().any(|&(start, end)| (start..end).contains(&address))
             };
@@ -293,16 +309,55 @@ pub(crate) mod tests {
         }
     }
 
+    /// A block's last instruction decides what may follow it.
+    #[test]
+    fn control_flow_is_that_of_a_program() {
+        for workload in REGISTRY {
+            let mut taken = BTreeMap::new();
+            for pair in play(open(workload.name, 128 << 10, 1).unwrap()).1.windows(2) {
+                let (last, next) = (pair[0].0.instructions.last().unwrap(), &pair[1].0);
+                let Operands::Registers { branch, .. } = last.operands else { unreachable!() };
+                let (falls, to) = (last.pc + 4, next.instructions[0].pc);
+                let place = (workload.name, last.pc, to);
+                match branch {
+                    Branch::None => assert_eq!(to, falls, "{place:x?}"),
+                    Branch::Conditional if to == falls => {}
+                    _ => assert_eq!(*taken.entry(last.pc).or_insert(to), to, "{place:x?}"),
+                }
+            }
+        }
+    }
+
+    /// What the first workloads yield is in published results.
+    #[test]
+    fn the_first_workloads_have_not_changed() {
+        let fingerprints = [
+            ("gups", 0x5d33_a00b_aa47_3362),
+            ("random", 0xfde8_de4c_9dbc_c63b),
+            ("chase", 0x0cbb_4055_3af2_bdda),
+            ("stream", 0x184a_710d_a555_f0a5),
+        ];
+        for (name, expected) in fingerprints {
+            let played = play(open(name, 64 << 10, 3).unwrap()).1;
+            let found = played.iter().fold(0_u64, |hash, (block, addresses)| {
+                let executed = (block.instructions[0].pc, addresses);
+                mix(hash ^ fnv1a(&format!("{executed:?}")))
+            });
+            assert_eq!(found, expected, "{name}: {found:#x}");
+        }
+    }
+
     #[test]
     fn parameters_decide_everything() {
         for workload in REGISTRY {
             let trace = |size, seed| play(open(workload.name, size, seed).unwrap()).1;
             let hash = |size, seed| open(workload.name, size, seed).unwrap().info().hash.clone();
-            assert_eq!(trace(8192, 7), trace(8192, 7));
+            let (small, large) = (64 << 10, 128 << 10);
+            assert_eq!(trace(small, 7), trace(small, 7));
             if workload.parameters.iter().any(|parameter| parameter.name == "seed") {
-                assert_ne!(trace(8192, 7), trace(8192, 8), "{}", workload.name);
+                assert_ne!(trace(small, 7), trace(small, 8), "{}", workload.name);
             }
-            let hashes = BTreeSet::from([hash(8192, 7), hash(8192, 8), hash(16384, 7)]);
+            let hashes = BTreeSet::from([hash(small, 7), hash(small, 8), hash(large, 7)]);
             assert_eq!(hashes.len(), 3);
         }
     }
@@ -312,11 +367,16 @@ pub(crate) mod tests {
         let message = |name, size| open(name, size, 1).err().unwrap().to_string();
         assert!(message("gup", 4096).contains("gups, random, chase, stream"));
         for workload in REGISTRY {
-            for bytes in [0, 1, 4095] {
-                assert!(message(workload.name, bytes).contains("the least is 4KiB"));
+            assert!(workload.least_bytes <= 64 << 10);
+            for bytes in [0, 1, workload.least_bytes - 1] {
+                let least = format!("the least is {}", size(workload.least_bytes));
+                assert!(message(workload.name, bytes).contains(&least));
             }
-            assert!(message(workload.name, u64::MAX).contains("the most is 64TiB"));
-            assert!(open(workload.name, 64 << 40, u64::MAX).is_ok());
+            let most = format!("the most is {}", size(workload.greatest_bytes));
+            assert!(message(workload.name, u64::MAX).contains(&most));
+            assert!(open(workload.name, workload.least_bytes, 0).is_ok());
+            assert!(open(workload.name, workload.greatest_bytes, u64::MAX).is_ok());
+            assert!(open(workload.name, workload.default_size_bytes, 1).is_ok());
         }
     }
 

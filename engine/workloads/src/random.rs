@@ -6,16 +6,17 @@
 
 use flatwalk_trace::{BlockId, Slice, Source};
 
-use crate::error::WorkloadError;
-use crate::program::{
-    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, check_size, mix,
-};
-use crate::{Description, SEED, SIZE};
+use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
+use crate::rng::mix;
+use crate::{Description, GREATEST, LEAST, SEED, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "random",
     description: "independent loads of random 8-byte words: walks overlap as far as the core lets them",
     default_size_bytes: 1 << 30,
+    least_bytes: LEAST,
+    greatest_bytes: GREATEST,
+    power_of_two: false,
     parameters: &[SIZE, SEED],
     make,
 };
@@ -30,11 +31,10 @@ const WORD: u8 = 7;
 const SUM: u8 = 8;
 const COUNT: u8 = 9;
 
-fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
-    check_size(DESCRIPTION.name, size_bytes)?;
+fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let words = size_bytes / 8;
     let mut assembler = Assembler::new();
-    let (block, instructions) = assembler
+    let block = assembler
         .operation(&[STATE, MULTIPLIER], &[STATE])
         .operation(&[STATE], &[STATE])
         .operation(&[STATE, WORDS], &[INDEX])
@@ -46,11 +46,11 @@ fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
         name: DESCRIPTION.name,
         size_bytes,
         seed,
-        instructions: words * instructions,
+        instructions: Some(words * assembler.length(block)),
         data: vec![(LARGE_DATA, size_bytes)],
     };
     let random = Random { state: mix(seed), words, left: words, block };
-    Ok(Box::new(Program::new(plan, assembler, random)))
+    Box::new(Program::new(plan, assembler, random))
 }
 
 struct Random {

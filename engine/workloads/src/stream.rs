@@ -3,16 +3,16 @@
 
 use flatwalk_trace::{BlockId, Slice, Source};
 
-use crate::error::WorkloadError;
-use crate::program::{
-    Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, check_size,
-};
-use crate::{Description, SIZE};
+use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
+use crate::{Description, GREATEST, LEAST, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "stream",
     description: "STREAM triad over three arrays: sequential accesses that translation hardly slows",
     default_size_bytes: 1 << 30,
+    least_bytes: LEAST,
+    greatest_bytes: GREATEST,
+    power_of_two: false,
     parameters: &[SIZE],
     make,
 };
@@ -31,11 +31,10 @@ const LEFT: u8 = 8;
 const RIGHT: u8 = 9;
 const ITERATION: u8 = 10;
 
-fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
-    check_size(DESCRIPTION.name, size_bytes)?;
+fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let words = size_bytes / 24;
     let mut assembler = Assembler::new();
-    let (element, element_instructions) = assembler
+    let element = assembler
         .load(&[B, INDEX], LEFT)
         .load(&[C, INDEX], RIGHT)
         .operation(&[RIGHT, SCALAR], &[RIGHT])
@@ -44,7 +43,7 @@ fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
         .operation(&[INDEX], &[INDEX])
         .operation(&[INDEX, LENGTH], &[FLAGS])
         .branch();
-    let (iteration, iteration_instructions) = assembler
+    let iteration = assembler
         .operation(&[], &[INDEX])
         .operation(&[ITERATION], &[ITERATION])
         .operation(&[ITERATION], &[FLAGS])
@@ -53,11 +52,13 @@ fn make(size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
         name: DESCRIPTION.name,
         size_bytes,
         seed,
-        instructions: ITERATIONS * (words * element_instructions + iteration_instructions),
+        instructions: Some(
+            ITERATIONS * (words * assembler.length(element) + assembler.length(iteration)),
+        ),
         data: vec![(LARGE_DATA, size_bytes)],
     };
     let stream = Stream { words, next: 0, iterations: ITERATIONS, element, iteration };
-    Ok(Box::new(Program::new(plan, assembler, stream)))
+    Box::new(Program::new(plan, assembler, stream))
 }
 
 struct Stream {
