@@ -12,6 +12,7 @@ mod chase;
 mod error;
 mod graph;
 mod graph500;
+mod graphbig;
 mod gups;
 pub mod mapping;
 mod program;
@@ -66,6 +67,15 @@ pub const REGISTRY: &[Description] = &[
     chase::DESCRIPTION,
     stream::DESCRIPTION,
     graph500::DESCRIPTION,
+    graphbig::search::BFS,
+    graphbig::components::DESCRIPTION,
+    graphbig::degree::DESCRIPTION,
+    graphbig::search::DFS,
+    graphbig::coloring::DESCRIPTION,
+    graphbig::kcore::DESCRIPTION,
+    graphbig::pagerank::DESCRIPTION,
+    graphbig::shortest_paths::DESCRIPTION,
+    graphbig::triangles::DESCRIPTION,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
