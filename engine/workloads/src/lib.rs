@@ -14,6 +14,7 @@ mod graph;
 mod graph500;
 mod graphbig;
 mod gups;
+mod hashjoin;
 pub mod mapping;
 mod program;
 mod random;
@@ -76,6 +77,7 @@ pub const REGISTRY: &[Description] = &[
     graphbig::pagerank::DESCRIPTION,
     graphbig::shortest_paths::DESCRIPTION,
     graphbig::triangles::DESCRIPTION,
+    hashjoin::DESCRIPTION,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
