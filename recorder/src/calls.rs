@@ -104,8 +104,10 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
             std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
         if !failed {
             with_state(|state| {
-                if let Some(event) = state.space.events_of(number, &arguments, result as u64) {
-                    emit(state, &event);
+                let left_behind = state.space.left_behind(number, &arguments);
+                let event = state.space.event_of(number, &arguments, result as u64);
+                for event in event.iter().chain(&left_behind) {
+                    emit(state, event);
                 }
                 if number == libc::SYS_mmap
                     && arguments[2] & libc::PROT_EXEC as u64 != 0

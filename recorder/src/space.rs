@@ -183,9 +183,24 @@ impl Space {
         Ok(events)
     }
 
-    /// The events of a system call that succeeded with `result`, given its arguments; the space is
+    /// What stays in the old place of a mapping that was moved with `MREMAP_DONTUNMAP`; the space is
     /// not yet changed.
-    pub fn events_of(&mut self, number: i64, arguments: &[u64; 6], result: u64) -> Option<Event> {
+    pub fn left_behind(&self, number: i64, arguments: &[u64; 6]) -> Option<Event> {
+        let &[from, length, _, flags, _, _] = arguments;
+        let asked = number == libc::SYS_mremap && flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+        let mapping = self.at(from).filter(|_| asked)?;
+        Some(Event::Map {
+            address: from,
+            length: page_up(length),
+            protection: mapping.protection,
+            backing: mapping.backing,
+            shared: mapping.shared,
+        })
+    }
+
+    /// The event of a system call that succeeded with `result`, given its arguments; the space is not
+    /// yet changed.
+    pub fn event_of(&mut self, number: i64, arguments: &[u64; 6], result: u64) -> Option<Event> {
         let &[a, b, c, d, _, _] = arguments;
         match number {
             libc::SYS_mmap if b > 0 => Some(Event::Map {
@@ -209,7 +224,7 @@ impl Space {
                 to: result,
                 to_length: page_up(c),
             }),
-            libc::SYS_mprotect | libc::SYS_pkey_mprotect if b > 0 => {
+            libc::SYS_mprotect if b > 0 => {
                 Some(Event::Protect { address: a, length: page_up(b), protection: protection(c) })
             }
             libc::SYS_madvise if b > 0 => {
@@ -252,7 +267,7 @@ impl Space {
     }
 }
 
-/// True for the system calls that [`Space::events_of`] knows.
+/// True for the system calls that [`Space::event_of`] knows.
 pub fn is_mapping_call(number: i64) -> bool {
     matches!(
         number,
@@ -260,7 +275,6 @@ pub fn is_mapping_call(number: i64) -> bool {
             | libc::SYS_munmap
             | libc::SYS_mremap
             | libc::SYS_mprotect
-            | libc::SYS_pkey_mprotect
             | libc::SYS_madvise
             | libc::SYS_brk
             | libc::SYS_shmat
@@ -336,8 +350,8 @@ mod tests {
     fn the_first_break_is_only_noted() {
         let mut space = Space::default();
         let nothing = [0; 6];
-        assert_eq!(space.events_of(libc::SYS_brk, &nothing, 0x5000), None);
-        let grown = space.events_of(libc::SYS_brk, &[0x7000, 0, 0, 0, 0, 0], 0x7000);
+        assert_eq!(space.event_of(libc::SYS_brk, &nothing, 0x5000), None);
+        let grown = space.event_of(libc::SYS_brk, &[0x7000, 0, 0, 0, 0, 0], 0x7000);
         assert_eq!(grown, Some(Event::Break { from: 0x5000, to: 0x7000 }));
         space.apply(&Event::Break { from: 0x5000, to: 0x7000 });
         assert_eq!(ranges(&space), [(0x5000, 0x7000, true)]);

@@ -12,7 +12,7 @@ static long call6(long number, long a, long b, long c, long d, long e, long f) {
     return result;
 }
 
-long addresses[4];
+long addresses[8];
 
 int main(void) {
     long heap = call3(12, 0, 0, 0);
@@ -25,9 +25,22 @@ int main(void) {
     long b = call6(25, a + 4 * P, 4 * P, 16 * P, 1, 0, 0);
     call3(28, b, 2 * P, 4);                        // MADV_DONTNEED
     call6(9, 0, 0, 3, 0x22, -1, 0);                // fails: no length
+    call6(25, b, 16 * P, 4 * P, 0, 0, 0);          // shrinks
+    call3(28, b, P, 14);                           // MADV_HUGEPAGE
+    call3(28, b, P, 15);                           // MADV_NOHUGEPAGE
+    call3(28, b, P, 8);                            // MADV_FREE
+    call3(28, b, 2 * P, 3);                        // MADV_WILLNEED
+    call3(28, b, 2 * P, 1);                        // MADV_RANDOM: changes no mapping
+    long c = call6(9, 0, 5000, 1, 0x21, -1, 0);    // shared, of a length that is no multiple of a page
+    long d = call6(25, b, 4 * P, 4 * P, 5, 0, 0);  // MREMAP_MAYMOVE | MREMAP_DONTUNMAP
+    call3(10, d, P, 0);
+    long e = call6(9, 0, P, 3, 0x20022, -1, 0);    // MAP_STACK
     addresses[0] = heap;
     addresses[1] = a;
     addresses[2] = b;
+    addresses[3] = c;
+    addresses[4] = d;
+    addresses[5] = e;
     call3(1, 1, (long)addresses, sizeof addresses);
     return 0;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 enum { THREADS = 6, ROUNDS = 20000 };
-static long sums[THREADS][64];
+long sums[THREADS][64];
 static long total;
 
 __attribute__((noinline)) void step(long *sum, long value) {
@@ -14,7 +14,7 @@ __attribute__((noinline)) void step(long *sum, long value) {
 static void *work(void *argument) {
     long number = (long)argument;
     for (int i = 0; i < ROUNDS; i++) {
-        step(&sums[number][0], i);
+        step(&sums[number][i % 64], i);
         if (i % 1000 == 0) free(malloc(1 << 20)); // mmap and munmap: new epochs for all
     }
     return 0;

@@ -3,7 +3,7 @@
 use flatwalk_trace::{Block, Operands};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess};
 
-use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
+use crate::support::{BARE, Reference, STATIC, Scratch, Trace, compile, path, record, symbol};
 
 #[test]
 fn accesses_are_whole_however_qemu_carries_them_out() {
@@ -65,6 +65,30 @@ fn accesses_are_whole_however_qemu_carries_them_out() {
     assert_eq!(state.iter().map(|(_, access)| access.address - memory).min(), Some(512));
     assert!(state.iter().all(|(_, access)| access.store));
     assert!(state.iter().map(|(_, access)| access.size).sum::<u16>() > 300);
+}
+
+#[test]
+fn addresses_are_those_that_the_program_says() {
+    // Statically linked, at a place of its own or not, and dynamically linked.
+    for flags in [STATIC, &["-static-pie"], &["-no-pie"], &["-pie"]] {
+        let scratch = Scratch::new();
+        let program = compile(&scratch, "touches", flags);
+        let recorded = record(&scratch, "", &[path(&program)]);
+        let text = String::from_utf8(recorded.stdout).unwrap();
+        let mut said =
+            text.lines().map(|line| u64::from_str_radix(&line[2..], 16).expect("an address"));
+        let touch = said.next().unwrap();
+        let seen: Vec<_> = Trace::read(&recorded.output)
+            .references()
+            .into_iter()
+            .filter_map(|(pc, access)| (pc == touch).then_some(access))
+            .collect();
+        let said: Vec<_> = said
+            .flat_map(|address| [false, true].map(|store| Reference { address, size: 8, store }))
+            .collect();
+        assert_eq!(said.len(), 2000, "{flags:?}");
+        assert_eq!(seen, said, "{flags:?}");
+    }
 }
 
 /// What the program's machine code says, read by a decoder that knows nothing of QEMU.

@@ -67,30 +67,63 @@ fn memory_calls_are_events_with_their_results() {
     let recorded = record(&scratch, "", &[path(&program)]);
     let word =
         |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
-    let (heap, a, b) = (word(0), word(1), word(2));
+    let [heap, first, moved, shared, again, stack] = [0, 1, 2, 3, 4, 5].map(word);
     let rw = Protection { read: true, write: true, execute: false };
     let events = Trace::read(&recorded.output).events;
-    let first = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
+    let begin = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
     assert_eq!(
-        events[first..],
+        events[begin..],
         [
             Event::Break { from: heap, to: heap + 3 * P },
             Event::Break { from: heap + 3 * P, to: heap + P },
             Event::Map {
-                address: a,
+                address: first,
                 length: 8 * P,
                 protection: rw,
                 backing: Backing::Anonymous,
                 shared: false
             },
-            Event::Unmap { address: a + 2 * P, length: P },
+            Event::Unmap { address: first + 2 * P, length: P },
             Event::Protect {
-                address: a,
+                address: first,
                 length: P,
                 protection: Protection { read: true, write: false, execute: false }
             },
-            Event::Remap { from: a + 4 * P, from_length: 4 * P, to: b, to_length: 16 * P },
-            Event::Advise { address: b, length: 2 * P, advice: Advice::DontNeed },
+            Event::Remap { from: first + 4 * P, from_length: 4 * P, to: moved, to_length: 16 * P },
+            Event::Advise { address: moved, length: 2 * P, advice: Advice::DontNeed },
+            Event::Remap { from: moved, from_length: 16 * P, to: moved, to_length: 4 * P },
+            Event::Advise { address: moved, length: P, advice: Advice::HugePage },
+            Event::Advise { address: moved, length: P, advice: Advice::NoHugePage },
+            Event::Advise { address: moved, length: P, advice: Advice::DontNeed },
+            Event::Advise { address: moved, length: 2 * P, advice: Advice::Populate },
+            Event::Map {
+                address: shared,
+                length: 2 * P,
+                protection: Protection { read: true, write: false, execute: false },
+                backing: Backing::Anonymous,
+                shared: true
+            },
+            // The pages move, and what they were mapped to stays, empty.
+            Event::Remap { from: moved, from_length: 4 * P, to: again, to_length: 4 * P },
+            Event::Map {
+                address: moved,
+                length: 4 * P,
+                protection: rw,
+                backing: Backing::Anonymous,
+                shared: false
+            },
+            Event::Protect {
+                address: again,
+                length: P,
+                protection: Protection { read: false, write: false, execute: false }
+            },
+            Event::Map {
+                address: stack,
+                length: P,
+                protection: rw,
+                backing: Backing::Stack,
+                shared: false
+            },
         ]
     );
 }

@@ -32,6 +32,12 @@ fn every_thread_has_its_own_run() {
         assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadStart { thread }).count(), 1);
         assert_eq!(trace.events.iter().filter(|e| **e == Event::ThreadExit { thread }).count(), 1);
     }
+    // Each does what its code says, in this order.
+    let sums = symbol(&program, "sums");
+    for (thread, seen) in trace.loads_at(step) {
+        let wanted = (0..20000).map(|i| sums + u64::from(thread - 1) * 512 + i % 64 * 8);
+        assert!(seen.into_iter().eq(wanted), "thread {thread}");
+    }
     // A thread does nothing before it starts, and (but for its very end) nothing after it exits.
     let at = |wanted: &Event| trace.events.iter().position(|event| event == wanted).unwrap();
     for (slice, &epoch) in trace.slices.iter().zip(&trace.epochs) {
@@ -94,6 +100,44 @@ fn forked_children_have_traces_of_their_own() {
             .map(|event| if let Event::Populate { length, .. } = event { *length } else { 0 })
             .sum();
         assert!(populated >= 1 << 20, "{populated} bytes populated");
+    }
+}
+
+#[test]
+fn children_of_children_and_spawned_programs_are_recorded() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "families", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.status.code(), Some(3));
+    assert_eq!(recorded.warnings, [""; 0]);
+    let mut seen: Vec<_> = recorded
+        .ends
+        .iter()
+        .map(|end| {
+            let trace = Trace::read(Path::new(end["file"].as_str().unwrap()));
+            assert_eq!(end["instructions"], trace.instructions());
+            let names = ["in_parent", "in_child", "in_grandchild", "in_spawned"];
+            (end["reason"].as_str().unwrap(), names.map(|name| trace.count(symbol(&program, name))))
+        })
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(
+        seen,
+        [
+            // What posix_spawn forked to start the program.
+            ("exec", [0, 0, 0, 0]),
+            ("exit", [0, 0, 0, 30]),
+            ("exit", [0, 0, 20, 0]),
+            ("exit", [0, 10, 0, 0]),
+            ("exit", [5, 0, 0, 0]),
+        ]
+    );
+    // A limit is each process's own.
+    let limited = record(&scratch, ",limit=20000", &[path(&program)]);
+    assert!(limited.ends.iter().any(|end| end["reason"] == "limit"));
+    for end in &limited.ends {
+        let trace = Trace::read(Path::new(end["file"].as_str().unwrap()));
+        assert!(trace.instructions() <= 20000);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Compiles guests, records them and reads what was recorded.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -230,6 +231,24 @@ impl Trace {
                 }
             }
             assert!(addresses.next().is_none());
+        }
+        found
+    }
+
+    /// The addresses that the instruction at `pc` loads from, in order, by thread.
+    pub fn loads_at(&self, pc: u64) -> BTreeMap<u32, Vec<u64>> {
+        let mut found = BTreeMap::<u32, Vec<u64>>::new();
+        for slice in &self.slices {
+            let mut addresses = slice.addresses.iter();
+            for &id in &slice.blocks {
+                let block = &self.blocks[id as usize];
+                for (access, &address) in block.accesses.iter().zip(&mut addresses) {
+                    if block.instructions[usize::from(access.instruction)].pc == pc && !access.store
+                    {
+                        found.entry(slice.thread).or_default().push(address);
+                    }
+                }
+            }
         }
         found
     }
