@@ -170,6 +170,12 @@ def test_busy_and_stolen_processors_are_told(tmp_path: Path) -> None:
     assert "away for 10 % of the time" in stolen
 
 
+def test_a_few_ticks_are_no_disturbance(tmp_path: Path) -> None:
+    busyness = machine.Busyness([1], files(tmp_path, proc__stat="cpu1 0 0 0 0 0 0 0 0\n"))
+    files(tmp_path, proc__stat="cpu1 1 0 0 2 0 0 0 1\n")  # a round of 40 ms
+    assert machine.disturbances(busyness.shares(), [1]) == []
+
+
 def test_a_quiet_host_is_not_disturbed(tmp_path: Path) -> None:
     busyness = machine.Busyness([1], files(tmp_path, proc__stat="cpu1 0 0 0 0 0 0 0 0\n"))
     files(tmp_path, proc__stat="cpu1 0 0 0 100000 0 0 0 0\n")

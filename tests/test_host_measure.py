@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Result
 
+QUIET = {"others": 0.0, "stolen": 0.0, "elsewhere": 0.0}
 VALUES = {
     "pagefault": "nanoseconds_per_page",
     "gups": "giga_updates_per_second",
@@ -51,6 +52,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         }
 
     monkeypatch.setattr(native, "find", lambda: Path("kernel"))
+    monkeypatch.setattr(machine.Busyness, "shares", lambda _: dict(QUIET))
     monkeypatch.setattr(native, "measure", answer)
 
     def look(*, slower: float | None = None) -> list[Any]:
@@ -129,6 +131,34 @@ def test_time_up_ends_after_the_fewest_runs(tmp_path: Path, kernel: Callable[...
     assert {len(found) for found in results.values(result).values()} == {measure.FEWEST_RUNS}
     assert any("Time was up" in note for note in result["notes"])
     assert len(kernel()) == 4 * (measure.FEWEST_RUNS + 1)
+
+
+def test_rounds_on_a_busy_host_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    turns = [0]
+
+    def shares(_: machine.Busyness) -> dict[str, float]:
+        turns[0] += 1
+        return {**QUIET, "others": 0.5 if turns[0] % 3 == 0 else 0.0}
+
+    monkeypatch.setattr(machine.Busyness, "shares", shares)
+    result = measured(tmp_path, runs=6)
+    # The first warms up; then every third from the second on is busy.
+    assert sorted({sample["round"] for sample in result["samples"]}) == [0, 2, 3, 5, 6, 8]
+    assert "3 of 9 rounds do not count: other programs were busy meanwhile." in result["notes"]
+    assert result["busy"] == QUIET
+    assert len(kernel()) == 4 * 10
+
+
+def test_where_no_round_is_quiet_all_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    monkeypatch.setattr(machine.Busyness, "shares", lambda _: {**QUIET, "elsewhere": 0.5})
+    result = measured(tmp_path, runs=6)
+    assert sorted({sample["round"] for sample in result["samples"]}) == [0, 1, 2, 3, 4, 5]
+    assert any("The other processors were busy for 50 %" in line for line in result["warnings"])
+    assert len(kernel()) == 4 * 13  # twice the rounds were tried
 
 
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:

@@ -290,6 +290,8 @@ def events(host: dict[str, Any]) -> list[dict[str, Any]]:
 
 #: Shares of a processor's time from which other programs, and the hypervisor, disturb.
 _BUSY, _STOLEN = 0.05, 0.01
+#: Ticks by which the kernel's count may be wrong.
+_GRAIN_TICKS = 2
 
 
 def _whole_percent(share: float) -> str:
@@ -306,10 +308,10 @@ class Busyness:
         self._own = self._used()
 
     @staticmethod
-    def _used() -> float:
-        """Seconds that this process and its ended children used."""
+    def _used() -> tuple[float, float]:
+        """Seconds that this process used, and its ended children."""
         times = os.times()
-        return times.user + times.system + times.children_user + times.children_system
+        return times.user + times.system, times.children_user + times.children_system
 
     def _times(self) -> dict[int, list[float]]:
         """Seconds of each processor so far, by kind."""
@@ -326,8 +328,9 @@ class Busyness:
         """Shares of the time since the making.
 
         `others`: of the measuring processors, used by other programs; `stolen`: taken by the hypervisor;
-        `elsewhere`: of the other processors, not idle. This process, with its children, is taken to run
-        on the measuring processors alone.
+        `elsewhere`: of the other processors, used by other programs. The children are taken to run on the
+        measuring processors, this process elsewhere. The kernel counts in ticks, so a few of them are
+        no disturbance.
         """
         spent = {
             cpu: [now - then for now, then in zip(times, self._before.get(cpu, times), strict=True)]
@@ -342,10 +345,12 @@ class Busyness:
 
         busy, stolen, time = total(self._cpus)
         busy_elsewhere, _, time_elsewhere = total([cpu for cpu in spent if cpu not in self._cpus])
+        own, children = (now - then for now, then in zip(self._used(), self._own, strict=True))
+        grain = _GRAIN_TICKS / os.sysconf("SC_CLK_TCK")
         return {
-            "others": max(0.0, busy - (self._used() - self._own)) / time,
-            "stolen": stolen / time,
-            "elsewhere": busy_elsewhere / time_elsewhere,
+            "others": max(0.0, busy - children - grain) / time,
+            "stolen": max(0.0, stolen - grain) / time,
+            "elsewhere": max(0.0, busy_elsewhere - own - grain) / time_elsewhere,
         }
 
 

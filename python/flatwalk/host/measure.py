@@ -284,6 +284,88 @@ def _set(setting: tuple[Path, str] | None) -> Iterator[None]:
         path.write_text(before, encoding="ascii")
 
 
+@dataclass
+class _Round:
+    """Every variant once, and how busy the host was meanwhile."""
+
+    samples: list[dict[str, Any]]
+    shares: dict[str, float]
+    quiet: bool
+
+
+class _Session:
+    """A bench that is being measured."""
+
+    def __init__(self, bench: Bench, plan: Plan, host: dict[str, Any]) -> None:
+        self.bench = bench
+        self.plan = plan
+        self.program = native.find()
+        self.order = random.Random(plan.seed)  # noqa: S311
+        self.cpus = machine.choose_cpus(host, max(variant.threads for variant in bench.variants), plan.cpus)
+        self.node = machine.node_of(host, self.cpus[0])
+        self.events = machine.events(host) if plan.count else []
+        self.notes = dict.fromkeys(bench.notes)
+
+    def measure(self, turn: int, done: Callable[[], None]) -> _Round:
+        """Measures round number `turn`, and calls `done` after each variant."""
+        self.bench.prepare()
+        busyness = machine.Busyness(self.cpus)
+        samples = []
+        for variant in self.order.sample(self.bench.variants, len(self.bench.variants)):
+            request = {
+                "cpus": self.cpus[: variant.threads],
+                "node": self.node,
+                "events": self.events,
+                "bench": {**variant.parameters, **_seeded(self.bench, self.plan, turn)},
+            }
+            with _set(variant.setting):
+                answer = native.measure(self.program, self.bench.name, request)
+            self.notes.update(dict.fromkeys(answer.pop("notes")))
+            samples.append(
+                {
+                    "variant": variant.name,
+                    "round": turn,
+                    "value": _positive(answer.pop(self.bench.key), variant),
+                    "preemptions": answer.pop("preemptions"),
+                    "counts": answer.pop("counts"),
+                    "answer": answer,
+                }
+            )
+            done()
+        shares = busyness.shares()
+        return _Round(samples, shares, quiet=not machine.disturbances(shares, self.cpus))
+
+    def rounds(self, progress: Callable[[int, int | None], None]) -> list[_Round]:
+        """Measures, and returns the rounds that count, in order.
+
+        A round during which other programs were busy is measured again at the end, as long as time
+        and twice the rounds asked for allow. If too few were quiet then, all count.
+        """
+        plan, start, steps = self.plan, time.monotonic(), 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            progress(steps, max(steps, (plan.runs + 1) * len(self.bench.variants)))
+
+        self.measure(-1, step)  # warms up
+        rounds: list[_Round] = []
+        while len(rounds) < 2 * plan.runs and sum(one.quiet for one in rounds) < plan.runs:
+            if len(rounds) >= min(FEWEST_RUNS, plan.runs) and time.monotonic() - start > plan.at_most_seconds:
+                self.notes[f"Time was up after {len(rounds)} rounds (--at-most)."] = None
+                break
+            rounds.append(self.measure(len(rounds), step))
+        quiet = [one for one in rounds if one.quiet]
+        if len(quiet) < min(FEWEST_RUNS, plan.runs):
+            return rounds[: plan.runs]
+        if len(quiet) < len(rounds):
+            left_out = len(rounds) - len(quiet)
+            self.notes[
+                f"{left_out} of {len(rounds)} rounds do not count: other programs were busy meanwhile."
+            ] = None
+        return quiet
+
+
 def run(
     bench: Bench, plan: Plan, host: dict[str, Any], progress: Callable[[int, int | None], None]
 ) -> Result:
@@ -292,46 +374,10 @@ def run(
     Raises:
         FlatwalkError: If a kernel cannot be run.
     """
-    program = native.find()
-    order = random.Random(plan.seed)  # noqa: S311
-    most = max(variant.threads for variant in bench.variants)
-    cpus = machine.choose_cpus(host, most, plan.cpus)
-    node = machine.node_of(host, cpus[0])
-    events = machine.events(host) if plan.count else []
-    samples: list[dict[str, Any]] = []
-    notes = dict.fromkeys(bench.notes)
-    busyness = machine.Busyness(cpus)
     started, start = datetime.now(UTC), time.monotonic()
-    done = 0
-    for turn in range(-1, plan.runs):  # the first warms up
-        if turn >= FEWEST_RUNS and time.monotonic() - start > plan.at_most_seconds:
-            notes[f"Time was up after {turn} of {plan.runs} runs (--at-most)."] = None
-            break
-        bench.prepare()
-        for variant in order.sample(bench.variants, len(bench.variants)):
-            request = {
-                "cpus": cpus[: variant.threads],
-                "node": node,
-                "events": events,
-                "bench": {**variant.parameters, **_seeded(bench, plan, turn)},
-            }
-            with _set(variant.setting):
-                answer = native.measure(program, bench.name, request)
-            notes.update(dict.fromkeys(answer.pop("notes")))
-            done += 1
-            progress(done, (plan.runs + 1) * len(bench.variants))
-            if turn >= 0:
-                samples.append(
-                    {
-                        "variant": variant.name,
-                        "round": turn,
-                        "value": _positive(answer.pop(bench.key), variant),
-                        "preemptions": answer.pop("preemptions"),
-                        "counts": answer.pop("counts"),
-                        "answer": answer,
-                    }
-                )
-    shares = busyness.shares()
+    session = _Session(bench, plan, host)
+    rounds = session.rounds(progress)
+    shares = {key: sum(one.shares[key] for one in rounds) / len(rounds) for key in rounds[0].shares}
     return {
         "schema": SCHEMA,
         "version": engine.version(),
@@ -340,16 +386,16 @@ def run(
         "rate": bench.rate,
         "parameters": bench.parameters,
         "seed": plan.seed,
-        "cpus": cpus,
+        "cpus": session.cpus,
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - start, 1),
         "host": host,
         "titles": {variant.name: variant.title for variant in bench.variants},
-        "samples": samples,
+        "samples": [sample for one in rounds for sample in one.samples],
         "skipped": bench.skipped,
         "busy": shares,
-        "warnings": machine.warnings(host, cpus) + machine.disturbances(shares, cpus),
-        "notes": list(notes),
+        "warnings": machine.warnings(host, session.cpus) + machine.disturbances(shares, session.cpus),
+        "notes": list(session.notes),
         "histograms": {},
     }
 
