@@ -45,6 +45,7 @@ def server(tmp_path: Path) -> dict[str, Any]:
                 "proc__cmdline": "quiet isolcpus=2-3\n",
                 "proc__meminfo": "MemTotal:       32768 kB\n",
                 "etc__machine-id": "abc\n",
+                "proc__self__maps": "7ffd0-7ffffffff000 rw-p 0 00:00 0  [stack]\n",
                 f"{cpu}__online": "0-3\n",
                 f"{cpu}__isolated": "2-3\n",
                 f"{cpu}__smt__active": "1\n",
@@ -75,6 +76,7 @@ def _on_x86(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_servers_record(server: dict[str, Any]) -> None:
     assert server["page_table_levels"] == 5
     assert server["cpu"]["virtual_bits"] == 57
+    assert server["user_address_bits"] == 47
     assert server["thp"] == {"enabled": "madvise", "defrag": None, "shmem": None, "page_bytes": 2 << 20}
     assert server["isolated"] == [2, 3]
     assert server["mitigations"] == {"meltdown": "Mitigation: PTI"}

@@ -205,8 +205,14 @@ def test_hpccs_rules_for_the_table() -> None:
 
 def test_strides_of_the_levels() -> None:
     # A line of entries spans 8 pages; of the next levels up, 512 times as much each.
-    assert measure.level_strides(4096) == [32 << 10, 16 << 20, 8 << 30, 4 << 40]
-    assert measure.level_strides(65536) == [512 << 10, 4 << 30]
+    four = [32 << 10, 16 << 20, 8 << 30, 4 << 40]
+    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 24) == four
+    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 32) == four[:3]
+    assert measure.level_strides(host(page_table_levels=5, user_address_bits=47), 24) == [*four, 2 << 50]
+    # Arm with 39 bits of address, and with pages of 64 KiB.
+    assert measure.level_strides(host(page_table_levels=None, user_address_bits=39), 24) == four[:3]
+    arm = host(page_table_levels=None, user_address_bits=48, page_bytes=65536)
+    assert measure.level_strides(arm, 24) == [512 << 10, 4 << 30]
 
 
 def test_ebizzys_variants() -> None:

@@ -242,14 +242,11 @@ def advise(host: dict[str, Any], given: list[Result], files: machine.Files | Non
 
 def _measured(host: dict[str, Any], missing: list[str], directory: Path) -> list[Result]:
     """Short measurements of the benches that no file was given for."""
-    page = host["page_bytes"]
     benches = {
         "pagefault": lambda: measure.pagefault(
             host, directory, size_bytes=12 << 20, repetitions=10, change_host=False
         ),
-        "walk": lambda: measure.walk(
-            host, strides=[page, *measure.level_strides(page)], group=24, groups=8, flush_bytes=None
-        ),
+        "walk": lambda: measure.walk(host, strides=None, group=24, groups=8, flush_bytes=None),
         "gups": lambda: measure.gups(host, table_bytes=64 << 20),
     }
     found = []

@@ -113,8 +113,9 @@ def _hypervisor(files: Files, cpu: dict[str, Any]) -> str | None:
         filter(None, (read(files.sys / f"class/dmi/id/{name}") for name in ("sys_vendor", "product_name")))
     )
     known = ("QEMU", "KVM", "VMware", "VirtualBox", "Xen", "Amazon EC2", "Google", "Microsoft", "Firecracker")
+    clock = read(files.sys / "devices/system/clocksource/clocksource0/available_clocksource") or ""
     if cpu["hypervisor_flag"]:
-        return next((name for name in known if name.lower() in vendor.lower()), "unnamed")
+        return next((name for name in known if name.lower() in f"{vendor} {clock}".lower()), "unnamed")
     return next((name for name in known[:6] if name.lower() in vendor.lower()), None)
 
 
@@ -162,6 +163,7 @@ def describe(files: Files | None = None) -> dict[str, Any]:
             "command_line": command_line,
         },
         "page_table_levels": _levels(cpu, command_line),
+        "user_address_bits": _user_address_bits(files),
         "no5lvl": "no5lvl" in command_line.split(),
         "page_bytes": os.sysconf("SC_PAGESIZE"),
         "memory_bytes": int(memory[1]) * 1024 if memory else None,
@@ -183,6 +185,14 @@ def describe(files: Files | None = None) -> dict[str, Any]:
         "perf_event_paranoid": int(read(files.proc / "sys/kernel/perf_event_paranoid") or 4),
         "aslr": read(files.proc / "sys/kernel/randomize_va_space"),
     }
+
+
+def _user_address_bits(files: Files) -> int | None:
+    """Bits of the addresses that a program gets unless it asks for more: the stack is at their top."""
+    stack = re.search(
+        r"^[0-9a-f]+-([0-9a-f]+) .*\[stack\]$", read(files.proc / "self/maps") or "", re.MULTILINE
+    )
+    return int(stack[1], 16).bit_length() if stack else None
 
 
 def _levels(cpu: dict[str, Any], command_line: str) -> int | None:

@@ -181,16 +181,18 @@ def gups(host: dict[str, Any], *, table_bytes: int) -> Bench:
     )
 
 
-def level_strides(page_bytes: int) -> list[int]:
+def level_strides(host: dict[str, Any], pages: int) -> list[int]:
     """Distances at which each page needs an own cache line of one, two, … levels of entries.
 
-    An entry is 8 bytes and a line 64, so pages 8 apart have PTEs in lines of their own, and so on up.
+    An entry is 8 bytes and a line 64, so pages 8 apart have PTEs in lines of their own, and so on up, as
+    long as so many pages fit the address space. With five levels a program may ask for 56 bits.
     """
-    entries = page_bytes // 8
+    page_bytes = host["page_bytes"]
+    bits = 56 if host["page_table_levels"] == 5 else host["user_address_bits"] or 47
     strides, stride = [], page_bytes * 8
-    while stride * 24 < 1 << 47:
+    while stride * (pages + 2) <= 1 << bits:
         strides.append(stride)
-        stride *= entries
+        stride *= page_bytes // 8
     return strides
 
 
@@ -205,7 +207,7 @@ def walk(
         flush = 256 << 20
         notes.append("The kernel does not tell the caches' sizes; 256 MiB are flushed (see --flush).")
     common = {"group": group, "groups": groups, "flush_bytes": flush}
-    by_level = level_strides(page)
+    by_level = level_strides(host, group)
     variants = []
     for stride in strides or [page, *by_level]:
         cold = sum(stride >= least for least in by_level)

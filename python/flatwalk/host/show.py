@@ -76,7 +76,7 @@ def show(result: Result) -> None:
 def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     """What makes the result untrustworthy: of the host, and of the values themselves."""
     found = list(result["warnings"])
-    drifting = [name for name, summary in summaries.items() if summary.effective < summary.n]
+    drifting = [name for name, summary in summaries.items() if summary.drifts]
     if drifting:
         found.append(
             f"The host drifted while measuring {', '.join(drifting)}: neighbouring runs resemble each "
