@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import bpf, diff, machine, measure, native, results, show
+from flatwalk.host import bpf, diff, machine, measure, native, results, show, stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -325,6 +325,28 @@ def test_measure_save_and_diff(
     same = call("host", "diff", "a.json", "a.json")
     assert same.out.count("no measurable difference") >= 4
     assert "would have been seen" in same.out
+
+
+def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -> None:
+    done = call("host", "diff", "105.6367:0.16293:30", "105.88:0.18822:30")
+    assert done.code == 0, done.err
+    assert "pooled: t = -5.353, df = 58, p = 1.543e-06, A − B -0.3343 … -0.1523" in done.out
+    assert "Welch: t = -5.353, df = 56.8" in done.out
+    assert "B is 0.23 % slower" in done.out
+    assert "no measurable difference" in call("host", "diff", "100:5:30", "101:5:30").out
+    assert call("host", "diff", "0:1:30", "1:1:30").code == 2
+    assert "no file" in call("host", "diff", "1:1:30", "a.json").err
+
+
+def test_wrong_words_are_told(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    for sample in result["samples"]:
+        sample["answer"]["errors"] = 1
+    told = show.doubts(
+        result, {name: stats.summarise(found) for name, found in results.values(result).items()}
+    )
+    assert "20 words were wrong" in told[-1]
 
 
 def test_nothing_is_half_written(

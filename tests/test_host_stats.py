@@ -100,6 +100,7 @@ def test_a_rates_change_has_its_sign() -> None:
     comparison = stats.compare(slow, fast, rate=True)
     assert comparison.change == pytest.approx(0.1, abs=0.001)
     for found in (comparison.change_interval, comparison.bootstrap):
+        assert found is not None
         assert 0 < found.low < comparison.change < found.high
     assert "faster" in stats.verdict(comparison, comparison.welch.p, rate=True)
     assert "slower" in stats.verdict(stats.compare(fast, slow, rate=True), 0.001, rate=True)
@@ -112,6 +113,7 @@ def test_constant_samples() -> None:
     apart = stats.compare([5.0, 5.0, 5.0], [6.0, 6.0, 6.0])
     assert apart.welch.p == 0
     assert apart.change == pytest.approx(0.2)
+    assert apart.bootstrap is not None
     assert (apart.bootstrap.low, apart.bootstrap.high) == pytest.approx((0.2, 0.2))
 
 

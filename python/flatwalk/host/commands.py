@@ -245,10 +245,15 @@ def ebizzy(
     _run(bench, plan, host, save=save, as_json=json, histogram=histogram)
 
 
-@app.command("diff", epilog=_examples("diff 4level.json 5level.json --plot levels.html"))
+@app.command(
+    "diff",
+    epilog=_examples(
+        "diff 4level.json 5level.json --plot levels.html", "diff 105.6367:0.16293:30 105.88:0.18822:30"
+    ),
+)
 def diff(
-    a: Annotated[Path, Argument(metavar="A", help="Result file, the baseline.")],
-    b: Annotated[Path, Argument(metavar="B", help="Result file to compare with it.")],
+    a: Annotated[Path, Argument(metavar="A", help="Result file, the baseline; or MEAN:SD:N of times.")],
+    b: Annotated[Path, Argument(metavar="B", help="Result file to compare with it; or MEAN:SD:N.")],
     *,
     other_host: Annotated[
         bool, Option("--other-host", help="Compare results of different machines.")
@@ -264,6 +269,10 @@ def diff(
     """
     from flatwalk.host import diff as work  # noqa: PLC0415
 
+    figures = work.published(str(a)), work.published(str(b))
+    if figures[0] and figures[1]:
+        work.show_published(figures[0], figures[1])
+        return
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
 
 

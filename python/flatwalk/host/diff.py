@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output
@@ -35,6 +36,42 @@ def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
             ) from error
     adjusted = stats.holm([comparison.welch.p for comparison in found.values()])
     return {name: (found[name], p) for name, p in zip(found, adjusted, strict=True)}
+
+
+def published(text: str) -> stats.Moments | None:
+    """Reads `MEAN:SD:N`, as articles give them; None if `text` is nothing of the kind.
+
+    Raises:
+        UsageError: If the figures cannot be.
+    """
+    match = re.fullmatch(r"([\d.]+(?:e-?\d+)?):([\d.]+(?:e-?\d+)?):(\d+)", text)
+    if not match:
+        return None
+    try:
+        mean, sd, n = float(match[1]), float(match[2]), int(match[3])
+    except ValueError:
+        return None
+    if mean <= 0 or n < 2:
+        raise UsageError(
+            f"{text} is no sample", remedy="write MEAN:SD:N, with a mean above 0 and 2 measurements or more"
+        )
+    return stats.Moments(n, mean, sd)
+
+
+def show_published(a: stats.Moments, b: stats.Moments) -> None:
+    """Prints the tests of two published samples of times."""
+    one = stats.compare_moments(a, b)
+    for name, summary in (("A", one.a), ("B", one.b)):
+        within = summary.interval
+        print(f"{name}: mean {summary.mean:g}, 95 % interval {within.low:g} … {within.high:g}")
+    for name, test in (("Welch", one.welch), ("pooled", one.pooled)):
+        print(
+            f"{name}: t = {test.t:.3f}, df = {test.df:.4g}, p = {test.p:.4g}, "
+            f"A − B {test.difference.low:.4g} … {test.difference.high:.4g}"
+        )
+    print(
+        f"B is {stats.verdict(one, one.welch.p)}." if one.welch.p < 0.05 else stats.verdict(one, one.welch.p)
+    )
 
 
 def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_json: bool) -> None:

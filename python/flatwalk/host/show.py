@@ -76,6 +76,11 @@ def show(result: Result) -> None:
 def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     """What makes the result untrustworthy: of the host, and of the values themselves."""
     found = list(result["warnings"])
+    wrong = sum(sum(results.answers(result, name, "errors")) for name in summaries)
+    if wrong:
+        found.append(
+            f"{wrong:.0f} words were wrong after the updates: this machine computes or remembers badly."
+        )
     drifting = [name for name, summary in summaries.items() if summary.drifts]
     if drifting:
         found.append(

@@ -13,7 +13,7 @@ interval about a tenth wider; of others it makes it honest.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,8 +107,8 @@ class Comparison:
     change: float
     #: The same by Welch's test (for rates: of the reciprocals).
     change_interval: Interval
-    #: The same by the BCa bootstrap.
-    bootstrap: Interval
+    #: The same by the BCa bootstrap; None where the measurements themselves are not known.
+    bootstrap: Interval | None
     #: Unequal variances, errors by batch means.
     welch: Test
     #: Equal variances, every measurement taken as independent: the test of textbooks and articles.
@@ -286,29 +286,40 @@ def _as_rate(of_time: Interval) -> Interval:
     return Interval(1 / (1 + of_time.high) - 1, 1 / (1 + of_time.low) - 1)
 
 
+def compare_moments(a: Moments, b: Moments) -> Comparison:
+    """What can be said of two samples of times of which only the moments are known, as from an article."""
+    test = welch(a, b)
+    return Comparison(
+        a=Summary(a.n, a.mean, interval(a), a.sd / a.mean, drifts=False),
+        b=Summary(b.n, b.mean, interval(b), b.sd / b.mean, drifts=False),
+        change=b.mean / a.mean - 1,
+        # a − b, so the ends change places and sign.
+        change_interval=Interval(-test.difference.high / a.mean, -test.difference.low / a.mean),
+        bootstrap=None,
+        welch=test,
+        pooled=pooled(a, b),
+        effect=cohens_d(a, b),
+        detectable=detectable(a, b) / a.mean,
+    )
+
+
 def compare(a: Sequence[float], b: Sequence[float], *, rate: bool = False, seed: int = 1) -> Comparison:
     """Everything there is to say about two series in the order of measurement.
 
     Raises:
         ValueError: If one has fewer than two values, or a value is not a positive number.
     """
-    times_a = 1 / _checked(a) if rate else _checked(a)
-    times_b = 1 / _checked(b) if rate else _checked(b)
-    first, second = moments(times_a.tolist()), moments(times_b.tolist())
-    test = welch(first, second)
-    # a − b, so the ends change places and sign.
-    by_welch = Interval(-test.difference.high / first.mean, -test.difference.low / first.mean)
+    first, second = _checked(a), _checked(b)
+    found = compare_moments(*(_moments(1 / values if rate else values) for values in (first, second)))
     summary_a, summary_b = summarise(a, rate=rate), summarise(b, rate=rate)
-    return Comparison(
+    within = found.change_interval
+    return replace(
+        found,
         a=summary_a,
         b=summary_b,
         change=summary_b.mean / summary_a.mean - 1,
-        change_interval=_as_rate(by_welch) if rate and by_welch.low > -1 else by_welch,
+        change_interval=_as_rate(within) if rate and within.low > -1 else within,
         bootstrap=bootstrap(a, b, rate=rate, seed=seed),
-        welch=test,
-        pooled=pooled(first, second),
-        effect=cohens_d(first, second),
-        detectable=detectable(first, second) / first.mean,
     )
 
 
@@ -351,7 +362,7 @@ def verdict(comparison: Comparison, p: float, *, rate: bool = False) -> str:
         f"({_signed(low)} to {_signed(high)}), "
         f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
     )
-    if comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
+    if comparison.bootstrap and comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
         words += "; the bootstrap's interval includes 0, so measure longer before believing it"
     return words
 
