@@ -477,6 +477,11 @@ def test_histograms(
     [
         (None, "bpftrace does not start"),
         ("echo 'only root may' >&2; exit 1", "bpftrace says: only root may"),
+        ("printf 'ERROR: no kprobes\nhint: ~~~\n' >&2; exit 1", "bpftrace says: ERROR: no kprobes"),
+        (
+            "trap '' INT; echo '{\"type\": \"attached_probes\"}'; echo 'Error: late' >&2; exit 1",
+            "bpftrace says: Error: late",
+        ),
         (
             "trap 'exit 0' INT; echo '{\"type\": \"attached_probes\"}'; while :; do sleep 0.05; done",
             "no page fault",

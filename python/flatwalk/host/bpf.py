@@ -77,9 +77,15 @@ def _await_probes(tracer: subprocess.Popen[str]) -> None:
                 return
             if not line:  # it ended: usually for want of permission
                 assert tracer.stderr is not None
-                said = tracer.stderr.read().strip().splitlines()
-                raise _UnavailableError(f"bpftrace says: {said[-1] if said else 'nothing'}")
+                raise _UnavailableError(_complaint(tracer.stderr.read()))
     raise _UnavailableError(f"bpftrace did not place its probes in {_READY_SECONDS} s")
+
+
+def _complaint(said: str) -> str:
+    """What bpftrace gives for the reason of its failure: its last error, or else its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR" in line or "rror:" in line]
+    return f"bpftrace says: {(errors or lines or ['nothing'])[-1]}"
 
 
 def _histogram(output: str) -> list[dict[str, int]]:
@@ -108,9 +114,11 @@ def _measure(variant: Variant, bench: Bench, plan: Plan, host: dict[str, Any]) -
         native.measure(native.find(), bench.name, request)
         tracer.send_signal(signal.SIGINT)
         try:
-            output, _ = tracer.communicate(timeout=_READY_SECONDS)
+            output, complaints = tracer.communicate(timeout=_READY_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise _UnavailableError(f"bpftrace did not end in {_READY_SECONDS} s") from error
+    if tracer.returncode > 0:
+        raise _UnavailableError(_complaint(complaints))
     return _histogram(output)
 
 
