@@ -21,6 +21,7 @@ mod random;
 mod rng;
 mod simulated;
 mod stream;
+mod xsbench;
 
 use flatwalk_trace::Source;
 use serde::Serialize;
@@ -78,6 +79,7 @@ pub const REGISTRY: &[Description] = &[
     graphbig::shortest_paths::DESCRIPTION,
     graphbig::triangles::DESCRIPTION,
     hashjoin::DESCRIPTION,
+    xsbench::DESCRIPTION,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.

@@ -281,7 +281,7 @@ pub(crate) mod tests {
                 })
                 .collect();
             let data: u64 = mapped.iter().map(|(range, _)| range.end - range.start).sum();
-            let least = size_bytes - size_bytes / 16;
+            let least = size_bytes - size_bytes / 8;
             assert!((least..=size_bytes + 2 * PAGE).contains(&data), "{}: {data}", workload.name);
             let mut pages = BTreeSet::new();
             let mut instructions = 0;
