@@ -15,6 +15,7 @@ mod graph500;
 mod graphbig;
 mod gups;
 mod hashjoin;
+mod kv;
 pub mod mapping;
 mod program;
 mod random;
@@ -80,6 +81,9 @@ pub const REGISTRY: &[Description] = &[
     graphbig::triangles::DESCRIPTION,
     hashjoin::DESCRIPTION,
     xsbench::DESCRIPTION,
+    kv::A,
+    kv::B,
+    kv::C,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.

@@ -96,6 +96,53 @@ impl Permutation {
     }
 }
 
+/// Ranks 0 to `length` - 1 with probabilities in proportion to 1 / (rank + 1)^exponent, by
+/// rejection-inversion (Hörmann and Derflinger, ACM TOMACS 6, 1996): exact, and without a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Zipf {
+    exponent: f64,
+    length: f64,
+    /// The integral's value at both ends.
+    first: f64,
+    last: f64,
+    /// How far below the value a number may lie and still be accepted without the exact test.
+    shortcut: f64,
+}
+
+impl Zipf {
+    /// `exponent` is positive and not 1.
+    pub(crate) fn new(length: u64, exponent: f64) -> Self {
+        let mut zipf =
+            Self { exponent, length: length as f64, first: 0.0, last: 0.0, shortcut: 0.0 };
+        zipf.first = zipf.integral(1.5) - 1.0;
+        zipf.last = zipf.integral(zipf.length + 0.5);
+        zipf.shortcut = 2.0 - zipf.inverse(zipf.integral(2.5) - 2_f64.powf(-exponent));
+        zipf
+    }
+
+    pub(crate) fn draw(&self, random: &mut Random) -> u64 {
+        loop {
+            let area = self.last + random.unit() * (self.first - self.last);
+            let value = self.inverse(area);
+            let rank = value.round().clamp(1.0, self.length);
+            if rank - value <= self.shortcut
+                || area >= self.integral(rank + 0.5) - rank.powf(-self.exponent)
+            {
+                return rank as u64 - 1;
+            }
+        }
+    }
+
+    /// The integral of x^-exponent, up to a constant.
+    fn integral(&self, x: f64) -> f64 {
+        x.powf(1.0 - self.exponent) / (1.0 - self.exponent)
+    }
+
+    fn inverse(&self, area: f64) -> f64 {
+        (area * (1.0 - self.exponent)).powf(1.0 / (1.0 - self.exponent))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -120,6 +167,28 @@ mod tests {
             .map(|i| permutation.at(i).wrapping_sub(permutation.at(i - 1)) & 0xffff)
             .collect();
         assert!(strides.len() > 30_000, "only {} strides", strides.len());
+    }
+
+    #[test]
+    fn ranks_are_as_frequent_as_zipf_says() {
+        for exponent in [0.5, 0.99, 1.3] {
+            let (length, draws) = (50, 400_000);
+            let zipf = Zipf::new(length, exponent);
+            let mut random = Random::new(1, 0);
+            let mut counts = vec![0_u32; length as usize];
+            (0..draws).for_each(|_| counts[zipf.draw(&mut random) as usize] += 1);
+            let weight = |rank: usize| ((rank + 1) as f64).powf(-exponent);
+            let all: f64 = (0..length as usize).map(weight).sum();
+            for (rank, &count) in counts.iter().enumerate() {
+                let expected = f64::from(draws) * weight(rank) / all;
+                // Six standard deviations.
+                let difference = (f64::from(count) - expected).abs();
+                assert!(
+                    difference < 6.0 * expected.sqrt(),
+                    "{exponent} {rank}: {count} {expected}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -100,6 +100,11 @@ impl Records {
         debug_assert!(offset + u64::from(size) <= self.stride, "the field leaves its record");
         Column { base: self.base + offset, stride: self.stride, size }
     }
+
+    /// All records together as values of `size` bytes.
+    pub(crate) fn split(self, size: u16) -> Column {
+        Column { base: self.base, stride: u64::from(size), size }
+    }
 }
 
 /// Hands out the simulated program's memory, from one end of a single mapping to the other.
