@@ -8,6 +8,7 @@
 // Sizes and numbers of records are computed from positive floating-point numbers.
 #![allow(clippy::cast_sign_loss)]
 
+mod btree;
 mod chase;
 mod error;
 mod graph;
@@ -17,6 +18,7 @@ mod gups;
 mod hashjoin;
 mod kv;
 pub mod mapping;
+mod oltp;
 mod program;
 mod random;
 mod rng;
@@ -84,6 +86,7 @@ pub const REGISTRY: &[Description] = &[
     kv::A,
     kv::B,
     kv::C,
+    oltp::DESCRIPTION,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
