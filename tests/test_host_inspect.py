@@ -392,7 +392,7 @@ def test_what_the_kernel_counted(tmp_path: Path) -> None:
     found = advised(host(memory_bytes=4 << 30), files=machine.Files(tmp_path, tmp_path, tmp_path))
     why = " ".join(found["Transparent huge pages"].why)
     assert "25 % of anonymous memory" in why
-    assert "75 faults got a huge page and 25 did not (25 %" in why
+    assert "75 faults got a huge page and 25 did not (25 %), for want" in why
     assert found["Memory in page tables"].do.startswith("Find the processes")
     assert found["Memory in page tables"].why == ["Page tables take 1 GiB, 25 % of memory."]
 

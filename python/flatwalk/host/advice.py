@@ -162,7 +162,9 @@ def _huge_page_counts(files: machine.Files) -> list[str]:
     if had + failed:
         found.append(
             f"Since boot {units.count(had)} faults got a huge page and {units.count(failed)} did not "
-            f"({units.percent(failed / (had + failed))}: no free 2 MiB block)."
+            f"({units.percent(failed / (had + failed))}), for want of a free 2 MiB block."
+            if failed
+            else f"Since boot {units.count(had)} faults asked for a huge page, and all got one."
         )
     return found
 

@@ -326,7 +326,7 @@ def advise(
 ) -> None:
     """Advise on this host: levels of the page table, huge pages, faults, and what is not known.
 
-    Measures for up to a minute, to have figures behind its sentences.
+    Measures for about a minute, to have figures behind its sentences.
     """
     from flatwalk.host import advice  # noqa: PLC0415
 
