@@ -120,13 +120,16 @@ def test_both_ideas_help_gups_and_together_most(flatwalk: Flatwalk, tmp_path: Pa
 
 @pytest.mark.parametrize("machine", settings.names("machine"))
 def test_every_machine_runs(flatwalk: Flatwalk, tmp_path: Path, machine: str) -> None:
-    mode = "timing" if settings.is_timed(settings.machine(machine)) else "functional"
+    description = settings.machine(machine)
+    mode = "timing" if settings.is_timed(description) else "functional"
+    guests = "virtualisation" in description
+    schemes = [name for name in settings.names("scheme") if guests or "host" not in settings.scheme(name)]
     result = flatwalk(
         *["compare", "--workload", "random:64MiB", "--machine", machine, "--mode", mode, *SHORT],
-        *["--schemes", ",".join(settings.names("scheme")), "--json", "out.json"],
+        *["--schemes", ",".join(schemes), "--json", "out.json"],
     )
     assert result.code == 0, result.err
-    assert len(_runs(tmp_path / "out.json")) == 2 * len(settings.names("scheme"))
+    assert len(_runs(tmp_path / "out.json")) == 2 * len(schemes)
 
 
 def test_own_files_work_by_path(flatwalk: Flatwalk, tmp_path: Path) -> None:
@@ -437,3 +440,35 @@ def test_every_field_is_explained(flatwalk: Flatwalk) -> None:
         return set(value).union(*(keys(item) for key, item in value.items() if key != "configuration"))
 
     assert keys(answer) <= explained, keys(answer) - explained
+
+
+def test_a_guest_walks_two_tables(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk(
+        *["compare", "--workload", "random:256MiB", *SHORT, "--large-pages", "0", "--mode", "functional"],
+        *["--virt", "radix4/fpt,fpt/fpt", "--guest-frames", "compact", "--json", "out.json"],
+    )
+    assert result.code == 0, result.err
+    runs = _runs(tmp_path / "out.json")
+    assert [scheme for scheme, _ in runs] == ["virt-radix4", "radix4/fpt", "fpt/fpt"]
+    walks = [run["accesses_per_walk"] for run in runs.values()]
+    assert walks[0] > walks[1] > walks[2] > 2
+    assert {run["guest_frames"] for run in runs.values()} == {"compact"}
+    levels = [item["level"] for item in runs["fpt/fpt", 0]["walk"]["accesses_by_level"]]
+    assert "guest L1" in levels
+    assert "host L1" in levels
+
+
+def test_a_walk_in_a_guest_is_explained(flatwalk: Flatwalk) -> None:
+    result = flatwalk("walk", "--scheme", "virt-radix4", "--workload", "gups:64MiB", "--instructions", "1M")
+    assert result.code == 0, result.err
+    assert "guest L4 node" in result.out
+    assert "host L1 node" in result.out
+
+
+def test_guests_need_a_machine_that_has_them(flatwalk: Flatwalk) -> None:
+    result = flatwalk("compare", *SHORT, "--schemes", "virt-fpt", "--machine", "zen4")
+    assert result.code == 2
+    assert "[virtualisation]" in result.err
+    result = flatwalk("compare", *SHORT, "--virt", "virt-fpt/radix4")
+    assert result.code == 2
+    assert "is a guest and its host already" in result.err

@@ -66,6 +66,7 @@ JsonFlag = Annotated[bool, Option("--json", help="Print JSON.")]
         "compare --workload gups:8GiB --schemes radix4,fpt,fpt+ptp",
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
+        "compare --workload gups:8GiB --virt radix4/fpt,fpt/radix4,fpt/fpt",
     ),
 )
 def compare(
@@ -84,6 +85,21 @@ def compare(
             "flattened five-level ones].",
         ),
     ] = None,
+    virt: Annotated[
+        str | None,
+        Option(
+            metavar="GUEST/HOST,...",
+            help="Run in a guest: schemes of its and the host's tables, as radix4/fpt, after those of "
+            "--schemes [default of those: virt-radix4].",
+        ),
+    ] = None,
+    host_large_pages: Annotated[
+        int,
+        Option(metavar="P", min=0, max=100, help="Per cent of a guest's memory on 2 MiB pages of the host."),
+    ] = 0,
+    guest_frames: Annotated[
+        str, Option(metavar="HOW", help="Where a guest's memory comes from: scattered or compact.")
+    ] = "scattered",
     machine: Annotated[
         str, Option(metavar="NAME|PATH", help="Machine by name or as path to a TOML file.")
     ] = "skylake-server",
@@ -140,6 +156,9 @@ def compare(
             trace=trace,
             command=command or [],
             schemes=schemes,
+            virt=virt,
+            host_large_pages=host_large_pages,
+            guest_frames=work.check_guest_frames(guest_frames),
             machine=machine,
             large_pages=large_pages,
             thp=work.check_thp(thp),

@@ -38,6 +38,9 @@ class Options:
     trace: Path | None
     command: Sequence[str]
     schemes: str | None
+    virt: str | None
+    host_large_pages: int
+    guest_frames: str
     machine: str
     large_pages: str | None
     thp: str | None
@@ -126,6 +129,21 @@ def parse_large_pages(text: str) -> list[int]:
     return list(dict.fromkeys(values))
 
 
+def check_guest_frames(text: str) -> str:
+    """Checks `--guest-frames`.
+
+    Raises:
+        UsageError: If it is no way to place frames.
+    """
+    if text not in ("scattered", "compact"):
+        raise UsageError(
+            f"{text!r} is no way to place a guest's frames",
+            where="--guest-frames",
+            remedy="give scattered or compact",
+        )
+    return text
+
+
 def run(options: Options) -> None:
     """Does all of it: record, simulate, print, write.
 
@@ -147,11 +165,17 @@ def run(options: Options) -> None:
 
 
 def _configurations(options: Options) -> list[dict[str, Any]]:
-    names = options.schemes.split(",") if options.schemes is not None else settings.DEFAULT_SCHEMES
-    schemes = [settings.scheme(name) for name in dict.fromkeys(map(str.strip, names)) if name]
+    schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
     machine = settings.machine(options.machine)
+    guests = [scheme["name"] for scheme in schemes if "host" in scheme]
+    if guests and "virtualisation" not in machine:
+        raise UsageError(
+            f"the machine {machine['name']} has no [virtualisation] section, which {guests[0]} needs",
+            where="--machine",
+            remedy="choose another machine, or add the section to a copy of the file",
+        )
     if options.mode == "timing" and not settings.is_timed(machine):
         raise UsageError(
             f"the machine {machine['name']} has no core and caches, so it can count but not time",
@@ -174,12 +198,27 @@ def _configurations(options: Options) -> list[dict[str, Any]]:
             "large_pages": large_pages,
             "thp": thp,
             "fragmentation": options.fragmentation,
+            "host_large_pages": options.host_large_pages,
+            "guest_frames": options.guest_frames,
             "mode": options.mode,
             "memory_bytes": None,
         }
         for large_pages, thp in pages
         for scheme in schemes
     ]
+
+
+def _schemes(options: Options) -> list[dict[str, Any]]:
+    def listed(text: str) -> list[str]:
+        return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
+
+    pairs = listed(options.virt or "")
+    if options.schemes is not None:
+        names = listed(options.schemes)
+    else:
+        # Pairs alone are measured against what today's virtual machines do.
+        names = ["virt-radix4"] if pairs else list(settings.DEFAULT_SCHEMES)
+    return [settings.scheme(name) for name in names] + [settings.guest(pair) for pair in pairs]
 
 
 def _lengths_asked(options: Options) -> Lengths:

@@ -104,20 +104,42 @@ _TLB = _Tables(
 )
 _FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1")
 
+#: What a process's table and a host's have in common.
+_PAGE_TABLE: dict[str, object] = {
+    "organisation": _one_of("radix", "flattened"),
+    "levels": _one_of(3, 4, 5),
+    "flatten": _list_of(_FLATTENED),
+    "no_flatten_threshold": _whole(0),
+}
+_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold"})
+
 _SCHEME = _Table(
     {
         "name": _text,
         "title": _text,
         "description": _text,
         "source": _text,
-        "organisation": _one_of("radix", "flattened"),
-        "levels": _one_of(3, 4, 5),
-        "flatten": _list_of(_FLATTENED),
-        "no_flatten_threshold": _whole(0),
+        **_PAGE_TABLE,
         "page_table_priority": _one_of("off", "phases", "always"),
         "translation": _one_of("walked", "free"),
+        "host": _Table(_PAGE_TABLE, optional=_PAGE_TABLE_OPTIONAL),
     },
-    optional=frozenset({"flatten", "no_flatten_threshold", "page_table_priority", "translation"}),
+    optional=_PAGE_TABLE_OPTIONAL | {"page_table_priority", "translation", "host"},
+)
+
+_PWC = _Table(
+    {},
+    variants={
+        "split": {
+            "latency_cycles": _whole(0),
+            "entries": _Table(
+                {level: _whole(0) for level in ("L2", "L3", "L4", "L5")},
+                optional=frozenset({"L2", "L3", "L4", "L5"}),
+            ),
+        },
+        "unified": {"latency_cycles": _whole(0), "entries": _whole(), "ways": _whole()},
+        "none": {},
+    },
 )
 
 _MACHINE = _Table(
@@ -159,19 +181,15 @@ _MACHINE = _Table(
             },
         ),
         "tlb": _Table({"l1i": _TLB, "l1d": _TLB, "l2": _TLB}, optional=frozenset({"l1i", "l2"})),
-        "pwc": _Table(
-            {},
-            variants={
-                "split": {
-                    "latency_cycles": _whole(0),
-                    "entries": _Table(
-                        {level: _whole(0) for level in ("L2", "L3", "L4", "L5")},
-                        optional=frozenset({"L2", "L3", "L4", "L5"}),
-                    ),
-                },
-                "unified": {"latency_cycles": _whole(0), "entries": _whole(), "ways": _whole()},
-                "none": {},
+        "pwc": _PWC,
+        "virtualisation": _Table(
+            {
+                "pwc": _PWC,
+                "nested_tlb": _TLB,
+                "guest_pwc": _one_of("guest_physical", "host_physical"),
+                "exit_cycles": _whole(0),
             },
+            optional=frozenset({"nested_tlb"}),
         ),
         "walker": _Table({"concurrent": _whole(), "entry": _one_of("l1d", "l2")}),
         "priority": _Table(
@@ -187,7 +205,7 @@ _MACHINE = _Table(
             {"fault_cycles": _whole(0), "zero_bytes_per_cycle": _whole(), "memory_bytes": _whole(1 << 30)}
         ),
     },
-    optional=frozenset({"core", "l1i", "l1d", "l2", "llc", "memory"}),
+    optional=frozenset({"core", "l1i", "l1d", "l2", "llc", "memory", "virtualisation"}),
 )
 
 
@@ -283,6 +301,36 @@ def scheme(name: str, where: str = "--schemes") -> dict[str, Any]:
         UsageError: If there is none, or the file is no valid scheme.
     """
     return _find(name, "scheme", _SCHEME, where)
+
+
+def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
+    """The scheme `GUEST/HOST`: a process in a guest, its table as the scheme GUEST says, the host's as HOST.
+
+    Raises:
+        UsageError: If it is no pair of native schemes, by name or path.
+    """
+    own, slash, other = pair.partition("/")
+    if not slash or not own or not other:
+        raise UsageError(
+            f"{pair!r} is no pair of schemes", where=where, remedy="give GUEST/HOST, as in --virt radix4/fpt"
+        )
+    schemes = [scheme(own, where), scheme(other, where)]
+    for member in schemes:
+        if "host" in member:
+            raise UsageError(
+                f"{member['name']} is a guest and its host already",
+                where=where,
+                remedy=f"name it with --schemes {member['name']}",
+            )
+    first, second = schemes
+    return {
+        **first,
+        "name": pair,
+        "title": f"{first['title']}, in a guest",
+        "description": f"In the guest: {first['description']} In the host: {second['description']}",
+        "source": f"{first['source']}; host: {second['source']}",
+        "host": {key: second[key] for key in _PAGE_TABLE if key in second},
+    }
 
 
 def machine(name: str, where: str = "--machine") -> dict[str, Any]:

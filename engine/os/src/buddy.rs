@@ -177,6 +177,14 @@ impl Buddy {
         self.free_frames -= 1 << order;
     }
 
+    /// A block of less than 2 MiB out of a 2 MiB block drawn at random, where blocks are to be
+    /// scattered and there is one.
+    fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
+        let (frame, from) = self.drawn()?;
+        self.take_part(frame, from, order);
+        Some(frame)
+    }
+
     /// A free 2 MiB block drawn at random and the order of the free block that contains it, where
     /// blocks are to be scattered. Gives up when memory is so full that the lowest free one serves.
     fn drawn(&mut self) -> Option<(u64, u32)> {
@@ -254,8 +262,8 @@ impl Buddy {
     }
 
     /// From now on each 2 MiB block that is broken into is drawn at random, from `seed`, instead of
-    /// being the lowest, as in memory that has been in use for long. Frames within a block still
-    /// come in order, so that other 2 MiB blocks stay whole; larger blocks do suffer.
+    /// being the lowest, as in memory that has been in use for long. Data still uses a block up before
+    /// it breaks into the next; each small page-table node lies in a block of its own choice.
     pub fn scatter(&mut self, seed: u64) {
         self.scattering = Some(Random::new(seed));
     }
@@ -310,6 +318,9 @@ impl Frames {
     pub fn allocate_unmovable(&mut self, order: u32) -> Option<u64> {
         if order >= LARGE_ORDER {
             return self.movable.allocate(order);
+        }
+        if let Some(frame) = self.movable.allocate_anywhere(order) {
+            return Some(frame);
         }
         if let Some(frame) = self.unmovable.allocate(order) {
             return Some(frame);

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
+use flatwalk_timing::run::GuestFrames;
 use flatwalk_timing::{Limits, Machine, Mode, RunConfiguration, Scheme, simulate};
 use flatwalk_trace::Source;
 use serde::de::DeserializeOwned;
@@ -43,6 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         large_pages: Some(0),
         thp: None,
         fragmentation: 0.0,
+        host_large_pages: 0,
+        guest_frames: GuestFrames::Compact,
         mode,
         memory_bytes: None,
     };

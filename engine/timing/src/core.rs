@@ -15,7 +15,7 @@
 //!
 //! Not modelled: issue ports, memory-order violations, wrong-path execution.
 
-use flatwalk_os::{Access as FaultAccess, OsError, Process, Work};
+use flatwalk_os::OsError;
 use flatwalk_paging::{Address, Gva, Hpa};
 
 use crate::branch::Predictor;
@@ -24,9 +24,14 @@ use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE, Op};
 use crate::hierarchy::{Hierarchy, Requester};
 use crate::machine;
 use crate::mmu::{Mmu, Purpose, Translated};
+use crate::space::{Costs, Space};
+use crate::walker::Stopped;
 
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;
+
+/// Faults that one access can raise: one for each entry of a two-dimensional walk, and for rights.
+pub(crate) const MOST_FAULTS: usize = 48;
 
 /// A queue of bounded length that is entered and left in order: the cycle in which each of the last
 /// `n` entries is left.
@@ -106,10 +111,10 @@ pub struct Environment<'a> {
     pub mmu: &'a mut Mmu,
     /// Caches and memory.
     pub caches: &'a mut Hierarchy,
-    /// The operating system.
-    pub process: &'a mut Process,
-    /// Its costs.
-    pub costs: &'a machine::Os,
+    /// What is translated, and the operating system that answers faults.
+    pub space: &'a mut Space,
+    /// What that costs.
+    pub costs: Costs<'a>,
 }
 
 /// The branch at the end of the last block, until it is known where it went.
@@ -397,63 +402,40 @@ impl Core {
         at: u64,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
-        let root = env.process.table().root();
-        let memory = env.process.memory_mut();
-        match env.mmu.translate(Gva::new(address), purpose, at, root, memory, env.caches) {
+        match env.mmu.translate(Gva::new(address), purpose, at, env.space, env.caches) {
             Ok(translated) => Ok(translated),
-            Err(fault) => self.fault(address, purpose, fault.ready, env),
+            Err(stopped) => self.fault(address, purpose, stopped, env),
         }
     }
 
-    /// A fault known at cycle `at`: the handler starts when everything older has retired, and all
-    /// that is younger starts anew behind it.
+    /// A fault: the handler starts when everything older has retired, and all that is younger starts
+    /// anew behind it.
     #[cold]
     fn fault(
         &mut self,
         address: u64,
         purpose: Purpose,
-        at: u64,
+        stopped: Stopped,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
-        let mut at = at;
-        for _ in 0..4 {
-            let access = match purpose {
-                Purpose::Load => FaultAccess::Load,
-                Purpose::Store => FaultAccess::Store,
-                Purpose::Fetch => FaultAccess::Fetch,
-            };
-            let outcome = env.process.fault(Gva::new(address), access)?;
-            for flush in &outcome.flushes {
-                env.mmu.flush(flush.start, flush.length_bytes);
-            }
-            if !outcome.flushes.is_empty() {
+        let mut stopped = stopped;
+        for _ in 0..MOST_FAULTS {
+            let handled = env.space.fault(stopped.untranslated, purpose, env.mmu)?;
+            if handled.flushed {
                 self.code_page = None;
             }
-            let latency = env.caches.l1d_latency();
-            let cycles = env.costs.fault_cycles + work_cycles(&outcome.work, env.costs, latency);
-            let start = at.max(self.retire.cycle);
+            let cycles = env.costs.fault_cycles(&handled, env.caches.l1d_latency());
+            let start = stopped.at.max(self.retire.cycle);
             self.statistics.fault_cycles += cycles;
             let resume = start + cycles;
             self.fetched = self.fetched.max(resume + self.frontend);
-            let root = env.process.table().root();
-            let memory = env.process.memory_mut();
-            let again =
-                env.mmu.translate(Gva::new(address), purpose, resume, root, memory, env.caches);
-            match again {
+            match env.mmu.translate(Gva::new(address), purpose, resume, env.space, env.caches) {
                 Ok(translated) => return Ok(translated),
-                // A page may lack two things, say a mapping and then a right.
-                Err(fault) => at = fault.ready,
+                Err(again) => stopped = again,
             }
         }
         unreachable!("the operating system handled a fault at {address:#x}, and it faults again")
     }
-}
-
-/// Cycles that the kernel's own work takes: zeroing, and entries read and written.
-pub fn work_cycles(work: &Work, costs: &machine::Os, l1d_latency: u64) -> u64 {
-    (work.data_bytes + work.node_bytes) / costs.zero_bytes_per_cycle
-        + work.entries_read * l1d_latency
-        + work.entries_written
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,19 @@
 //! Explains one translation step by step, in the state that a trace leaves the machine in.
 
-use flatwalk_os::Access;
-use flatwalk_paging::{Address, Decoded, Entry, EntryMemory, Gva, Hpa, Partial, Step};
+use flatwalk_os::OsError;
+use flatwalk_paging::{Address, Decoded, Entry, Geometry, Gva, Hpa, Level, Physical};
 use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
-use crate::hierarchy::{Requester, Served};
+use crate::hierarchy::Served;
 use crate::machine::{PageSize, TranslationMode};
+use crate::mmu::{NoClock, Purpose};
+use crate::pwc::Pwc;
+use crate::result::levels_spanned;
 use crate::run::{Run, RunConfiguration};
 use crate::simulate::{Limits, SimulateError, WindowReader};
+use crate::space::Untranslated;
+use crate::walker::{Found, Read, Record, Stage, Walker};
 
 /// One step of an explanation.
 #[derive(Clone, Debug, Serialize)]
@@ -94,36 +99,33 @@ pub fn explain(
         None => (run.last_address(), run.last_address()),
     };
     let mut steps = Vec::new();
-    let gva = Gva::new(address);
-    if run.process.table().translate(run.process.memory(), gva).is_err() {
-        let outcome =
-            run.process.fault(gva, Access::Load).map_err(|error| os_error(&run, error))?;
-        for flush in &outcome.flushes {
-            run.mmu.flush(flush.start, flush.length_bytes);
-        }
-        steps.push(ExplainStep::Fault {
-            text: format!(
-                "Nothing was mapped at {address:#x}: the operating system maps a page first \
-                 ({} page-table nodes allocated, {} entries written).",
-                outcome.work.nodes, outcome.work.entries_written
-            ),
-        });
-    }
-    let leaf = run
-        .process
-        .table()
-        .translate(run.process.memory(), gva)
-        .expect("the page was mapped just now");
-    let geometry = run.process.table().geometry();
-    let page = PageSize::ALL[usize::from(leaf.level) - 1].name();
-    let within = address & (geometry.span(leaf.level) - 1);
+    let (found, whole) =
+        map(&mut run, Gva::new(address), &mut steps).map_err(|error| os_error(&run, error))?;
+    let within = address & (run.space.geometry().span(found.level) - 1);
     let free = run.configuration.scheme.translation == TranslationMode::Free;
+    let mut read = Vec::new();
+    let mut latency_cycles = None;
     if !free {
         explain_tlbs(&run, address, &mut steps);
+        explain_pwc(&run, address, &mut steps);
+        // A walk changes caches, so it is made with copies, long after everything has arrived.
+        let (gva, load, began) = (Gva::new(address), Purpose::Load, 1 << 60);
+        let mut with = run.mmu.walker().clone();
+        let mut reads = Reads::default();
+        let result = match &run.timed {
+            Some((_, caches)) => {
+                let mut caches = caches.clone();
+                with.walk(gva, load, began, &mut run.space, &mut *caches, &mut reads)
+            }
+            None => with.walk(gva, load, began, &mut run.space, &mut NoClock, &mut reads),
+        };
+        latency_cycles =
+            result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - began);
+        debug_assert!(result.is_ok(), "the page was mapped just now");
+        read = reads.0;
     }
-    let start =
-        if free { run.process.table().root() } else { explain_pwc(&run, address, &mut steps) };
-    let (accesses, latency_cycles) = explain_walk(&run, address, start, free, &mut steps);
+    let accesses = read.len() as u64;
+    explain_reads(&run, &whole, read, free, &mut steps);
     Ok(Explanation {
         scheme: scheme.clone(),
         machine: machine.clone(),
@@ -131,12 +133,51 @@ pub fn explain(
         instructions: run.instructions(),
         address: format!("{given:#x}"),
         moved_to: (given != address).then(|| format!("{address:#x}")),
-        physical: format!("{:#x}", leaf.frame.offset(within)),
-        page,
+        physical: format!("{:#x}", found.frame.offset(within)),
+        page: PageSize::ALL[usize::from(found.level) - 1].name(),
         steps,
         accesses,
         latency_cycles,
     })
+}
+
+/// All that is known of each entry read.
+#[derive(Default)]
+struct Reads(Vec<Read>);
+
+impl Record for Reads {
+    fn read(&mut self, read: &Read) {
+        self.0.push(*read);
+    }
+}
+
+/// Sees to it that `address` is mapped; returns where, and what a walk without any caches reads.
+fn map(
+    run: &mut Run,
+    address: Gva,
+    steps: &mut Vec<ExplainStep>,
+) -> Result<(Found, Vec<Read>), OsError> {
+    loop {
+        let mut reads = Reads::default();
+        let mut walker = run.mmu.walker().without_caches();
+        let walk = walker.walk(address, Purpose::Load, 0, &mut run.space, &mut NoClock, &mut reads);
+        let stopped = match walk {
+            Ok(found) => return Ok((found, reads.0)),
+            Err(stopped) => stopped,
+        };
+        let handled = run.space.fault(stopped.untranslated, Purpose::Load, &mut run.mmu)?;
+        let (who, at) = match stopped.untranslated {
+            Untranslated::Virtual(at) => ("the operating system", at.raw()),
+            Untranslated::GuestPhysical(at) => ("the host", at.raw()),
+        };
+        steps.push(ExplainStep::Fault {
+            text: format!(
+                "Nothing was mapped at {at:#x}: {who} maps a page first \
+                 ({} page-table nodes allocated, {} entries written).",
+                handled.work.nodes, handled.work.entries_written
+            ),
+        });
+    }
 }
 
 fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
@@ -160,118 +201,118 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
     }
 }
 
-/// What the page-walk caches answer, and where a walk starts therefore.
-fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) -> Partial<Hpa> {
-    let geometry = run.process.table().geometry();
-    let pwc = run.mmu.pwc();
+/// What the page-walk caches answer: with a guest those that hold its nodes. The host's are asked in
+/// each of its walks.
+fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
+    match run.mmu.walker() {
+        Walker::Native(pwc) => explain_structures(pwc, "", address, steps),
+        Walker::Nested(nested) => explain_structures(&nested.guest, "guest ", address, steps),
+    }
+}
+
+fn explain_structures<A: Physical>(
+    pwc: &Pwc<A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    let geometry = pwc.geometry();
     for (structure, node) in pwc.probe(address) {
         let text = match node {
             Some(node) => format!(
-                "{structure} PWC: hit on VA[{}:{}], the walk can go on at the {} node at {:#x}.",
+                "{whose}{structure} PWC: hit on VA[{}:{}], the walk can go on at the {} node at {:#x}.",
                 geometry.address_bits() - 1,
                 geometry.shift(node.level + 1),
-                levels(&node),
+                levels_spanned(node.level, node.width),
                 node.base
             ),
-            None => format!("{structure} PWC: miss."),
+            None => format!("{whose}{structure} PWC: miss."),
         };
-        steps.push(ExplainStep::Pwc { text, level: structure, hit: node.is_some() });
+        let level = format!("{whose}{structure}");
+        steps.push(ExplainStep::Pwc { text, level, hit: node.is_some() });
     }
-    pwc.clone().look_up(address, u64::MAX).unwrap_or_else(|| run.process.table().root())
 }
 
-/// The entries on the path; those above `start` are skipped. Returns accesses and latency.
-fn explain_walk(
+/// The entries on the path, `whole`; those that are not in `read` are skipped.
+fn explain_reads(
     run: &Run,
-    address: u64,
-    start: Partial<Hpa>,
+    whole: &[Read],
+    mut read: Vec<Read>,
     free: bool,
     steps: &mut Vec<ExplainStep>,
-) -> (u64, Option<u64>) {
-    let geometry = run.process.table().geometry();
-    let memory = run.process.memory();
-    // Accesses change the caches, so they are made in a copy, long after everything has arrived.
-    let mut caches = run.timed.as_ref().map(|(_, caches)| caches.clone());
-    let began = 1 << 60;
-    let mut now = began + run.mmu.pwc().latency();
-    let mut walk = run.process.table().walk(Gva::new(address));
-    let mut accesses = 0;
-    let mut skipped = free || walk.at().base != start.base;
-    loop {
-        let node = walk.at();
-        if !free && node.base == start.base {
-            skipped = false;
-        }
-        let entry_address = walk.entry_address();
-        let entry = Entry(memory.read(entry_address));
-        let (mut served_by, mut cycles) = (None, None);
-        if !skipped {
-            accesses += 1;
-            if let Some(caches) = &mut caches {
-                let response = caches.access(entry_address, now, false, Requester::Walker);
-                cycles = Some(response.ready - now);
-                now = response.ready;
-                served_by = Some(match response.served {
-                    Served::L1 => "L1D",
-                    Served::L2 => "L2",
-                    Served::Llc => "LLC",
-                    Served::Dram => "DRAM",
-                });
-            }
-        }
-        let step = walk.feed(entry);
-        let meaning = meaning(entry, geometry, &node);
-        let index = geometry.index(address, node.level, node.width);
-        let (high, low) = (geometry.shift(node.level + 1) - 1, geometry.shift(node.bottom()));
-        let how = match (skipped, served_by, cycles) {
-            (true, ..) if free => " (translation is free: nothing is read)".to_owned(),
-            (true, ..) => " (skipped: a PWC knows the way)".to_owned(),
-            (false, Some(by), Some(cycles)) => format!(" ({by}, {cycles} cycles)"),
-            _ => String::new(),
+) {
+    // The same entry of a host's table can be read several times. What caches spare is the beginning
+    // of a walk, so the two are laid beside each other from their ends.
+    let mut beside = Vec::new();
+    for on_path in whole.iter().rev() {
+        let same = |read: &Read| {
+            read.stage == on_path.stage && read.entry_address == on_path.entry_address
         };
-        let level = levels(&node);
-        steps.push(ExplainStep::Entry {
-            text: format!(
-                "{level} node at {:#x}: VA[{high}:{low}] = {index} → entry at {entry_address:#x} = \
-                 {:#018x}, {meaning}{how}.",
-                node.base, entry.0
-            ),
-            level,
-            index,
-            index_bits: [high, low],
-            entry_address: format!("{entry_address:#x}"),
-            entry: format!("{:#018x}", entry.0),
-            meaning,
-            skipped,
-            served_by,
-            cycles,
-        });
-        if !matches!(step, Step::Table(_)) {
-            return (accesses, caches.filter(|_| !free).map(|_| now - began));
-        }
+        beside.push((on_path, read.pop_if(|last| same(last))));
+    }
+    for (on_path, read) in beside.into_iter().rev() {
+        steps.push(explain_read(run, on_path, read, free));
     }
 }
 
-fn meaning(entry: Entry, geometry: flatwalk_paging::Geometry, node: &Partial<Hpa>) -> String {
-    match entry.decode::<Hpa>(geometry, node.bottom()) {
+fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> ExplainStep {
+    let (whose, input, geometry) = match (run.mmu.walker(), on_path.stage) {
+        (Walker::Native(pwc), _) => ("", "VA", pwc.geometry()),
+        (Walker::Nested(nested), Stage::One) => ("guest ", "VA", nested.guest.geometry()),
+        (Walker::Nested(nested), Stage::Two) => ("  host ", "gPA", nested.host.geometry()),
+    };
+    let width = on_path.top + 1 - on_path.level;
+    let index = geometry.index(on_path.input, on_path.top, width);
+    let (high, low) = (geometry.shift(on_path.top + 1) - 1, geometry.shift(on_path.level));
+    let timed = read.filter(|_| run.timed.is_some());
+    let served_by = timed.map(|read| match read.response.served {
+        Served::L1 => "L1D",
+        Served::L2 => "L2",
+        Served::Llc => "LLC",
+        Served::Dram => "DRAM",
+    });
+    let cycles = timed.map(|read| read.response.ready - read.asked);
+    let how = match (&read, served_by.zip(cycles)) {
+        (None, _) if free => " (translation is free: nothing is read)".to_owned(),
+        (None, _) => " (skipped: a cache knows the way)".to_owned(),
+        (Some(_), Some((by, cycles))) => format!(" ({by}, {cycles} cycles)"),
+        (Some(_), None) => String::new(),
+    };
+    let level = levels_spanned(on_path.top, width);
+    let (entry_address, entry) = (on_path.entry_address, on_path.entry);
+    let meaning = meaning(entry, geometry, on_path.level);
+    ExplainStep::Entry {
+        text: format!(
+            "{whose}{level} node at {:#x}: {input}[{high}:{low}] = {index} → entry at \
+             {entry_address:#x} = {:#018x}, {meaning}{how}.",
+            on_path.node, entry.0
+        ),
+        level: format!("{}{level}", whose.trim_start()),
+        index,
+        index_bits: [high, low],
+        entry_address: format!("{entry_address:#x}"),
+        entry: format!("{:#018x}", entry.0),
+        meaning,
+        skipped: read.is_none(),
+        served_by,
+        cycles,
+    }
+}
+
+fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
+    match entry.decode::<Hpa>(geometry, level) {
         Decoded::Absent => "absent".to_owned(),
         Decoded::Reserved => "reserved bits are set".to_owned(),
-        Decoded::Table { base, level, width } => {
-            let next = Partial { base, level, width, rights: node.rights };
-            let overlap =
-                if level == node.bottom() { ", with this level's bits once more" } else { "" };
-            format!("points to the {} node at {base:#x}{overlap}", levels(&next))
+        Decoded::Table { base, level: next, width } => {
+            let overlap = if next == level { ", with this level's bits once more" } else { "" };
+            format!("points to the {} node at {base:#x}{overlap}", levels_spanned(next, width))
         }
-        Decoded::Mapped { frame, level } => {
-            let replica = if level > node.bottom() { " (one of its replicas)" } else { "" };
+        Decoded::Mapped { frame, level: page } => {
+            let replica = if page > level { " (one of its replicas)" } else { "" };
             let a = if entry.is_accessed() { ", accessed" } else { "" };
             let d = if entry.is_dirty() { ", dirty" } else { "" };
-            let size = PageSize::ALL[usize::from(level) - 1].name();
+            let size = PageSize::ALL[usize::from(page) - 1].name();
             format!("maps the {size} page at {frame:#x}{replica}{a}{d}")
         }
     }
-}
-
-fn levels(node: &Partial<Hpa>) -> String {
-    crate::result::levels_spanned(node.level, node.width)
 }

@@ -22,9 +22,11 @@ pub mod result;
 pub mod run;
 pub mod simulate;
 pub mod slots;
+pub mod space;
 #[cfg(test)]
 mod testing;
 pub mod tlb;
+pub mod walker;
 
 pub use machine::{Machine, Scheme};
 pub use result::RunResult;
@@ -48,6 +50,9 @@ pub enum ConfigError {
     /// Timing asked of a machine that has no core.
     #[error("machine `{0}` has no core and caches, so it can only count; use `--mode functional`")]
     NotTimed(String),
+    /// A guest asked of a machine that cannot run one.
+    #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
+    NotVirtual(String, String),
     /// The trace does not fit.
     #[error(
         "the trace touches {bytes} bytes of address space, more than a table of {levels} levels \

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::{Geometry, Level};
+use flatwalk_paging::{Geometry, Layout, Level, organisations};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
@@ -41,6 +41,8 @@ pub struct Machine {
     pub pwc: Pwc,
     /// The page walkers.
     pub walker: Walker,
+    /// What two-dimensional walks use; absent for machines without nested paging.
+    pub virtualisation: Option<Virtualisation>,
     /// Parameters of page-table priority, for schemes that switch it on.
     pub priority: Priority,
     /// The operating system's costs.
@@ -216,6 +218,35 @@ pub enum Pwc {
     None,
 }
 
+/// What two-dimensional walks use, beside the guest's own page-walk caches, which are [`Machine::pwc`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Virtualisation {
+    /// Page-walk caches for the host's table.
+    pub pwc: Pwc,
+    /// The nested TLB, guest-physical to host-physical, for pages with guest page tables; none where
+    /// empty.
+    #[serde(default)]
+    pub nested_tlb: Vec<Tlb>,
+    /// What the guest's page-walk caches hold.
+    pub guest_pwc: GuestPwc,
+    /// Leaving the guest and entering it again for a fault of the host's table, in cycles, beside
+    /// what the fault costs.
+    pub exit_cycles: u64,
+}
+
+/// What the guest's page-walk caches say of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestPwc {
+    /// Its guest-physical address, which the host has yet to translate (ASPLOS 2022): three accesses
+    /// at best with two-level tables in both stages.
+    GuestPhysical,
+    /// Its host-physical address (ISMM 2021): two at best. The host is taken to back a node
+    /// contiguously.
+    HostPhysical,
+}
+
 /// The page walkers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -324,10 +355,13 @@ impl Machine {
             memory.validate()?;
         }
         self.tlb.validate()?;
-        self.pwc.validate()?;
+        self.pwc.validate("pwc")?;
         require((1..=64).contains(&self.walker.concurrent), "walker.concurrent", || {
             format!("{} walkers (1 to 64)", self.walker.concurrent)
         })?;
+        if let Some(virtualisation) = &self.virtualisation {
+            virtualisation.validate()?;
+        }
         self.priority.validate()?;
         let memory = self.os.memory_bytes;
         require(
@@ -452,49 +486,64 @@ impl Tlbs {
             require(holds_base || (optional && arrays.is_empty()), &format!("tlb.{name}"), || {
                 "no array holds 4K pages".to_owned()
             })?;
-            let mut seen = Vec::new();
-            for array in arrays {
-                let key = format!("tlb.{name}");
-                for &page in &array.pages {
-                    require(!seen.contains(&page), &key, || {
-                        format!("two arrays hold {} pages", page.name())
-                    })?;
-                    seen.push(page);
-                }
-                require(!array.pages.is_empty(), &key, || "an array holds no pages".into())?;
-                let sets = array.entries / array.ways.max(1);
-                require(
-                    array.ways > 0
-                        && sets * array.ways == array.entries
-                        && sets.is_power_of_two()
-                        && array.entries <= 1 << 24,
-                    &key,
-                    || {
-                        format!(
-                            "{} entries in {} ways is no power of two of sets",
-                            array.entries, array.ways
-                        )
-                    },
-                )?;
-                require((1..=1000).contains(&array.latency_cycles), &key, || {
-                    format!("a latency of {} cycles (1 to 1000)", array.latency_cycles)
-                })?;
-            }
+            validate_arrays(&format!("tlb.{name}"), arrays)?;
         }
         Ok(())
     }
 }
 
-impl Pwc {
+/// Checks the arrays of one TLB, which stands at `key`.
+fn validate_arrays(key: &str, arrays: &[Tlb]) -> Result<(), ConfigError> {
+    let mut seen = Vec::new();
+    for array in arrays {
+        for &page in &array.pages {
+            require(!seen.contains(&page), key, || {
+                format!("two arrays hold {} pages", page.name())
+            })?;
+            seen.push(page);
+        }
+        require(!array.pages.is_empty(), key, || "an array holds no pages".into())?;
+        let sets = array.entries / array.ways.max(1);
+        require(
+            array.ways > 0
+                && sets * array.ways == array.entries
+                && sets.is_power_of_two()
+                && array.entries <= 1 << 24,
+            key,
+            || {
+                format!(
+                    "{} entries in {} ways is no power of two of sets",
+                    array.entries, array.ways
+                )
+            },
+        )?;
+        require((1..=1000).contains(&array.latency_cycles), key, || {
+            format!("a latency of {} cycles (1 to 1000)", array.latency_cycles)
+        })?;
+    }
+    Ok(())
+}
+
+impl Virtualisation {
     fn validate(&self) -> Result<(), ConfigError> {
+        self.pwc.validate("virtualisation.pwc")?;
+        validate_arrays("virtualisation.nested_tlb", &self.nested_tlb)?;
+        require(self.exit_cycles <= 1_000_000, "virtualisation.exit_cycles", || {
+            format!("{} cycles (0 to 1000000)", self.exit_cycles)
+        })
+    }
+}
+
+impl Pwc {
+    fn validate(&self, key: &str) -> Result<(), ConfigError> {
         match self {
             Self::Split { entries, .. } => {
                 for (level, &n) in entries {
                     let known = matches!(level.as_str(), "L2" | "L3" | "L4" | "L5" | "L6");
-                    require(known, &format!("pwc.entries.{level}"), || {
+                    require(known, &format!("{key}.entries.{level}"), || {
                         "structures are L2 to L6".into()
                     })?;
-                    require(n <= 65_536, &format!("pwc.entries.{level}"), || {
+                    require(n <= 65_536, &format!("{key}.entries.{level}"), || {
                         format!("{n} entries (0 to 65536)")
                     })?;
                 }
@@ -504,7 +553,7 @@ impl Pwc {
                 let sets = entries / (*ways).max(1);
                 require(
                     *ways > 0 && sets * ways == *entries && sets.is_power_of_two(),
-                    "pwc.entries",
+                    &format!("{key}.entries"),
                     || format!("{entries} entries in {ways} ways is no power of two of sets"),
                 )
             }
@@ -560,6 +609,25 @@ pub struct Scheme {
     /// Whether translation costs anything.
     #[serde(default)]
     pub translation: TranslationMode,
+    /// The host's table, where the process runs in a guest and all of the above is the guest's.
+    #[serde(default)]
+    pub host: Option<HostTable>,
+}
+
+/// The page table of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostTable {
+    /// As [`Scheme::organisation`].
+    pub organisation: String,
+    /// As [`Scheme::levels`].
+    pub levels: u8,
+    /// As [`Scheme::flatten`].
+    #[serde(default)]
+    pub flatten: Vec<String>,
+    /// As [`Scheme::no_flatten_threshold`].
+    #[serde(default)]
+    pub no_flatten_threshold: u32,
 }
 
 /// When page-table priority is active.
@@ -587,30 +655,37 @@ pub enum TranslationMode {
 }
 
 impl Scheme {
-    /// The geometry of the scheme's table: x86-64 with its number of levels.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`] for another number of levels.
-    pub fn geometry(&self) -> Result<Geometry, ConfigError> {
-        match self.levels {
-            3 => Ok(Geometry::X86_3),
-            4 => Ok(Geometry::X86_4),
-            5 => Ok(Geometry::X86_5),
-            other => Err(ConfigError::Value {
-                key: "levels".to_owned(),
-                problem: format!("{other} levels: x86-64 tables have 3, 4 or 5"),
-            }),
-        }
-    }
-
-    /// The layout of the scheme's table.
+    /// The layout of the process's own table.
     ///
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
-    pub fn layout(&self) -> Result<flatwalk_paging::Layout, ConfigError> {
-        let organisation = flatwalk_paging::organisations::find(&self.organisation)?;
-        let settings =
-            flatwalk_paging::organisations::Settings { flatten: &self.flatten, density: None };
-        Ok((organisation.layout)(self.geometry()?, &settings)?)
+    pub fn layout(&self) -> Result<Layout, ConfigError> {
+        layout(&self.organisation, self.levels, &self.flatten)
     }
+}
+
+impl HostTable {
+    /// The layout of the host's table.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when organisation and levels do not go together.
+    pub fn layout(&self) -> Result<Layout, ConfigError> {
+        layout(&self.organisation, self.levels, &self.flatten)
+    }
+}
+
+fn layout(organisation: &str, levels: u8, flatten: &[String]) -> Result<Layout, ConfigError> {
+    let geometry = match levels {
+        3 => Geometry::X86_3,
+        4 => Geometry::X86_4,
+        5 => Geometry::X86_5,
+        other => {
+            return Err(ConfigError::Value {
+                key: "levels".to_owned(),
+                problem: format!("{other} levels: x86-64 tables have 3, 4 or 5"),
+            });
+        }
+    };
+    let organisation = organisations::find(organisation)?;
+    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density: None })?)
 }

@@ -1,20 +1,25 @@
 //! Twelve mistakes that other simulators make, each with the test that keeps it out of this one.
 //! docs/model.md lists them; the numbers in the names are that list's.
 
-use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Geometry, Gpa, Gva, Hpa, Layout,
-    NodeAllocator, Physical, Rights, Step, Tree, Walk, organisations,
-};
+use flatwalk_os::Process;
+use flatwalk_paging::{Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Gpa, Gva, Rights};
 use flatwalk_trace::Event;
-use rustc_hash::FxHashMap;
 
-use crate::machine::{Pwc, WalkerEntry};
+use crate::machine::{GuestPwc, Pwc, WalkerEntry};
 use crate::run::{Mode, Piece, Run};
-use crate::testing::{DATA, Do, Scenario, go, scheme};
+use crate::space::Space;
+use crate::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+
+fn process(run: &Run) -> &Process {
+    match &run.space {
+        Space::Native(process) => process,
+        Space::Virtual(_) => panic!("there is a guest"),
+    }
+}
 
 /// Walks and accesses of `run` since the last call, as `(walks, accesses)`.
 fn walks(run: &mut Run) -> (u64, u64) {
@@ -122,108 +127,122 @@ fn mistake_05_walks_to_one_page_are_merged_and_counted_once() {
 fn mistake_06_walking_takes_no_memory() {
     for flatten in [&[][..], &["L4L3", "L2L1"]] {
         let mut run = Scenario::new(scheme(4, flatten)).start(&[(DATA, 64 * MIB)], true);
-        let (free, bytes) = (run.process.frames().free_frames(), run.process.page_table_bytes());
+        let (free, bytes) =
+            (process(&run).frames().free_frames(), process(&run).page_table_bytes());
         for _ in 0..3 {
             go(&mut run, &(0..16_384).map(|i| Do::Load(DATA + i * PAGE)).collect::<Vec<_>>());
         }
-        assert_eq!(run.process.frames().free_frames(), free);
-        assert_eq!(run.process.page_table_bytes(), bytes);
+        assert_eq!(process(&run).frames().free_frames(), free);
+        assert_eq!(process(&run).page_table_bytes(), bytes);
     }
 }
 
-/// Physical memory of some kind in a map, whose nodes lie wherever the next block is free.
-struct Words<A> {
-    words: FxHashMap<A, u64>,
-    next: u64,
+/// A guest whose table flattens `guest` over a host whose flattens `host`, without any cache that
+/// spares an access: the first of a walk's own host walks would fill it for the next.
+fn uncached_guest(levels: u8, guest: &[&str], host: &[&str]) -> Scenario {
+    let mut scenario = Scenario::new(scheme(levels, guest));
+    scenario.scheme.host = Some(host_table(levels, host));
+    scenario.machine.pwc = Pwc::None;
+    let virtualisation = scenario.machine.virtualisation.as_mut().unwrap();
+    virtualisation.pwc = Pwc::None;
+    virtualisation.nested_tlb.clear();
+    scenario
 }
 
-impl<A: Physical> EntryMemory<A> for Words<A> {
-    fn read(&self, at: A) -> u64 {
-        self.words.get(&at).copied().unwrap_or(0)
-    }
-}
-
-impl<A: Physical> EntryMemoryMut<A> for Words<A> {
-    fn write(&mut self, at: A, value: u64) {
-        self.words.insert(at, value);
-    }
-}
-
-impl<A: Physical> NodeAllocator<A> for Words<A> {
-    fn allocate(&mut self, size_shift: u8) -> Option<A> {
-        let size = 1 << size_shift;
-        let at = self.next.next_multiple_of(size);
-        self.next = at + size;
-        Some(A::new(at))
-    }
-
-    fn free(&mut self, _at: A, _size_shift: u8) {}
-}
-
-fn layout(levels: u8, flatten: &[&str]) -> Layout {
-    let geometry = if levels == 5 { Geometry::X86_5 } else { Geometry::X86_4 };
-    let name = if flatten.is_empty() { "radix" } else { "flattened" };
-    let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-    let settings = organisations::Settings { flatten: &flatten, density: None };
-    (organisations::find(name).unwrap().layout)(geometry, &settings).unwrap()
-}
-
-/// Host accesses of a cold two-dimensional walk: each guest entry's own address is translated
-/// before the entry is read, and so is the data's.
-fn nested_accesses(guest: &Layout, host: &Layout) -> u32 {
-    let attributes = Attributes::new(Rights::ALL);
-    let mut guest_memory = Words::<Gpa> { words: FxHashMap::default(), next: 0x4000_0000 };
-    let mut host_memory = Words::<Hpa> { words: FxHashMap::default(), next: 0x10_0000_0000 };
-    let mut guest_table: Tree<Gva, Gpa> =
-        Tree::new(guest.geometry(), guest, &mut guest_memory).unwrap();
-    let mut host_table: Tree<Gpa, Hpa> =
-        Tree::new(host.geometry(), host, &mut host_memory).unwrap();
-    let (address, data) = (Gva::new(DATA + 0x1234_5000), Gpa::new(0x1_2345_6000));
-    guest_table.map(&mut guest_memory, guest, address, data, 1, attributes).unwrap();
-    let mut accesses = 0;
-    let mut to_host = |host_memory: &mut Words<Hpa>, at: Gpa| {
-        let page = Gpa::new(at.raw() & !(PAGE - 1));
-        if host_table.translate(&*host_memory, page).is_err() {
-            let frame = Hpa::new(0x20_0000_0000 + page.raw());
-            host_table.map(host_memory, host, page, frame, 1, attributes).unwrap();
-        }
-        let mut walk = host_table.walk(page);
-        loop {
-            accesses += 1;
-            match walk.feed(Entry(host_memory.read(walk.entry_address()))) {
-                Step::Table(_) => {}
-                Step::Leaf(leaf) => break leaf.frame,
-                Step::Fault(fault) => panic!("{fault:?}"),
-            }
-        }
-    };
-    let mut walk: Walk<Gva, Gpa> = guest_table.walk(address);
-    let mut guest_reads = 0;
-    let frame = loop {
-        to_host(&mut host_memory, walk.entry_address());
-        guest_reads += 1;
-        match walk.feed(Entry(guest_memory.read(walk.entry_address()))) {
-            Step::Table(_) => {}
-            Step::Leaf(leaf) => break leaf.frame,
-            Step::Fault(fault) => panic!("{fault:?}"),
-        }
-    };
-    assert_eq!(frame, data);
-    to_host(&mut host_memory, frame);
-    accesses + guest_reads
+/// Accesses of a whole walk.
+fn cold_nested(levels: u8, guest: &[&str], host: &[&str]) -> u64 {
+    let mut run = uncached_guest(levels, guest, host).start(&[(DATA, MIB)], true);
+    // The host backs what a walk reads when it is first read: only then is a walk undisturbed.
+    go(&mut run, &[Do::Chase(DATA)]);
+    walks(&mut run);
+    walk_length(&mut run, DATA + PAGE)
 }
 
 #[test]
 fn mistake_07_reading_a_guest_entry_takes_a_host_walk() {
-    let (radix4, radix5) = (layout(4, &[]), layout(5, &[]));
-    let flat = layout(4, &["L4L3", "L2L1"]);
-    let three = layout(4, &["L3L2"]);
-    assert_eq!(nested_accesses(&radix4, &radix4), 24);
-    assert_eq!(nested_accesses(&radix5, &radix5), 35);
-    assert_eq!(nested_accesses(&radix4, &flat), 14);
-    assert_eq!(nested_accesses(&flat, &radix4), 14);
-    assert_eq!(nested_accesses(&three, &three), 15);
-    assert_eq!(nested_accesses(&flat, &flat), 8);
+    let flat = &["L4L3", "L2L1"][..];
+    assert_eq!(cold_nested(4, &[], &[]), 24);
+    assert_eq!(cold_nested(5, &[], &[]), 35);
+    assert_eq!(cold_nested(4, &[], flat), 14);
+    assert_eq!(cold_nested(4, flat, &[]), 14);
+    assert_eq!(cold_nested(4, &["L3L2"], &["L3L2"]), 15);
+    assert_eq!(cold_nested(4, flat, flat), 8);
+}
+
+#[test]
+fn mistake_07_what_each_cache_spares_a_two_dimensional_walk() {
+    let flat = &["L4L3", "L2L1"][..];
+    let warm = |guest_pwc| {
+        let mut scenario = Scenario::new(scheme(4, flat));
+        scenario.scheme.host = Some(host_table(4, flat));
+        scenario.machine.virtualisation.as_mut().unwrap().guest_pwc = guest_pwc;
+        // Without the nested TLB, which would spare the host's walk for the guest's entry.
+        scenario.machine.virtualisation.as_mut().unwrap().nested_tlb.clear();
+        let mut run = scenario.start(&[(DATA, MIB)], true);
+        go(&mut run, &[Do::Chase(DATA), Do::Chase(DATA + PAGE)]);
+        walks(&mut run);
+        walk_length(&mut run, DATA + 2 * PAGE)
+    };
+    assert_eq!(warm(GuestPwc::GuestPhysical), 3, "host for the entry, entry, host for the data");
+    assert_eq!(warm(GuestPwc::HostPhysical), 2, "entry, host for the data");
+    // The nested TLB: the page with the guest's leaf node is known, the data's page never is.
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    scenario.scheme.host = Some(host_table(4, &[]));
+    let mut run = scenario.start(&[(DATA, MIB)], true);
+    go(&mut run, &[Do::Chase(DATA), Do::Chase(DATA + PAGE)]);
+    walks(&mut run);
+    assert_eq!(walk_length(&mut run, DATA + 2 * PAGE), 2, "guest L1, host L1 for the data");
+}
+
+#[test]
+fn mistake_07_a_large_page_of_either_stage_spares_its_level_and_no_more() {
+    let pages = |guest: u8, host: u8| {
+        let mut scenario = uncached_guest(4, &[], &[]);
+        (scenario.large_pages, scenario.host_large_pages) = (guest, host);
+        let mut run = scenario.start(&[(DATA, 4 * MIB)], true);
+        go(&mut run, &[Do::Chase(DATA)]);
+        walks(&mut run);
+        let length = walk_length(&mut run, DATA + 2 * MIB);
+        // In the TLB a page has the smaller of both sizes.
+        go(&mut run, &[Do::Chase(DATA + 2 * MIB + 64 * PAGE)]);
+        (length, walks(&mut run).0 == 0)
+    };
+    assert_eq!(pages(0, 0), (24, false));
+    assert_eq!(pages(100, 0), (19, false));
+    assert_eq!(pages(0, 100), (19, false));
+    assert_eq!(pages(100, 100), (15, true));
+}
+
+#[test]
+fn mistake_07_both_stages_note_what_was_written() {
+    let mut scenario = Scenario::new(scheme(4, &["L4L3", "L2L1"]));
+    scenario.scheme.host = Some(host_table(4, &[]));
+    for mode in [Mode::Timing, Mode::Functional] {
+        scenario.mode = mode;
+        let mut run = scenario.start(&[(DATA, MIB)], false);
+        let dirty = |run: &Run| {
+            let Space::Virtual(vm) = &run.space else { panic!("there is no guest") };
+            let guest = vm.guest.table().translate(vm.guest.memory(), Gva::new(DATA)).unwrap();
+            let host = vm.host.table().translate(vm.host.memory(), guest.frame).unwrap();
+            (guest.entry.is_dirty(), host.entry.is_dirty())
+        };
+        go(&mut run, &[Do::Load(DATA)]);
+        assert!(run.host_faults().unwrap() > 0);
+        // As after both kernels cleaned the page for write-back.
+        let Space::Virtual(vm) = &mut run.space else { panic!("there is no guest") };
+        let clean = Attributes::new(Rights::ALL);
+        let guest = vm.guest.table().translate(vm.guest.memory(), Gva::new(DATA)).unwrap();
+        let entry = Entry::leaf(guest.frame, false, clean);
+        vm.guest.memory_mut().write(guest.entry_address, entry.0);
+        let host = vm.host.table().translate(vm.host.memory(), guest.frame).unwrap();
+        let entry = Entry::leaf(host.frame, false, clean);
+        vm.host.memory_mut().write(host.entry_address, entry.0);
+        run.mmu.flush_host(Gpa::new(0), u64::MAX);
+        go(&mut run, &[Do::Load(DATA)]);
+        assert_eq!(dirty(&run), (false, false));
+        go(&mut run, &[Do::Store(DATA)]);
+        assert_eq!(dirty(&run), (true, true));
+    }
 }
 
 #[test]
@@ -231,8 +250,8 @@ fn mistake_08_a_fifth_level_leaves_the_other_indices_alone() {
     let entries = |levels: u8| {
         let mut run = Scenario::new(scheme(levels, &[])).start(&[(DATA, 4 * MIB)], true);
         let length = walk_length(&mut run, DATA + 2 * MIB);
-        let table = run.process.table();
-        let leaf = |address| table.translate(run.process.memory(), Gva::new(address)).unwrap();
+        let table = process(&run).table();
+        let leaf = |address| table.translate(process(&run).memory(), Gva::new(address)).unwrap();
         let (first, next) = (leaf(DATA + 5 * PAGE), leaf(DATA + 6 * PAGE));
         let within = first.entry_address.raw() % PAGE;
         (length, within, next.entry_address.raw() - first.entry_address.raw())
@@ -270,40 +289,41 @@ fn mistake_10_dirty_bits_shootdowns_and_unmapping() {
         let mut run = scenario.start(&[(DATA, MIB)], false);
         go(&mut run, &[Do::Load(DATA)]);
         let leaf = |run: &Run| {
-            let table = run.process.table();
-            table.translate(run.process.memory(), Gva::new(DATA)).map(|leaf| leaf.entry)
+            let table = process(run).table();
+            table.translate(process(run).memory(), Gva::new(DATA)).map(|leaf| leaf.entry)
         };
         assert!(leaf(&run).unwrap().is_accessed());
         go(&mut run, &[Do::Store(DATA)]);
         assert!(leaf(&run).unwrap().is_dirty());
 
-        let bytes = run.process.data_bytes();
+        let bytes = process(&run).data_bytes();
         let unmap = Event::Unmap { address: DATA, length: PAGE };
         run.take(&Piece::Event(unmap)).unwrap();
         assert!(leaf(&run).is_err());
-        assert_eq!(run.process.data_bytes(), bytes - PAGE);
-        let faults = run.process.statistics().faults;
+        assert_eq!(process(&run).data_bytes(), bytes - PAGE);
+        let faults = process(&run).statistics().faults;
         go(&mut run, &[Do::Load(DATA)]);
-        assert_eq!(run.process.statistics().faults, faults + 1, "a stale TLB entry was used");
+        assert_eq!(process(&run).statistics().faults, faults + 1, "a stale TLB entry was used");
     }
 }
 
 #[test]
 fn mistake_10_a_store_through_a_clean_tlb_entry_walks_to_set_the_dirty_bit() {
     let mut run = Scenario::new(scheme(4, &[])).start(&[(DATA, MIB)], true);
-    let root = run.process.table().root();
-    let leaf = run.process.table().translate(run.process.memory(), Gva::new(DATA)).unwrap();
+    let root = process(&run).table().root();
+    let leaf = process(&run).table().translate(process(&run).memory(), Gva::new(DATA)).unwrap();
     // As after the kernel cleaned the page for write-back.
     let clean = Entry::leaf(leaf.frame, false, Attributes::new(Rights::ALL));
-    run.process.memory_mut().write(leaf.entry_address, clean.0);
+    let Space::Native(own) = &mut run.space else { panic!("there is a guest") };
+    own.memory_mut().write(leaf.entry_address, clean.0);
     go(&mut run, &[Do::Load(DATA)]);
-    let entry = |run: &Run| Entry(run.process.memory().read(leaf.entry_address));
+    let entry = |run: &Run| Entry(process(run).memory().read(leaf.entry_address));
     assert!(entry(&run).is_accessed() && !entry(&run).is_dirty());
     go(&mut run, &[Do::Load(DATA), Do::Store(DATA), Do::Store(DATA)]);
     assert!(entry(&run).is_dirty());
     assert_eq!(run.mmu.statistics.dirty_updates, 1);
     assert_eq!(run.mmu.statistics.total().walks, 2);
-    assert_eq!(run.process.table().root(), root);
+    assert_eq!(process(&run).table().root(), root);
 }
 
 #[test]

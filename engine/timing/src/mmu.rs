@@ -3,15 +3,14 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read.
 
-use flatwalk_paging::{
-    Address, Entry, EntryMemoryMut, Geometry, Gva, Hpa, Leaf, Level, Partial, Step, Walk,
-};
+use flatwalk_paging::{Address, Geometry, Gpa, Gva, Hpa, Level};
 
 use crate::hierarchy::{Hierarchy, Requester, Response, Served};
 use crate::machine::Machine;
-use crate::pwc::Pwc;
 use crate::slots::Slots;
+use crate::space::Space;
 use crate::tlb::{Tlb, Translation};
+use crate::walker::{Found, Stopped, Trail, Walker};
 
 /// What reads page-table entries, and says how long that takes.
 pub trait TableReader {
@@ -74,15 +73,6 @@ pub struct Translated {
     pub ready: u64,
 }
 
-/// A page fault and when it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageFault {
-    /// Cycle in which the walk ended.
-    pub ready: u64,
-    /// True if a page is there but does not permit the access.
-    pub protection: bool,
-}
-
 /// Counts of walks that share something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCount {
@@ -104,8 +94,8 @@ const BUCKETS: usize = 80;
 pub struct WalkStatistics {
     /// Completed walks by level of the page found.
     pub by_page: [WalkCount; 4],
-    /// Entries read by completed walks, by level of the entry and who served it.
-    pub reads: [[u64; 4]; 8],
+    /// Entries read by completed walks, by stage, level of the entry and who served it.
+    pub reads: [[[u64; 4]; 8]; 2],
     /// Cycles that walks waited for a walker.
     pub queue_cycles: u64,
     /// Accesses that found their translation on its way.
@@ -127,7 +117,7 @@ impl Default for WalkStatistics {
     fn default() -> Self {
         Self {
             by_page: [WalkCount::default(); 4],
-            reads: [[0; 4]; 8],
+            reads: [[[0; 4]; 8]; 2],
             queue_cycles: 0,
             merged: 0,
             dirty_updates: 0,
@@ -196,7 +186,7 @@ pub struct Mmu {
     l1d: Tlb,
     l1i: Tlb,
     l2: Tlb,
-    pwc: Pwc,
+    walker: Walker,
     walkers: Slots,
     free: Option<Free>,
     /// What the walkers did.
@@ -204,24 +194,16 @@ pub struct Mmu {
     frontier: u64,
 }
 
-/// A completed walk.
-struct Walked {
-    leaf: Leaf<Hpa>,
-    ready: u64,
-    queue: u64,
-    reads: u64,
-    levels: [(Level, Served); 6],
-}
-
 impl Mmu {
-    /// The unit of `machine` for tables of `geometry`; `free` if translation costs nothing.
-    pub fn new(machine: &Machine, geometry: Geometry, free: bool) -> Self {
+    /// The unit of `machine` for a process whose table has `geometry`, and whose walks `walker` makes;
+    /// `free` if translation costs nothing.
+    pub fn new(machine: &Machine, geometry: Geometry, walker: Walker, free: bool) -> Self {
         Self {
             geometry,
             l1d: Tlb::new(&machine.tlb.l1d, geometry),
             l1i: Tlb::new(&machine.tlb.l1i, geometry),
             l2: Tlb::new(&machine.tlb.l2, geometry),
-            pwc: Pwc::new(&machine.pwc, geometry),
+            walker,
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
             statistics: WalkStatistics::default(),
@@ -240,22 +222,21 @@ impl Mmu {
         self.frontier = frontier;
     }
 
-    /// Translates `address`, asked for at cycle `at`, through the table at `root` in `memory`.
+    /// Translates `address`, asked for at cycle `at`, in `space`.
     ///
     /// # Errors
-    /// The page fault that the operating system must handle.
+    /// The page fault that the operating system, or the host's, must handle.
     #[inline]
     pub fn translate<R: TableReader>(
         &mut self,
         address: Gva,
         purpose: Purpose,
         at: u64,
-        root: Partial<Hpa>,
-        memory: &mut impl EntryMemoryMut<Hpa>,
+        space: &mut Space,
         reader: &mut R,
-    ) -> Result<Translated, PageFault> {
+    ) -> Result<Translated, Stopped> {
         if self.free.is_some() {
-            return self.translate_free(address, purpose, at, root, memory);
+            return self.translate_free(address, purpose, at, space);
         }
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         if let Some((entry, latency)) = l1.look_up(address.raw())
@@ -264,7 +245,7 @@ impl Mmu {
             let ready = if R::TIMED { at + latency - 1 } else { at };
             return Ok(self.resolve(address, &entry, at, ready));
         }
-        self.translate_in_l2(address, purpose, at, root, memory, reader)
+        self.translate_in_l2(address, purpose, at, space, reader)
     }
 
     /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
@@ -291,10 +272,9 @@ impl Mmu {
         address: Gva,
         purpose: Purpose,
         at: u64,
-        root: Partial<Hpa>,
-        memory: &mut impl EntryMemoryMut<Hpa>,
+        space: &mut Space,
         reader: &mut R,
-    ) -> Result<Translated, PageFault> {
+    ) -> Result<Translated, Stopped> {
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         let mut ready = if R::TIMED { at + l1.latency() - 1 } else { at };
         let found = self.l2.look_up(address.raw());
@@ -315,21 +295,20 @@ impl Mmu {
             self.statistics.dirty_updates += 1;
         }
         self.statistics.l2_tlb_misses += 1;
-        let walked = self.walk(address, purpose, ready, root, memory, reader)?;
-        self.count(&walked, purpose, ready);
+        let found = self.walk(address, purpose, ready, space, reader)?;
         let entry = Translation {
-            frame: walked.leaf.frame,
-            level: walked.leaf.level,
-            rights: walked.leaf.rights,
-            dirty: walked.leaf.entry.is_dirty(),
+            frame: found.frame,
+            level: found.level,
+            rights: found.rights,
+            dirty: found.dirty,
             requested: at,
-            ready: walked.ready,
+            ready: found.ready,
         };
         self.l2.insert(address.raw(), entry);
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         l1.insert(address.raw(), entry);
         let physical = self.physical(address, entry.frame, entry.level);
-        Ok(Translated { physical, ready: walked.ready })
+        Ok(Translated { physical, ready: found.ready })
     }
 
     /// One walk, asked for at cycle `at`.
@@ -338,75 +317,46 @@ impl Mmu {
         address: Gva,
         purpose: Purpose,
         at: u64,
-        root: Partial<Hpa>,
-        memory: &mut impl EntryMemoryMut<Hpa>,
+        space: &mut Space,
         reader: &mut R,
-    ) -> Result<Walked, PageFault> {
+    ) -> Result<Found, Stopped> {
         let start = if R::TIMED { self.walkers.earliest(at) } else { at };
-        let from = self.pwc.look_up(address.raw(), start).unwrap_or(root);
-        let mut now = if R::TIMED { start + self.pwc.latency() } else { at };
-        let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, from, address);
-        let mut levels = [(0, Served::L1); 6];
-        let mut reads = 0;
-        let store = purpose == Purpose::Store;
-        let end = loop {
-            let level = walk.at().bottom();
-            let entry_address = walk.entry_address();
-            reader.expect(entry_address);
-            let entry = Entry(memory.read(entry_address));
-            let step = walk.feed(entry);
-            // The accessed bit of every entry used and the dirty bit of a leaf stored through are
-            // set by the walker (Intel SDM volume 3, section 4.8).
-            let touched = match &step {
-                Step::Table(_) => entry.touched(false),
-                Step::Leaf(leaf) if allows(leaf, purpose) => entry.touched(store),
-                Step::Leaf(_) | Step::Fault(_) => entry,
-            };
-            if touched != entry {
-                memory.write(entry_address, touched.0);
-            }
-            let response = reader.read_entry(entry_address, now, touched != entry);
-            now = response.ready;
-            levels[reads] = (level, response.served);
-            reads += 1;
-            match step {
-                Step::Table(node) => self.pwc.insert(address.raw(), node, now),
-                Step::Leaf(leaf) if allows(&leaf, purpose) => {
-                    reader.expect(self.physical(address, leaf.frame, leaf.level));
-                    break Ok(Leaf { entry: touched, ..leaf });
-                }
-                Step::Leaf(_) => break Err(true),
-                Step::Fault(_) => break Err(false),
-            }
-        };
+        let mut trail = Trail::new();
+        let mut result = self.walker.walk(address, purpose, start, space, reader, &mut trail);
         let mut queue = start - at;
+        if let Ok(found) = &result {
+            reader.expect(self.physical(address, found.frame, found.level));
+        }
         if R::TIMED {
-            let delay = self.walkers.book(start, now, self.frontier);
+            let end = match &mut result {
+                Ok(found) => &mut found.ready,
+                Err(stopped) => &mut stopped.at,
+            };
+            let delay = self.walkers.book(start, *end, self.frontier);
             queue += delay;
-            now += delay;
+            *end += delay;
         }
-        match end {
-            Ok(leaf) => Ok(Walked { leaf, ready: now, queue, reads: reads as u64, levels }),
-            Err(protection) => {
-                self.statistics.faulting += 1;
-                self.statistics.faulting_accesses += reads as u64;
-                Err(PageFault { ready: now, protection })
-            }
+        if let Ok(found) = &result {
+            self.count(found, &trail, purpose, found.ready - at, queue);
+        } else {
+            self.statistics.faulting += 1;
+            self.statistics.faulting_accesses += trail.reads().len() as u64;
         }
+        result
     }
 
-    fn count(&mut self, walked: &Walked, purpose: Purpose, at: u64) {
+    fn count(&mut self, found: &Found, trail: &Trail, purpose: Purpose, latency: u64, queue: u64) {
         let s = &mut self.statistics;
-        let page = &mut s.by_page[usize::from(walked.leaf.level)];
+        let page = &mut s.by_page[usize::from(found.level)];
         page.walks += 1;
-        page.accesses += walked.reads;
-        page.latency_cycles += walked.ready - at;
-        for (level, served) in &walked.levels[..walked.reads as usize] {
-            s.reads[usize::from(*level)][*served as usize] += 1;
+        page.accesses += trail.reads().len() as u64;
+        page.latency_cycles += latency;
+        for &(stage, level, served) in trail.reads() {
+            s.reads[stage as usize][usize::from(level)][served as usize] += 1;
         }
-        s.queue_cycles += walked.queue;
+        s.queue_cycles += queue;
         s.instruction_side += u64::from(purpose == Purpose::Fetch);
-        s.histogram[WalkStatistics::bucket(walked.ready - at)] += 1;
+        s.histogram[WalkStatistics::bucket(latency)] += 1;
     }
 
     fn translate_free(
@@ -414,9 +364,8 @@ impl Mmu {
         address: Gva,
         purpose: Purpose,
         at: u64,
-        root: Partial<Hpa>,
-        memory: &mut impl EntryMemoryMut<Hpa>,
-    ) -> Result<Translated, PageFault> {
+        space: &mut Space,
+    ) -> Result<Translated, Stopped> {
         let page = address.raw() >> self.geometry.page_shift();
         let slot = page as usize % Free::ENTRIES;
         let known = self.free.as_ref().and_then(|free| free.known.get(slot));
@@ -427,34 +376,23 @@ impl Mmu {
             let physical = self.physical(address, entry.frame, entry.level);
             return Ok(Translated { physical, ready: at });
         }
-        let mut walk: Walk<Gva, Hpa> = Walk::from(self.geometry, root, address);
-        loop {
-            let entry_address = walk.entry_address();
-            let entry = Entry(memory.read(entry_address));
-            match walk.feed(entry) {
-                Step::Table(_) => {}
-                Step::Leaf(leaf) if allows(&leaf, purpose) => {
-                    let touched = entry.touched(purpose == Purpose::Store);
-                    memory.write(entry_address, touched.0);
-                    let entry = Translation {
-                        frame: leaf.frame,
-                        level: leaf.level,
-                        rights: leaf.rights,
-                        dirty: touched.is_dirty(),
-                        requested: 0,
-                        ready: 0,
-                    };
-                    if let Some(free) = &mut self.free {
-                        free.known.resize(Free::ENTRIES, (u64::MAX, entry));
-                        free.known[slot] = (page, entry);
-                    }
-                    let within = address.raw() & (self.geometry.span(leaf.level) - 1);
-                    return Ok(Translated { physical: leaf.frame.offset(within), ready: at });
-                }
-                Step::Leaf(_) => return Err(PageFault { ready: at, protection: true }),
-                Step::Fault(_) => return Err(PageFault { ready: at, protection: false }),
-            }
+        // The bits that a walk sets are set; what it reads costs nothing and is not counted.
+        let found =
+            self.walker.walk(address, purpose, at, space, &mut NoClock, &mut Trail::new())?;
+        let entry = Translation {
+            frame: found.frame,
+            level: found.level,
+            rights: found.rights,
+            dirty: found.dirty,
+            requested: 0,
+            ready: 0,
+        };
+        if let Some(free) = &mut self.free {
+            free.known.resize(Free::ENTRIES, (u64::MAX, entry));
+            free.known[slot] = (page, entry);
         }
+        let physical = self.physical(address, entry.frame, entry.level);
+        Ok(Translated { physical, ready: at })
     }
 
     /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
@@ -462,10 +400,17 @@ impl Mmu {
         for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
             tlb.flush(start.raw(), length_bytes);
         }
-        self.pwc.flush();
+        self.walker.flush();
         if let Some(free) = &mut self.free {
             free.known.clear();
         }
+    }
+
+    /// Carries out a flush of the host's: its own structures by range, and as the processor does not
+    /// know which guest-virtual pages lie there, all TLB entries (Intel SDM volume 3, section 28.4.3).
+    pub fn flush_host(&mut self, start: Gpa, length_bytes: u64) {
+        self.walker.flush_host(start, length_bytes);
+        self.flush(Gva::new(0), u64::MAX);
     }
 
     /// The TLBs by name, for their statistics.
@@ -473,9 +418,9 @@ impl Mmu {
         [("L1D", &self.l1d), ("L1I", &self.l1i), ("L2", &self.l2)]
     }
 
-    /// The page-walk caches, for their statistics.
-    pub fn pwc(&self) -> &Pwc {
-        &self.pwc
+    /// The walker, for its page-walk caches and their statistics.
+    pub fn walker(&self) -> &Walker {
+        &self.walker
     }
 
     /// Forgets all counts; contents stay.
@@ -483,7 +428,7 @@ impl Mmu {
         self.l1d.reset_statistics();
         self.l1i.reset_statistics();
         self.l2.reset_statistics();
-        self.pwc.reset_statistics();
+        self.walker.reset_statistics();
         self.statistics = WalkStatistics::default();
     }
 }
@@ -496,16 +441,6 @@ fn permits(entry: &Translation, purpose: Purpose) -> bool {
         Purpose::Load => true,
         Purpose::Store => entry.rights.write && entry.dirty,
         Purpose::Fetch => entry.rights.execute,
-    }
-}
-
-/// True if a leaf's path permits an access.
-#[inline]
-fn allows(leaf: &Leaf<Hpa>, purpose: Purpose) -> bool {
-    match purpose {
-        Purpose::Load => true,
-        Purpose::Store => leaf.rights.write,
-        Purpose::Fetch => leaf.rights.execute,
     }
 }
 

@@ -11,7 +11,7 @@
 //! the largest: so the 18-bit prefixes of a two-level table have its 24 entries (Park et al.,
 //! ASPLOS 2022, section 7: "our flattened page tables use the L2 PSC").
 
-use flatwalk_paging::{Geometry, Hpa, Level, Partial};
+use flatwalk_paging::{Geometry, Level, Partial, Physical};
 
 use crate::{lru, machine};
 
@@ -25,18 +25,18 @@ pub struct PwcStatistics {
 }
 
 #[derive(Clone, Debug)]
-struct Array {
+struct Array<A> {
     ways: usize,
     set_mask: u64,
     /// Prefix and level of the node pointed to; 0 for empty.
     tags: Vec<u64>,
-    nodes: Vec<(Partial<Hpa>, u64)>,
+    nodes: Vec<(Partial<A>, u64)>,
     stamps: Vec<u64>,
     /// Bit `l` set: a pointer to a node of topmost level `l` was ever put in.
     levels: u8,
 }
 
-impl Array {
+impl<A: Physical> Array<A> {
     fn new(entries: u32, ways: u32) -> Self {
         Self {
             ways: ways as usize,
@@ -63,7 +63,7 @@ impl Array {
         level: Level,
         at: u64,
         now: u64,
-    ) -> Option<Partial<Hpa>> {
+    ) -> Option<Partial<A>> {
         if self.levels & (1 << level) == 0 {
             return None;
         }
@@ -77,7 +77,7 @@ impl Array {
         Some(node)
     }
 
-    fn insert(&mut self, prefix: u64, tag: u64, node: Partial<Hpa>, ready: u64, now: u64) {
+    fn insert(&mut self, prefix: u64, tag: u64, node: Partial<A>, ready: u64, now: u64) {
         if self.tags.is_empty() {
             return;
         }
@@ -101,11 +101,11 @@ fn key(geometry: Geometry, address: u64, level: Level) -> (u64, u64) {
     (prefix, prefix << 3 | u64::from(level))
 }
 
-/// The page-walk caches of one core.
+/// The page-walk caches of one core, for tables in a memory of address type `A`.
 #[derive(Clone, Debug)]
-pub struct Pwc {
+pub struct Pwc<A> {
     geometry: Geometry,
-    kind: Kind,
+    kind: Kind<A>,
     latency: u64,
     clock: u64,
     /// By the level whose entries are kept: `[2]` for pointers to level-1 nodes.
@@ -113,14 +113,14 @@ pub struct Pwc {
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum Kind<A> {
     /// By the level whose entries are kept.
-    Split(Box<[Array; 8]>),
-    Unified(Array),
+    Split(Box<[Array<A>; 8]>),
+    Unified(Array<A>),
     None,
 }
 
-impl Pwc {
+impl<A: Physical> Pwc<A> {
     /// Empty structures as configured.
     pub fn new(config: &machine::Pwc, geometry: Geometry) -> Self {
         let (kind, latency) = match config {
@@ -139,6 +139,17 @@ impl Pwc {
         Self { geometry, kind, latency, clock: 0, statistics: [PwcStatistics::default(); 8] }
     }
 
+    /// None, for the same table.
+    #[must_use]
+    pub fn none(&self) -> Self {
+        Self::new(&machine::Pwc::None, self.geometry)
+    }
+
+    /// The geometry of the table that the pointers are into.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// Cycles that a look-up takes before a walk can start.
     pub fn latency(&self) -> u64 {
         self.latency
@@ -146,13 +157,13 @@ impl Pwc {
 
     /// Which structure keeps pointers to a node like `node`.
     #[inline]
-    fn structure(node: &Partial<Hpa>) -> usize {
+    fn structure(node: &Partial<A>) -> usize {
         if node.bottom() == 1 { 2 } else { usize::from(node.level) + 1 }
     }
 
     /// The deepest node known at cycle `at` on the path of `address`, below the root.
     #[inline]
-    pub fn look_up(&mut self, address: u64, at: u64) -> Option<Partial<Hpa>> {
+    pub fn look_up(&mut self, address: u64, at: u64) -> Option<Partial<A>> {
         self.clock += 1;
         let clock = self.clock;
         let (geometry, levels) = (self.geometry, self.geometry.levels());
@@ -182,7 +193,7 @@ impl Pwc {
 
     /// Keeps the pointer to `node` that a walk of `address` read; it can be used from `ready` on.
     #[inline]
-    pub fn insert(&mut self, address: u64, node: Partial<Hpa>, ready: u64) {
+    pub fn insert(&mut self, address: u64, node: Partial<A>, ready: u64) {
         self.clock += 1;
         let clock = self.clock;
         let (prefix, tag) = key(self.geometry, address, node.level);
@@ -196,8 +207,8 @@ impl Pwc {
     }
 
     /// What each structure would answer for `address`, from the root's down; changes nothing.
-    pub fn probe(&self, address: u64) -> Vec<(String, Option<Partial<Hpa>>)> {
-        let known = |array: &Array| {
+    pub fn probe(&self, address: u64) -> Vec<(String, Option<Partial<A>>)> {
+        let known = |array: &Array<A>| {
             (1..self.geometry.levels()).find_map(|level| {
                 let (prefix, tag) = key(self.geometry, address, level);
                 let there = array.levels & (1 << level) != 0;
@@ -224,6 +235,7 @@ impl Pwc {
         };
         for array in arrays {
             array.tags.fill(0);
+            array.stamps.fill(0);
             array.levels = 0;
         }
     }

@@ -3,11 +3,13 @@
 //! All counts are of the measured part, after warm-up; sizes are of its end. Times are in cycles and
 //! absent in functional mode.
 
-use flatwalk_paging::{Level, Width};
+use flatwalk_paging::{Level, NodeStatistics, Width};
 use serde::Serialize;
 
 use crate::machine::PageSize;
-use crate::run::{Mode, Run, RunConfiguration, ThpMode};
+use crate::pwc::PwcStatistics;
+use crate::run::{GuestFrames, Mode, Run, RunConfiguration, ThpMode};
+use crate::walker::{Stage, Walker};
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize)]
@@ -19,6 +21,8 @@ pub struct RunResult {
     pub large_pages: Option<u8>,
     pub thp: Option<ThpMode>,
     pub fragmentation: f64,
+    pub host_large_pages: Option<u8>,
+    pub guest_frames: Option<GuestFrames>,
     pub mode: Mode,
     pub seed: u64,
     pub instructions: u64,
@@ -161,6 +165,7 @@ pub struct DramResult {
 pub struct OsResult {
     pub faults: u64,
     pub fault_cycles: Option<u64>,
+    pub host_faults: Option<u64>,
     pub large_page_faults: u64,
     pub large_page_fallbacks: u64,
     pub node_fallbacks: u64,
@@ -215,6 +220,7 @@ impl RunResult {
         let total = walks.total();
         let average = |sum: u64| timed.and(ratio(sum as f64, total.walks));
         let nodes = nodes(run);
+        let in_guest = configuration.scheme.host.is_some();
         Self {
             scheme: configuration.scheme.name.clone(),
             machine: configuration.machine.name.clone(),
@@ -222,6 +228,8 @@ impl RunResult {
             large_pages: configuration.large_pages,
             thp: configuration.thp,
             fragmentation: configuration.fragmentation,
+            host_large_pages: in_guest.then_some(configuration.host_large_pages),
+            guest_frames: in_guest.then_some(configuration.guest_frames),
             mode: configuration.mode,
             seed,
             instructions,
@@ -236,7 +244,7 @@ impl RunResult {
             walk_access_cycles: average(total.latency_cycles - walks.queue_cycles),
             translation_cycles: timed.map(|(core, _)| core.statistics.translation_cycles),
             page_table_bytes: nodes.iter().map(|n| n.bytes).sum(),
-            data_bytes: run.process.data_bytes(),
+            data_bytes: run.space.data_bytes(),
             page_table: PageTable { nodes },
             tlb: tlbs(run),
             pwc: pwcs(run),
@@ -271,19 +279,29 @@ impl RunResult {
 }
 
 fn nodes(run: &Run) -> Vec<NodesResult> {
-    let nodes = run.process.nodes().into_iter().map(|n| NodesResult {
-        level: levels_spanned(n.level, n.width),
-        width: n.width,
-        node_bytes: n.node_bytes,
-        nodes: n.nodes,
-        bytes: n.nodes * n.node_bytes,
-        entries_used: n.entries_used,
-    });
-    nodes.collect()
+    let all = |whose: &'static str, nodes: Vec<NodeStatistics>| {
+        nodes.into_iter().map(move |n| NodesResult {
+            level: format!("{whose}{}", levels_spanned(n.level, n.width)),
+            width: n.width,
+            node_bytes: n.node_bytes,
+            nodes: n.nodes,
+            bytes: n.nodes * n.node_bytes,
+            entries_used: n.entries_used,
+        })
+    };
+    match run.space.host_nodes() {
+        None => all("", run.space.nodes()).collect(),
+        Some(host) => all("guest ", run.space.nodes()).chain(all("host ", host)).collect(),
+    }
 }
 
 fn tlbs(run: &Run) -> Vec<TlbResult> {
-    let all = run.mmu.tlbs().into_iter().flat_map(|(name, tlb)| {
+    let nested = match run.mmu.walker() {
+        Walker::Nested(nested) => nested.tlb.as_ref(),
+        Walker::Native(_) => None,
+    };
+    let named = run.mmu.tlbs().into_iter().chain(nested.map(|tlb| ("nested", tlb)));
+    let all = named.flat_map(|(name, tlb)| {
         tlb.statistics().into_iter().map(move |(level, s)| TlbResult {
             name,
             page: page_name(level),
@@ -295,12 +313,19 @@ fn tlbs(run: &Run) -> Vec<TlbResult> {
 }
 
 fn pwcs(run: &Run) -> Vec<PwcResult> {
-    let all = run.mmu.pwc().statistics().into_iter().map(|(level, s)| PwcResult {
-        level: format!("L{level}"),
-        lookups: s.lookups,
-        hits: s.hits,
-    });
-    all.collect()
+    let all = |whose: &'static str, statistics: Vec<(Level, PwcStatistics)>| {
+        statistics.into_iter().map(move |(level, s)| PwcResult {
+            level: format!("{whose}L{level}"),
+            lookups: s.lookups,
+            hits: s.hits,
+        })
+    };
+    match run.mmu.walker() {
+        Walker::Native(pwc) => all("", pwc.statistics()).collect(),
+        Walker::Nested(nested) => all("guest ", nested.guest.statistics())
+            .chain(all("host ", nested.host.statistics()))
+            .collect(),
+    }
 }
 
 fn caches(run: &Run) -> Vec<CacheResult> {
@@ -329,13 +354,23 @@ fn walk_result(run: &Run) -> WalkResult {
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
         }
     });
-    let by_level = (1..=run.configuration.scheme.levels).rev().filter_map(|level| {
-        let served = walks.reads[usize::from(level)];
-        let accesses = served.iter().sum();
-        // Without a clock there are no caches that could have served.
-        let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
-        let level = format!("L{level}");
-        (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
+    let host = run.configuration.scheme.host.as_ref();
+    let stages = match host {
+        None => vec![("", Stage::One, run.configuration.scheme.levels)],
+        Some(host) => vec![
+            ("guest ", Stage::One, run.configuration.scheme.levels),
+            ("host ", Stage::Two, host.levels),
+        ],
+    };
+    let by_level = stages.into_iter().flat_map(|(whose, stage, levels)| {
+        (1..=levels).rev().filter_map(move |level| {
+            let served = walks.reads[stage as usize][usize::from(level)];
+            let accesses = served.iter().sum();
+            // Without a clock there are no caches that could have served.
+            let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
+            let level = format!("{whose}L{level}");
+            (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
+        })
     });
     let histogram = timed.map(|_| walks.histogram()).unwrap_or_default();
     WalkResult {
@@ -354,10 +389,11 @@ fn walk_result(run: &Run) -> WalkResult {
 }
 
 fn os_result(run: &Run) -> OsResult {
-    let (now, before) = (run.process.statistics(), run.os_at_start());
+    let (now, before) = (run.space.statistics(), run.os_at_start());
     OsResult {
         faults: now.faults - before.faults,
         fault_cycles: run.timed.as_ref().map(|(core, _)| core.statistics.fault_cycles),
+        host_faults: run.host_faults(),
         large_page_faults: now.large_page_faults - before.large_page_faults,
         large_page_fallbacks: now.large_page_fallbacks - before.large_page_fallbacks,
         node_fallbacks: now.node_fallbacks,
@@ -438,7 +474,7 @@ fn warnings(run: &Run) -> Vec<String> {
     if run.is_relocated() {
         warnings.push(format!(
             "the trace's gigabytes were moved together to fit the {} address bits of the scheme",
-            run.process.table().geometry().address_bits()
+            run.space.geometry().address_bits()
         ));
     }
     warnings

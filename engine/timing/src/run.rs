@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use flatwalk_os::{Access as FaultAccess, LargePages, OsError, Process, Thp};
+use flatwalk_os::{LargePages, OsError, Thp};
 use flatwalk_paging::{Address, Gva};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 use crate::cache::Replacement;
-use crate::core::{Core, Environment, work_cycles};
+use crate::core::{Core, Environment, MOST_FAULTS};
 use crate::decode::DecodedBlock;
 use crate::hierarchy::Hierarchy;
 use crate::machine::{Machine, PriorityMode, Scheme, TranslationMode};
 use crate::mmu::{Mmu, NoClock, Purpose};
 use crate::relocate::Relocation;
+use crate::space::{Costs, Space};
+use crate::walker::{Stopped, Walker};
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,17 @@ pub enum ThpMode {
     Never,
 }
 
+/// Where a guest's frames lie in its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestFrames {
+    /// In 2 MiB blocks drawn at random, as on a guest that has run for long.
+    #[default]
+    Scattered,
+    /// From the lowest address on, as on one that has just started.
+    Compact,
+}
+
 /// One configuration to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,9 +68,15 @@ pub struct RunConfiguration {
     /// Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
     #[serde(default)]
     pub fragmentation: f64,
+    /// Per cent of a guest's memory that the host backs with large pages, lowest addresses first.
+    #[serde(default)]
+    pub host_large_pages: u8,
+    /// Where a guest's frames lie in its memory.
+    #[serde(default)]
+    pub guest_frames: GuestFrames,
     /// What is computed.
     pub mode: Mode,
-    /// Physical memory in bytes, instead of the machine's.
+    /// Physical memory in bytes, instead of the machine's; the guest's, where there is one.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
 }
@@ -78,6 +97,7 @@ pub enum Piece {
 struct Start {
     cycle: u64,
     os: flatwalk_os::Statistics,
+    host_faults: u64,
 }
 
 /// Page-table priority in phases.
@@ -93,7 +113,7 @@ struct Phases {
 /// A run in progress.
 pub struct Run {
     pub(crate) configuration: RunConfiguration,
-    pub(crate) process: Process,
+    pub(crate) space: Space,
     pub(crate) mmu: Mmu,
     pub(crate) timed: Option<(Box<Core>, Box<Hierarchy>)>,
     relocation: Option<Relocation>,
@@ -151,16 +171,38 @@ impl Run {
             }),
             (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
         };
-        let process = Process::new(&flatwalk_os::Configuration {
+        let memory_bytes = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
+        let own = flatwalk_os::Configuration {
             layout,
             no_flatten_threshold: scheme.no_flatten_threshold,
             large_pages,
-            memory_bytes: configuration.memory_bytes.unwrap_or(machine.os.memory_bytes),
+            memory_bytes,
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
-            scattered: false,
+            scattered: scheme.host.is_some()
+                && configuration.guest_frames == GuestFrames::Scattered,
             seed,
-        })?;
+        };
+        let host = scheme.host.as_ref().map(|host| {
+            let layout = host.layout()?;
+            let all = [(0, memory_bytes)];
+            Ok::<_, ConfigError>(flatwalk_os::Configuration {
+                layout,
+                no_flatten_threshold: host.no_flatten_threshold,
+                large_pages: LargePages::share(
+                    configuration.host_large_pages,
+                    &all,
+                    layout.geometry(),
+                )?,
+                // Room for all of the guest's memory, however it is backed, and for the host's table.
+                memory_bytes: 2 * memory_bytes,
+                scattered: false,
+                seed: !seed,
+                ..own.clone()
+            })
+        });
+        let host = host.transpose()?;
+        let space = Space::new(&own, host.as_ref())?;
         let timed = match configuration.mode {
             Mode::Functional => None,
             Mode::Timing => {
@@ -174,7 +216,16 @@ impl Run {
             }
         };
         let free = scheme.translation == TranslationMode::Free;
-        let mmu = Mmu::new(machine, geometry, free);
+        let walker = match &host {
+            None => Walker::native(machine, geometry),
+            Some(host) => {
+                let no_guests =
+                    || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
+                let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
+                Walker::nested(machine, virtualisation, geometry, host.layout.geometry())
+            }
+        };
+        let mmu = Mmu::new(machine, geometry, walker, free);
         let phases = Phases {
             mode: scheme.page_table_priority,
             active: scheme.page_table_priority == PriorityMode::Always,
@@ -183,7 +234,7 @@ impl Run {
         };
         Ok(Self {
             configuration,
-            process,
+            space,
             mmu,
             timed,
             relocation,
@@ -229,6 +280,12 @@ impl Run {
     /// What the operating system had counted when measuring began.
     pub(crate) fn os_at_start(&self) -> flatwalk_os::Statistics {
         self.start.as_ref().map(|s| s.os).unwrap_or_default()
+    }
+
+    /// Faults that the host answered in the measured part; `None` without a host.
+    pub(crate) fn host_faults(&self) -> Option<u64> {
+        let before = self.start.as_ref().map_or(0, |s| s.host_faults);
+        self.space.host_statistics().map(|now| now.faults - before)
     }
 
     /// Share of the measured instructions with page-table priority active.
@@ -306,17 +363,14 @@ impl Run {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), OsError> {
-        let outcome = self.process.apply(event)?;
-        for flush in &outcome.flushes {
-            self.mmu.flush(flush.start, flush.length_bytes);
-        }
+        let work = self.space.apply(event, &mut self.mmu)?;
         self.code_page = u64::MAX;
         // Populating stands for a part of the program that is not in the trace: it takes no time.
         if let Some((core, caches)) = &mut self.timed
             && !matches!(event, Event::Populate { .. })
         {
-            let costs = &self.configuration.machine.os;
-            core.kernel(work_cycles(&outcome.work, costs, caches.l1d_latency()));
+            let costs = costs(&self.configuration.machine);
+            core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
         }
         Ok(())
     }
@@ -363,8 +417,8 @@ impl Run {
         let mut env = Environment {
             mmu: &mut self.mmu,
             caches,
-            process: &mut self.process,
-            costs: &self.configuration.machine.os,
+            space: &mut self.space,
+            costs: costs(&self.configuration.machine),
         };
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -423,31 +477,21 @@ impl Run {
 
     #[inline]
     fn translate(&mut self, address: u64, purpose: Purpose) -> Result<(), OsError> {
-        let root = self.process.table().root();
-        let memory = self.process.memory_mut();
         let address = Gva::new(address);
-        match self.mmu.translate(address, purpose, 0, root, memory, &mut NoClock) {
+        match self.mmu.translate(address, purpose, 0, &mut self.space, &mut NoClock) {
             Ok(_) => Ok(()),
-            Err(_) => self.fault(address, purpose),
+            Err(stopped) => self.fault(address, purpose, stopped),
         }
     }
 
     #[cold]
-    fn fault(&mut self, address: Gva, purpose: Purpose) -> Result<(), OsError> {
-        let access = match purpose {
-            Purpose::Load => FaultAccess::Load,
-            Purpose::Store => FaultAccess::Store,
-            Purpose::Fetch => FaultAccess::Fetch,
-        };
-        for _ in 0..4 {
-            let outcome = self.process.fault(address, access)?;
-            for flush in &outcome.flushes {
-                self.mmu.flush(flush.start, flush.length_bytes);
-            }
-            let root = self.process.table().root();
-            let memory = self.process.memory_mut();
-            if self.mmu.translate(address, purpose, 0, root, memory, &mut NoClock).is_ok() {
-                return Ok(());
+    fn fault(&mut self, address: Gva, purpose: Purpose, stopped: Stopped) -> Result<(), OsError> {
+        let mut stopped = stopped;
+        for _ in 0..MOST_FAULTS {
+            self.space.fault(stopped.untranslated, purpose, &mut self.mmu)?;
+            match self.mmu.translate(address, purpose, 0, &mut self.space, &mut NoClock) {
+                Ok(_) => return Ok(()),
+                Err(again) => stopped = again,
             }
         }
         unreachable!("the operating system handled a fault at {address:?}, and it faults again")
@@ -468,7 +512,8 @@ impl Run {
         }
         if self.start.is_none() && now >= self.warmup {
             let cycle = self.timed.as_ref().map_or(0, |(core, _)| core.cycle());
-            self.start = Some(Start { cycle, os: self.process.statistics() });
+            let host_faults = self.space.host_statistics().map_or(0, |s| s.faults);
+            self.start = Some(Start { cycle, os: self.space.statistics(), host_faults });
             self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
             self.mmu.reset_statistics();
             self.phases.active_instructions = 0;
@@ -505,6 +550,11 @@ impl Run {
         });
         self.phases.window = (now, misses, data);
     }
+}
+
+fn costs(machine: &Machine) -> Costs<'_> {
+    let exit_cycles = machine.virtualisation.as_ref().map_or(0, |v| v.exit_cycles);
+    Costs { os: &machine.os, exit_cycles }
 }
 
 fn spare_tables(machine: &Machine) -> Replacement {

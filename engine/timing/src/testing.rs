@@ -7,8 +7,8 @@ use flatwalk_trace::{
 };
 
 use crate::decode::BlockDecoder;
-use crate::machine::{Machine, Scheme};
-use crate::run::{Mode, Piece, Run, RunConfiguration};
+use crate::machine::{HostTable, Machine, Scheme};
+use crate::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
 
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
 pub fn machine() -> Machine {
@@ -38,10 +38,17 @@ pub fn machine() -> Machine {
         "pwc": { "kind": "split", "latency_cycles": 1,
                  "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
         "walker": { "concurrent": 2, "entry": "l1d" },
+        "virtualisation": {
+            "pwc": { "kind": "split", "latency_cycles": 1,
+                     "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
+            "nested_tlb": [{ "pages": ["4K", "2M"], "entries": 16, "ways": 16,
+                             "latency_cycles": 1 }],
+            "guest_pwc": "guest_physical", "exit_cycles": 1500,
+        },
         "priority": { "evict_data_percent": 99, "window_instructions": 10000,
                       "enter_l2_tlb_mpki": 1.0, "enter_l2_data_miss_ratio": 0.5,
                       "exit_fraction": 0.5 },
-        "os": { "fault_cycles": 1000, "zero_bytes_per_cycle": 16, "memory_bytes": 1u64 << 36 },
+        "os": { "fault_cycles": 1000, "zero_bytes_per_cycle": 16, "memory_bytes": 1u64 << 35 },
     });
     let machine: Machine = serde_json::from_value(machine).expect("the test machine reads");
     machine.validate().expect("the test machine is valid");
@@ -58,6 +65,12 @@ pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
     .expect("the test scheme reads")
 }
 
+/// A host's table by flattened groups.
+pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
+    let Scheme { organisation, flatten, .. } = scheme(levels, flatten);
+    HostTable { organisation, levels, flatten, no_flatten_threshold: 0 }
+}
+
 /// Where the tests' data lies.
 pub const DATA: u64 = 1 << 40;
 
@@ -69,6 +82,8 @@ pub struct Scenario {
     pub scheme: Scheme,
     /// Per cent of large pages.
     pub large_pages: u8,
+    /// Per cent of the guest's memory that the host backs with large pages.
+    pub host_large_pages: u8,
     /// With or without a clock.
     pub mode: Mode,
 }
@@ -89,7 +104,7 @@ impl Scenario {
     pub fn new(scheme: Scheme) -> Self {
         let mut machine = machine();
         machine.tlb.l1i.clear();
-        Self { machine, scheme, large_pages: 0, mode: Mode::Timing }
+        Self { machine, scheme, large_pages: 0, host_large_pages: 0, mode: Mode::Timing }
     }
 
     /// A run that has mapped `mapped` and, if so told, touched all of it.
@@ -106,6 +121,8 @@ impl Scenario {
             large_pages: Some(self.large_pages),
             thp: None,
             fragmentation: 0.0,
+            host_large_pages: self.host_large_pages,
+            guest_frames: GuestFrames::Compact,
             mode: self.mode,
             memory_bytes: None,
         };

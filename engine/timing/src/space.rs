@@ -1,0 +1,182 @@
+//! What is translated: a process on the machine itself, or in a guest; and who answers its faults.
+
+use flatwalk_os::{Access, Configuration, OsError, Process, Statistics, VirtualMachine, Work};
+use flatwalk_paging::{Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics};
+use flatwalk_trace::Event;
+
+use crate::machine;
+use crate::mmu::{Mmu, Purpose};
+
+/// What could not be translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untranslated {
+    /// By the process's own table, or the guest's.
+    Virtual(Gva),
+    /// By the host's.
+    GuestPhysical(Gpa),
+}
+
+/// A fault that was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// What it took.
+    pub work: Work,
+    /// Translations were flushed.
+    pub flushed: bool,
+    /// It was the host's to handle: the guest was left for it.
+    pub by_host: bool,
+}
+
+/// The table, or tables, and who answers their faults.
+pub enum Space {
+    /// A process on the machine itself.
+    Native(Box<Process<Gva, Hpa>>),
+    /// A process in a guest.
+    Virtual(Box<VirtualMachine>),
+}
+
+impl Space {
+    /// A process as `own` says; in a guest if there is a `host`.
+    ///
+    /// # Errors
+    /// As [`Process::new`].
+    pub fn new(own: &Configuration, host: Option<&Configuration>) -> Result<Self, OsError> {
+        Ok(match host {
+            None => Self::Native(Box::new(Process::new(own)?)),
+            Some(host) => Self::Virtual(Box::new(VirtualMachine::new(own, host)?)),
+        })
+    }
+
+    /// Lets the operating system answer a fault, and carries out the flushes that it asks for.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn fault(
+        &mut self,
+        untranslated: Untranslated,
+        purpose: Purpose,
+        mmu: &mut Mmu,
+    ) -> Result<Handled, OsError> {
+        let access = match purpose {
+            Purpose::Load => Access::Load,
+            Purpose::Store => Access::Store,
+            Purpose::Fetch => Access::Fetch,
+        };
+        match (self, untranslated) {
+            (Self::Native(process), Untranslated::Virtual(at)) => {
+                let outcome = process.fault(at, access)?;
+                flush(mmu, &outcome.flushes);
+                let flushed = !outcome.flushes.is_empty();
+                Ok(Handled { work: outcome.work, flushed, by_host: false })
+            }
+            (Self::Virtual(vm), Untranslated::Virtual(at)) => {
+                let outcome = vm.guest.fault(at, access)?;
+                flush(mmu, &outcome.flushes);
+                let flushed = !outcome.flushes.is_empty();
+                Ok(Handled { work: outcome.work, flushed, by_host: false })
+            }
+            (Self::Virtual(vm), Untranslated::GuestPhysical(at)) => {
+                let outcome = vm.host.fault(at, access)?;
+                for flush in &outcome.flushes {
+                    mmu.flush_host(flush.start, flush.length_bytes);
+                }
+                let flushed = !outcome.flushes.is_empty();
+                Ok(Handled { work: outcome.work, flushed, by_host: true })
+            }
+            (Self::Native(_), Untranslated::GuestPhysical(_)) => {
+                unreachable!("there is no guest")
+            }
+        }
+    }
+
+    /// Carries out an event, and the flushes that it asks for; returns what it took.
+    ///
+    /// # Errors
+    /// When the operating system cannot.
+    pub fn apply(&mut self, event: &Event, mmu: &mut Mmu) -> Result<Work, OsError> {
+        let outcome = match self {
+            Self::Native(process) => process.apply(event)?,
+            Self::Virtual(vm) => vm.apply(event)?,
+        };
+        flush(mmu, &outcome.flushes);
+        Ok(outcome.work)
+    }
+
+    /// The geometry of the process's own table.
+    pub fn geometry(&self) -> Geometry {
+        match self {
+            Self::Native(process) => process.table().geometry(),
+            Self::Virtual(vm) => vm.guest.table().geometry(),
+        }
+    }
+
+    /// What the process's operating system counted since the start.
+    pub fn statistics(&self) -> Statistics {
+        match self {
+            Self::Native(process) => process.statistics(),
+            Self::Virtual(vm) => vm.guest.statistics(),
+        }
+    }
+
+    /// What the host counted since the start, if there is one.
+    pub fn host_statistics(&self) -> Option<Statistics> {
+        match self {
+            Self::Native(_) => None,
+            Self::Virtual(vm) => Some(vm.host.statistics()),
+        }
+    }
+
+    /// Nodes of the process's own table.
+    pub fn nodes(&self) -> Vec<NodeStatistics> {
+        match self {
+            Self::Native(process) => process.nodes(),
+            Self::Virtual(vm) => vm.guest.nodes(),
+        }
+    }
+
+    /// Nodes of the host's table, if there is one.
+    pub fn host_nodes(&self) -> Option<Vec<NodeStatistics>> {
+        match self {
+            Self::Native(_) => None,
+            Self::Virtual(vm) => Some(vm.host.nodes()),
+        }
+    }
+
+    /// Bytes in the process's pages.
+    pub fn data_bytes(&self) -> u64 {
+        match self {
+            Self::Native(process) => process.data_bytes(),
+            Self::Virtual(vm) => vm.guest.data_bytes(),
+        }
+    }
+}
+
+fn flush(mmu: &mut Mmu, flushes: &[Flush<Gva>]) {
+    for flush in flushes {
+        mmu.flush(flush.start, flush.length_bytes);
+    }
+}
+
+/// What the operating system's work costs on a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    /// The machine's figures.
+    pub os: &'a machine::Os,
+    /// Cycles to leave a guest and to enter it again.
+    pub exit_cycles: u64,
+}
+
+impl Costs<'_> {
+    /// Cycles that a fault takes: the trap, for the host's the exit too, and the work.
+    pub fn fault_cycles(&self, handled: &Handled, l1d_latency: u64) -> u64 {
+        let exit = if handled.by_host { self.exit_cycles } else { 0 };
+        self.os.fault_cycles + exit + self.work_cycles(&handled.work, l1d_latency)
+    }
+
+    /// Cycles that the kernel's own work takes: zeroing, and entries read and written.
+    pub fn work_cycles(&self, work: &Work, l1d_latency: u64) -> u64 {
+        (work.data_bytes + work.node_bytes) / self.os.zero_bytes_per_cycle
+            + work.entries_read * l1d_latency
+            + work.entries_written
+    }
+}
