@@ -141,20 +141,27 @@ pub(crate) fn stopped(path: &Path) -> TraceError {
     TraceError::Stopped { path: path.to_owned() }
 }
 
-/// Reads bytes in `format` that `path` names in messages, with nothing known beforehand.
+/// Reads bytes that `path` names in messages, with nothing known of a foreign trace beforehand.
+/// `format` is found out unless given.
 ///
 /// # Errors
 /// When the bytes are no such trace, as far as is seen at once.
 pub fn open_bytes(
     path: &Path,
-    format: Format,
+    format: Option<Format>,
     bytes: Vec<u8>,
 ) -> Result<Box<dyn Source>, TraceError> {
-    if format == Format::Flatwalk {
+    let own = || MAGIC.starts_with(&bytes[..bytes.len().min(MAGIC.len())]);
+    if format.map_or_else(own, |format| format == Format::Flatwalk) {
         return Ok(Box::new(Reader::from_bytes(path, bytes)?));
     }
-    let input = Input::new(path, disk::bytes(bytes))?;
+    let mut input = Input::new(path, disk::bytes(bytes))?;
+    let format = known_or_sniffed(format, &mut input)?;
     Ok(Box::new(Importer::new(format, input)?))
+}
+
+fn known_or_sniffed(format: Option<Format>, input: &mut Input) -> Result<Format, TraceError> {
+    format.map_or_else(|| import::sniff(input), Ok)
 }
 
 /// Describes a trace file. Of one in flatwalk's own format the footer is read, and everything is
@@ -195,10 +202,7 @@ pub fn import_to_file(
         });
     }
     let mut input = Input::open(source)?;
-    let format = match format {
-        Some(format) => format,
-        None => import::sniff(&mut input)?,
-    };
+    let format = known_or_sniffed(format, &mut input)?;
     let mut importer = Importer::new(format, input)?;
     let total = length(source)?;
     importer.prepare()?;

@@ -5,50 +5,8 @@ mod common;
 
 use std::path::Path;
 
-use common::{Executed, Expected, Step, header, read};
-use flatwalk_trace::{
-    Access, Block, Event, Instruction, Operands, Options, Reader, TraceError, Writer,
-};
-
-fn block(pc: u64, loads: u16) -> Block {
-    let mut code = [0; 15];
-    code[..3].copy_from_slice(&[0x48, 0x8b, 0x07]);
-    Block {
-        instructions: [Instruction { pc, length: 3, operands: Operands::X86(code) }].into(),
-        accesses: (0..loads)
-            .map(|number| Access { instruction: 0, size: 8, store: number == 0 })
-            .collect(),
-    }
-}
-
-/// A small trace with every kind of chunk, two of slices, and late ones.
-fn small() -> (Vec<u8>, Expected) {
-    let slice =
-        |epoch, thread, seed| Step::Slice { epoch, thread, blocks: vec![0, 1, 1, 0, 2], seed };
-    let marker =
-        |epoch, name: &str| Step::Event { epoch, event: Event::Marker { name: name.into() } };
-    let steps = [
-        Step::Define(block(0x40_1000, 1)),
-        Step::Define(block(0x40_1003, 9)),
-        Step::Define(block(0x40_1003, 0)),
-        marker(1, "start"),
-        slice(1, 0, 0x7fff_0000),
-        slice(1, 1, 0x5555_0000),
-        marker(2, "stop"),
-        slice(2, 1, 0x7fff_0000),
-        slice(0, 2, 0x6666_0000),
-        marker(1, "late"),
-        Step::Event {
-            epoch: 2,
-            event: Event::Populate { address: 1 << 30, length: 1 << 22, store: true },
-        },
-    ];
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("trace");
-    let (_, expected) =
-        common::write(&path, &steps, Options::default(), true).expect("it can be written");
-    (std::fs::read(&path).expect("it can be read"), expected)
-}
+use common::{Executed, Expected, header, read, simple_block, small};
+use flatwalk_trace::{Block, Event, Options, Reader, TraceError, Writer};
 
 /// Opens, verifies, reads and seeks.
 fn attempt(bytes: Vec<u8>) -> Result<(Expected, bool), TraceError> {
@@ -185,7 +143,7 @@ fn a_writer_that_dies_leaves_what_it_flushed() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("trace");
     let mut writer = Writer::create(&path, header()).expect("created");
-    let id = writer.define(block(0x1000, 2)).expect("defined");
+    let id = writer.define(simple_block(0x1000, 2)).expect("defined");
     let slice = flatwalk_trace::Slice { thread: 0, blocks: vec![id], addresses: vec![8, 1 << 21] };
     writer.event(1, &Event::Marker { name: "here".into() }).expect("written");
     writer.slice(1, &slice).expect("written");
@@ -224,17 +182,17 @@ fn the_writer_refuses_what_no_trace_can_hold() {
         assert!(error.to_string().contains(what), "{error}");
     };
     refuse(Block { instructions: [].into(), accesses: [].into() }, "no instructions");
-    let mut bad = block(0, 1);
+    let mut bad = simple_block(0, 1);
     bad.accesses[0].instruction = 1;
     refuse(bad, "belongs to no instruction");
-    let mut bad = block(0, 1);
+    let mut bad = simple_block(0, 1);
     bad.accesses[0].size = 0;
     refuse(bad, "size 0");
-    let mut bad = block(0, 0);
+    let mut bad = simple_block(0, 0);
     bad.instructions[0].length = 2;
     refuse(bad, "longer than its length");
     let slice = |blocks, addresses| flatwalk_trace::Slice { thread: 0, blocks, addresses };
-    writer.define(block(0, 2)).expect("defined");
+    writer.define(simple_block(0, 2)).expect("defined");
     let error = writer.slice(0, &slice(vec![1], vec![])).expect_err("undefined");
     assert!(error.to_string().contains("block 1"), "{error}");
     let error = writer.slice(0, &slice(vec![0], vec![1])).expect_err("an address is missing");

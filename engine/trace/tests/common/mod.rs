@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Each test uses its part.
 
+pub mod foreign;
+pub mod parsers;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -255,4 +258,44 @@ pub fn read_file(path: &Path) -> Result<Expected, TraceError> {
     let mut reader = Reader::open(path)?;
     reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(()))?;
     read(&mut reader)
+}
+
+/// An instruction that stores, then loads.
+pub fn simple_block(pc: u64, loads: u16) -> Block {
+    let mut code = [0; 15];
+    code[..3].copy_from_slice(&[0x48, 0x8b, 0x07]);
+    Block {
+        instructions: [Instruction { pc, length: 3, operands: Operands::X86(code) }].into(),
+        accesses: (0..loads)
+            .map(|number| Access { instruction: 0, size: 8, store: number == 0 })
+            .collect(),
+    }
+}
+
+/// A small trace with every kind of chunk, two of slices, and late ones.
+pub fn small() -> (Vec<u8>, Expected) {
+    let slice =
+        |epoch, thread, seed| Step::Slice { epoch, thread, blocks: vec![0, 1, 1, 0, 2], seed };
+    let marker =
+        |epoch, name: &str| Step::Event { epoch, event: Event::Marker { name: name.into() } };
+    let steps = [
+        Step::Define(simple_block(0x40_1000, 1)),
+        Step::Define(simple_block(0x40_1003, 9)),
+        Step::Define(simple_block(0x40_1003, 0)),
+        marker(1, "start"),
+        slice(1, 0, 0x7fff_0000),
+        slice(1, 1, 0x5555_0000),
+        marker(2, "stop"),
+        slice(2, 1, 0x7fff_0000),
+        slice(0, 2, 0x6666_0000),
+        marker(1, "late"),
+        Step::Event {
+            epoch: 2,
+            event: Event::Populate { address: 1 << 30, length: 1 << 22, store: true },
+        },
+    ];
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("trace");
+    let (_, expected) = write(&path, &steps, Options::default(), true).expect("it can be written");
+    (std::fs::read(&path).expect("it can be read"), expected)
 }

@@ -1,0 +1,186 @@
+//! Foreign traces, written byte by byte from their formats' descriptions.
+
+/// ChampSim's, with 64 (`short`) and 96 (`long`) bytes an instruction.
+pub mod champsim {
+    /// (pc, branch, taken, writes, reads, stores, loads)
+    pub type Line = (u64, u8, u8, [u8; 2], [u8; 4], [u64; 2], [u64; 4]);
+
+    pub const LINES: [Line; 6] = [
+        (0x40_1000, 0, 0, [10, 25], [10, 7, 0, 0], [0, 0], [0x7fff_0010, 0, 0, 0x7fff_0040]),
+        (0x40_1003, 0, 0, [6, 0], [6, 3, 0, 0], [0x7fff_fff8, 0x1234_5678], [0, 0, 0, 0]),
+        (0x40_1005, 1, 1, [26, 0], [26, 25, 0, 0], [0, 0], [0, 0, 0, 0]),
+        (0x40_0ff0, 1, 1, [6, 26], [26, 6, 0, 0], [0x7fff_fff0, 0], [0, 0, 0, 0]),
+        (0x50_0000, 1, 1, [6, 26], [6, 0, 0, 0], [0, 0], [0x7fff_fff0, 0, 0, 0]),
+        (0x40_0ff5, 1, 1, [26, 0], [9, 0, 0, 0], [0, 0], [0, 0, 0, 0]),
+    ];
+
+    pub fn short(lines: &[Line]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (pc, branch, taken, writes, reads, stores, loads) in lines {
+            out.extend(pc.to_le_bytes());
+            out.extend([*branch, *taken]);
+            out.extend(writes);
+            out.extend(reads);
+            stores.iter().chain(loads).for_each(|address| out.extend(address.to_le_bytes()));
+        }
+        assert_eq!(out.len(), 64 * lines.len());
+        out
+    }
+
+    pub fn long(lines: &[Line]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (pc, branch, taken, writes, reads, stores, loads) in lines {
+            let start = out.len();
+            out.extend(pc.to_le_bytes());
+            out.extend([*branch, *taken]);
+            out.extend([writes[0], writes[1], 0, 0]);
+            out.extend(reads);
+            out.resize(start + 24, 0);
+            for address in [stores[0], 0, 0, stores[1]].iter().chain(loads) {
+                out.extend(address.to_le_bytes());
+            }
+            out.extend([1, 1]);
+            out.resize(start + 96, 0);
+        }
+        out
+    }
+}
+
+/// DynamoRIO's, raw and in a zip archive.
+pub mod drmemtrace {
+    use std::io::Write;
+
+    pub fn record(kind: u16, size: u16, value: u64) -> [u8; 12] {
+        let mut out = [0; 12];
+        out[0..2].copy_from_slice(&kind.to_le_bytes());
+        out[2..4].copy_from_slice(&size.to_le_bytes());
+        out[4..].copy_from_slice(&value.to_le_bytes());
+        out
+    }
+
+    pub fn trace(file_type: u64, body: &[[u8; 12]]) -> Vec<u8> {
+        let head = [
+            record(25, 0, 5),           // header, version
+            record(28, 12, 5),          // marker: version
+            record(28, 9, file_type),   // marker: file type
+            record(22, 0, 4711),        // thread
+            record(24, 0, 4700),        // process
+            record(28, 18, 4096),       // marker: page size
+            record(28, 2, 0x0123_4567), // marker: time stamp
+            record(28, 3, 1),           // marker: processor
+        ];
+        [&head[..], body, &[record(23, 0, 4711), record(26, 0, 0)]].concat().concat()
+    }
+
+    pub fn plain() -> Vec<[u8; 12]> {
+        vec![
+            record(10, 3, 0x1000), // mov
+            record(0, 8, 0x7000_0000),
+            record(3, 1, 0x9999), // prefetch
+            record(10, 4, 0x1003),
+            record(0, 4, 0x7000_0008),
+            record(1, 4, 0x7000_0008),
+            record(48, 2, 0x1007), // taken
+            record(10, 2, 0x2000), // rep movsb
+            record(0, 1, 0x7100_0000),
+            record(1, 1, 0x7200_0000),
+            record(29, 2, 0x2000), // again
+            record(0, 1, 0x7100_0001),
+            record(1, 1, 0x7200_0001),
+            record(14, 5, 0x2002), // call
+            record(1, 8, 0x7fff_fff8),
+            record(28, 2, 0x0123_4568),
+            record(22, 0, 4712), // another thread
+            record(10, 1, 0x3000),
+            record(22, 0, 4711),
+            record(28, 24, 0), // marker in front of the return
+            record(16, 1, 0x5000),
+            record(0, 8, 0x7fff_fff8),
+        ]
+    }
+
+    /// A `mov` that does not fit into one record of machine code.
+    pub const LONG_CODE: [u8; 10] = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+
+    pub fn with_code() -> Vec<[u8; 12]> {
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        };
+        vec![
+            record(47, 8, word(&LONG_CODE[..8])),
+            record(47, 2, word(&LONG_CODE[8..])),
+            record(10, 10, 0x1000),
+            record(47, 2, word(&[0xeb, 0xf4])),
+            record(28, 27, 0x1000), // marker: branch target, between code and fetch
+            record(11, 2, 0x100a),
+            record(10, 10, 0x1000),       // known by now
+            record(47, 1, word(&[0x90])), // new code at an old address
+            record(10, 1, 0x1000),
+        ]
+    }
+
+    /// A zip archive by hand: local headers, data, central directory, its end.
+    pub fn zip(members: &[(&str, &[u8])], deflate: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut directory = Vec::new();
+        for (name, data) in members {
+            let stored = if deflate {
+                let mut encoder =
+                    flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(data).expect("compressed");
+                encoder.finish().expect("compressed")
+            } else {
+                data.to_vec()
+            };
+            let mut crc = flate2::Crc::new();
+            crc.update(data);
+            let mut common = Vec::new();
+            common.extend(20_u16.to_le_bytes()); // version needed
+            common.extend(0_u16.to_le_bytes()); // flags
+            common.extend((8 * u16::from(deflate)).to_le_bytes());
+            common.extend(0x21_0000_u32.to_le_bytes()); // time and date
+            common.extend(crc.sum().to_le_bytes());
+            common.extend((stored.len() as u32).to_le_bytes());
+            common.extend((data.len() as u32).to_le_bytes());
+            common.extend((name.len() as u16).to_le_bytes());
+            common.extend(0_u16.to_le_bytes()); // extra
+            directory.extend(b"PK\x01\x02");
+            directory.extend(20_u16.to_le_bytes()); // made by
+            directory.extend(&common);
+            directory.extend([0; 10]); // comment, disk, attributes
+            directory.extend((out.len() as u32).to_le_bytes());
+            directory.extend(name.as_bytes());
+            out.extend(b"PK\x03\x04");
+            out.extend(&common);
+            out.extend(name.as_bytes());
+            out.extend(stored);
+        }
+        let start = out.len() as u32;
+        out.extend(&directory);
+        out.extend(b"PK\x05\x06");
+        out.extend([0; 4]);
+        out.extend((members.len() as u16).to_le_bytes());
+        out.extend((members.len() as u16).to_le_bytes());
+        out.extend((directory.len() as u32).to_le_bytes());
+        out.extend(start.to_le_bytes());
+        out.extend(0_u16.to_le_bytes());
+        out
+    }
+}
+
+/// Valgrind's.
+pub mod lackey {
+    pub const TEXT: &str = "==12== Lackey, an example Valgrind tool\n\
+        ==12== Command: ls\n\
+        --12-- warning\n\
+        \n\
+        I  0401ab70,3\n\
+        I  0401ab73,5\n \
+        S 1fff000608,8\n\
+        I  04020000,4\r\n \
+        M 00001000,4\n \
+        L 2000,16\n\
+        ==12== Counted 1 call\n";
+}
