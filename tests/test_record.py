@@ -16,7 +16,8 @@ import pytest
 
 from flatwalk import engine
 from flatwalk.errors import UsageError
-from flatwalk.record import RecordError, find_qemu, find_recorder, record, resolve
+from flatwalk.program import resolve
+from flatwalk.record import RecordError, find_qemu, find_recorder, record
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
@@ -41,10 +42,15 @@ def compiled(directory: Path, name: str, *flags: str) -> Path:
     return program
 
 
-def test_a_static_program_agrees_with_valgrind(tmp_path: Path, output: Path) -> None:
-    program = compiled(tmp_path, "loops", *BARE)
+@pytest.mark.skipif(
+    shutil.which("valgrind") is None, reason="valgrind is not installed (as root: apt-get install valgrind)"
+)
+@pytest.mark.parametrize(("name", "flags"), [("loops", BARE), ("sorts", ["-static"])])
+def test_a_static_program_agrees_with_valgrind(
+    tmp_path: Path, output: Path, name: str, flags: list[str]
+) -> None:
+    program = compiled(tmp_path, name, *flags)
     result = record([str(program)], output)
-    assert result.status in (3, 4)
     assert [trace.path for trace in result.traces] == [output]
     info = engine.trace_info(output, verify=True)
     assert info["instructions"] == result.instructions
@@ -54,6 +60,7 @@ def test_a_static_program_agrees_with_valgrind(tmp_path: Path, output: Path) -> 
         text=True,
         check=False,
     )
+    assert result.status == counted.returncode
     found = re.search(r"guest instrs:\s+([\d,]+)", counted.stderr)
     assert found, counted.stderr
     assert result.instructions == pytest.approx(int(found[1].replace(",", "")), rel=0.01)
@@ -352,6 +359,20 @@ def test_numbers_that_cannot_be(output: Path) -> None:
         record(["/bin/true"], output, limit=0)
     with pytest.raises(UsageError, match="cannot be skipped"):
         record(["/bin/true"], output, skip=-1)
+    with pytest.raises(UsageError, match="'0x12z' is no address"):
+        record(["/bin/true"], output, start_at="0x12z")
+    with pytest.raises(UsageError, match="'0x' is no address"):
+        record(["/bin/true"], output, stop_at="0x")
+
+
+def test_a_program_that_cannot_be_loaded(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = compiled(tmp_path, "maps", "-Wl,--dynamic-linker=/lib/none.so")
+    with pytest.raises(RecordError, match="did not start the program"):
+        record([str(program)], output)
+    assert "Could not open '/lib/none.so'" in capfd.readouterr().err
+    assert list(tmp_path.glob("*.fwt*")) == []
 
 
 def test_missing_tools(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,6 @@ import selectors
 import shlex
 import shutil
 import signal
-import stat
-import struct
 import subprocess
 import tempfile
 import threading
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.program import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,16 +36,10 @@ COLLECTOR = "flatwalk-collect"
 INSTALL_QEMU = (
     "install Debian 12's qemu-user (as root: apt install qemu-user), or name another with FLATWALK_QEMU"
 )
-SCRIPT_DEPTH = 4
 #: What the collector may take to write what it has got, when everything else has ended.
 COLLECTOR_SECONDS = 30.0
 #: How every trace begins.
 TRACE_MAGIC = b"\x89FWTR"
-# ELF header: class, type at offset 16, and machine at offset 18.
-ELF_MAGIC = b"\x7fELF"
-ELF_CLASS_64 = 2
-ELF_EXECUTABLE, ELF_SHARED = 2, 3
-ELF_MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}
 
 
 class RecordError(FlatwalkError):
@@ -116,6 +109,41 @@ def _shortened(command: list[str]) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Which part of a program is recorded."""
+
+    skip: int
+    limit: int | None
+    start_at: str | None
+    stop_at: str | None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit <= 0:
+            raise UsageError(
+                f"a limit of {self.limit} instructions records nothing",
+                where="--limit",
+                remedy="give 1 or more",
+            )
+        if self.skip < 0:
+            raise UsageError(
+                f"{self.skip} instructions cannot be skipped", where="--skip", remedy="give 0 or more"
+            )
+        for option, place in (("--start-at", self.start_at), ("--stop-at", self.stop_at)):
+            if place and place.startswith("0x") and not re.fullmatch("0x[0-9a-fA-F]{1,16}", place):
+                raise UsageError(f"{place!r} is no address", where=option, remedy="write it like 0x401000")
+
+    def options(self) -> dict[str, str]:
+        """The plugin's options."""
+        given = {
+            "skip": self.skip or None,
+            "limit": self.limit,
+            "start-at": self.start_at or None,
+            "stop-at": self.stop_at or None,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
 def record(
     command: list[str],
     output: Path,
@@ -152,12 +180,7 @@ def record(
     """
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
-    if limit is not None and limit <= 0:
-        raise UsageError(
-            f"a limit of {limit} instructions records nothing", where="--limit", remedy="give 1 or more"
-        )
-    if skip < 0:
-        raise UsageError(f"{skip} instructions cannot be skipped", where="--skip", remedy="give 0 or more")
+    part = _Part(skip, limit, start_at, stop_at)
     environment = dict(os.environ if env is None else env)
     program, arguments = resolve(command, environment)
     qemu = find_qemu()
@@ -166,15 +189,7 @@ def record(
     _check_output(output)
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
         socket = Path(directory) / "collector"
-        options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off"}
-        if skip:
-            options["skip"] = str(skip)
-        if limit is not None:
-            options["limit"] = str(limit)
-        if start_at:
-            options["start-at"] = start_at
-        if stop_at:
-            options["stop-at"] = stop_at
+        options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
         line = [str(qemu), "-plugin", _plugin_argument(plugin, options)]
         host = {}
         for name, value in environment.items():
@@ -184,10 +199,8 @@ def record(
             else:
                 host[name] = value
         line += ["-0", arguments[0], "--", str(program), *arguments[1:]]
-        session = _Session(output, limit, progress)
-        return session.run(
-            [str(collector), "--socket", str(socket), "--output", str(output)], line, host, start_at
-        )
+        session = _Session(output, part, progress)
+        return session.run([str(collector), "--socket", str(socket), "--output", str(output)], line, host)
 
 
 def _check_output(output: Path) -> None:
@@ -236,7 +249,7 @@ def find_qemu() -> Path:
         shutil.which(given) if given else shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
     )
     if not found:
-        raise RecordError("there is no qemu-x86_64", where=given, remedy=INSTALL_QEMU)
+        raise RecordError("there is no qemu-x86_64", where=given or "PATH", remedy=INSTALL_QEMU)
     try:
         said = subprocess.run(
             [found, "--version"], capture_output=True, text=True, check=False, timeout=30
@@ -280,120 +293,12 @@ def find_recorder() -> tuple[Path, Path]:
     )
 
 
-def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, list[str]]:
-    """Finds the x86-64 program that a command runs: itself, or a script's interpreter.
-
-    Returns:
-        The program's file and its arguments, the first of which is its name.
-
-    Raises:
-        UsageError: If it is not there, or not a program that can be recorded.
-    """
-    found = shutil.which(command[0], path=environment.get("PATH"))
-    if not found:
-        if Path(command[0]).is_file():
-            raise UsageError(
-                "the program may not be executed",
-                where=command[0],
-                remedy=f"chmod +x {shlex.quote(command[0])}",
-            )
-        raise UsageError("there is no such program", where=command[0], remedy="check its name and PATH")
-    arguments = list(command)
-    for _ in range(SCRIPT_DEPTH + 1):
-        with _opened(Path(found)) as file:
-            head = file.read(256)
-        if not head.startswith(b"#!"):
-            _check_elf(found, head)
-            _check_rights(Path(found))
-            return Path(found), arguments
-        words = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip().split(None, 1)
-        if not words:
-            raise UsageError(
-                "the script's first line names no interpreter",
-                where=found,
-                remedy="write it behind #!, or give it as the program: sh SCRIPT",
-            )
-        if not Path(words[0]).is_file():
-            raise UsageError(
-                f"the script's interpreter {words[0]} does not exist",
-                where=found,
-                remedy="install it, or mend the script's first line",
-            )
-        # The path as it was given: a script sees it as its name.
-        arguments = [*(word.strip() for word in words), found, *arguments[1:]]
-        found = words[0]
-    raise UsageError(
-        "scripts interpreted by scripts, too deeply",
-        where=command[0],
-        remedy=f"name a program behind #! in {found}",
-    )
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with path.open("rb") as file:
-            yield file
-    except OSError as error:
-        raise UsageError(
-            f"the program cannot be read: {error.strerror}",
-            where=str(path),
-            remedy="make it readable (chmod +r); QEMU loads it like data",
-        ) from error
-
-
-def _check_elf(where: str, head: bytes) -> None:
-    if not head.startswith(ELF_MAGIC) or len(head) < 20:
-        raise UsageError(
-            "this is neither a Linux program nor a script with an interpreter",
-            where=where,
-            remedy="give a compiled program, or start the script with #! and its interpreter",
-        )
-    kind, machine = struct.unpack_from("<HH", head, 16)
-    if kind not in (ELF_EXECUTABLE, ELF_SHARED):
-        raise UsageError(
-            "this ELF file is no program (an object file, or a core dump)",
-            where=where,
-            remedy="link it, and give the program",
-        )
-    if machine != 62 or head[4] != ELF_CLASS_64:
-        name = ELF_MACHINES.get(machine, f"ELF machine {machine}")
-        bits = "" if head[4] == ELF_CLASS_64 else "32-bit "
-        raise UsageError(
-            f"this is a {bits}{name} program; only 64-bit x86-64 programs can be recorded",
-            where=where,
-            remedy="compile it for x86-64 (gcc -m64)",
-        )
-
-
-def _check_rights(program: Path) -> None:
-    about = program.stat()
-    privileged = (
-        (about.st_mode & stat.S_ISUID and about.st_uid != os.geteuid())
-        or (about.st_mode & stat.S_ISGID and about.st_gid != os.getegid())
-        or (os.geteuid() != 0 and _has_capabilities(program))
-    )
-    if privileged:
-        raise UsageError(
-            "this program is setuid, setgid or has capabilities: rights that QEMU cannot give it",
-            where=str(program),
-            remedy="record it as the user that it would run as (root: sudo), or a copy without these rights",
-        )
-
-
-def _has_capabilities(program: Path) -> bool:
-    try:
-        return bool(os.getxattr(program, "security.capability"))
-    except OSError:  # it has none, or its file system knows none
-        return False
-
-
 class _Session:
     """One call of `record`."""
 
-    def __init__(self, output: Path, limit: int | None, progress: Progress | None) -> None:
+    def __init__(self, output: Path, part: _Part, progress: Progress | None) -> None:
         self._output = output
-        self._limit = limit
+        self._part = part
         self._progress = progress
         self._counts: dict[str, int] = {}
         self._commands: dict[str, tuple[int, list[str]]] = {}
@@ -402,9 +307,7 @@ class _Session:
         self._errors: list[str] = []
         self._interrupted = 0
 
-    def run(
-        self, collect: list[str], line: list[str], environment: dict[str, str], start_at: str | None
-    ) -> RecordResult:
+    def run(self, collect: list[str], line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
         # In a session of its own: Ctrl-C is for the program, and the collector sees the end through.
         collector = subprocess.Popen(
@@ -429,7 +332,7 @@ class _Session:
         if instructions == 0:
             for trace in traces:
                 trace.path.unlink()
-            raise _nothing_recorded(start_at)
+            raise self._nothing_recorded(status, line)
         at_limit = traces[0].reason == "limit"
         return RecordResult(
             self._output, traces, instructions, seconds, None if at_limit else status, self._warnings
@@ -451,7 +354,7 @@ class _Session:
             for report in reports.read(0.1):
                 self._note(report)
             if self._progress:
-                self._progress(sum(self._counts.values()), self._limit)
+                self._progress(sum(self._counts.values()), self._part.limit)
             if not closed and program.poll() is not None:
                 collector.stdin.close()
                 closed = True
@@ -507,11 +410,22 @@ class _Session:
             note = f" (kept, valid up to that point: {', '.join(kept)})" if kept else ""
             raise RecordError(f"recording failed: {what}{note}", where=str(self._output))
         if not self._traces:
-            raise RecordError(
-                f"QEMU did not start the program (exit status {status})",
-                where=shlex.join(line),
-                remedy="see its message above",
+            raise _not_started(status, line)
+
+    def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
+        if self._part.start_at:
+            return RecordError(
+                f"the program never reached {self._part.start_at}, so nothing was recorded",
+                where="--start-at",
+                remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
             )
+        if self._part.skip:
+            return RecordError(
+                "the program ended before all the instructions to skip, so nothing was recorded",
+                where="--skip",
+                remedy="skip fewer",
+            )
+        return _not_started(status, line)
 
     def _in_order(self, pid: int) -> list[ProcessTrace]:
         """Puts the trace of the last program of the command's own process first, at the name asked for."""
@@ -568,17 +482,11 @@ class _Session:
                 signal.signal(number, handler)
 
 
-def _nothing_recorded(start_at: str | None) -> RecordError:
-    if start_at:
-        return RecordError(
-            f"the program never reached {start_at}, so nothing was recorded",
-            where="--start-at",
-            remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
-        )
+def _not_started(status: int, line: list[str]) -> RecordError:
     return RecordError(
-        "the program ended before all the instructions to skip, so nothing was recorded",
-        where="--skip",
-        remedy="skip fewer",
+        f"QEMU did not start the program (exit status {status})",
+        where=shlex.join(line),
+        remedy="see its message above",
     )
 
 

@@ -47,6 +47,13 @@ fn regions_of_interest() {
     let (upto, _, recorded) = counts(",stop-at=inside");
     assert_eq!(upto, (500, 0));
     assert_eq!(recorded.ends[0]["reason"], "limit");
+    // In a library, which is mapped later.
+    let dynamic = compile(&scratch, "touches", &["-no-pie"]);
+    let whole = Trace::read(&record(&scratch, "", &[path(&dynamic)]).output);
+    let late = Trace::read(&record(&scratch, ",start-at=printf", &[path(&dynamic)]).output);
+    let touch = symbol(&dynamic, "touch");
+    assert_eq!((whole.count(touch), late.count(touch)), (1000, 0));
+    assert!(late.instructions() > 100_000);
     // A place that is never reached.
     assert_eq!(counts(",start-at=nowhere").0, (0, 0));
 }
