@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""How fast and in how much memory the whole of `flatwalk compare` runs: one configuration, one thread.
+
+    scripts/speed.py [--rounds N]
+
+Records two real programs (Python working on JSON, and sort), then times complete commands on them and on
+gups:8GiB, from start to exit, and prints a table in Markdown: the best of N rounds (default 3), the rates
+that follow, and the largest resident memory. Ratios between two builds mean something only when both run
+in the same minutes on the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYTHON = """
+import json, random
+random.seed(1)
+d = {str(random.getrandbits(40)): [i, i * 2.5, str(i)] for i in range(200000)}
+e = json.loads(json.dumps(d))
+print(sum(v[0] for v in e.values()), sorted(e)[:3])
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One command: elapsed time in seconds, largest resident memory in bytes."""
+
+    seconds: float
+    resident_bytes: int
+
+
+def measure(command: list[str | Path]) -> Measured:
+    """Runs a command to its end; its output is dropped."""
+    start = time.perf_counter()
+    with subprocess.Popen(
+        [str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"error: {' '.join(map(str, command))} ended with status {process.returncode}")
+    return Measured(time.perf_counter() - start, usage.ru_maxrss * 1024)
+
+
+def record(directory: Path) -> list[tuple[str, list[str | Path]]]:
+    """Records the programs; returns names and `compare`'s options."""
+    lines = directory / "lines.txt"
+    lines.write_text("\n".join(str(n * 2_654_435_761 % 10**9) for n in range(1_000_000)) + "\n")
+    programs = {"python": [sys.executable, "-I", "-c", PYTHON], "sort": ["sort", str(lines)]}
+    sources: list[tuple[str, list[str | Path]]] = []
+    for name, command in programs.items():
+        trace = directory / f"{name}.fwt"
+        limits = ["--skip", "50M", "--limit", "200M"]
+        measure([ROOT / "flatwalk", "record", "--no-follow", *limits, "-o", trace, "--", *command])
+        sources.append((name, ["--trace", trace, "--instructions", "190M", "--warmup", "10M"]))
+    gups: list[str | Path] = ["--workload", "gups:8GiB", "--instructions", "100M", "--warmup", "1M"]
+    return [*sources, ("gups:8GiB", gups)]
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(prefix="flatwalk-speed-") as name:
+        directory = Path(name)
+        print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+        print("| source | mode | s | M instructions/s | M accesses/s | M walks/s | resident MB |")
+        print("|---|---|---|---|---|---|---|")
+        out = directory / "out.json"
+        for source, options in record(directory):
+            for mode in ("timing", "functional"):
+                command = [
+                    *[ROOT / "flatwalk", "compare", *options, "--schemes", "radix4", "--large-pages", "0"],
+                    *["--mode", mode, "--jobs", "1", "--no-report", "--json", out],
+                ]
+                best = min((measure(command) for _ in range(rounds)), key=lambda one: one.seconds)
+                answer = json.loads(out.read_text())
+                run, simulated = answer["runs"][0], answer["trace"]["instructions"]
+                # Counts are of the measured part; the warm-up takes as long.
+                whole = simulated / run["instructions"] / best.seconds / 1e6
+                rates = [run["instructions"], run["loads"] + run["stores"], run["walks"]]
+                cells = [
+                    f"{rate * whole:.2f}" if rate == run["walks"] else f"{rate * whole:.1f}" for rate in rates
+                ]
+                memory = f"{best.resident_bytes / 1e6:.0f}"
+                print(
+                    f"| {source} | {mode} | {best.seconds:.2f} | {' | '.join(cells)} | {memory} |", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()
