@@ -1,14 +1,17 @@
 //! flatwalk's own trace format, which docs/trace-format.md describes byte by byte.
 
 pub(crate) mod bytes;
+mod chunks;
 mod container;
 mod definitions;
 mod events;
 mod hash;
+mod lanes;
 mod reader;
 mod slices;
 mod summary;
 pub(crate) mod touched;
+mod verify;
 mod writer;
 
 pub(crate) use container::MAGIC;
