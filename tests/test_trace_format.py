@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,11 @@ from flatwalk import engine
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import record
 from tests.trace_reader import BRANCHES, Definition, FormatError, Instruction, Item, Slice, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
 
 
 def example(name: str, *arguments: str | Path) -> str:
@@ -98,6 +104,21 @@ def test_a_recorded_trace(tmp_path: Path) -> None:
     trace = compare(path)
     assert trace.found["instructions"] > 10_000
     assert trace.header["architecture"] == "x86_64"
+
+
+def test_an_export_says_what_is_not_in_it(
+    written: Path, tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    cut, target = tmp_path / "cut.fwt", tmp_path / "sample.champsim"
+    cut.write_bytes(written.read_bytes()[:-1])
+    result = flatwalk("trace", "export", cut, target)
+    assert result.code == 0, result.err
+    begin = re.match(rf"{re.escape(str(target))}: (\d+) instructions, ", result.out)
+    assert begin, result.out
+    assert target.stat().st_size == 64 * int(begin[1])
+    for what in ["loads (", "stores (", "instructions' registers", "instructions of other threads"]:
+        assert re.search(rf"^left out: [1-9]\d* {re.escape(what)}", result.out, re.MULTILINE), result.out
+    assert "the end of the trace is missing" in result.out
 
 
 def test_damage_is_seen_by_both(written: Path, tmp_path: Path) -> None:

@@ -106,8 +106,22 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
     _existing(source, "SOURCE")
     output.check_writable(target, "TARGET")
     with output.Progress("Exporting") as progress:
-        engine.trace_export(source, target, kind, progress)
-    print(f"{target}: {units.size(target.stat().st_size)}")
+        done = engine.trace_export(source, target, kind, progress)
+    print(
+        f"{target}: {done['instructions']} instructions, {done['loads']} loads, {done['stores']} stores "
+        f"({units.size(target.stat().st_size)})"
+    )
+    left_out = {
+        "loads (an instruction has room for four, none of them of address 0)": done["dropped_loads"],
+        "stores (an instruction has room for two, none of them to address 0)": done["dropped_stores"],
+        "instructions' registers (there is room for four read and two written)": done["dropped_registers"],
+        "instructions of other threads (there is room for one thread)": done["other_threads"],
+    }
+    for what, count in left_out.items():
+        if count:
+            print(f"left out: {count} {what}")
+    if done["ended_early"]:
+        print("the end of the trace is missing: what is there was exported")
 
 
 def explain_walk(

@@ -41,6 +41,8 @@ pub struct Exported {
     pub dropped_registers: u64,
     /// Instructions of threads other than the first that runs: a ChampSim trace has one thread.
     pub other_threads: u64,
+    /// The end of the trace was missing: what was there was written.
+    pub ended_early: bool,
 }
 
 /// Exports a trace of any known format; `target` is compressed if its name ends in `.gz` or `.xz`, and
@@ -95,7 +97,7 @@ pub fn export_to_file(
     exporter.finish(&mut records);
     output.write(&records).and_then(|()| output.finish()).map_err(io)?;
     target_file.complete()?;
-    Ok(exporter.done)
+    Ok(Exported { ended_early: source_trace.ended_early(), ..exporter.done })
 }
 
 enum Output {

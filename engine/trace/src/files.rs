@@ -127,6 +127,11 @@ impl Opened {
         }
     }
 
+    /// Whether the file's end is missing. Foreign files that are cut off are errors.
+    pub(crate) fn ended_early(&self) -> bool {
+        matches!(self, Self::Own(reader) if reader.ended_early())
+    }
+
     /// Bytes of the file read, and its length.
     pub(crate) fn progress(&self) -> (u64, u64) {
         match self {

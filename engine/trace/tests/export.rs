@@ -214,4 +214,9 @@ fn other_threads_are_counted() {
     writer.finish().expect("finished");
     let done = export(&source, &target);
     assert_eq!((done.instructions, done.other_threads), (4, 4));
+    assert!(!done.ended_early);
+    // One byte less, and the end is missing.
+    let whole = std::fs::read(&source).expect("read");
+    std::fs::write(&source, &whole[..whole.len() - 1]).expect("written");
+    assert!(export(&source, &target).ended_early);
 }
