@@ -1,6 +1,7 @@
 //! How fast a trace is decoded and encoded, and how small it is: `trace_speed TRACE [LEVEL]`.
 //!
-//! Reads the trace (in any format) into memory, up to 200 M instructions, writes it again, reads that.
+//! Reads the trace (in any format) into memory, up to 200 M instructions, writes it again, reads that
+//! several times, of which the fastest counts.
 
 use std::error::Error;
 use std::path::Path;
@@ -59,22 +60,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{:.3} bytes an instruction", bytes as f64 / instructions as f64);
     println!("encoding: {:.1} M instructions/s", instructions as f64 / seconds / 1e6);
 
+    let (mut seconds, mut sum) = (f64::MAX, 0_u64);
     for _ in 0..8 {
         let start = Instant::now();
         let mut reader = Reader::open(&file)?;
-        let mut sum = 0_u64;
         while let Some(item) = reader.next_item()? {
             if let Item::Slice(slice) = item {
                 sum = sum.wrapping_add(slice.addresses.last().copied().unwrap_or_default());
             }
         }
-        let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "decoding: {:.1} M accesses/s, {:.1} M instructions/s (check {sum:x})",
-            accesses as f64 / seconds / 1e6,
-            instructions as f64 / seconds / 1e6
-        );
+        seconds = seconds.min(start.elapsed().as_secs_f64());
     }
+    println!(
+        "decoding: {:.1} M accesses/s, {:.1} M instructions/s (check {sum:x})",
+        accesses as f64 / seconds / 1e6,
+        instructions as f64 / seconds / 1e6
+    );
     std::fs::remove_file(&file)?;
     Ok(())
 }

@@ -22,7 +22,7 @@ pub enum TraceError {
     },
     /// The file ends where something should follow.
     #[error(
-        "{}: the file ends at byte {offset} in the middle of {what}; it was cut off: copy or record it again",
+        "{}: cut off: {what} at byte {offset} is not whole; copy it again from the original, or record it again",
         path.display()
     )]
     Truncated {

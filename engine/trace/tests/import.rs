@@ -94,12 +94,17 @@ mod champsim {
     #[test]
     fn damage() {
         let bytes = short(&LINES);
-        fails(Format::ChampSim, &bytes[..100], 64, "in the middle of an instruction of 64 bytes");
+        fails(
+            Format::ChampSim,
+            &bytes[..100],
+            64,
+            "an instruction of 64 bytes at byte 64 is not whole",
+        );
         fails(
             Format::CloudSuite,
             &long(&LINES)[..100],
             96,
-            "in the middle of an instruction of 96 bytes",
+            "an instruction of 96 bytes at byte 96 is not whole",
         );
         let mut flag = bytes;
         flag[64 + 8] = 2;
@@ -324,7 +329,7 @@ mod lackey {
     #[test]
     fn damage() {
         fails(Format::Lackey, b" L 1000,8\n", 0, "before the first instruction");
-        fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "in the middle of a line");
+        fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "a line at byte 10 is not whole");
         for bad in [
             "I  1000,16",
             "I  1000,0",

@@ -245,7 +245,7 @@ pub(crate) fn read_at(
             TraceError::Truncated {
                 path: path.to_owned(),
                 offset,
-                what: "what was there when it was opened".into(),
+                what: "what was there before".into(),
             }
         } else {
             TraceError::io(path, error)

@@ -26,16 +26,13 @@ const KIND_REGISTERS: u8 = 2;
 /// # Errors
 /// With what it violates.
 pub(crate) fn check(block: &Block) -> Result<(), Malformed> {
-    if block.instructions.is_empty() {
-        return Err("a block has no instructions");
-    }
+    let (_, body) = block.instructions.split_last().ok_or("a block has no instructions")?;
     if block.instructions.len() > MAX_INSTRUCTIONS {
         return Err("a block has more than 65536 instructions");
     }
     if block.accesses.len() > MAX_ACCESSES {
         return Err("a block has more than 65536 accesses");
     }
-    let (_, body) = block.instructions.split_last().ok_or("a block has no instructions")?;
     for instruction in &block.instructions {
         check_instruction(instruction)?;
     }

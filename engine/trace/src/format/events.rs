@@ -6,6 +6,41 @@ use crate::model::{Advice, Backing, Event, Protection};
 /// Longest accepted marker name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 1 << 16;
 
+/// Builds one payload after another.
+#[derive(Default)]
+pub(crate) struct Encoder {
+    /// The payload under construction.
+    pub out: Vec<u8>,
+    pub count: u64,
+    pub first_epoch: u64,
+    pub last_epoch: u64,
+    /// The largest epoch of any event so far.
+    latest: u64,
+    late: bool,
+}
+
+impl Encoder {
+    /// Whether an event that starts `epoch` may be appended: late events have payloads of one epoch.
+    pub(crate) fn fits(&self, epoch: u64) -> bool {
+        let late = epoch < self.latest;
+        self.count == 0 || (late == self.late && (!late || epoch == self.last_epoch))
+    }
+
+    /// Appends an event that fits.
+    pub(crate) fn push(&mut self, epoch: u64, event: &Event) {
+        if self.count == 0 {
+            self.first_epoch = epoch;
+            self.last_epoch = epoch;
+            self.late = epoch < self.latest;
+        }
+        put_varint(&mut self.out, epoch - self.last_epoch);
+        put(&mut self.out, event);
+        self.last_epoch = epoch;
+        self.latest = self.latest.max(epoch);
+        self.count += 1;
+    }
+}
+
 fn protection_bits(protection: Protection) -> u8 {
     u8::from(protection.read) | u8::from(protection.write) << 1 | u8::from(protection.execute) << 2
 }

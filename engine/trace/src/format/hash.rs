@@ -114,9 +114,3 @@ impl ContentHash {
         text
     }
 }
-
-impl std::fmt::Debug for ContentHash {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("ContentHash")
-    }
-}

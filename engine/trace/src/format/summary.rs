@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::events;
+use super::touched::Touched;
+use crate::model::Event;
+
 /// Totals over a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
@@ -29,4 +33,23 @@ pub struct Summary {
     /// Content hash, hex. Of the content alone, whatever the compression; of a trace that ended
     /// early, `partial-` and a hash of the chunks' checksums.
     pub hash: String,
+}
+
+impl Summary {
+    /// Counts an event, and notes what it says of the address space and the threads.
+    pub(super) fn count(&mut self, event: &Event, touched: &mut Touched) {
+        *self.events.entry(events::kind_name(event).to_owned()).or_default() += 1;
+        match *event {
+            Event::Populate { address, length, .. } => touched.populate(address, length),
+            Event::ThreadStart { thread } => touched.thread(thread),
+            _ => {}
+        }
+    }
+
+    /// Takes over what was touched in all.
+    pub(super) fn set_touched(&mut self, touched: &Touched) {
+        self.threads = touched.threads();
+        self.footprint_bytes = touched.page_count() << 12;
+        self.touched = touched.ranges();
+    }
 }

@@ -6,31 +6,13 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::chunks::{Chunk, Disk, Lanes};
 use super::container::Kind;
-use super::events;
 use super::hash::ContentHash;
 use super::lanes::{Code, OpenEvents, OpenSlices};
 use super::summary::Summary;
 use super::touched::Touched;
 use crate::error::TraceError;
 use crate::files::stopped;
-use crate::model::{Event, Slice};
-
-/// Counts an event and what it says of the address space and the threads.
-fn count_event(summary: &mut Summary, touched: &mut Touched, event: &Event) {
-    *summary.events.entry(events::kind_name(event).to_owned()).or_default() += 1;
-    match *event {
-        Event::Populate { address, length, .. } => touched.populate(address, length),
-        Event::ThreadStart { thread } => touched.thread(thread),
-        _ => {}
-    }
-}
-
-/// Notes in the totals what was touched.
-fn count_touched(summary: &mut Summary, touched: &Touched) {
-    summary.threads = touched.threads();
-    summary.footprint_bytes = touched.page_count() << 12;
-    summary.touched = touched.ranges();
-}
+use crate::model::Slice;
 
 /// The totals of a file that ended early, from the chunks' headers, the touched pages and the events.
 pub(super) fn recover(
@@ -58,13 +40,13 @@ pub(super) fn recover(
             Kind::Events => {
                 let mut events = OpenEvents::open(disk, chunk)?;
                 while let Some((_, event)) = events.next(disk)? {
-                    count_event(&mut summary, &mut touched, &event);
+                    summary.count(&event, &mut touched);
                 }
             }
             Kind::Slices | Kind::Summary | Kind::Index => {}
         }
     }
-    count_touched(&mut summary, &touched);
+    summary.set_touched(&touched);
     summary.hash = format!("partial-{:032x}", hash.digest128());
     Ok(summary)
 }
@@ -101,7 +83,7 @@ pub(super) fn verify(
                 let mut events = OpenEvents::open(disk, chunk)?;
                 while let Some((epoch, event)) = events.next(disk)? {
                     hash.event(epoch, &event);
-                    count_event(&mut found, &mut touched, &event);
+                    found.count(&event, &mut touched);
                 }
             }
             Kind::Slices => {
@@ -142,7 +124,7 @@ pub(super) fn verify(
         found.touched.clone_from(&summary.touched);
         found.hash.clone_from(&summary.hash);
     } else {
-        count_touched(&mut found, &touched);
+        found.set_touched(&touched);
         found.hash = hash.hex();
         if !touched.was_noted_in(&noted) {
             return Err(disk.damaged(end, "the touched pages are not those that were noted"));

@@ -1,6 +1,5 @@
 //! Writes a trace.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,6 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 use zstd::bulk::Compressor;
 
-use super::bytes::put_varint;
 use super::container::{self, CHUNK_HEADER_BYTES, ChunkHeader, Header, Kind, SEVERAL_THREADS};
 use super::hash::ContentHash;
 use super::summary::Summary;
@@ -37,11 +35,10 @@ impl Default for Options {
 
 /// Writes a trace file. What is complete on disk stays readable even if the process dies afterwards;
 /// about a million executed blocks are buffered.
-#[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    file: Output,
-    compressor: Zstd,
+    file: Box<dyn Write + Send>,
+    compressor: Compressor<'static>,
     /// The headers of the chunks written so far, for the index.
     index: Vec<u8>,
     offset: u64,
@@ -50,7 +47,9 @@ pub struct Writer {
     expanded: usize,
     expanded_in_all: usize,
     blocks: u64,
-    events: Events,
+    events: events::Encoder,
+    /// Events in the chunks written so far.
+    events_written: u64,
     slices: slices::Encoder,
     /// The largest epoch of any slice so far.
     latest: u64,
@@ -61,38 +60,14 @@ pub struct Writer {
     sizes: Vec<u16>,
     hash: ContentHash,
     summary: Summary,
-    event_counts: BTreeMap<&'static str, u64>,
     /// Set when the disk failed: the file ends there.
     failed: bool,
 }
 
-struct Output(Box<dyn Write + Send>);
-
-impl std::fmt::Debug for Output {
+impl std::fmt::Debug for Writer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Output")
+        formatter.debug_struct("Writer").field("path", &self.path).finish_non_exhaustive()
     }
-}
-
-struct Zstd(Compressor<'static>);
-
-impl std::fmt::Debug for Zstd {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Zstd")
-    }
-}
-
-/// Events being buffered.
-#[derive(Debug, Default)]
-struct Events {
-    out: Vec<u8>,
-    count: u64,
-    first_epoch: u64,
-    last_epoch: u64,
-    /// The largest epoch of any event so far.
-    latest: u64,
-    written: u64,
-    late: bool,
 }
 
 impl Writer {
@@ -133,15 +108,16 @@ impl Writer {
         file.write_all(&header).map_err(io)?;
         Ok(Self {
             path: path.to_owned(),
-            file: Output(Box::new(file)),
-            compressor: Zstd(compressor),
+            file: Box::new(file),
+            compressor,
             index: Vec::new(),
             offset: header.len() as u64,
             definitions: definitions::Encoder::default(),
             expanded: 0,
             expanded_in_all: 0,
             blocks: 0,
-            events: Events::default(),
+            events: events::Encoder::default(),
+            events_written: 0,
             slices: slices::Encoder::new(),
             latest: 0,
             late: false,
@@ -149,7 +125,6 @@ impl Writer {
             sizes: Vec::new(),
             hash: ContentHash::new(),
             summary: Summary::default(),
-            event_counts: BTreeMap::new(),
             failed: false,
         })
     }
@@ -257,32 +232,12 @@ impl Writer {
         {
             return Err(self.rejected("a marker's name is longer than 65536 bytes"));
         }
-        let late = epoch < self.events.latest;
-        if self.events.count > 0
-            && (late != self.events.late
-                || (late && epoch != self.events.last_epoch)
-                || self.events.out.len() >= TARGET_RAW_BYTES)
-        {
+        if !self.events.fits(epoch) || self.events.out.len() >= TARGET_RAW_BYTES {
             self.flush_events()?;
         }
-        let pending = &mut self.events;
-        if pending.count == 0 {
-            pending.first_epoch = epoch;
-            pending.last_epoch = epoch;
-            pending.late = late;
-        }
-        put_varint(&mut pending.out, epoch - pending.last_epoch);
-        events::put(&mut pending.out, event);
-        pending.last_epoch = epoch;
-        pending.latest = pending.latest.max(epoch);
-        pending.count += 1;
-        *self.event_counts.entry(events::kind_name(event)).or_default() += 1;
+        self.events.push(epoch, event);
         self.hash.event(epoch, event);
-        match *event {
-            Event::Populate { address, length, .. } => self.touched.populate(address, length),
-            Event::ThreadStart { thread } => self.touched.thread(thread),
-            _ => {}
-        }
+        self.summary.count(event, &mut self.touched);
         Ok(())
     }
 
@@ -337,13 +292,9 @@ impl Writer {
     /// When the disk fails.
     pub fn finish(mut self) -> Result<Summary, TraceError> {
         self.flush()?;
-        self.summary.threads = self.touched.threads();
+        self.summary.set_touched(&self.touched);
         self.summary.blocks = self.blocks;
         self.summary.code_bytes = self.definitions.code_bytes;
-        self.summary.footprint_bytes = self.touched.page_count() << 12;
-        self.summary.touched = self.touched.ranges();
-        self.summary.events =
-            self.event_counts.iter().map(|(&kind, &count)| (kind.to_owned(), count)).collect();
         self.summary.hash = self.hash.hex();
         let text = serde_json::to_vec(&self.summary)
             .map_err(|error| TraceError::io(&self.path, error.into()))?;
@@ -380,15 +331,15 @@ impl Writer {
             return Ok(());
         }
         let payload = std::mem::take(&mut self.events.out);
-        let (first, first_epoch, last_epoch) =
-            (self.events.written, self.events.first_epoch, self.events.last_epoch);
+        let first = self.events_written;
+        let (first_epoch, last_epoch) = (self.events.first_epoch, self.events.last_epoch);
         self.chunk(Kind::Events, &payload, |header| {
             header.first = first;
             header.count = count;
             header.first_epoch = first_epoch;
             header.last_epoch = last_epoch;
         })?;
-        self.events.written += count;
+        self.events_written += count;
         Ok(())
     }
 
@@ -402,11 +353,8 @@ impl Writer {
         let raw_bytes = u32::try_from(payload.len())
             .map_err(|_| self.rejected("a part of it is longer than 4 GiB"))?;
         let mut bytes = vec![0; CHUNK_HEADER_BYTES];
-        let stored = self
-            .compressor
-            .0
-            .compress(payload)
-            .map_err(|error| TraceError::io(&self.path, error))?;
+        let stored =
+            self.compressor.compress(payload).map_err(|error| TraceError::io(&self.path, error))?;
         let mut header = ChunkHeader {
             kind,
             stored_bytes: stored.len() as u32,
@@ -433,7 +381,7 @@ impl Writer {
         if self.failed {
             return Err(self.rejected("an earlier write to it failed"));
         }
-        self.file.0.write_all(bytes).map_err(|error| {
+        self.file.write_all(bytes).map_err(|error| {
             self.failed = true;
             TraceError::io(&self.path, error)
         })?;

@@ -89,7 +89,7 @@ impl Parser for DrMemTrace {
             return if self.footer {
                 Ok(false)
             } else {
-                Err(input.truncated("the trace: its footer is missing"))
+                Err(input.truncated("the trace, whose footer is missing,"))
             };
         };
         let (kind, size, address) = fields(record);
