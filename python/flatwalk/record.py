@@ -429,10 +429,12 @@ class _Session:
 
     def _in_order(self, pid: int) -> list[ProcessTrace]:
         """Puts the trace of the last program of the command's own process first, at the name asked for."""
-        own = [index for index, trace in enumerate(self._traces) if trace.pid == pid]
+        # By their starts: a program's end may be told after that of the one it became by an exec.
+        started = list(self._commands)
+        own = [trace for trace in self._traces if trace.pid == pid]
         if not own:
             return self._traces
-        last = self._traces[own[-1]]
+        last = max(own, key=lambda trace: started.index(str(trace.path)))
         first = next((trace for trace in self._traces if trace.path == self._output), last)
         renamed = {}
         if first is not last:
