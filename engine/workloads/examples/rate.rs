@@ -1,12 +1,11 @@
-//! What a workload costs: time until its first access, accesses a second after that, and resident
-//! memory.
+//! What a workload costs: processor time until its first access, accesses a second after that, and
+//! resident memory.
 //!
 //! ```text
 //! cargo run --release -p flatwalk-workloads --example rate -- NAME SIZE_BYTES [ACCESSES]
 //! ```
 
 use std::error::Error;
-use std::time::Instant;
 
 use flatwalk_trace::{Item, Source, TraceError};
 
@@ -16,17 +15,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: rate NAME SIZE_BYTES [ACCESSES]".into());
     };
     let limit = rest.first().map_or(Ok(100_000_000), |limit| limit.parse())?;
-    let start = Instant::now();
+    let start = processor_seconds()?;
     let mut source = flatwalk_workloads::open(name, size_bytes.parse()?, 1)?;
     run(&mut *source, 1)?;
-    let (set_up, start) = (start.elapsed(), Instant::now());
+    let begun = processor_seconds()?;
     let accesses = run(&mut *source, limit)?;
-    let seconds = start.elapsed().as_secs_f64();
+    let rate = accesses as f64 / (processor_seconds()? - begun) / 1e6;
     println!(
         "{}: first access after {:.2} s, then {accesses} at {:.0} M/s; {} MiB resident",
         source.info().name,
-        set_up.as_secs_f64(),
-        accesses as f64 / seconds / 1e6,
+        begun - start,
+        rate,
         resident()? >> 20,
     );
     Ok(())
@@ -43,6 +42,13 @@ fn run(source: &mut dyn Source, limit: u64) -> Result<u64, TraceError> {
         }
     }
     Ok(accesses)
+}
+
+/// Time that this thread has had on a processor, as the kernel's `schedstat` says.
+fn processor_seconds() -> Result<f64, Box<dyn Error>> {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds = statistics.split(' ').next().ok_or("schedstat is empty")?;
+    Ok(nanoseconds.parse::<f64>()? / 1e9)
 }
 
 /// Resident memory of this process in bytes, as the kernel's `VmRSS` says.

@@ -24,6 +24,7 @@ mod random;
 mod rng;
 mod simulated;
 mod stream;
+mod svm;
 mod xsbench;
 
 use flatwalk_trace::Source;
@@ -87,6 +88,8 @@ pub const REGISTRY: &[Description] = &[
     kv::B,
     kv::C,
     oltp::DESCRIPTION,
+    svm::URL,
+    svm::HIGGS,
 ];
 
 /// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
