@@ -1,5 +1,5 @@
 //! What a workload costs: processor time until its first access, accesses a second after that, and
-//! resident memory.
+//! memory.
 //!
 //! ```text
 //! cargo run --release -p flatwalk-workloads --example rate -- NAME SIZE_BYTES [ACCESSES]
@@ -22,11 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let accesses = run(&mut *source, limit)?;
     let rate = accesses as f64 / (processor_seconds()? - begun) / 1e6;
     println!(
-        "{}: first access after {:.2} s, then {accesses} at {:.0} M/s; {} MiB resident",
+        "{}: first access after {:.2} s, then {accesses} at {:.0} M/s; {} MiB of memory",
         source.info().name,
         begun - start,
         rate,
-        resident()? >> 20,
+        most_memory()? >> 20,
     );
     Ok(())
 }
@@ -51,10 +51,10 @@ fn processor_seconds() -> Result<f64, Box<dyn Error>> {
     Ok(nanoseconds.parse::<f64>()? / 1e9)
 }
 
-/// Resident memory of this process in bytes, as the kernel's `VmRSS` says.
-fn resident() -> Result<u64, Box<dyn Error>> {
+/// The most memory that this process has had resident, in bytes, as the kernel's `VmHWM` says.
+fn most_memory() -> Result<u64, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
     let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kibibytes << 10)
 }
