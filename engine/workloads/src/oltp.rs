@@ -778,5 +778,6 @@ mod tests {
             }
         }
         assert_eq!(Shape::of(1 << 30).scale.warehouses, 14);
+        assert_eq!(Shape::of(2270 << 20).scale.warehouses, 32);
     }
 }

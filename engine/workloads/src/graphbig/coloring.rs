@@ -213,23 +213,29 @@ impl Kernel for Coloring {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{edges, run};
+    use super::super::tests::{edges, finish, kernel};
     use super::*;
 
     #[test]
     fn neighbours_have_different_colours_and_no_vertex_could_have_had_an_earlier_one() {
-        let coloring: Coloring = run(0);
-        let (color, priority) = (&coloring.color.values, &coloring.priority.values);
-        assert!(!color.contains(&UNCOLORED));
-        let edges = edges(&coloring.graph);
-        assert!(edges.iter().all(|&(a, b)| color[a] != color[b]));
-        // A vertex waits only for neighbours that go before it.
-        let before =
-            |a: usize, b: usize| priority[a] > priority[b] || priority[a] == priority[b] && a < b;
-        for vertex in 0..color.len() {
-            let waited = edges.iter().filter(|&&(a, b)| a == vertex && before(b, vertex));
-            let last = waited.map(|&(_, b)| color[b]).max();
-            assert_eq!(color[vertex], last.map_or(0, |last| last + 1));
+        // As drawn, and with so few different numbers that many neighbours have the same.
+        for numbers in [u16::MAX, 5] {
+            let mut coloring: Coloring = kernel();
+            for priority in &mut coloring.priority.values {
+                *priority %= numbers;
+            }
+            let coloring = finish(coloring, 0);
+            let (color, priority) = (&coloring.color.values, &coloring.priority.values);
+            assert!(!color.contains(&UNCOLORED));
+            let edges = edges(&coloring.graph);
+            assert!(edges.iter().all(|&(a, b)| color[a] != color[b]));
+            // A vertex waits only for neighbours that go before it.
+            let before = |a: usize, b: usize| (priority[b], a) < (priority[a], b);
+            for vertex in 0..color.len() {
+                let waited = edges.iter().filter(|&&(a, b)| a == vertex && before(b, vertex));
+                let last = waited.map(|&(_, b)| color[b]).max();
+                assert_eq!(color[vertex], last.map_or(0, |last| last + 1));
+            }
         }
     }
 }

@@ -384,10 +384,17 @@ mod tests {
     use super::*;
     use crate::simulated::Native;
 
-    /// The kernel after one run from `root`, on a graph of about 330 vertices.
+    /// A kernel on a graph of about 330 vertices.
+    pub(super) fn kernel<K: Kernel>() -> K {
+        K::new(&Shape::of(2 << 20, &K::NEEDS), K::code(&mut Assembler::new()), 1)
+    }
+
+    /// That kernel after one run from `root`.
     pub(super) fn run<K: Kernel>(root: usize) -> K {
-        let code = K::code(&mut Assembler::new());
-        let mut kernel = K::new(&Shape::of(2 << 20, &K::NEEDS), code, 1);
+        finish(kernel(), root)
+    }
+
+    pub(super) fn finish<K: Kernel>(mut kernel: K, root: usize) -> K {
         kernel.begin(&mut Native, root);
         while kernel.step(&mut Native) {}
         kernel

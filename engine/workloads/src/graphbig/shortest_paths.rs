@@ -280,8 +280,25 @@ impl Kernel for Paths {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::run;
+    use super::super::tests::{kernel, run};
     use super::*;
+    use crate::rng::Random;
+    use crate::simulated::Native;
+
+    #[test]
+    fn the_heap_gives_the_nearest_first() {
+        let mut paths: Paths = kernel();
+        let mut random = Random::new(1, 0);
+        let mut entries: Vec<_> = (0..1000).map(|i| (i, random.below(300) as u32)).collect();
+        for &entry in &entries {
+            paths.push(&mut Native, entry);
+        }
+        let mut popped: Vec<_> = entries.iter().map(|_| paths.pop(&mut Native)).collect();
+        assert!(paths.heap.is_empty() && popped.is_sorted_by_key(|entry| entry.1));
+        entries.sort_unstable();
+        popped.sort_unstable();
+        assert_eq!(entries, popped);
+    }
 
     #[test]
     fn distances_are_the_shortest_and_predecessors_lead_back() {
