@@ -37,7 +37,7 @@ pub(crate) const DESCRIPTION: Description = Description {
     parameters: &[
         Parameter {
             name: "size_bytes",
-            description: "rows, parents and queue, in bytes: 64 KiB to 64 GiB (takes half as much \
+            description: "rows, parents and queue, in bytes: 64 KiB to 64 GiB (takes three quarters as much \
                           memory); 4608 MiB is scale 24, edge factor 16",
         },
         SEED,
