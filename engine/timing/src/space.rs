@@ -180,3 +180,77 @@ impl Costs<'_> {
             + work.entries_written
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+    use std::path::Path;
+
+    use flatwalk_os::Random;
+    use flatwalk_paging::Address;
+
+    use super::*;
+    use crate::machine::{Scheme, TranslationMode};
+    use crate::mmu::NoClock;
+    use crate::run::{Mode, Piece, Run};
+    use crate::testing::{Scenario, go};
+
+    /// Below 2^39, where tables of three levels reach too.
+    const DATA: u64 = 64 << 30;
+    const BYTES: u64 = 64 << 20;
+
+    fn shipped() -> Vec<Scheme> {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/flatwalk/data/schemes");
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let schemes: Vec<_> = files
+            .map(|path| toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+            .collect();
+        assert!(schemes.len() >= 11);
+        schemes
+    }
+
+    /// Where `address` lies for an access that is made now.
+    fn place(run: &mut Run, address: u64, purpose: Purpose) -> Hpa {
+        let access = match purpose {
+            Purpose::Store => crate::testing::Do::Store(address),
+            Purpose::Load | Purpose::Fetch => crate::testing::Do::Load(address),
+        };
+        go(run, &[access]);
+        let answer = run.mmu.translate(Gva::new(address), purpose, 0, &mut run.space, &mut NoClock);
+        answer.unwrap().physical
+    }
+
+    #[test]
+    fn a_word_written_through_any_scheme_reads_back() {
+        for scheme in shipped() {
+            for large_pages in [0, 50, 100] {
+                let mut scenario = Scenario::new(scheme.clone());
+                scenario.mode = Mode::Functional;
+                scenario.large_pages = large_pages;
+                scenario.host_large_pages = large_pages;
+                let mut run = scenario.start(&[(DATA, BYTES)], false);
+                let mut random = Random::new(u64::from(large_pages));
+                // What the program believes, and what lies in the machine's memory.
+                let (mut written, mut memory) = (BTreeMap::new(), HashMap::new());
+                for value in 0..1500 {
+                    let address = DATA + random.below(BYTES / 8) * 8;
+                    memory.insert(place(&mut run, address, Purpose::Store), value);
+                    written.insert(address, value);
+                    if value % 500 == 250 {
+                        let (start, length) = (DATA + random.below(BYTES >> 12) * 4096, 1 << 20);
+                        let length = length.min(DATA + BYTES - start);
+                        run.take(&Piece::Event(Event::Unmap { address: start, length })).unwrap();
+                        written.retain(|address, _| !(start..start + length).contains(address));
+                    }
+                }
+                for (&address, value) in &written {
+                    let at = place(&mut run, address, Purpose::Load);
+                    assert_eq!(memory.get(&at), Some(value), "{} at {address:#x}", scheme.name);
+                }
+                let walked = scheme.translation == TranslationMode::Walked;
+                assert_eq!(run.mmu.statistics.total().walks > 0, walked, "{}", scheme.name);
+            }
+        }
+    }
+}
