@@ -23,6 +23,9 @@ pub struct Work {
     pub entries_read: u64,
     /// Page-table entries written.
     pub entries_written: u64,
+    /// Page-table nodes merged with their children, or taken apart into them, because of their
+    /// density. What that reads, writes and zeroes is not counted: it is charged as a whole.
+    pub density_changes: u64,
     /// Pages mapped, of any size.
     pub pages_mapped: u64,
     /// Pages unmapped and given back, of any size.
@@ -46,6 +49,16 @@ impl<A: Physical> Kernel<A> {
     /// The work done since the last call.
     pub(crate) fn take_work(&mut self) -> Work {
         Work { entries_read: self.entries_read.take(), ..std::mem::take(&mut self.work) }
+    }
+
+    /// Does something whose entries and bytes are not to be counted, only the nodes.
+    pub(crate) fn unmetered<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let (before, read) = (self.work, self.entries_read.get());
+        let result = work(self);
+        let Work { nodes, nodes_freed, .. } = self.work;
+        self.work = Work { nodes, nodes_freed, ..before };
+        self.entries_read.set(read);
+        result
     }
 
     /// A block of 2^`size_shift` bytes for data, zeroed.

@@ -1,7 +1,7 @@
 //! What the operating system decides: which memory large pages back, and which levels of the page
 //! table are flattened where.
 
-use flatwalk_paging::{Geometry, Layout, Level, Shape, Width};
+use flatwalk_paging::{Density, Geometry, Layout, Level, Shape, Width};
 use flatwalk_trace::{Backing, Protection};
 
 use crate::error::OsError;
@@ -195,6 +195,10 @@ impl Shape for PolicyShape<'_> {
         let start = address >> geometry.page_shift() >> pages_shift << pages_shift;
         let region = start..start + (1 << pages_shift);
         width - Width::from(self.policy.will_be_mostly_large(self.areas, &region))
+    }
+
+    fn density(&self) -> Option<Density> {
+        self.policy.layout.density()
     }
 }
 

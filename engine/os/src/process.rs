@@ -9,9 +9,9 @@
 //! collapsed into large pages later (no khugepaged), and nothing is swapped.
 
 use flatwalk_paging::{
-    Address, Attributes as EntryAttributes, Change, Entry, EntryMemory, Fault, Flush, Geometry,
-    Gva, Hpa, Layout, Level, Mapping, NodeStatistics, Physical, Rights, Step, TableError, Tree,
-    Width,
+    Address, Attributes as EntryAttributes, Change, Densified, Entry, EntryMemory, Fault, Flush,
+    Geometry, Gva, Hpa, Layout, Level, Levels, Mapping, NodeStatistics, Physical, Rights, Step,
+    TableError, Tree, Width,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
@@ -109,6 +109,12 @@ pub struct Statistics {
     pub node_fallbacks: u64,
     /// Nodes taken apart because of the NF rule.
     pub demotions: u64,
+    /// Nodes merged with their children because they had become dense.
+    pub merges: u64,
+    /// Merged nodes taken apart because they had become sparse.
+    pub unmerges: u64,
+    /// Times that either was due, but there was no memory for it.
+    pub merge_refusals: u64,
     /// Large pages split.
     pub splits: u64,
     /// Pages mapped ahead of any access, by events.
@@ -237,7 +243,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
     pub fn fault(&mut self, address: In, access: Access) -> Result<FaultOutcome<In>, OsError> {
         let page = address.raw() >> self.geometry.page_shift();
-        let mut flushes = None;
+        let mut flushes = Flushes::default();
         let mut found = self.table.translate(&self.kernel, address);
         if found.is_ok_and(|leaf| !permits(leaf.rights, access)) && self.areas.find(page).is_none()
         {
@@ -247,14 +253,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         }
         let (kind, level) = match found {
             Ok(leaf) if permits(leaf.rights, access) => {
-                let split = flushes.is_some();
+                let split = flushes.leaves.is_some();
                 (if split { FaultKind::Upgraded } else { FaultKind::Spurious }, leaf.level)
             }
             Ok(leaf) => {
                 let rights = self.granted(leaf.rights, access);
                 let Self { table, kernel, .. } = self;
                 let (_, flush) = table.protect(kernel, address, rights).map_err(OsError::Table)?;
-                join(&mut flushes, flush);
+                flushes.add(flush);
                 (FaultKind::Upgraded, leaf.level)
             }
             Err(Fault::NotPresent { .. }) => {
@@ -278,7 +284,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// # Errors
     /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
     pub fn apply(&mut self, event: &Event) -> Result<Outcome<In>, OsError> {
-        let mut flushes = None;
+        let mut flushes = Flushes::default();
         match *event {
             Event::Map { address, length, protection, backing, shared } => {
                 let pages = self.pages(address, length)?;
@@ -434,7 +440,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let Self { table, kernel, policy, areas, .. } = self;
         let shape = PolicyShape { policy, areas };
         match table.map(kernel, &shape, input, frame, level, attributes) {
-            Ok(change) => self.count(change),
+            Ok(change) => {
+                self.count(change);
+                self.densify(input, change.filled, flushes);
+            }
             Err(error) => {
                 self.kernel.free_data(frame, self.geometry.shift(level));
                 return Err(self.table_error(error));
@@ -465,7 +474,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             Ok(Some((change, flush))) => {
                 self.count(change);
                 self.statistics.demotions += 1;
-                join(flushes, flush);
+                flushes.add(flush);
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -551,7 +560,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// Moves the pages in `from` to `to` (mremap).
     fn remap(&mut self, from: &Pages, to: &Pages) -> Result<Outcome<In>, OsError> {
-        let (mut departed, mut arrived) = (None, None);
+        let (mut departed, mut arrived) = (Flushes::default(), Flushes::default());
         if from.start == to.start {
             self.areas.remap(from.clone(), to.clone());
             let changed = from.end.min(to.end)..from.end.max(to.end);
@@ -575,7 +584,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             self.arrive(&mapping, from, to, &mut arrived)?;
         }
         let mut outcome = self.outcome(departed);
-        outcome.flushes.extend(arrived);
+        outcome.flushes.extend(arrived.into_iter());
         Ok(outcome)
     }
 
@@ -635,7 +644,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 self.count(change);
                 self.statistics.splits += 1;
                 self.forget_large(input);
-                join(flushes, flush);
+                flushes.add(flush);
+                self.densify(input, change.filled, flushes);
                 Ok(())
             }
             Err(error) => Err(self.table_error(error)),
@@ -658,12 +668,31 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     ) -> Result<Mapping<In, Out>, OsError> {
         let Self { table, kernel, .. } = self;
         let (mapping, flush) = table.unmap(kernel, input).map_err(OsError::Table)?;
-        join(flushes, flush);
+        let thinned = kernel.unmetered(|kernel| table.thin(kernel, input));
+        flushes.add(flush);
+        self.count_densified(thinned, flushes);
         self.data_bytes -= self.geometry.span(mapping.level);
         if mapping.level > 1 {
             self.forget_large(mapping.input);
         }
         Ok(mapping)
+    }
+
+    /// Sees to the densities where entries of the levels `filled` came to lead to new nodes.
+    fn densify(&mut self, input: In, filled: Levels, flushes: &mut Flushes<In>) {
+        if !filled.is_empty() {
+            let Self { table, kernel, .. } = self;
+            let densified = kernel.unmetered(|kernel| table.densify(kernel, input, filled));
+            self.count_densified(densified, flushes);
+        }
+    }
+
+    fn count_densified(&mut self, done: Densified<In>, flushes: &mut Flushes<In>) {
+        self.statistics.merges += u64::from(done.merged);
+        self.statistics.unmerges += u64::from(done.unmerged);
+        self.statistics.merge_refusals += u64::from(done.refused);
+        self.kernel.work.density_changes += u64::from(done.merged + done.unmerged);
+        done.flush.into_iter().for_each(|flush| flushes.add(flush));
     }
 
     fn reprotect(
@@ -677,7 +706,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             let Self { table, kernel, .. } = self;
             let (_, flush) =
                 table.protect(kernel, mapping.input, rights).map_err(OsError::Table)?;
-            join(flushes, flush);
+            flushes.add(flush);
         }
         Ok(())
     }
@@ -855,8 +884,44 @@ enum Effect {
     Reprotect,
 }
 
-/// What an operation has made stale so far: one range around all of it.
-type Flushes<In> = Option<Flush<In>>;
+/// What an operation has made stale so far: one range around all pages, and one around the nodes that
+/// changed while pages stayed.
+struct Flushes<In> {
+    leaves: Option<Flush<In>>,
+    tables: Option<Flush<In>>,
+}
+
+impl<In> Default for Flushes<In> {
+    fn default() -> Self {
+        Self { leaves: None, tables: None }
+    }
+}
+
+impl<In: Address> Flushes<In> {
+    fn add(&mut self, more: Flush<In>) {
+        let known = if more.leaves { &mut self.leaves } else { &mut self.tables };
+        *known = Some(match *known {
+            None => more,
+            Some(known) => {
+                let last = |flush: Flush<In>| {
+                    flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
+                };
+                let start = known.start.min(more.start);
+                let last = last(known).max(last(more));
+                Flush {
+                    start,
+                    length_bytes: (last - start.raw()).wrapping_add(1),
+                    leaves: more.leaves,
+                    tables: known.tables | more.tables,
+                }
+            }
+        });
+    }
+
+    fn into_iter(self) -> impl Iterator<Item = Flush<In>> {
+        self.leaves.into_iter().chain(self.tables)
+    }
+}
 
 /// The program-break heap.
 const HEAP: Attributes = Attributes {
@@ -866,25 +931,6 @@ const HEAP: Attributes = Attributes {
     huge: None,
     implicit: false,
 };
-
-fn join<In: Address>(flushes: &mut Flushes<In>, more: Flush<In>) {
-    *flushes = Some(match *flushes {
-        None => more,
-        Some(known) => {
-            let last = |flush: Flush<In>| {
-                flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
-            };
-            let start = known.start.min(more.start);
-            let last = last(known).max(last(more));
-            Flush {
-                start,
-                length_bytes: (last - start.raw()).wrapping_add(1),
-                leaves: known.leaves | more.leaves,
-                tables: known.tables | more.tables,
-            }
-        }
-    });
-}
 
 /// The rights of a page: on x86 whatever can be used at all can be read. A page without any rights
 /// stays in the table, but closed to user mode.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::{EntryMemoryMut, Partial, organisations};
+use flatwalk_paging::{EntryMemoryMut, Partial, Shape, Walk, organisations};
 use proptest::prelude::*;
 
 use super::*;
@@ -25,6 +25,14 @@ fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
     (organisations::find(organisation).unwrap().layout)(geometry, &settings).unwrap()
 }
 
+/// A table whose nodes are merged from `merge` of their entries on.
+fn merging(geometry: Geometry, merge: u32, unmerge: u32) -> Layout {
+    let share = |slots: u32| f64::from(slots) / geometry.node_entries(1) as f64;
+    let fractions = organisations::Fractions { merge: share(merge), unmerge: share(unmerge) };
+    let settings = organisations::Settings { flatten: &[], density: Some(fractions) };
+    (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
+}
+
 /// Every layout worth testing.
 fn layouts() -> Vec<Layout> {
     vec![
@@ -35,6 +43,9 @@ fn layouts() -> Vec<Layout> {
         layout(Geometry::X86_4, &["L3L2"]),
         layout(Geometry::X86_5, &["L5L4", "L3L2"]),
         layout(Geometry::X86_4, &["L4L3L2"]),
+        merging(Geometry::X86_4, 2, 1),
+        merging(Geometry::X86_4, 3, 3),
+        merging(Geometry::X86_5, 2, 2),
     ]
 }
 
@@ -268,6 +279,55 @@ fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
 }
 
 #[test]
+fn dense_nodes_are_merged_as_faults_fill_them_and_taken_apart_as_pages_go() {
+    let configuration = configuration(merging(Geometry::X86_4, 64, 32), none());
+    let mut process = process(&configuration, GIB, GIB);
+    let faults: Vec<_> = (0..65).map(|i| touch(&mut process, GIB + i * LARGE)).collect();
+    let changes: Vec<_> = faults.iter().map(|fault| fault.work.density_changes).collect();
+    assert_eq!((changes[63], changes.iter().sum::<u64>()), (1, 1));
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 2, 1)]);
+    // All of the region's nodes moved, and no page.
+    let moved = Flush { start: Gva::new(GIB), length_bytes: GIB, leaves: false, tables: true };
+    assert_eq!(faults[63].flushes, [moved]);
+    // The change itself is charged as a whole: otherwise the fault took what its like took.
+    let charged =
+        |i: usize| Work { density_changes: 0, nodes: 0, nodes_freed: 0, ..faults[i].work };
+    assert_eq!(charged(63), charged(62));
+    assert_eq!(faults[63].work.nodes_freed, 65);
+    // A page of a region where none was yet needs no node.
+    assert_eq!((faults[64].work.nodes, faults[64].work.node_bytes), (0, 0));
+    let statistics = process.statistics();
+    assert_eq!((statistics.merges, statistics.unmerges, statistics.merge_refusals), (1, 0, 0));
+
+    let unmap = |address, length| Event::Unmap { address, length };
+    let left = process.apply(&unmap(GIB, 33 * LARGE)).unwrap();
+    assert_eq!(left.work.density_changes, 0, "32 are left");
+    let gone = process.apply(&unmap(GIB + 33 * LARGE, LARGE)).unwrap();
+    assert_eq!(gone.work.density_changes, 1);
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 31)]);
+    assert!(gone.flushes.iter().any(|f| f.leaves && f.length_bytes == PAGE), "{gone:?}");
+    assert!(gone.flushes.iter().any(|f| !f.leaves && f.tables && f.length_bytes == GIB));
+    assert_eq!(process.statistics().unmerges, 1);
+}
+
+#[test]
+fn without_large_blocks_dense_nodes_stay_conventional() {
+    let fragmented = Configuration {
+        large_failure_probability: 1.0,
+        ..configuration(merging(Geometry::X86_4, 64, 32), none())
+    };
+    let mut process = process(&fragmented, GIB, GIB);
+    for i in 0..70 {
+        assert_eq!(touch(&mut process, GIB + i * LARGE).work.density_changes, 0);
+    }
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 70)]);
+    let statistics = process.statistics();
+    // Tried again as each further slot fills.
+    assert_eq!((statistics.merges, statistics.merge_refusals), (0, 7));
+    assert_eq!(statistics.node_fallbacks, 0, "nothing was to be flattened at once");
+}
+
+#[test]
 fn accesses_outside_every_area_are_honoured_and_counted() {
     let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
     let _ = touch(&mut process, 0x7fff_ffff_f000);
@@ -474,6 +534,23 @@ impl Hardware {
             assert_eq!(now, Some((cached.0, cached.1)), "stale TLB entry for page {page:#x}");
         }
         for (&(level, covered), cached) in &self.walk_cache {
+            if process.policy.layout.density().is_some() {
+                // Walks may go past a merged node that is used all the same.
+                let last = covered + (process.geometry.span(level + 1) - 1);
+                for (&page, &(frame, ..)) in pages.range(covered / PAGE..=last / PAGE) {
+                    let mut walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));
+                    let leaf = loop {
+                        match walk.feed(Entry(process.memory().read(walk.entry_address()))) {
+                            Step::Table(_) => {}
+                            Step::Leaf(leaf) => break leaf,
+                            Step::Fault(_) => panic!("stale walk-cache entry for {covered:#x}"),
+                        }
+                    };
+                    let within = (page * PAGE) & (process.geometry.span(leaf.level) - 1);
+                    assert_eq!(leaf.frame.raw() + within, frame, "stale walk-cache entry");
+                }
+                continue;
+            }
             let mut walk = process.table.walk(Gva::new(covered));
             while walk.at().level > level {
                 let step = walk.feed(Entry(process.memory().read(walk.entry_address())));
