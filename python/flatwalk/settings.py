@@ -106,12 +106,13 @@ _FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1
 
 #: What a process's table and a host's have in common.
 _PAGE_TABLE: dict[str, object] = {
-    "organisation": _one_of("radix", "flattened"),
+    "organisation": _one_of("radix", "flattened", "compendia"),
     "levels": _one_of(3, 4, 5),
     "flatten": _list_of(_FLATTENED),
     "no_flatten_threshold": _whole(0),
+    "density": _Table({"merge_fraction": _number, "unmerge_fraction": _number, "merge_us": _number}),
 }
-_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold"})
+_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density"})
 
 _SCHEME = _Table(
     {

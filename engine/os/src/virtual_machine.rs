@@ -5,11 +5,11 @@
 //! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
 //! with any. The host backs memory when it is first used, as KVM does.
 
-use flatwalk_paging::{Address, Fault, Gpa, Gva, Hpa};
+use flatwalk_paging::{Address, Fault, Flush, Gpa, Gva, Hpa};
 use flatwalk_trace::{Backing, Event, Protection};
 
 use crate::error::OsError;
-use crate::process::{Access, Configuration, FaultOutcome, Outcome, Process};
+use crate::process::{Access, Configuration, Outcome, Process};
 
 /// A guest and what it runs on.
 pub struct VirtualMachine {
@@ -37,12 +37,14 @@ impl VirtualMachine {
         Ok(Self { guest, host })
     }
 
-    /// Carries out an event in the guest. What it maps ahead of any access the host backs too.
+    /// Carries out an event in the guest. What it maps ahead of any access the host backs too; what is
+    /// to be flushed of the host's table for that stands beside the guest's outcome.
     ///
     /// # Errors
     /// As [`Process::apply`].
-    pub fn apply(&mut self, event: &Event) -> Result<Outcome<Gva>, OsError> {
+    pub fn apply(&mut self, event: &Event) -> Result<(Outcome<Gva>, Vec<Flush<Gpa>>), OsError> {
         let outcome = self.guest.apply(event)?;
+        let mut flushes = Vec::new();
         if let Event::Populate { address, length, .. } = *event {
             let mut frames = Vec::new();
             let Self { guest, host } = self;
@@ -55,23 +57,20 @@ impl VirtualMachine {
             for (frame, bytes) in frames {
                 let mut at = frame.raw();
                 while at < frame.raw() + bytes {
-                    let level = match host.table().translate(host.memory(), Gpa::new(at)) {
-                        Ok(leaf) => leaf.level,
-                        Err(_) => Self::back(host, Gpa::new(at))?,
+                    let known = host.table().translate(host.memory(), Gpa::new(at));
+                    let level = if let Ok(leaf) = known {
+                        leaf.level
+                    } else {
+                        let backed = host.fault(Gpa::new(at), Access::Store)?;
+                        flushes.extend(backed.flushes);
+                        backed.level
                     };
                     let span = host.table().geometry().span(level);
                     at = (at & !(span - 1)) + span;
                 }
             }
         }
-        Ok(outcome)
-    }
-
-    /// Backs the page that `at` lies in; returns its level in the host's table. Nothing uses it yet,
-    /// so nothing can be stale.
-    fn back(host: &mut Process<Gpa, Hpa>, at: Gpa) -> Result<u8, OsError> {
-        let outcome: FaultOutcome<Gpa> = host.fault(at, Access::Store)?;
-        Ok(outcome.level)
+        Ok((outcome, flushes))
     }
 
     /// Where `address` lies in the host's memory now, if both tables say.
@@ -125,7 +124,8 @@ mod tests {
                 Event::Map { address, length, protection, backing, shared: false },
                 Event::Populate { address, length, store: true },
             ] {
-                assert!(vm.apply(&event).unwrap().flushes.is_empty());
+                let (outcome, host) = vm.apply(&event).unwrap();
+                assert!(outcome.flushes.is_empty() && host.is_empty());
             }
             let mut frames: Vec<_> = (0..length / 4096)
                 .map(|page| vm.translate(Gva::new(address + page * 4096)).unwrap().raw())

@@ -241,6 +241,7 @@ fn explain_reads(
     free: bool,
     steps: &mut Vec<ExplainStep>,
 ) {
+    let all = read.clone();
     // The same entry of a host's table can be read several times. What caches spare is the beginning
     // of a walk, so the two are laid beside each other from their ends.
     let mut beside = Vec::new();
@@ -249,6 +250,17 @@ fn explain_reads(
             read.stage == on_path.stage && read.entry_address == on_path.entry_address
         };
         beside.push((on_path, read.pop_if(|last| same(last))));
+    }
+    if let (Some(_), Some(first)) = (read.first(), all.first()) {
+        // Where nodes overlap, the way from the one that a cache knows can be another from the start.
+        let above = |on_path: &&Read| on_path.stage != first.stage || on_path.top > first.top;
+        for on_path in whole.iter().take_while(above) {
+            steps.push(explain_read(run, on_path, None, free));
+        }
+        for read in &all {
+            steps.push(explain_read(run, read, Some(*read), free));
+        }
+        return;
     }
     for (on_path, read) in beside.into_iter().rev() {
         steps.push(explain_read(run, on_path, read, free));
@@ -314,5 +326,52 @@ fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
             let size = PageSize::ALL[usize::from(page) - 1].name();
             format!("maps the {size} page at {frame:#x}{replica}{a}{d}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Mode;
+    use crate::testing::{DATA, Do, Scenario, go, merging_scheme};
+
+    const LARGE: u64 = 2 << 20;
+    const GIB: u64 = 1 << 30;
+    const PUD: u64 = 512 * GIB;
+
+    /// For each entry that the explanation of a walk names, whether it is skipped.
+    fn skipped(run: &mut Run, with: &mut Walker, address: u64) -> Vec<bool> {
+        let address = Gva::new(address);
+        let (_, whole) = map(run, address, &mut Vec::new()).unwrap();
+        let mut reads = Reads::default();
+        with.walk(address, Purpose::Load, 0, &mut run.space, &mut NoClock, &mut reads).unwrap();
+        let mut steps = Vec::new();
+        explain_reads(run, &whole, reads.0, false, &mut steps);
+        let skipped = |step| match step {
+            ExplainStep::Entry { skipped, .. } => skipped,
+            other => panic!("{other:?} in a walk"),
+        };
+        steps.into_iter().map(skipped).collect()
+    }
+
+    #[test]
+    fn a_walk_that_begins_beside_the_way_from_the_root_is_told_in_full() {
+        // Nodes merge when two of their entries gain, and stay for one.
+        let scheme = merging_scheme(2, 1, 0.0);
+        let scenario = Scenario { mode: Mode::Functional, ..Scenario::new(scheme) };
+        let mut run = scenario.start(&[(DATA, 2 * PUD)], false);
+        // A PGD/PUD; a PUD/PMD of two sparse PMDs; then one of these merges with its PTEs.
+        go(&mut run, &[DATA, DATA + PUD, DATA + GIB, DATA + LARGE].map(Do::Load));
+        let statistics = run.space.statistics();
+        assert_eq!((statistics.merges, statistics.unmerges), (3, 0));
+        let mut with = run.mmu.walker().clone();
+        with.flush();
+        // The way from the root leads past the PUD/PMD, straight to the PMD/PTE …
+        assert_eq!(skipped(&mut run, &mut with, DATA), [false, false]);
+        with.flush();
+        assert_eq!(skipped(&mut run, &mut with, DATA + GIB), [false, false, false]);
+        // … but a cache knows the PUD/PMD, so the walk begins there.
+        assert_eq!(skipped(&mut run, &mut with, DATA), [true, false, false]);
+        assert_eq!(skipped(&mut run, &mut with, DATA), [true, false]);
     }
 }

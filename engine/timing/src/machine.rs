@@ -603,6 +603,9 @@ pub struct Scheme {
     /// Regions that level-3 entries span keep L2 and L1 apart from this many large pages on; 0: never.
     #[serde(default)]
     pub no_flatten_threshold: u32,
+    /// When nodes are merged by how full they are, and what that costs.
+    #[serde(default)]
+    pub density: Option<Density>,
     /// Page-table priority in L2 and LLC.
     #[serde(default)]
     pub page_table_priority: PriorityMode,
@@ -628,6 +631,21 @@ pub struct HostTable {
     /// As [`Scheme::no_flatten_threshold`].
     #[serde(default)]
     pub no_flatten_threshold: u32,
+    /// As [`Scheme::density`].
+    #[serde(default)]
+    pub density: Option<Density>,
+}
+
+/// When an organisation merges nodes by how full they are, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Density {
+    /// A node is merged with its children from this share of its entries on, 0 to 1.
+    pub merge_fraction: f64,
+    /// It is taken apart again below this share.
+    pub unmerge_fraction: f64,
+    /// Kernel time that merging a node takes, or taking one apart, in microseconds.
+    pub merge_us: f64,
 }
 
 /// When page-table priority is active.
@@ -660,7 +678,7 @@ impl Scheme {
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
-        layout(&self.organisation, self.levels, &self.flatten)
+        layout(&self.organisation, self.levels, &self.flatten, self.density)
     }
 }
 
@@ -670,11 +688,16 @@ impl HostTable {
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
-        layout(&self.organisation, self.levels, &self.flatten)
+        layout(&self.organisation, self.levels, &self.flatten, self.density)
     }
 }
 
-fn layout(organisation: &str, levels: u8, flatten: &[String]) -> Result<Layout, ConfigError> {
+fn layout(
+    organisation: &str,
+    levels: u8,
+    flatten: &[String],
+    density: Option<Density>,
+) -> Result<Layout, ConfigError> {
     let geometry = match levels {
         3 => Geometry::X86_3,
         4 => Geometry::X86_4,
@@ -686,6 +709,15 @@ fn layout(organisation: &str, levels: u8, flatten: &[String]) -> Result<Layout, 
             });
         }
     };
+    if let Some(Density { merge_us, .. }) = density {
+        require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
+            format!("{merge_us} µs (0 to 1000000)")
+        })?;
+    }
+    let density = density.map(|density| organisations::Fractions {
+        merge: density.merge_fraction,
+        unmerge: density.unmerge_fraction,
+    });
     let organisation = organisations::find(organisation)?;
-    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density: None })?)
+    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density })?)
 }

@@ -2,7 +2,9 @@
 //! docs/model.md lists them; the numbers in the names are that list's.
 
 use flatwalk_os::Process;
-use flatwalk_paging::{Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Gpa, Gva, Rights};
+use flatwalk_paging::{
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Gpa, Gva, Rights,
+};
 use flatwalk_trace::Event;
 
 use crate::machine::{GuestPwc, Pwc, WalkerEntry};
@@ -237,7 +239,8 @@ fn mistake_07_both_stages_note_what_was_written() {
         let host = vm.host.table().translate(vm.host.memory(), guest.frame).unwrap();
         let entry = Entry::leaf(host.frame, false, clean);
         vm.host.memory_mut().write(host.entry_address, entry.0);
-        run.mmu.flush_host(Gpa::new(0), u64::MAX);
+        let (start, length_bytes) = (Gpa::new(0), u64::MAX);
+        run.mmu.flush_host(&Flush { start, length_bytes, leaves: true, tables: false });
         go(&mut run, &[Do::Load(DATA)]);
         assert_eq!(dirty(&run), (false, false));
         go(&mut run, &[Do::Store(DATA)]);

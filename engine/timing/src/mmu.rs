@@ -3,7 +3,7 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read.
 
-use flatwalk_paging::{Address, Geometry, Gpa, Gva, Hpa, Level};
+use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level};
 
 use crate::hierarchy::{Hierarchy, Requester, Response, Served};
 use crate::machine::Machine;
@@ -396,11 +396,17 @@ impl Mmu {
     }
 
     /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
-    pub fn flush(&mut self, start: Gva, length_bytes: u64) {
+    pub fn flush(&mut self, flush: &Flush<Gva>) {
+        self.walker.flush();
+        if flush.leaves {
+            self.flush_pages(flush.start, flush.length_bytes);
+        }
+    }
+
+    fn flush_pages(&mut self, start: Gva, length_bytes: u64) {
         for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
             tlb.flush(start.raw(), length_bytes);
         }
-        self.walker.flush();
         if let Some(free) = &mut self.free {
             free.known.clear();
         }
@@ -408,9 +414,11 @@ impl Mmu {
 
     /// Carries out a flush of the host's: its own structures by range, and as the processor does not
     /// know which guest-virtual pages lie there, all TLB entries (Intel SDM volume 3, section 28.4.3).
-    pub fn flush_host(&mut self, start: Gpa, length_bytes: u64) {
-        self.walker.flush_host(start, length_bytes);
-        self.flush(Gva::new(0), u64::MAX);
+    pub fn flush_host(&mut self, flush: &Flush<Gpa>) {
+        self.walker.flush_host(flush);
+        if flush.leaves {
+            self.flush_pages(Gva::new(0), u64::MAX);
+        }
     }
 
     /// The TLBs by name, for their statistics.

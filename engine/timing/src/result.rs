@@ -170,6 +170,9 @@ pub struct OsResult {
     pub large_page_fallbacks: u64,
     pub node_fallbacks: u64,
     pub demotions: u64,
+    pub merges: u64,
+    pub unmerges: u64,
+    pub merge_refusals: u64,
     pub splits: u64,
     pub populated_pages: u64,
     pub implicit_mappings: u64,
@@ -398,6 +401,9 @@ fn os_result(run: &Run) -> OsResult {
         large_page_fallbacks: now.large_page_fallbacks - before.large_page_fallbacks,
         node_fallbacks: now.node_fallbacks,
         demotions: now.demotions,
+        merges: now.merges,
+        unmerges: now.unmerges,
+        merge_refusals: now.merge_refusals,
         splits: now.splits - before.splits,
         populated_pages: now.populated_pages - before.populated_pages,
         implicit_mappings: now.implicit_mappings - before.implicit_mappings,
@@ -469,6 +475,13 @@ fn warnings(run: &Run) -> Vec<String> {
         warnings.push(format!(
             "{} page-table nodes could not be flattened for want of a large block",
             os.node_fallbacks
+        ));
+    }
+    if os.merge_refusals > 0 {
+        warnings.push(format!(
+            "{} times there was no memory to merge page-table nodes (or to take merged ones apart), \
+             so they stayed as they were",
+            os.merge_refusals
         ));
     }
     if run.is_relocated() {

@@ -78,7 +78,7 @@ impl Space {
             (Self::Virtual(vm), Untranslated::GuestPhysical(at)) => {
                 let outcome = vm.host.fault(at, access)?;
                 for flush in &outcome.flushes {
-                    mmu.flush_host(flush.start, flush.length_bytes);
+                    mmu.flush_host(flush);
                 }
                 let flushed = !outcome.flushes.is_empty();
                 Ok(Handled { work: outcome.work, flushed, by_host: true })
@@ -96,7 +96,13 @@ impl Space {
     pub fn apply(&mut self, event: &Event, mmu: &mut Mmu) -> Result<Work, OsError> {
         let outcome = match self {
             Self::Native(process) => process.apply(event)?,
-            Self::Virtual(vm) => vm.apply(event)?,
+            Self::Virtual(vm) => {
+                let (outcome, host) = vm.apply(event)?;
+                for flush in &host {
+                    mmu.flush_host(flush);
+                }
+                outcome
+            }
         };
         flush(mmu, &outcome.flushes);
         Ok(outcome.work)
@@ -153,7 +159,7 @@ impl Space {
 
 fn flush(mmu: &mut Mmu, flushes: &[Flush<Gva>]) {
     for flush in flushes {
-        mmu.flush(flush.start, flush.length_bytes);
+        mmu.flush(flush);
     }
 }
 
@@ -164,20 +170,34 @@ pub struct Costs<'a> {
     pub os: &'a machine::Os,
     /// Cycles to leave a guest and to enter it again.
     pub exit_cycles: u64,
+    /// Cycles to merge a node of the process's own table, or to take one apart.
+    pub merge_cycles: u64,
+    /// The same for the host's table.
+    pub host_merge_cycles: u64,
 }
 
 impl Costs<'_> {
     /// Cycles that a fault takes: the trap, for the host's the exit too, and the work.
     pub fn fault_cycles(&self, handled: &Handled, l1d_latency: u64) -> u64 {
-        let exit = if handled.by_host { self.exit_cycles } else { 0 };
-        self.os.fault_cycles + exit + self.work_cycles(&handled.work, l1d_latency)
+        let (exit, merge) = if handled.by_host {
+            (self.exit_cycles, self.host_merge_cycles)
+        } else {
+            (0, self.merge_cycles)
+        };
+        self.os.fault_cycles + exit + self.work(&handled.work, merge, l1d_latency)
     }
 
-    /// Cycles that the kernel's own work takes: zeroing, and entries read and written.
+    /// Cycles that the process's own kernel's work takes.
     pub fn work_cycles(&self, work: &Work, l1d_latency: u64) -> u64 {
+        self.work(work, self.merge_cycles, l1d_latency)
+    }
+
+    /// Zeroing, entries read and written, and nodes merged at `merge_cycles` each.
+    fn work(&self, work: &Work, merge_cycles: u64, l1d_latency: u64) -> u64 {
         (work.data_bytes + work.node_bytes) / self.os.zero_bytes_per_cycle
             + work.entries_read * l1d_latency
             + work.entries_written
+            + work.density_changes * merge_cycles
     }
 }
 

@@ -68,7 +68,21 @@ pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
 /// A host's table by flattened groups.
 pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
     let Scheme { organisation, flatten, .. } = scheme(levels, flatten);
-    HostTable { organisation, levels, flatten, no_flatten_threshold: 0 }
+    HostTable { organisation, levels, flatten, no_flatten_threshold: 0, density: None }
+}
+
+/// A scheme of four levels that merges nodes from `merge` of their 512 entries on, takes them apart
+/// below `unmerge`, and needs `merge_us` for it.
+pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
+    let share = |entries: u32| f64::from(entries) / 512.0;
+    let density = serde_json::json!({
+        "merge_fraction": share(merge), "unmerge_fraction": share(unmerge), "merge_us": merge_us,
+    });
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "compendia", "levels": 4, "density": density,
+    }))
+    .expect("the test scheme reads")
 }
 
 /// Where the tests' data lies.

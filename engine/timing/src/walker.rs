@@ -13,8 +13,8 @@
 
 use flatwalk_os::{PhysicalMemory, Process, VirtualMachine};
 use flatwalk_paging::{
-    Address, Entry, EntryMemory, EntryMemoryMut, Geometry, Gpa, Gva, Hpa, Leaf, Level, Partial,
-    Physical, Rights, Step, Walk,
+    Address, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gpa, Gva, Hpa, Leaf, Level,
+    Partial, Physical, Rights, Step, Walk,
 };
 
 use crate::hierarchy::{Response, Served};
@@ -381,14 +381,16 @@ impl Walker {
         }
     }
 
-    /// Forgets what may hang together with a change of the host's table in a range of
-    /// guest-physical addresses.
-    pub fn flush_host(&mut self, start: Gpa, length_bytes: u64) {
+    /// Forgets what may hang together with a change of the host's table. Where only its nodes moved,
+    /// guest nodes and pages are where they were.
+    pub fn flush_host(&mut self, flush: &Flush<Gpa>) {
         if let Self::Nested(nested) = self {
-            nested.guest.flush();
             nested.host.flush();
-            if let Some(tlb) = &mut nested.tlb {
-                tlb.flush(start.raw(), length_bytes);
+            if flush.leaves {
+                nested.guest.flush();
+                if let Some(tlb) = &mut nested.tlb {
+                    tlb.flush(flush.start.raw(), flush.length_bytes);
+                }
             }
         }
     }
