@@ -108,6 +108,26 @@ def test_gups_walks_as_the_paper_says(flatwalk: Flatwalk, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(("size", "radix4"), [("128MiB", 1.02), ("256MiB", 1.51), ("8GiB", 1.99)])
+def test_compendia_walks_as_its_paper_says(
+    flatwalk: Flatwalk, tmp_path: Path, size: str, radix4: float
+) -> None:
+    result = flatwalk(
+        *["compare", "--workload", f"random:{size}", "--machine", "compendia", "--mode", "functional"],
+        *["--schemes", "radix4,compendia,compendia5", "--large-pages", "0", "--instructions", "5M"],
+        *["--warmup", "1M", "--json", "out.json", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    runs = {scheme: run for (scheme, _), run in _runs(tmp_path / "out.json").items()}
+    assert runs["radix4"]["accesses_per_walk"] == pytest.approx(radix4, abs=0.01)
+    for scheme in ("compendia", "compendia5"):
+        assert runs[scheme]["accesses_per_walk"] == pytest.approx(1.00, abs=0.005)
+        gibibytes = max(1, runs[scheme]["data_bytes"] >> 30)
+        merged = [node for node in runs[scheme]["page_table"]["nodes"] if node["width"] == 2]
+        assert [(node["level"], node["nodes"]) for node in merged] == [("L2L1", gibibytes)]
+        assert runs[scheme]["os"]["merges"] == gibibytes
+
+
 def test_both_ideas_help_gups_and_together_most(flatwalk: Flatwalk, tmp_path: Path) -> None:
     result = flatwalk(
         *["compare", "--workload", "gups:8GiB", "--large-pages", "0", "--json", "out.json", "--no-report"],

@@ -114,6 +114,25 @@ def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
         assert words in caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("merge_us = 20", "merge_ms = 20", ["density.merge_ms", "did you mean merge_us?"]),
+        ("merge_us = 20 ", "# ", ["density.merge_us is missing"]),
+        ("merge_fraction = 0.125", 'merge_fraction = "1/8"', ["density.merge_fraction", "'1/8'"]),
+        ("[density]", "[densities]", ["did you mean density?"]),
+    ],
+)
+def test_a_mistake_in_a_density_names_file_key_and_remedy(
+    tmp_path: Path, old: str, new: str, told: list[str]
+) -> None:
+    path = _edited(tmp_path, "scheme", "compendia", old, new)
+    with pytest.raises(UsageError) as caught:
+        settings.scheme(path)
+    for words in told:
+        assert words in caught.value.what
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UsageError, match="there is no scheme 'fptt'") as caught:
         settings.scheme("fptt")
