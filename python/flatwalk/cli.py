@@ -66,7 +66,7 @@ JsonFlag = Annotated[bool, Option("--json", help="Print JSON.")]
         "compare --workload gups:8GiB --schemes radix4,fpt,fpt+ptp",
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
-        "compare --workload gups:8GiB --virt radix4/fpt,fpt/radix4,fpt/fpt",
+        "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
 )
 def compare(
