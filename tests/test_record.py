@@ -219,6 +219,39 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     assert not info["ended_early"]
 
 
+def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    helper = (
+        "import sys; from pathlib import Path; from flatwalk import record as r\n"
+        "r.PATIENCE_SECONDS = 0.0\n"
+        f"result = r.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
+        "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", helper],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        child = int(next(line for line in running.stdout if line != "go\n"))
+        try:
+            assert next(running.stdout) == "go\n"
+            noted = running.stderr.readline()
+            os.killpg(running.pid, signal.SIGINT)  # a shell's background processes ignore it
+            reasons = running.stderr.readline().split()
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert "what it left running is recorded until it ends" in noted
+    assert reasons[0] == "exit"
+    assert sorted(reasons[1:]) == ["detached", "exec"]
+    for trace in tmp_path.glob("*.fwt"):
+        assert not engine.trace_info(trace, verify=True)["ended_early"]
+
+
 def test_what_a_killed_collector_wrote_stays(tmp_path: Path, output: Path) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     killed = threading.Event()

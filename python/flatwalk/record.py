@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from flatwalk import output as terminal
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.program import resolve
 
@@ -38,6 +39,8 @@ INSTALL_QEMU = (
 )
 #: What the collector may take to write what it has got, when everything else has ended.
 COLLECTOR_SECONDS = 30.0
+#: How long children may outlive the program before the user is told what is being waited for.
+PATIENCE_SECONDS = 2.0
 #: How every trace begins.
 TRACE_MAGIC = b"\x89FWTR"
 
@@ -348,24 +351,28 @@ class _Session:
         self, program: subprocess.Popen[bytes], collector: subprocess.Popen[bytes], reports: _Lines
     ) -> None:
         """Reads reports until the collector ends, which it does after the last process it records."""
-        assert collector.stdin is not None
-        told = closed = False
+        ended: float | None = None
+        noted = detached = False
         while not reports.ended:
             for report in reports.read(0.1):
                 self._note(report)
             if self._progress:
                 self._progress(sum(self._counts.values()), self._part.limit)
-            if not closed and program.poll() is not None:
-                collector.stdin.close()
-                closed = True
+            if ended is None and program.poll() is not None:
+                ended = time.monotonic()
                 self._interrupted = 0
-            if closed and self._interrupted and not told:
-                # The program is gone; what still runs are children of it. Enough of them.
-                told = True
-                for path, (pid, _) in self._commands.items():
-                    if all(str(trace.path) != path for trace in self._traces):
-                        with contextlib.suppress(OSError):
-                            os.kill(pid, signal.SIGINT)
+                _tell(collector, "close")
+            if ended is None or detached:
+                continue
+            # What still runs are children that the program did not wait for.
+            if not noted and time.monotonic() - ended > PATIENCE_SECONDS:
+                noted = True
+                terminal.note(
+                    "The program has ended; what it left running is recorded until it ends, or until Ctrl-C."
+                )
+            if self._interrupted:
+                detached = True
+                _tell(collector, "detach")
 
     def _note(self, report: dict[str, Any]) -> None:
         match report["type"]:
@@ -499,15 +506,19 @@ def _end(program: subprocess.Popen[bytes] | None, collector: subprocess.Popen[by
         program.wait()
     with collector:
         if collector.poll() is None:
-            assert collector.stdin is not None
-            with contextlib.suppress(OSError):
-                if not collector.stdin.closed:
-                    collector.stdin.write(b"detach\n")
-                    collector.stdin.close()
+            _tell(collector, "detach")
             try:
                 collector.wait(COLLECTOR_SECONDS)
             except subprocess.TimeoutExpired:
                 collector.kill()
+
+
+def _tell(collector: subprocess.Popen[bytes], word: str) -> None:
+    """Sends the collector a line: `close` (no more programs will be started) or `detach` (enough)."""
+    assert collector.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        collector.stdin.write(f"{word}\n".encode())
+        collector.stdin.flush()
 
 
 class _Lines:

@@ -266,6 +266,8 @@ fn change_buffer(vcpu: c_uint, slot: &Slot, thread: Option<u32>) {
     if let Err(why) = submitted {
         stop(why);
     }
+    // After words that the collector did not get, it must get no further ones.
+    let thread = thread.filter(|_| submitted.is_ok());
     let sequence = slot.sequence.load(Ordering::Relaxed);
     slot.sequence.store(sequence + 1, Ordering::SeqCst);
     if submitted == Ok(true) || slot.end.load(Ordering::Relaxed) == 0 {

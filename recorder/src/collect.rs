@@ -263,7 +263,11 @@ impl Guest {
         };
         match outcome {
             Ok(reason) => session.finish().map(|_| reason).map_err(|error| explain(&error)),
-            Err(DecodeError::Trace(error)) => Err(explain(&error)),
+            Err(DecodeError::Trace(error)) => {
+                // What was written before is good; that the disk fails again is no news.
+                let _ = session.finish();
+                Err(explain(&error))
+            }
             Err(DecodeError::Corrupt(what)) => {
                 // What was understood so far is good.
                 session.finish().map_err(|error| explain(&error))?;

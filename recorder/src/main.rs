@@ -1,9 +1,9 @@
 //! `flatwalk-collect --socket PATH --output FILE`: writes the traces of the processes that
 //! introduce themselves at the socket.
 //!
-//! Reports are lines of JSON on standard output. On standard input, a line `detach` ends all
-//! recordings, and its end says that no more programs will be started: the collector ends with the
-//! last recording.
+//! Reports are lines of JSON on standard output. On standard input, the line `close` (or its end)
+//! says that no more programs will be started: the collector ends with the last recording. The line
+//! `detach` ends all recordings: what is still running runs on unrecorded.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -74,7 +74,12 @@ fn serve(listener: UnixListener, output: &Path) {
     let from_input = sender.clone();
     thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if line == "detach" && from_input.send(Occurrence::Detach).is_err() {
+            let occurrence = match line.as_str() {
+                "close" => Occurrence::Closed,
+                "detach" => Occurrence::Detach,
+                _ => continue,
+            };
+            if from_input.send(occurrence).is_err() {
                 return;
             }
         }
@@ -108,7 +113,10 @@ fn serve(listener: UnixListener, output: &Path) {
                 });
             }
             Ok(Occurrence::Ended) => active -= 1,
-            Ok(Occurrence::Detach) => detach.store(true, Ordering::Release),
+            Ok(Occurrence::Detach) => {
+                closed = true;
+                detach.store(true, Ordering::Release);
+            }
             Ok(Occurrence::Closed) => closed = true,
             Err(_) => break,
         }
