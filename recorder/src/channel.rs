@@ -285,34 +285,38 @@ impl Region {
         Ok(())
     }
 
-    /// The next submitted buffer, without taking it.
-    pub fn next_submission(&self) -> Option<&Submission> {
+    /// How many submissions wait.
+    ///
+    /// # Errors
+    /// A description, when the ring is not as the recorder leaves it.
+    pub fn submissions(&self) -> Result<u64, &'static str> {
         let head = self.full_head.0.load(Ordering::Relaxed);
-        (self.full_tail.0.load(Ordering::Acquire) > head)
-            .then(|| &self.full[head as usize % BUFFERS])
+        let waiting = self.full_tail.0.load(Ordering::Acquire).wrapping_sub(head);
+        if waiting <= IN_FLIGHT { Ok(waiting) } else { Err("its ring of buffers runs over") }
     }
 
-    /// How many submissions wait.
-    pub fn submissions(&self) -> u64 {
-        self.full_tail
-            .0
-            .load(Ordering::Acquire)
-            .saturating_sub(self.full_head.0.load(Ordering::Relaxed))
+    /// The submission that waits longest, if [`Region::submissions`] says that one does.
+    pub fn next_submission(&self) -> &Submission {
+        &self.full[self.full_head.0.load(Ordering::Relaxed) as usize % BUFFERS]
     }
 
     /// Whether a buffer of `slot` waits.
-    pub fn has_submission_of(&self, slot: usize) -> bool {
+    ///
+    /// # Errors
+    /// As [`Region::submissions`].
+    pub fn has_submission_of(&self, slot: usize) -> Result<bool, &'static str> {
         let head = self.full_head.0.load(Ordering::Relaxed);
-        (head..head + self.submissions().min(IN_FLIGHT)).any(|at| {
-            self.full[at as usize % BUFFERS].slot.load(Ordering::Relaxed) as usize == slot
-        })
+        Ok((0..self.submissions()?).any(|waiting| {
+            let submission = &self.full[head.wrapping_add(waiting) as usize % BUFFERS];
+            submission.slot.load(Ordering::Relaxed) as usize == slot
+        }))
     }
 
     /// Takes the submission just seen off the ring and gives its buffer back.
     pub fn submission_done(&self, buffer: u32) {
         let tail = self.free_tail.0.load(Ordering::Relaxed);
         self.free[tail as usize % BUFFERS].store(buffer, Ordering::Relaxed);
-        self.free_tail.0.store(tail + 1, Ordering::Release);
+        self.free_tail.0.store(tail.wrapping_add(1), Ordering::Release);
         self.full_head.0.fetch_add(1, Ordering::Release);
         self.ring_drained();
     }
@@ -381,17 +385,17 @@ impl Region {
             return Err("a control record is longer than what was written");
         }
         payload.clear();
-        for position in head + 1..head + words {
-            payload.extend_from_slice(&get(position).to_le_bytes());
+        for position in 1..words {
+            payload.extend_from_slice(&get(head.wrapping_add(position)).to_le_bytes());
         }
         payload.truncate(length);
-        self.control_head.0.store(head + words, Ordering::Release);
+        self.control_head.0.store(head.wrapping_add(words), Ordering::Release);
         Ok(Some(kind))
     }
 
     /// What the collector has yet to take, for its decision whether to sleep.
     pub fn is_idle(&self) -> bool {
-        self.next_submission().is_none()
+        self.submissions() == Ok(0)
             && self.control_tail.0.load(Ordering::Acquire)
                 == self.control_head.0.load(Ordering::Relaxed)
     }
@@ -422,3 +426,79 @@ pub enum Origin {
 
 /// Names the layout of [`Region`] and the meaning of its words.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/1");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_region(work: impl FnOnce(&Region)) {
+        let memory = sys::shared_memory(REGION_BYTES).unwrap();
+        // SAFETY: a new mapping of zeros, a valid region, used until it is unmapped.
+        unsafe {
+            let address = sys::map_shared(&memory, REGION_BYTES, std::ptr::null_mut()).unwrap();
+            work(&*address.cast::<Region>());
+            sys::unmap(address, REGION_BYTES);
+        }
+    }
+
+    #[test]
+    fn control_records_arrive_as_they_were_sent() {
+        with_region(|region| {
+            let mut payload = Vec::new();
+            // Several times round the ring.
+            for number in 0..50_000_u32 {
+                let sent: Vec<u8> = (0..number % 700).map(|byte| (byte ^ number) as u8).collect();
+                region.push_control(CONTROL_EVENT, &sent).unwrap();
+                assert_eq!(region.take_control(&mut payload), Ok(Some(CONTROL_EVENT)));
+                assert_eq!(payload, sent);
+            }
+            assert_eq!(region.take_control(&mut payload), Ok(None));
+            assert!(region.is_idle());
+        });
+    }
+
+    #[test]
+    fn buffers_are_taken_in_order_and_come_back() {
+        with_region(|region| {
+            assert_eq!(region.take_free(), None);
+            for buffer in 0..10 {
+                region.submit(buffer % 3, buffer, 7, 100 + buffer, 2).unwrap();
+            }
+            assert_eq!(region.has_submission_of(2), Ok(true));
+            assert_eq!(region.has_submission_of(3), Ok(false));
+            for buffer in 0..10 {
+                assert_eq!(region.submissions(), Ok(10 - u64::from(buffer)));
+                let submission = region.next_submission();
+                assert_eq!(submission.buffer.load(Ordering::Relaxed), buffer);
+                assert_eq!(submission.words.load(Ordering::Relaxed), 100 + buffer);
+                region.submission_done(buffer);
+                assert_eq!(region.take_free(), Some(buffer));
+            }
+            assert_eq!(region.submissions(), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_program_that_overwrites_the_rings_is_found_out() {
+        for garbage in [1 << 20, u64::MAX, u64::MAX / 2] {
+            with_region(|region| {
+                region.full_tail.0.store(garbage, Ordering::Relaxed);
+                region.control_tail.0.store(garbage, Ordering::Relaxed);
+                assert!(region.submissions().is_err());
+                assert!(region.has_submission_of(0).is_err());
+                assert!(region.take_control(&mut Vec::new()).is_err());
+            });
+            with_region(|region| {
+                region.full_head.0.store(garbage, Ordering::Relaxed);
+                region.full_tail.0.store(garbage.wrapping_add(1), Ordering::Relaxed);
+                region.control_head.0.store(garbage, Ordering::Relaxed);
+                region.control_tail.0.store(garbage.wrapping_add(2), Ordering::Relaxed);
+                region.control[garbage as usize % CONTROL_WORDS].store(u64::MAX, Ordering::Relaxed);
+                assert_eq!(region.has_submission_of(0), Ok(true));
+                assert!(region.take_control(&mut Vec::new()).is_err());
+                region.submission_done(0);
+                assert_eq!(region.submissions(), Ok(0));
+            });
+        }
+    }
+}

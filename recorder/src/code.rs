@@ -109,6 +109,13 @@ impl Code {
         }
     }
 
+    /// Whether the accesses are by instructions of this block, in their order.
+    pub fn could_make(&self, accesses: &[u64]) -> bool {
+        let instruction = |&word: &u64| usize::from(meta_instruction(meta(word)));
+        accesses.is_sorted_by_key(instruction)
+            && accesses.last().is_none_or(|last| instruction(last) < self.instructions.len())
+    }
+
     /// How many instructions completed, given the accesses made and where execution went on.
     ///
     /// All of them, unless an instruction that must access memory did not, nor did any after it,

@@ -263,18 +263,17 @@ impl Guest {
         };
         match outcome {
             Ok(reason) => session.finish().map(|_| reason).map_err(|error| explain(&error)),
-            Err(DecodeError::Trace(error)) => {
-                // What was written before is good; that the disk fails again is no news.
+            Err(error) => {
+                // What was understood so far is good; that a disk fails again is no news.
+                let _ = session.emit(u64::MAX - 1);
                 let _ = session.finish();
-                Err(explain(&error))
-            }
-            Err(DecodeError::Corrupt(what)) => {
-                // What was understood so far is good.
-                session.finish().map_err(|error| explain(&error))?;
-                Err(format!(
-                    "the program destroyed the recorder's memory ({what}); the trace ends there. \
-                     Check the program for stray stores, e.g. with valgrind"
-                ))
+                Err(match error {
+                    DecodeError::Trace(error) => explain(&error),
+                    DecodeError::Corrupt(what) => format!(
+                        "the program destroyed the recorder's memory ({what}); the trace ends there. \
+                         Check the program for stray stores, e.g. with valgrind"
+                    ),
+                })
             }
         }
     }
@@ -355,8 +354,8 @@ impl Session<'_> {
         let region = &*self.guest.region;
         let before = self.recording.instructions;
         let epoch = region.epoch.0.load(Ordering::Acquire);
-        for _ in 0..region.submissions() {
-            let Some(submission) = region.next_submission() else { break };
+        for _ in 0..region.submissions().map_err(DecodeError::Corrupt)? {
+            let submission = region.next_submission();
             let slot = submission.slot.load(Ordering::Relaxed) as usize;
             let buffer = submission.buffer.load(Ordering::Relaxed);
             let thread = submission.thread.load(Ordering::Relaxed);
@@ -410,7 +409,9 @@ impl Session<'_> {
                 region.buffers[buffer][skip..count].iter().map(|word| word.load(Ordering::Relaxed)),
             );
             fence(Ordering::SeqCst);
-            if slot.sequence.load(Ordering::SeqCst) != sequence || region.has_submission_of(index) {
+            if slot.sequence.load(Ordering::SeqCst) != sequence
+                || region.has_submission_of(index).map_err(DecodeError::Corrupt)?
+            {
                 // It was submitted meanwhile, or an earlier one was and comes first.
                 continue;
             }
@@ -457,7 +458,7 @@ impl Session<'_> {
     /// Writes the events up to the one that started `epoch`, and the slices between them.
     fn emit(&mut self, epoch: u64) -> Result<(), DecodeError> {
         let mut slices = self.recording.take_slices();
-        let later = slices.split_off(&(epoch + 1));
+        let later = slices.split_off(&epoch.saturating_add(1));
         for (at, slices) in slices {
             self.emit_events(at)?;
             for slice in slices {
@@ -480,7 +481,7 @@ impl Session<'_> {
 
     /// Takes everything that an ended process left.
     fn last(&mut self) -> Result<(), DecodeError> {
-        while self.guest.region.next_submission().is_some() {
+        while self.guest.region.submissions().map_err(DecodeError::Corrupt)? > 0 {
             self.step()?;
         }
         self.sweep()?;

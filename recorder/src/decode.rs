@@ -14,6 +14,8 @@ use crate::channel::{ADDRESS_MASK, Word, decode, is_access, meta, meta_size};
 use crate::code::Code;
 
 const NONE: u32 = u32::MAX;
+/// More accesses than a translated block makes: 512 instructions that each store 512 bytes.
+const MOST_ACCESSES: usize = 1 << 16;
 
 /// What went wrong.
 #[derive(Debug)]
@@ -191,6 +193,9 @@ impl Recording {
                         continue;
                     }
                     let length = rest.iter().position(|&word| !is_access(word));
+                    if length.unwrap_or(rest.len()) > MOST_ACCESSES {
+                        return Err(DecodeError::Corrupt("a block makes too many accesses"));
+                    }
                     if length.is_none() && !last {
                         break;
                     }
@@ -272,6 +277,9 @@ impl Recording {
             (previous, current) = (current, next);
         }
         let code = translated.code();
+        if !code.could_make(accesses) {
+            return Err(DecodeError::Corrupt("an access is by no instruction of its block"));
+        }
         let count = code.completed(accesses, following);
         let id = if count == 0 {
             NONE
@@ -353,5 +361,98 @@ impl Variant {
         }
         slice.blocks.push(self.id);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_trace::Header;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::channel::{SIZE_POSITION, STORE_POSITION, access_word, block_word, epoch_word};
+
+    /// A block's address, and the lengths and bytes of its instructions.
+    fn definition(code: &[&[u8]]) -> Vec<u8> {
+        let mut record = 0x40_1000_u64.to_le_bytes().to_vec();
+        for instruction in code {
+            record.push(instruction.len() as u8);
+            record.extend_from_slice(instruction);
+        }
+        record
+    }
+
+    /// `mov rax, [rdi]; movups xmm0, [rsi]; rep stosb; ret`
+    fn block() -> Vec<u8> {
+        definition(&[&[0x48, 0x8b, 0x07], &[0x0f, 0x10, 0x06], &[0xf3, 0xaa]])
+    }
+
+    fn writer(name: &str) -> Writer {
+        let file = format!("flatwalk-decode-{}-{name}.fwt", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        let header =
+            Header { name: String::new(), origin: String::new(), architecture: String::new() };
+        let writer = Writer::create(&path, header).unwrap();
+        // It is written on all the same.
+        std::fs::remove_file(path).unwrap();
+        writer
+    }
+
+    fn load(instruction: u16, size_shift: u64, address: u64) -> u64 {
+        access_word(instruction) | size_shift << SIZE_POSITION | address
+    }
+
+    #[test]
+    fn words_may_come_one_by_one() {
+        let words = [
+            block_word(0),
+            load(0, 3, 0x1000),
+            load(1, 3, 0x2000),
+            load(1, 3, 0x2008),
+            load(2, 0, 0x3000) | 1 << STORE_POSITION,
+            epoch_word(1),
+            block_word(0),
+        ];
+        let mut writer = writer("one-by-one");
+        let mut slices: Vec<Vec<(ThreadId, Vec<u64>)>> = Vec::new();
+        for chunk in 1..=words.len() {
+            let mut recording = Recording::default();
+            recording.define(&block()).unwrap();
+            for words in words.chunks(chunk) {
+                recording.add(5, words.iter().copied(), &mut writer).unwrap();
+            }
+            let taken = recording.take_slices();
+            slices.push(taken.into_values().flatten().map(|s| (s.thread, s.addresses)).collect());
+        }
+        assert_eq!(slices, vec![vec![(5, vec![0x1000, 0x2000, 0x3000])]; words.len()]);
+    }
+
+    proptest! {
+        /// The recorded program may overwrite what was recorded.
+        #[test]
+        fn no_words_do_harm(
+            words in prop::collection::vec(
+                prop_oneof![
+                    any::<u64>(),
+                    (0..3_u32).prop_map(block_word),
+                    (0..3_u64).prop_map(epoch_word),
+                    (0..5_u16, 0..8_u64, 0..40_u64).prop_map(|(i, size, at)| load(i, size, 8 * at)),
+                ],
+                0..200,
+            ),
+            record in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let mut recording = Recording::default();
+            let mut writer = writer("harm");
+            recording.define(&block()).unwrap();
+            let _ = recording.define(&record);
+            let understood = recording.add(0, words.into_iter(), &mut writer);
+            prop_assert!(!matches!(understood, Err(DecodeError::Trace(_))));
+            let ended = recording.end(&mut writer);
+            prop_assert!(!matches!(ended, Err(DecodeError::Trace(_))));
+            for slice in recording.take_slices().into_values().flatten() {
+                prop_assert!(writer.slice(0, &slice).is_ok());
+            }
+        }
     }
 }

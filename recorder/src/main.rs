@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -28,6 +28,15 @@ enum Occurrence {
     Detach,
     /// No more programs will be started.
     Closed,
+}
+
+/// Tells that a recording ended, however it did.
+struct Ending(Sender<Occurrence>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.send(Occurrence::Ended);
+    }
 }
 
 fn main() -> ExitCode {
@@ -106,10 +115,10 @@ fn serve(listener: UnixListener, output: &Path) {
                 }
                 active += 1;
                 let target = names.next(guest.pid());
-                let (sender, detach) = (sender.clone(), detach.clone());
+                let (ending, detach) = (Ending(sender.clone()), detach.clone());
                 thread::spawn(move || {
+                    let _ending = ending;
                     guest.record(&target, &flag, &detach);
-                    let _ = sender.send(Occurrence::Ended);
                 });
             }
             Ok(Occurrence::Ended) => active -= 1,
