@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 
 use flatwalk_recorder::elf::Image;
 use flatwalk_trace::{Access, Block, Event, Item, Reader, Slice, Source};
@@ -72,7 +75,8 @@ pub const STATIC: &[&str] = &["-static", "-no-pie", "-pthread"];
 pub struct Running {
     pub guest: Child,
     collector: Child,
-    reports: BufReader<ChildStdout>,
+    /// Lines of the collector's, read as they come: it must never have to wait for the test.
+    reports: Receiver<String>,
     closing: Option<ChildStdin>,
     output: PathBuf,
 }
@@ -90,12 +94,21 @@ pub fn start(scratch: &Scratch, options: &str, command: &[&str]) -> Running {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut reports = BufReader::new(collector.stdout.take().unwrap());
-    let mut ready = String::new();
-    reports.read_line(&mut ready).unwrap();
-    assert!(ready.contains("ready"));
+    let lines = BufReader::new(collector.stdout.take().unwrap()).lines();
+    let (sender, reports) = mpsc::channel();
+    thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    assert!(reports.recv().unwrap().contains("ready"));
     let closing = collector.stdin.take();
-    let guest = Command::new("qemu-x86_64")
+    let mut guest = Command::new("qemu-x86_64");
+    // Shells start what runs in their background with SIGINT ignored; the guest must die of it.
+    // SAFETY: `signal` may be called between fork and exec.
+    unsafe {
+        guest.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let guest = guest
         .arg("-plugin")
         .arg(format!("{},socket={}{options}", plugin().display(), socket.display()))
         .arg("--")
@@ -124,13 +137,11 @@ impl Running {
 
     /// Waits for a report of this kind.
     pub fn wait_for(&mut self, kind: &str) -> Value {
-        let mut line = String::new();
-        while self.reports.read_line(&mut line).unwrap() > 0 {
+        for line in &self.reports {
             let report: Value = serde_json::from_str(&line).unwrap();
             if report["type"] == kind {
                 return report;
             }
-            line.clear();
         }
         panic!("no {kind} came");
     }
@@ -141,8 +152,8 @@ impl Running {
         let status = self.guest.wait().unwrap();
         drop(self.closing.take());
         let (mut ends, mut warnings) = (Vec::new(), Vec::new());
-        for line in self.reports.by_ref().lines() {
-            let report: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        for line in &self.reports {
+            let report: Value = serde_json::from_str(&line).unwrap();
             match report["type"].as_str() {
                 Some("end") => ends.push(report),
                 Some("warning") => warnings.push(report["message"].to_string()),
