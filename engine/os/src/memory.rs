@@ -44,6 +44,11 @@ impl<A: Physical> PhysicalMemory<A> {
         Ok(Self { bytes, written, addresses: PhantomData })
     }
 
+    /// Tells the host that what is touched lies far apart, so that its large pages would be mostly empty.
+    pub fn expect_scattered(&mut self) {
+        self.bytes.advise(memmap2::Advice::NoHugePage).ok();
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.bytes.len() as u64

@@ -159,11 +159,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let fragmentation = fraction("fragmentation", configuration.fragmentation)?;
         let failure =
             fraction("large_failure_probability", configuration.large_failure_probability)?;
-        let memory = PhysicalMemory::new(configuration.memory_bytes)?;
+        let mut memory = PhysicalMemory::new(configuration.memory_bytes)?;
         let mut buddy = Buddy::new(configuration.memory_bytes);
         buddy.fragment(fragmentation, configuration.seed);
         buddy.fail_large_allocations(failure, !configuration.seed);
         if configuration.scattered {
+            memory.expect_scattered();
             buddy.scatter(configuration.seed.rotate_left(32));
         }
         let mut kernel = Kernel::new(memory, Frames::new(buddy));
