@@ -173,6 +173,9 @@ class Engine:
     class EngineError(Exception):
         """As the engine's."""
 
+    #: What stands for the engine's binary.
+    __file__ = __file__
+
     def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
         self.requests: list[dict[str, Any]] = []
         self._answer = answer

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMANDS = [
     [],
     ["compare"],
+    ["reproduce"],
     ["record"],
     ["walk"],
     ["version"],

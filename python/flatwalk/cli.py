@@ -177,6 +177,55 @@ def compare(
 
 
 @app.command(
+    epilog=_examples("reproduce", "reproduce R1 F1 --json claims.json", "reproduce --scale paper F1"),
+)
+def reproduce(
+    claims: Annotated[
+        list[str] | None,
+        Argument(metavar="[CLAIM]...", help="Claims by name [default: all].", show_default=False),
+    ] = None,
+    *,
+    scale: Annotated[
+        str, Option(metavar="SCALE", help="small (minutes), or paper: the papers' sizes (hours).")
+    ] = "small",
+    list_: Annotated[bool, Option("--list", help="Show the claims and where they stand.")] = False,
+    json: Annotated[
+        Path | None, Option("--json", metavar="FILE", help="Write all figures as JSON; - is standard output.")
+    ] = None,
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    report: Annotated[
+        Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-claims.html].")
+    ] = None,
+    no_report: Annotated[bool, Option("--no-report", help="Write no report.")] = False,
+    jobs: Annotated[
+        int, Option("--jobs", "-j", metavar="N", min=0, help="Threads to simulate with; 0 is one per core.")
+    ] = 0,
+) -> None:
+    """Check the papers' claims: run their experiments and compare the figures.
+
+    Prints claim by claim what is published and what we get, with a verdict, and redraws the papers'
+    figures in an HTML report. Interrupted, it goes on where it was.
+    """
+    from flatwalk.reproduce import command as work  # noqa: PLC0415
+
+    if list_:
+        work.list_claims()
+        return
+    if no_report and report is not None:
+        raise UsageError("a report and none", where="--report and --no-report", remedy="give one of them")
+    work.run(
+        work.Options(
+            claims=claims or [],
+            scale=scale,
+            json=json,
+            markdown=markdown,
+            report=None if no_report else report or Path("flatwalk-claims.html"),
+            jobs=jobs,
+        )
+    )
+
+
+@app.command(
     context_settings=_PROGRAM,
     epilog=_examples(
         "record -o sort.fwt -- sort big.txt",

@@ -39,6 +39,13 @@ def version() -> str:
     return _call("version")
 
 
+def path() -> Path:
+    """The engine's binary."""
+    from pathlib import Path  # noqa: PLC0415
+
+    return Path(str(_module().__file__))
+
+
 def simulate(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> Response:
     """Runs every configuration of `request` over its source; decodes the source once.
 

@@ -16,20 +16,10 @@ if TYPE_CHECKING:
 
 def render(response: Response) -> str:
     """The report of a comparison as HTML; runs carry their speed-ups."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-
-    environment = Environment(
-        loader=PackageLoader("flatwalk", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["size"] = units.size
-    environment.filters["count"] = units.count
     runs = response["runs"]
     first = runs[0]
-    return environment.get_template("report.html.j2").render(
+    return fill(
+        "report.html.j2",
         workload=first["workload"],
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
         machine_name=first["machine"],
@@ -45,6 +35,22 @@ def render(response: Response) -> str:
         version=response["version"],
         settings=[pages_label(members[0]) for members in grouped(runs)],
     )
+
+
+def fill(template: str, **values: object) -> str:
+    """A template of this package as HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    environment = Environment(
+        loader=PackageLoader("flatwalk", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = units.size
+    environment.filters["count"] = units.count
+    return environment.get_template(template).render(**values)
 
 
 def _configurations(runs: list[Run]) -> list[tuple[str, str]]:

@@ -72,6 +72,7 @@ class Chart:
     legend: list[tuple[int, str]] = field(default_factory=list)
     origin: float = 0.0
     is_histogram: bool = False
+    rows: str = "scheme"  # what the rows are
 
 
 def build(runs: list[Run]) -> list[Chart]:
@@ -87,7 +88,7 @@ def build(runs: list[Run]) -> list[Chart]:
     return [chart for chart in charts if any(panel.rows for panel in chart.panels)]
 
 
-def _steps(top: float) -> list[float]:
+def steps(top: float) -> list[float]:
     """About four round numbers from 0 to `top`."""
     if top <= 0:
         return [0.0]
@@ -97,7 +98,7 @@ def _steps(top: float) -> list[float]:
     return [step * number for number in range(int(top / step * 1.001) + 1)]
 
 
-def _spaced(ticks: list[Tick]) -> list[Tick]:
+def spaced(ticks: list[Tick]) -> list[Tick]:
     """Ticks far enough apart for their labels on a narrow page, from the left."""
     kept: list[Tick] = []
     for tick in ticks:
@@ -144,8 +145,8 @@ def _speed(runs: list[Run]) -> Chart:
         ipc = "–" if run["ipc"] is None else f"{run['ipc']:.3f}"
         return Row(run["scheme"], [Segment(start, length, colour, f"{run['scheme']}: {text}")], [text, ipc])
 
-    steps = _steps(max(high, -low))
-    marks = [step for step in (*(-s for s in reversed(steps[1:])), *steps) if low <= step <= high]
+    scale = steps(max(high, -low))
+    marks = [step for step in (*(-s for s in reversed(scale[1:])), *scale) if low <= step <= high]
     return Chart(
         "speed",
         "Speed-up",
@@ -187,7 +188,7 @@ def _accesses(runs: list[Run]) -> Chart:
         "Page-table entries that a walk reads from the caches or memory, after the page-walk cache.",
         ["accesses", "walks per 1000 instr."],
         _panels(runs, row),
-        _spaced([Tick(step / top, _number(step)) for step in _steps(top)]),
+        spaced([Tick(step / top, _number(step)) for step in steps(top)]),
     )
 
 
@@ -214,7 +215,7 @@ def _latency(runs: list[Run]) -> Chart:
         "Cycles from the L2 TLB's miss to the translation, on average.",
         ["cycles", "reading", "waiting"],
         _panels(runs, row),
-        _spaced([Tick(step / top, _number(step)) for step in _steps(top)]),
+        spaced([Tick(step / top, _number(step)) for step in steps(top)]),
         legend=[(0, "reading entries"), (1, "waiting for a walker"), (2, "look-ups")],
     )
 
@@ -270,14 +271,14 @@ def _page_table(runs: list[Run]) -> Chart:
         f"Bytes of page-table nodes at the end, for {units.size(runs[0]['data_bytes'])} of data.",
         ["page table", "nodes"],
         _panels(runs, row),
-        _spaced([Tick(step / top, units.size(step)) for step in _byte_steps(top)]),
+        spaced([Tick(step / top, units.size(step)) for step in _byte_steps(top)]),
         legend=[(colours[kind], f"{units.size(kind)} nodes") for kind in kinds],
     )
 
 
 def _byte_steps(top: float) -> list[float]:
     unit = 1024.0 ** max(0, int(math.log(max(top, 1), 1024)))
-    return [step * unit for step in _steps(top / unit)]
+    return [step * unit for step in steps(top / unit)]
 
 
 def _histogram(runs: list[Run]) -> Chart:
@@ -323,7 +324,7 @@ def _histogram(runs: list[Run]) -> Chart:
         "How long walks take, in cycles, on a logarithmic scale; the area shows how many.",
         ["median ≤", "90 % ≤", "99 % ≤"],
         _panels(runs, row),
-        _spaced([Tick(place(mark), _number(mark)) for mark in marks]),
+        spaced([Tick(place(mark), _number(mark)) for mark in marks]),
         is_histogram=True,
     )
 

@@ -1,0 +1,1 @@
+"""`flatwalk reproduce`: the papers' claims, checked against our own numbers. See docs/reproducing.md."""

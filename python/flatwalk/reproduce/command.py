@@ -1,0 +1,127 @@
+"""`flatwalk reproduce`: from claims to a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatwalk import engine, output
+from flatwalk.errors import UsageError
+from flatwalk.reproduce import figures, runs, show, verdicts
+from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line said."""
+
+    claims: Sequence[str]
+    scale: str
+    json: Path | None
+    markdown: Path | None
+    report: Path | None
+    jobs: int
+
+
+def chosen(experiments: Sequence[Experiment], names: Sequence[str]) -> list[tuple[Experiment, list[str]]]:
+    """The experiments with the claims asked for; all of them where none is named.
+
+    Raises:
+        UsageError: If there is no such claim.
+    """
+    known = [claim.id for experiment in experiments for claim in experiment.claims]
+    wanted = [name.upper() for name in names] or known
+    if unknown := [name for name in wanted if name not in known]:
+        raise UsageError(
+            f"there is no claim {unknown[0]}",
+            where="CLAIM",
+            remedy=f"one of {', '.join(known)}; `flatwalk reproduce --list` describes them",
+        )
+    picked = [(one, [claim.id for claim in one.claims if claim.id in wanted]) for one in experiments]
+    return [(one, ids) for one, ids in picked if ids]
+
+
+def list_claims() -> None:
+    """Shows what can be asked for."""
+    rows = [
+        [claim.id, claim.text, f"{PAPERS[claim.paper]}: {claim.place}"]
+        for experiment in load_all()
+        for claim in experiment.claims
+    ]
+    output.table(["claim", "what it says ", "where "], rows)
+
+
+def check(options: Options) -> None:
+    """Fails early.
+
+    Raises:
+        UsageError: If the scale is none, or a file will not be writable.
+    """
+    if options.scale not in SCALES:
+        raise UsageError(f"there is no scale {options.scale!r}", where="--scale", remedy=" or ".join(SCALES))
+    files = ((options.json, "--json"), (options.markdown, "--markdown"), (options.report, "--report"))
+    for path, option in files:
+        if path is not None and str(path) != "-":
+            output.check_writable(path, option)
+
+
+def run(options: Options) -> None:
+    """Runs what is missing, judges, prints and writes.
+
+    Raises:
+        FlatwalkError: With what is wrong and what to do.
+    """
+    check(options)
+    found = gather(options)
+    text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
+    if str(options.json) == "-":
+        print(text, end="")
+    else:
+        output.table(*show.table(found))
+        for outcome in found.outcomes():
+            if outcome.why:
+                print(f"{outcome.claim.id}, {outcome.verdict}: {outcome.why}")
+        print(found.counts())
+        if options.json is not None:
+            output.write_whole(options.json, text)
+    if options.markdown is not None:
+        made_by = show.command(options.scale, options.claims)
+        output.write_whole(options.markdown, show.markdown(found, made_by))
+    if options.report is not None:
+        output.write_whole(options.report, figures.html(found))
+        output.note(f"Report: {options.report.absolute()}")
+
+
+def gather(options: Options) -> show.Report:
+    """Our figures for all claims asked for, simulated where they are not known yet."""
+    picked = chosen(load_all(), options.claims)
+    jobs = {}
+    for experiment, ids in picked:
+        for claim in experiment.claims:
+            if claim.id not in ids or claim.needs is not None:
+                continue
+            try:
+                mine = runs.jobs_of(experiment, options.scale, claim)
+            except runs.MissingError:
+                continue  # the verdict says so
+            jobs.update({job.key: job for job in mine.values()})
+    store = runs.Store(runs.default_store())
+    with output.Progress("Simulating") as progress:
+        results = runs.simulate(jobs.values(), store, options.jobs, progress)
+    found = [
+        (
+            experiment,
+            [
+                verdicts.judge(experiment, options.scale, claim, results)
+                for claim in experiment.claims
+                if claim.id in ids
+            ],
+        )
+        for experiment, ids in picked
+    ]
+    return show.Report(options.scale, engine.version(), found)

@@ -1,0 +1,131 @@
+"""What is read from runs: metrics of one run, and averages over workloads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from flatwalk.results import CacheCounts, Run
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a run, or of a run against another.
+
+    Args:
+        unit: What stands behind the figure: `%`, `pp` (percentage points), `×`, `cycles` …
+        digits: Digits after the decimal point that are shown.
+        of: The run's value from the run, the one it is compared with, and the bound. None where it has none.
+        compares: Whether another run is needed.
+        show: From the average to what is shown; by itself where not given.
+    """
+
+    unit: str
+    digits: int
+    of: Callable[[Run, Run, Run], float | None]
+    compares: bool = False
+    show: Callable[[float], float] = lambda value: value
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def _cache(run: Run, name: str) -> CacheCounts | None:
+    return next((cache for cache in run["caches"] if cache["name"] == name), None)
+
+
+def _misses(name: str, kind: str) -> Callable[[Run, Run, Run], float | None]:
+    def value(run: Run, _base: Run, _bound: Run) -> float | None:
+        counts: Mapping[str, object] | None = _cache(run, name)
+        if counts is None:
+            return None
+        misses, accesses = counts[f"{kind}_misses"], counts[f"{kind}_accesses"]
+        assert isinstance(misses, int)
+        assert isinstance(accesses, int)
+        share = _ratio(misses, accesses)
+        return None if share is None else 100 * share
+
+    return value
+
+
+def _nodes(run: Run, _base: Run, _bound: Run) -> float:
+    return float(sum(item["nodes"] for item in run["page_table"]["nodes"]))
+
+
+def _table_mib(run: Run, _base: Run, _bound: Run) -> float:
+    return run["page_table_bytes"] / (1 << 20)
+
+
+def _memory_growth(run: Run, base: Run, _bound: Run) -> float:
+    """How much more memory the process takes, table included."""
+    return (run["data_bytes"] + run["page_table_bytes"]) / (base["data_bytes"] + base["page_table_bytes"])
+
+
+def _interpolated(run: Run, base: Run, bound: Run) -> float | None:
+    """ISMM 2021, section 5: the time that free translation saves shrinks as accesses per walk do.
+
+    The paper takes the savable time from hardware counters; here it is what the bound saves.
+    """
+    fewer = _ratio(run["accesses_per_walk"], base["accesses_per_walk"])
+    free = _ratio(base["ipc"], bound["ipc"])
+    if fewer is None or free is None:
+        return None
+    return 1 / (1 - (1 - free) * (1 - fewer))
+
+
+def _percent_change(ratio: float) -> float:
+    return 100 * (ratio - 1)
+
+
+METRICS: dict[str, Metric] = {
+    "speedup": Metric(
+        "%", 1, lambda run, base, _: _ratio(run["ipc"], base["ipc"]), compares=True, show=_percent_change
+    ),
+    "interpolated_speedup": Metric("%", 1, _interpolated, compares=True, show=_percent_change),
+    "slowdown": Metric(
+        "%", 1, lambda run, base, _: _ratio(base["ipc"], run["ipc"]), compares=True, show=_percent_change
+    ),
+    "time": Metric("×", 2, lambda run, base, _: _ratio(base["ipc"], run["ipc"]), compares=True),
+    "accesses_per_walk": Metric("accesses", 2, lambda run, _base, _: run["accesses_per_walk"]),
+    "accesses_change": Metric(
+        "%",
+        0,
+        lambda run, base, _: _ratio(run["accesses_per_walk"], base["accesses_per_walk"]),
+        compares=True,
+        show=_percent_change,
+    ),
+    "walk_latency": Metric("cycles", 1, lambda run, _base, _: run["walk_latency_cycles"]),
+    "walk_speed": Metric(
+        "×",
+        2,
+        lambda run, base, _: _ratio(base["walk_latency_cycles"], run["walk_latency_cycles"]),
+        compares=True,
+    ),
+    "l2_data_misses": Metric("%", 1, _misses("L2", "data")),
+    "l2_walk_misses": Metric("%", 1, _misses("L2", "table")),
+    "page_table_nodes": Metric("nodes", 0, _nodes),
+    "page_table_mib": Metric("MiB", 2, _table_mib),
+    "memory_growth": Metric("%", 2, _memory_growth, compares=True, show=_percent_change),
+    "walks_per_1000": Metric("walks", 2, lambda run, _base, _: 1000 * run["walks"] / run["instructions"]),
+}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return math.exp(_mean([math.log(value) for value in values]))
+
+
+AVERAGES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": _mean,
+    "geomean": _geomean,
+    "max": max,
+    "min": min,
+}

@@ -1,0 +1,308 @@
+"""The simulations that claims need: planned, shared, kept.
+
+A run is known by the hash of all that decides its result: the engine itself, the source, the lengths, the
+seed and the resolved configuration. What is kept under that hash is never run again, so an interrupted
+command goes on where it was, and a changed machine file or engine runs anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import engine, output, settings, units
+from flatwalk.compare import parse_workload
+from flatwalk.errors import FlatwalkError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
+    from flatwalk.results import Run
+
+#: Where `dense` lies: the beginning of what one entry of a root node covers.
+_DENSE_START = 1 << 39
+#: Simulated memory that the runs of one call of the engine may have together, and what a byte of a
+#: workload takes of it, as measured: its page table's share and the model's notes on its frames.
+_BYTES_AT_ONCE = 12 << 30
+_BYTES_PER_BYTE = 1 / 64
+
+
+class MissingError(Exception):
+    """A claim needs a scheme that there is not."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One run of a claim: where, on what, with which pages."""
+
+    series: str
+    scheme: str
+    large_pages: int
+    workload: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One simulation: its key, what it shares with others, and its own configuration."""
+
+    key: str
+    #: Everything of the engine's request but the runs.
+    request: dict[str, Any]
+    configuration: dict[str, Any]
+    title: str
+
+    @property
+    def group(self) -> str:
+        """The same for jobs that the engine can run over one decoding of the source."""
+        return json.dumps(self.request, sort_keys=True)
+
+
+@cache
+def engine_identity() -> str:
+    """Hash of the engine's binary: any change to it may change results."""
+    module = engine.path()
+    return hashlib.sha256(module.read_bytes()).hexdigest()
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes`, table by table; a table that names its kind replaces the old one whole."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(value, dict) and isinstance(old, dict) and "kind" not in value:
+            result[key] = _merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def source_of(workload: str) -> dict[str, Any]:
+    """The engine's source for a workload's name; `dense:SIZE` is one mapped range, accessed at random.
+
+    Raises:
+        UsageError: If there is no such workload.
+    """
+    name, _, size = workload.partition(":")
+    if name != "dense":
+        return {"workload": parse_workload(workload)}
+    area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}
+    return {
+        "mapping": {
+            "name": workload,
+            "areas": [area],
+            "pages": [area],
+            "code": _DENSE_START,
+            "pattern": "random",
+            "accesses": 1 << 40,
+        }
+    }
+
+
+def scheme_of(name: str) -> dict[str, Any]:
+    """The shipped scheme, or the pair GUEST/HOST.
+
+    Raises:
+        MissingError: If this version has it not.
+    """
+    try:
+        return settings.guest(name) if "/" in name else settings.scheme(name)
+    except UsageError as error:
+        if "there is no scheme" in error.what:
+            raise MissingError(name) from error
+        raise
+
+
+def machine_of(series: Series) -> dict[str, Any]:
+    """The series' machine with its changes."""
+    return _merged(settings.machine(series.machine), series.changes)
+
+
+def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:
+    """Those workloads that a selector means: all of them without one."""
+    if selector is None:
+        return list(names)
+    wanted = [selector] if isinstance(selector, str) else selector
+    left_out = {name[1:] for name in wanted if name.startswith("!")}
+    taken = {name for name in wanted if not name.startswith("!")}
+
+    def known(name: str, among: set[str]) -> bool:
+        return name in among or name.partition(":")[0] in among
+
+    return [name for name in names if not known(name, left_out) and (not taken or known(name, taken))]
+
+
+def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> list[Selection]:
+    """The runs that selectors name, one for each workload.
+
+    Raises:
+        UsageError: If they name none.
+    """
+    series = of.get("series", next(iter(experiment.series)))
+    names = workloads_of(experiment.scales[scale].workloads, of.get("workload"))
+    if series not in experiment.series or not names or "scheme" not in of:
+        raise UsageError(
+            f"nothing is run for {dict(of)}",
+            where=f"experiment {experiment.name}",
+            remedy=f"name a scheme, a series ({', '.join(experiment.series)}) and workloads of the scale",
+        )
+    return [Selection(series, of["scheme"], of.get("large_pages", 0), name) for name in names]
+
+
+def parts_of(point: Point) -> Iterator[dict[str, Any]]:
+    """All that a point's value is made of, as complete selectors."""
+    yield point.of
+    for base in (point.of, {**point.of, **point.minus} if point.minus else None):
+        if base is None:
+            continue
+        yield base
+        for other in (point.against, point.bound):
+            if other is not None:
+                yield {**base, **other}
+
+
+def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
+    """The simulation of a selection.
+
+    Raises:
+        MissingError: If this version has its scheme not.
+    """
+    series, size = experiment.series[selection.series], experiment.scales[scale]
+    request = {
+        "source": source_of(selection.workload),
+        "instructions": size.instructions,
+        "warmup": size.warmup,
+        "skip": size.skip.get(selection.workload, 0),
+        "seed": experiment.seed,
+    }
+    machine = machine_of(series)
+    configuration = {
+        "scheme": scheme_of(selection.scheme),
+        "machine": machine,
+        "large_pages": selection.large_pages,
+        "thp": None,
+        "fragmentation": series.fragmentation,
+        "host_large_pages": series.host_large_pages,
+        "guest_frames": series.guest_frames,
+        "mode": series.mode,
+        "memory_bytes": None,
+    }
+    identity = {"engine": engine_identity(), "request": request, "run": configuration}
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return Job(key, request, configuration, f"{selection.workload}, {series.machine}")
+
+
+def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
+    """All simulations of a claim.
+
+    Raises:
+        MissingError: If it needs a scheme that this version has not.
+    """
+    return {
+        selection: job_of(experiment, scale, selection)
+        for point in claim.points
+        for part in parts_of(point)
+        for selection in selections(experiment, scale, part)
+    }
+
+
+def default_store() -> Path:
+    """Where results are kept, after the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "flatwalk" / "reproduce"
+
+
+class Store:
+    """Results of runs on disk, one file each; a file is there whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlatwalkError(
+                f"results cannot be kept: {error.strerror}",
+                where=str(directory),
+                remedy="set XDG_CACHE_HOME to a directory that you may write to",
+            ) from error
+
+    def _path(self, job: Job) -> Path:
+        return self._directory / f"{job.key}.json"
+
+    def get(self, job: Job) -> Run | None:
+        """What was kept; nothing if the file cannot be understood, so that it is made anew."""
+        try:
+            found = json.loads(self._path(job).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
+
+    def put(self, job: Job, run: Run) -> None:
+        """Keeps a result, without its settings, which are part of the key."""
+        slim = {key: value for key, value in run.items() if key != "configuration"}
+        output.write_whole(self._path(job), json.dumps(slim))
+
+
+def _size_bytes(source: Mapping[str, Any]) -> int:
+    if "workload" in source:
+        return int(source["workload"]["size_bytes"])
+    return sum(pages["end"] - pages["start"] for pages in source["mapping"]["pages"])
+
+
+def batches(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs that share a source, in pieces that fit into memory together."""
+    groups: dict[str, dict[str, Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.group, {})[job.key] = job
+    found = []
+    for group in groups.values():
+        members = list(group.values())
+        each = max(_size_bytes(members[0].request["source"]) * _BYTES_PER_BYTE, 1)
+        most = max(int(_BYTES_AT_ONCE / each), 1)
+        # Small pieces, too, for whoever interrupts: what a piece has done is kept when it is whole.
+        most = min(most, 16)
+        found += [members[start : start + most] for start in range(0, len(members), most)]
+    return found
+
+
+def simulate(
+    jobs: Iterable[Job], store: Store, threads: int, progress: Callable[[int, int | None], None]
+) -> dict[str, Run]:
+    """The results of all jobs by key: those kept, and the others simulated now and kept.
+
+    Raises:
+        FlatwalkError: If the engine refuses one.
+    """
+    wanted = {job.key: job for job in jobs}
+    results = {key: run for key, job in wanted.items() if (run := store.get(job)) is not None}
+    pieces = batches(job for key, job in wanted.items() if key not in results)
+
+    def instructions(piece: list[Job]) -> int:
+        request = piece[0].request
+        return len(piece) * int(request["instructions"] + request["warmup"] + request["skip"])
+
+    total = sum(map(instructions, pieces))
+    done = 0
+    for piece in pieces:
+        here = instructions(piece)
+
+        def tell(part: int, whole: int | None, done: int = done, here: int = here) -> None:
+            progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
+
+        request = {
+            **piece[0].request,
+            "threads": threads,
+            "runs": [job.configuration for job in piece],
+        }
+        response = engine.simulate(request, tell)
+        for job, run in zip(piece, response["runs"], strict=True):
+            store.put(job, run)
+            results[job.key] = run
+        done += here
+        progress(done, total)
+    return results

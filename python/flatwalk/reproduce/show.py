@@ -1,0 +1,251 @@
+"""The table of claims: for a terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import units
+from flatwalk.reproduce.experiments import PAPERS
+from flatwalk.reproduce.metrics import METRICS
+from flatwalk.reproduce.verdicts import Outcome, Value, Verdict, conclude
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flatwalk.reproduce.experiments import Claim, Experiment, Point
+
+SCHEMA = "flatwalk-reproduce/1"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a call found out."""
+
+    scale: str
+    version: str
+    #: Each experiment with the outcomes of its claims that were asked for.
+    found: list[tuple[Experiment, list[Outcome]]]
+
+    def outcomes(self) -> list[Outcome]:
+        """All outcomes in the order of the table."""
+        return [outcome for _, outcomes in self.found for outcome in outcomes]
+
+    def counts(self) -> str:
+        """How many claims have which verdict, in words."""
+        verdicts = [outcome.verdict for outcome in self.outcomes()]
+        parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
+        return f"{len(verdicts)} claims: {', '.join(parts)}."
+
+
+def _signed(text: str, value: float, point: Point) -> str:
+    metric = METRICS[point.metric]
+    changes = (metric.unit == "%" and metric.compares) or point.minus is not None
+    if not text.strip("-0."):
+        text = text.lstrip("-")
+        changes = False
+    return f"{'+' if changes and value > 0 else ''}{text}".replace("-", "−")
+
+
+def number(value: float, point: Point) -> str:
+    """A figure of ours, without its unit."""
+    return _signed(f"{value:.{METRICS[point.metric].digits}f}", value, point)
+
+
+def published(point: Point) -> str:
+    """What the paper says, with its digits."""
+    if point.published is None:
+        return "–"
+    ends = point.published if isinstance(point.published, tuple) else (point.published,)
+    return " to ".join(_signed(f"{end:g}", end, point) for end in ends)
+
+
+def unit(point: Point) -> str:
+    """What stands behind a point's figures."""
+    return (
+        "pp" if point.minus is not None and METRICS[point.metric].unit == "%" else METRICS[point.metric].unit
+    )
+
+
+def tolerance(claim: Claim) -> str:
+    """What is asked of our figures, in words."""
+    parts: list[str] = []
+    if "value" in claim.checks:
+        known = {(point.tolerance, unit(point)) for point in claim.points if point.tolerance is not None}
+        words = ["exact" if most == 0 else f"±{most:g} {name}" for most, name in sorted(known)]
+        parts += dict.fromkeys(words)
+    parts += [word for word in ("order", "sign") if word in claim.checks]
+    if "ratio" in claim.checks:
+        parts.append(f"ratios ±{units.percent(claim.ratio_tolerance)}")
+    return ", ".join(parts)
+
+
+def _ours(outcome: Outcome) -> list[str]:
+    if not outcome.values:
+        return ["–"] * len(outcome.claim.points)
+    pairs = zip(outcome.claim.points, outcome.values, strict=True)
+    return ["–" if value.ours is None else number(value.ours, point) for point, value in pairs]
+
+
+def table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells for a terminal: one line for each point."""
+    rows = []
+    for outcome in report.outcomes():
+        claim = outcome.claim
+        ours = _ours(outcome)
+        for position, point in enumerate(claim.points):
+            first = position == 0
+            rows.append(
+                [
+                    claim.id if first else "",
+                    point.label,
+                    published(point),
+                    ours[position],
+                    unit(point),
+                    tolerance(claim) if first else "",
+                    str(outcome.verdict) if first else "",
+                ]
+            )
+        if not claim.points:
+            rows.append([claim.id, claim.text, "", "", "", "", str(outcome.verdict)])
+    return ["claim", "what ", "published", "ours", " ", "tolerance ", "verdict "], rows
+
+
+def command(scale: str, claims: Sequence[str] = ()) -> str:
+    """The command that makes the document, wherever it is written to."""
+    return " ".join(["flatwalk reproduce", *claims, "--scale", scale, "--markdown FILE"])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def markdown(report: Report, made_by: str) -> str:
+    """The table as a document, with what was run. Nothing in it depends on when or where."""
+    lines = [
+        "# What the papers claim, and what flatwalk finds",
+        "",
+        f"Written by `{made_by}`, version {report.version}. {report.counts()}",
+        "",
+        "**reproduced**: every check in the column *tolerance* holds. **explained**: one does not, and",
+        "someone looked and says why. **not reproduced**: one does not. In *tolerance*, *order* is that the",
+        "points rank as published, *sign* that each has the published sign, *ratios* are to the first point.",
+        "No parameter of a machine or a scheme was fitted to a claim. How claims are written, run and judged",
+        "stands in [reproducing.md](reproducing.md).",
+        "",
+        "| | claim | paper and place | published | ours | tolerance | verdict | why it differs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for outcome in report.outcomes():
+        claim = outcome.claim
+        ours = _ours(outcome)
+
+        def cells(values: Sequence[str], points: Sequence[Point] = claim.points) -> str:
+            pairs = zip(points, values, strict=True)
+            return "<br>".join(f"{point.label} {value}{_unit(point)}" for point, value in pairs)
+
+        row = (
+            claim.id,
+            claim.text,
+            f"{PAPERS[claim.paper]}: {claim.place}",
+            cells([published(point) for point in claim.points]) or "–",
+            cells(ours) or "–",
+            tolerance(claim) if claim.points else "–",
+            str(outcome.verdict),
+            outcome.why,
+        )
+        lines.append(f"| {' | '.join(map(_cell, row))} |")
+    lines += ["", "## What was run", ""]
+    for experiment, outcomes in report.found:
+        if not experiment.scales:
+            continue
+        lines += [f"**{experiment.title}** ({', '.join(outcome.claim.id for outcome in outcomes)})", ""]
+        lines += [f"- {text}" for text in conditions(experiment, report.scale)]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _unit(point: Point) -> str:
+    name = unit(point)
+    return "" if name in {"accesses", "nodes", "walks"} else f" {name}"
+
+
+def conditions(experiment: Experiment, scale: str) -> list[str]:
+    """Machines, workloads and lengths of an experiment, in words."""
+    size = experiment.scales[scale]
+    lines = []
+    for series in experiment.series.values():
+        words = [f"{series.mode} mode on `{series.machine}`"]
+        if series.changes:
+            words.append(f"with {_changes(series.changes)}")
+        if series.guest_frames != "scattered":
+            words.append(f"guest frames {series.guest_frames}")
+        if series.fragmentation:
+            words.append(f"fragmentation {series.fragmentation:g}")
+        lines.append(("" if len(experiment.series) == 1 else f"{series.name}: ") + ", ".join(words))
+    lines.append(f"workloads {', '.join(f'`{name}`' for name in size.workloads)}")
+    length = f"{units.count(size.instructions)} instructions after a warm-up of {units.count(size.warmup)}"
+    skips = [f"{units.count(count)} of `{name}`" for name, count in size.skip.items()]
+    lines.append(
+        length + (f", left out before: {', '.join(skips)}" if skips else "") + f"; seed {experiment.seed}"
+    )
+    return lines
+
+
+def _changes(changes: Mapping[str, Any], prefix: str = "") -> str:
+    parts: list[str] = []
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            parts.append(_changes(value, f"{prefix}{key}."))
+        else:
+            parts.append(f"`{prefix}{key} = {value}`")
+    return ", ".join(parts)
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """All of it for a program; `from_json` reads it back."""
+    return {
+        "schema": SCHEMA,
+        "version": report.version,
+        "scale": report.scale,
+        "claims": [
+            {
+                "id": outcome.claim.id,
+                "claim": outcome.claim.text,
+                "paper": PAPERS[outcome.claim.paper],
+                "place": outcome.claim.place,
+                "tolerance": tolerance(outcome.claim),
+                "verdict": str(outcome.verdict),
+                "why": outcome.why,
+                "points": [
+                    {
+                        "label": point.label,
+                        "metric": point.metric,
+                        "unit": unit(point),
+                        "published": point.published,
+                        **asdict(value),
+                    }
+                    for point, value in zip(outcome.claim.points, outcome.values, strict=False)
+                ],
+            }
+            for outcome in report.outcomes()
+        ],
+    }
+
+
+def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> Report:
+    """A report from its JSON and the experiments as they are now: figures from there, words from here."""
+    by_id = {claim["id"]: claim for claim in written["claims"]}
+    found = []
+    for experiment in experiments:
+        outcomes = []
+        for claim in experiment.claims:
+            if (old := by_id.get(claim.id)) is None:
+                continue
+            if old["verdict"] == Verdict.CANNOT:
+                outcomes.append(Outcome(claim, [], Verdict.CANNOT, claim.needs or old["why"]))
+                continue
+            values = [Value(point["ours"], point["by_workload"]) for point in old["points"]]
+            outcomes.append(conclude(claim, values, written["scale"]))
+        found.append((experiment, outcomes))
+    return Report(written["scale"], written["version"], found)

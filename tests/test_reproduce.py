@@ -1,0 +1,267 @@
+"""Claims: what experiments say, what is run for them, how figures become verdicts and a document."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk import engine
+from flatwalk.errors import UsageError
+from flatwalk.reproduce import figures, runs, show, verdicts
+from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
+from flatwalk.reproduce.metrics import METRICS
+from flatwalk.reproduce.verdicts import Value, Verdict
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+EXPERIMENT = """
+title = "A test"
+
+[[series]]
+machine = "skylake-server"
+
+[[series]]
+name = "small caches"
+machine = "skylake-server"
+set.llc.size_bytes = 1048576
+
+[scale.small]
+workloads = ["gups:1GiB", "gups:2GiB"]
+instructions = "1M"
+warmup = "0"
+
+[scale.paper]
+workloads = ["gups:8GiB"]
+instructions = "10M"
+warmup = "1M"
+
+[[claim]]
+id = "T1"
+claim = "Faster."
+paper = "asplos2022"
+place = "nowhere"
+figure = "A figure"
+metric = "speedup"
+average = "geomean"
+against = { scheme = "radix4" }
+check = ["value", "order"]
+tolerance = 1
+why = { small = "Because." }
+points = [
+  { label = "FPT", scheme = "fpt", published = 8 },
+  { label = "both", scheme = "fpt+ptp", published = 31.6 },
+]
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    path = tmp_path / "test.toml"
+    path.write_text(EXPERIMENT)
+    return load(path)
+
+
+def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
+    experiments = load_all()
+    assert experiments
+    for experiment in experiments:
+        for claim in experiment.claims:
+            assert claim.needs or claim.points, claim.id
+            for scale in SCALES if claim.needs is None else ():
+                try:
+                    jobs = runs.jobs_of(experiment, scale, claim)
+                except runs.MissingError:
+                    continue
+                assert jobs, claim.id
+                assert all(len(job.key) == 64 for job in jobs.values())
+
+
+def test_the_committed_table_is_what_the_experiments_and_figures_give() -> None:
+    """docs/REPRODUCTION.md is in step with the experiments: words from them, figures from its JSON."""
+    written = json.loads((DOCS / "reproduction.json").read_text())
+    experiments = load_all()
+    report = show.from_json(written, experiments)
+    assert [claim["id"] for claim in written["claims"]] == [
+        claim.id for experiment in experiments for claim in experiment.claims
+    ]
+    assert json.loads(json.dumps(show.to_json(report))) == written
+    document = (DOCS / "REPRODUCTION.md").read_text()
+    assert document == show.markdown(report, show.command(written["scale"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('metric = "speedup"', 'metric = "speed"', "no metric 'speed'"),
+        ('average = "geomean"', 'average = "median"', "no average 'median'"),
+        ('against = { scheme = "radix4" }', "", "speedup needs `against`"),
+        ("tolerance = 1\n", "", "needs a tolerance"),
+        ('check = ["value", "order"]', 'check = ["taste"]', "no check 'taste'"),
+        ('label = "FPT",', 'label = "FPT", lable = 3,', "unknown: lable"),
+        ("published = 8 }", "range = [9, 8] }", "a range is [LOW, HIGH]"),
+        ('paper = "asplos2022"', 'paper = "mine"', "none of asplos2022"),
+        ("why = { small", "why = { tiny", "why is by scale"),
+        ('instructions = "1M"', 'instructions = "many"', "is no count"),
+        ("[scale.paper]", "[scale.huge]", "the scales are small and paper"),
+        ('id = "T1"\n', "", "id is missing"),
+        ('id = "T1"', "id = 1", "id is no str"),
+    ],
+)
+def test_a_wrong_experiment_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in EXPERIMENT
+    path = tmp_path / "wrong.toml"
+    path.write_text(EXPERIMENT.replace(old, new))
+    with pytest.raises(UsageError) as raised:
+        load(path)
+    assert words in str(raised.value)
+    assert "wrong.toml" in str(raised.value)
+
+
+def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -> None:
+    claim = experiment.claims[0]
+    small, paper = (runs.jobs_of(experiment, scale, claim) for scale in SCALES)
+    # Two workloads, three schemes; the baseline once for both points.
+    assert len(small) == 6
+    assert len({job.key for job in [*small.values(), *paper.values()]}) == 9
+    assert len(runs.batches(small.values())) == 2, "one for each source"
+    one = next(iter(small))
+    shrunk = runs.Selection("small caches", one.scheme, one.large_pages, one.workload)
+    other = runs.job_of(experiment, "small", shrunk)
+    assert other.configuration["machine"]["llc"]["size_bytes"] == 1 << 20
+    assert other.configuration["machine"]["llc"]["ways"] == 8, "the rest is the machine file's"
+    assert other.key != small[one].key
+
+
+def test_workloads_are_picked_by_name_or_left_out() -> None:
+    names = ["gups:8GiB", "random:8GiB", "xsbench:1GiB"]
+    assert runs.workloads_of(names, None) == names
+    assert runs.workloads_of(names, "gups") == ["gups:8GiB"]
+    assert runs.workloads_of(names, ["gups:8GiB", "xsbench"]) == ["gups:8GiB", "xsbench:1GiB"]
+    assert runs.workloads_of(names, ["!gups", "!random"]) == ["xsbench:1GiB"]
+
+
+def test_what_was_interrupted_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, experiment: Experiment
+) -> None:
+    calls: list[int] = []
+    interrupted = True
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        calls.append(request["source"]["workload"]["size_bytes"])
+        if interrupted and len(calls) == 2:
+            raise KeyboardInterrupt
+        return fake.response([fake.run(item["scheme"]["name"]) for item in request["runs"]])
+
+    stand_in = fake.Engine(answer)
+    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+    store = runs.Store(tmp_path / "store")
+    jobs = list(runs.jobs_of(experiment, "small", experiment.claims[0]).values())
+    seen: list[tuple[int, int | None]] = []
+    with pytest.raises(KeyboardInterrupt):
+        runs.simulate(jobs, store, 1, lambda *at: seen.append(at))
+    kept = sorted((tmp_path / "store").iterdir())
+    assert len(kept) == 3, "the first batch, and nothing half-written"
+    assert (3_000_000, 6_000_000) in seen
+    interrupted = False
+    kept[0].write_text("{")  # what cannot be read is made anew
+    assert len(runs.simulate(jobs, store, 1, lambda *_: None)) == 6
+    assert calls == [1 << 30, 2 << 30, 1 << 30, 2 << 30]
+    assert len(stand_in.requests[2]["runs"]) == 1
+    runs.simulate(jobs, store, 1, lambda *_: None)
+    assert len(calls) == 4, "nothing is run twice"
+
+
+def outcome(claim: Claim, *ours: float | None) -> verdicts.Outcome:
+    return verdicts.conclude(claim, [Value(value, {"gups": value}) for value in ours], "small")
+
+
+def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
+    claim = experiment.claims[0]
+    assert outcome(claim, 7.0, 32.64).verdict is Verdict.REPRODUCED, "32.6 is shown, and within 1"
+    assert outcome(claim, 7.0, 32.66).verdict is Verdict.EXPLAINED
+    wrong = outcome(claim, 40.0, 31.6)
+    assert wrong.verdict is Verdict.EXPLAINED
+    assert wrong.why.startswith("FPT is outside the tolerance; the order is both < FPT, not FPT < both. Bec")
+    assert outcome(claim, None, 31.6).why.startswith("FPT has no figure")
+    path = tmp_path / "bare.toml"
+    path.write_text(EXPERIMENT.replace('why = { small = "Because." }', ""))
+    assert outcome(load(path).claims[0], 0.0, 31.6).verdict is Verdict.NOT
+    signs = EXPERIMENT.replace('check = ["value", "order"]', 'check = ["sign", "ratio"]')
+    path.write_text(signs.replace("published = 8 ", "published = -8 "))
+    other = load(path).claims[0]
+    assert outcome(other, -1.0, 4.0).verdict is Verdict.REPRODUCED
+    assert "both is -4.50 of FPT, published -3.95" in outcome(other, -1.0, 4.5).why
+    assert "FPT has the other sign" in outcome(other, 1.0, 4.0).why
+    path.write_text(EXPERIMENT.replace("published = 8 ", "range = [6, 8] "))
+    ranged = load(path).claims[0]
+    assert outcome(ranged, 5.0, 31.6).verdict is Verdict.REPRODUCED
+    assert outcome(ranged, 4.9, 31.6).verdict is Verdict.EXPLAINED
+
+
+def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -> None:
+    claim = experiment.claims[0]
+    jobs = runs.jobs_of(experiment, "small", claim)
+    cycles = {"radix4": 1000, "fpt": 925, "fpt+ptp": 760}
+    results = {}
+    for selection, job in jobs.items():
+        doubled = 2 if selection.workload == "gups:2GiB" and selection.scheme != "radix4" else 1
+        results[job.key] = fake.run(selection.scheme, cycles=cycles[selection.scheme] * doubled)
+    found = verdicts.judge(experiment, "small", claim, results)
+    first = found.values[0]
+    assert first.by_workload["gups:1GiB"] == pytest.approx(100 * (1000 / 925 - 1))
+    assert first.by_workload["gups:2GiB"] == pytest.approx(100 * (1000 / 1850 - 1))
+    assert first.ours == pytest.approx(100 * (math.sqrt(1000 / 925 * 1000 / 1850) - 1))
+
+
+def test_interpolated_speedup_saves_what_the_accesses_save() -> None:
+    """Accesses halve, translation costs half of the time: a quarter of the time goes."""
+    run, base, bound = (
+        fake.run(per_walk=1.0),
+        fake.run(per_walk=2.0, cycles=1000),
+        fake.run("ideal", cycles=500),
+    )
+    assert METRICS["interpolated_speedup"].of(run, base, bound) == pytest.approx(1 / 0.75)
+
+
+def test_a_report_survives_its_json(experiment: Experiment) -> None:
+    report = show.Report("small", "0.0.0", [(experiment, [outcome(experiment.claims[0], 7.04, -0.04)])])
+    written = json.loads(json.dumps(show.to_json(report)))
+    again = show.from_json(written, [experiment])
+    assert json.loads(json.dumps(show.to_json(again))) == written
+    text = show.markdown(report, "flatwalk reproduce")
+    assert "| T1 | Faster. | Park et al., ASPLOS 2022: nowhere | FPT +8 %<br>both +31.6 % |" in text
+    assert "| FPT +7.0 %<br>both 0.0 % |" in text
+    page = figures.html(report)
+    assert "FPT, ours" in page
+    assert "FPT, published" in page
+    assert "<script" not in page
+
+
+def test_the_command_runs_prints_and_writes(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in = fake.Engine(lambda request: fake.response([fake.run() for _ in request["runs"]]))
+    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = call("reproduce", "r4", "--json", "out.json", "--markdown", "out.md")
+    assert result.code == 0, result.err
+    assert "1 claims: 1 not reproduced." in result.out
+    assert json.loads((tmp_path / "out.json").read_text())["claims"][0]["id"] == "R4"
+    assert "| R4 |" in (tmp_path / "out.md").read_text()
+    assert (tmp_path / "flatwalk-claims.html").is_file()
+    assert call("reproduce", "R9").code == 2
+    assert "there is no claim R9" in call("reproduce", "R9").err
+    assert "there is no scale" in call("reproduce", "--scale", "large").err
+    assert "Speed-up with 4 KiB pages" in call("reproduce", "--list").out
