@@ -177,8 +177,8 @@ def test_what_was_interrupted_goes_on_where_it_was(
     interrupted = False
     kept[0].write_text("{")  # what cannot be read is made anew
     assert len(runs.simulate(jobs, store, 1, lambda *_: None)) == 6
-    assert calls == [1 << 30, 2 << 30, 1 << 30, 2 << 30]
-    assert len(stand_in.requests[2]["runs"]) == 1
+    assert sorted(calls) == [1 << 30, 1 << 30, 2 << 30, 2 << 30]
+    assert sorted(len(request["runs"]) for request in stand_in.requests) == [1, 3, 3, 3]
     runs.simulate(jobs, store, 1, lambda *_: None)
     assert len(calls) == 4, "nothing is run twice"
 
