@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host.commands import app as host_app
+from flatwalk.vm.commands import app as vm_app
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -49,6 +50,7 @@ list_app = typer.Typer(
 app.add_typer(trace_app, name="trace")
 app.add_typer(list_app, name="list")
 app.add_typer(host_app, name="host")
+app.add_typer(vm_app, name="vm")
 
 _PROGRAM = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 

@@ -1,0 +1,1 @@
+"""Full systems: a QEMU that walks flattened page tables and a Linux that uses them."""

@@ -1,0 +1,375 @@
+"""Builds QEMU and Linux with our series, once, into the cache directory."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatwalk import output
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+#: How many lines of a failed command's output are shown.
+_TAIL_LINES = 25
+#: How a build tool says how far it is.
+_DONE_OF = re.compile(rb"^\[(\d+)/(\d+)\]")
+
+#: Where QEMU believes it is installed; it finds its firmware relative to its program.
+_PREFIX = "/opt/flatwalk"
+_QEMU_OPTIONS = (
+    f"--prefix={_PREFIX}",
+    f"--firmwarepath={_PREFIX}/share/qemu",
+    "--target-list=x86_64-softmmu",
+    "--without-default-features",
+    "--enable-system",
+    "--enable-tcg",
+    "--enable-plugins",
+    "--enable-fdt=system",
+    # 9p, through which a guest sees the host's files.
+    "--enable-virtfs",
+    "--enable-attr",
+    "--enable-cap-ng",
+    "--disable-docs",
+)
+_FIRMWARE = Path("/usr/share/seabios")
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something that is built: what it needs, and how it comes about."""
+
+    name: str
+    #: Debian packages to build it.
+    needs: tuple[str, ...]
+    #: The file without which it is not built, in its directory.
+    product: str
+    #: All that decides how it is built beside the series, the base and the configuration.
+    recipe: tuple[str, ...]
+    #: Downloads and unpacks into an empty directory.
+    fetch: Callable[[sources.Archive, sources.Base, Path], Path]
+    #: Whether its base is a source package.
+    source_package: bool
+    #: Builds TREE in WORK and puts the results in the empty OUT.
+    make: Callable[[Path, Path, Path, Steps], None]
+
+    @property
+    def directory(self) -> Path:
+        """Where its series and base are."""
+        return _REPOSITORY / self.name
+
+    @property
+    def base(self) -> sources.Base:
+        """What its series was made for."""
+        return sources.Base.read(self.directory / "base")
+
+    @property
+    def series(self) -> list[Path]:
+        """Its patches, in order."""
+        return sorted((self.directory / "series").glob("*.patch"))
+
+    def key(self) -> str:
+        """Names everything that goes into it: another series or configuration, another key."""
+        digest = hashlib.sha256()
+        for text in (*self.recipe, self.base.package, self.base.version):
+            digest.update(text.encode() + b"\0")
+        for path in (*self.series, self.directory / "config"):
+            if path.is_file():
+                digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Built:
+    """Where the results of a build are."""
+
+    name: str
+    #: QEMU: bin, share and include. Linux: bzImage, vmlinux, System.map, config.
+    path: Path
+
+
+class Steps:
+    """Runs the commands of a build, with their output in a log and progress on a terminal.
+
+    Args:
+        name: What is built.
+        log: Where the output goes.
+        jobs: Compilers at once.
+    """
+
+    def __init__(self, name: str, log: Path, jobs: int) -> None:
+        self.name = name
+        self.jobs = jobs
+        self._log = log
+
+    @contextlib.contextmanager
+    def titled(self, title: str) -> Iterator[output.Progress]:
+        """Announces a step."""
+        output.note(f"{self.name}: {title}")
+        with output.Progress(title) as progress:
+            yield progress
+
+    def run(self, title: str, *command: str, cwd: Path, remedy: str) -> None:
+        """Runs a command.
+
+        Raises:
+            FlatwalkError: If it fails; its last lines are in the message, all of them in the log.
+        """
+        with self.titled(title) as progress, self._log.open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            except OSError as error:
+                raise FlatwalkError(
+                    f"{command[0]} does not start: {error.strerror}", remedy=remedy
+                ) from error
+            with process:
+                assert process.stdout is not None
+                try:
+                    for number, line in enumerate(process.stdout, 1):
+                        log.write(line)
+                        told = _DONE_OF.match(line)
+                        progress(int(told[1]) if told else number, int(told[2]) if told else None)
+                except BaseException:
+                    process.terminate()
+                    raise
+        if process.returncode:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise FlatwalkError(
+                "\n".join([f"{self.name}: {title} failed:", *lines[-_TAIL_LINES:]]),
+                where=" ".join(command[:2]),
+                remedy=remedy,
+            )
+
+
+def _make_qemu(tree: Path, work: Path, out: Path, steps: Steps) -> None:
+    remedy = "see the message above; packages that QEMU misses are installed with apt-get"
+    if not (work / "build.ninja").is_file():
+        steps.run("configuring", str(tree / "configure"), *_QEMU_OPTIONS, cwd=work, remedy=remedy)
+    jobs = f"-j{steps.jobs}"
+    steps.run("compiling", "ninja", jobs, "qemu-system-x86_64", cwd=work, remedy=remedy)
+    steps.run("option ROMs", "make", "-C", "pc-bios/optionrom", jobs, cwd=work, remedy=remedy)
+    firmware = out / "share" / "qemu"
+    for directory in (out / "bin", out / "include", firmware):
+        directory.mkdir(parents=True)
+    shutil.copy2(work / "qemu-system-x86_64", out / "bin")
+    shutil.copy2(tree / "include" / "qemu" / "qemu-plugin.h", out / "include")
+    for image in (*(work / "pc-bios" / "optionrom").glob("*.bin"), *_FIRMWARE.glob("*.bin")):
+        shutil.copy2(image, firmware)
+
+
+def _make_linux(tree: Path, work: Path, out: Path, steps: Steps) -> None:
+    remedy = "see the message above; packages that Linux misses are installed with apt-get"
+    fragment = _REPOSITORY / "linux" / "config"
+    make = ("make", "-C", str(tree), f"O={work}", f"-j{steps.jobs}")
+    steps.run("configuring", *make, f"KCONFIG_ALLCONFIG={fragment}", "allnoconfig", cwd=work, remedy=remedy)
+    wanted = [
+        line for line in fragment.read_text(encoding="utf-8").splitlines() if line.startswith("CONFIG_")
+    ]
+    got = set((work / ".config").read_text(encoding="utf-8").splitlines())
+    ignored = [line for line in wanted if line not in got and not line.endswith("=n")]
+    if ignored:
+        raise FlatwalkError(
+            f"Linux does not take these settings: {', '.join(ignored)}",
+            where=str(fragment),
+            remedy="name what they depend on, too",
+        )
+    steps.run("compiling", *make, "bzImage", cwd=work, remedy=remedy)
+    for product in ("arch/x86/boot/bzImage", "vmlinux", "System.map"):
+        shutil.copy2(work / product, out)
+    shutil.copy2(work / ".config", out / "config")
+
+
+QEMU = Component(
+    "qemu",
+    needs=(
+        "gcc",
+        "libc6-dev",
+        "make",
+        "ninja-build",
+        "meson",
+        "dpkg-dev",
+        "libglib2.0-dev",
+        "libpixman-1-dev",
+        "libfdt-dev",
+        "zlib1g-dev",
+        "libattr1-dev",
+        "libcap-ng-dev",
+        "seabios",
+    ),
+    product="bin/qemu-system-x86_64",
+    recipe=_QEMU_OPTIONS,
+    fetch=sources.Archive.source,
+    source_package=True,
+    make=_make_qemu,
+)
+LINUX = Component(
+    "linux",
+    needs=(
+        "gcc",
+        "libc6-dev",
+        "make",
+        "patch",
+        "xz-utils",
+        "flex",
+        "bison",
+        "bc",
+        "libelf-dev",
+        "libssl-dev",
+    ),
+    product="bzImage",
+    recipe=("allnoconfig",),
+    fetch=sources.Archive.packaged_source,
+    source_package=False,
+    make=_make_linux,
+)
+_COMPONENTS = (QEMU, LINUX)
+
+
+def cache_directory() -> Path:
+    """Where sources and builds are kept: the user's cache directory, by the XDG rules."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "flatwalk" / "vm"
+
+
+def find(component: Component, source: Path | None = None) -> Path:
+    """The directory of what was built.
+
+    Args:
+        component: Of what.
+        source: The user's own trees, if they are to be used.
+
+    Raises:
+        FlatwalkError: If it was not built.
+    """
+    path = _place(component, source)
+    if not (path / component.product).is_file():
+        option = f" --source {source}" if source else ""
+        raise FlatwalkError(
+            f"{component.name} is not built", where=str(path), remedy=f"run: flatwalk vm build{option}"
+        )
+    return path
+
+
+def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
+    """Builds what is not built yet.
+
+    Args:
+        source: A directory with the user's own trees `qemu` or `linux`, to be built as they are.
+        jobs: Compilers at once; 0 is one per core.
+
+    Raises:
+        FlatwalkError: If packages or sources are missing, or a build fails.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
+    chosen = [component for component in _COMPONENTS if component.directory.is_dir()]
+    if source is not None:
+        source = source.absolute()
+        chosen = [component for component in _COMPONENTS if (source / component.name).is_dir()]
+        if not chosen:
+            raise UsageError(
+                f"{source} holds neither qemu nor linux", where="--source", remedy="give their parent"
+            )
+    return [Built(component.name, _ensure(component, source, jobs)) for component in chosen]
+
+
+def _place(component: Component, source: Path | None) -> Path:
+    if source is None or not (source / component.name).is_dir():
+        return cache_directory() / f"{component.name}-{component.key()}"
+    tree = hashlib.sha256(os.fsencode(source.absolute() / component.name)).hexdigest()[:16]
+    return cache_directory() / f"{component.name}-source-{tree}"
+
+
+def _ensure(component: Component, source: Path | None, jobs: int) -> Path:
+    place = _place(component, source)
+    if source is None and (place / component.product).is_file():
+        return place
+    sources.check_installed(component.needs)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(place.parent / f"{component.name}.lock"):
+            if source is not None:
+                _build_own(component, source / component.name, place, jobs)
+            elif not (place / component.product).is_file():  # nobody else built it while we waited
+                _build_series(component, place, jobs)
+    except OSError as error:
+        raise FlatwalkError(
+            f"{component.name} cannot be built: {error.strerror}",
+            where=str(error.filename or place.parent),
+            remedy="free some space, or set XDG_CACHE_HOME to another place",
+        ) from error
+    return place
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Waits until nobody else builds the same; what a killed build left behind goes away."""
+    with lock.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            output.note(f"another build of {lock.stem} is running; waiting for it")
+            fcntl.flock(held, fcntl.LOCK_EX)
+        for left in lock.parent.glob(f".{lock.stem}-*"):
+            shutil.rmtree(left)
+        yield
+
+
+@contextlib.contextmanager
+def _whole(place: Path) -> Iterator[Path]:
+    """A directory that becomes `place` when it is whole."""
+    name = place.name.split("-", 1)[0]
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as directory:
+        out = Path(directory) / "out"
+        out.mkdir()
+        yield out
+        if place.is_dir():
+            place.rename(Path(directory) / "old")
+        out.rename(place)
+
+
+def _build_series(component: Component, place: Path, jobs: int) -> None:
+    archive = sources.Archive(place.parent / "apt")
+    base = component.base
+    with _whole(place) as out:
+        directory = out.parent
+        steps = Steps(component.name, directory / "log", jobs)
+        with steps.titled("getting Debian's source"):
+            chosen = archive.choose(base, source=component.source_package)
+            if chosen != base:
+                output.note(
+                    f"{component.name}: the archive has {chosen.version} instead of {base.version}; taking it"
+                )
+            download = directory / "download"
+            download.mkdir()
+            tree = component.fetch(archive, chosen, download)
+        sources.apply(component.series, tree, chosen, base)
+        work = directory / "work"
+        work.mkdir()
+        component.make(tree, work, out, steps)
+        (out / "base").write_text(f"{chosen.package} {chosen.version}\n", encoding="utf-8")
+
+
+def _build_own(component: Component, tree: Path, place: Path, jobs: int) -> None:
+    # The objects stay, so that the next build compiles only what changed.
+    work = place.with_name(f"{place.name}-work")
+    work.mkdir(exist_ok=True)
+    with _whole(place) as out:
+        component.make(tree, work, out, Steps(component.name, out.parent / "log", jobs))
