@@ -118,17 +118,17 @@ pub enum Decoded<A> {
 }
 
 impl Entry {
-    const PRESENT: u64 = 1;
+    pub(crate) const PRESENT: u64 = 1;
     const WRITE: u64 = 1 << 1;
     const USER: u64 = 1 << 2;
     const ACCESSED: u64 = 1 << 5;
     const DIRTY: u64 = 1 << 6;
-    const PAGE_SIZE: u64 = 1 << 7;
-    const WIDTH_3: u64 = 1 << 57;
-    const WIDTH_2: u64 = 1 << 58;
-    const OVERLAP: u64 = 1 << 59;
+    pub(crate) const PAGE_SIZE: u64 = 1 << 7;
+    pub(crate) const WIDTH_3: u64 = 1 << 57;
+    pub(crate) const WIDTH_2: u64 = 1 << 58;
+    pub(crate) const OVERLAP: u64 = 1 << 59;
     const NO_EXECUTE: u64 = 1 << 63;
-    const FRAME: u64 = 0x000f_ffff_ffff_f000;
+    pub(crate) const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
     /// The entry that maps nothing.
     pub const ABSENT: Self = Self(0);

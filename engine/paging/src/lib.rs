@@ -10,6 +10,7 @@
 mod addr;
 mod entry;
 mod geometry;
+pub mod hardware;
 mod memory;
 pub mod organisations;
 mod tree;

@@ -1,0 +1,148 @@
+"""The specification's vectors, and QEMU with our series against them.
+
+The engine runs the same vectors in engine/paging/tests/hardware.rs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk.vm import build
+from tests import flat_machine, flat_vectors
+from tests.flat_page_tables import FLAT, VECTORS, Access, Case, Fault, Kind, Page, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = {case.name: case for case in read()}
+
+
+def test_the_vectors_are_those_that_their_maker_makes() -> None:
+    assert VECTORS.read_text(encoding="ascii") == flat_vectors.text(flat_vectors.cases()), (
+        "run: python -m tests.flat_vectors"
+    )
+
+
+def test_the_walker_does_what_the_vectors_say() -> None:
+    for case in CASES.values():
+        for access in case.accesses:
+            assert case.translate(access.address, access.kind, user=access.user) == access, case.name
+
+
+def first(name: str, kind: Kind = "read", *, user: bool = True) -> Access:
+    """The first access of that kind in a case."""
+    return next(a for a in CASES[name].accesses if a.kind == kind and a.user == user)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        *(("off", 4), ("l3l2", 3), ("l4l3", 3), ("l2l1", 3), ("l4l3+l2l1", 2)),
+        *(("off5", 5), ("l3l2-5", 4), ("l4l3-5", 4), ("l5l4", 4), ("l5l4+l3l2", 3), ("l4l3+l2l1-5", 3)),
+    ],
+)
+def test_cold_walks_read_as_many_entries_as_the_specification_says(name: str, entries: int) -> None:
+    assert len(first(f"{name}-low").reads) == entries
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    # P, W/R, U/S, RSVD, I/D from bit 0; written from the page's words, not by a walker.
+    [
+        ("misaligned-4-4-bit12", 0b01101),
+        ("misaligned-4-3-bit20", 0b01101),
+        ("misaligned-5-5-bit16", 0b01101),
+        ("flat-with-ps-4-3", 0b01101),
+        ("flat-with-ps-5-5", 0b01101),
+        ("flat-level-2-misaligned-bit13", 0b01101),
+        ("ps-in-level-4", 0b01101),
+        ("rights-l3l2-su-0", 0b00101),
+        ("rights-l4l3+l2l1-su-1", 0b00101),
+    ],
+)
+def test_faults_are_those_that_the_specification_names(name: str, code: int) -> None:
+    assert first(name).result == Fault(code)
+
+
+def test_bit_52_means_nothing_unless_it_is_enabled() -> None:
+    for level in (4, 3, 2, 1):
+        access = first(f"flat-ignored-without-cr4-{level}")
+        assert (access.result, len(access.reads)) == (Page(flat_vectors.DATA, 4096), 4)
+
+
+def test_a_flat_entry_of_level_2_is_a_2_mb_page() -> None:
+    # PAT is no bit of the address.
+    assert first("flat-level-2-pat").result == Page(flat_vectors.LARGE + (9 << 12) + 0x80, 1 << 21)
+
+
+def test_a_folded_level_contributes_no_right() -> None:
+    for name in ("l4l3", "l4l3+l2l1"):
+        for case in ("glue", "no-glue"):
+            for kind in flat_vectors.KINDS:
+                assert isinstance(first(f"rights-{name}-{case}", kind).result, Page)
+
+
+@pytest.mark.parametrize("name", flat_vectors.LAYOUTS)
+def test_recursion_reaches_every_entry_by_the_same_formulas(name: str) -> None:
+    case = CASES[f"recursion-{name}"]
+    path = entries_by_level(case, flat_vectors.address(case.levels, *flat_vectors.INDICES[: case.levels]))
+    assert len(path) >= 2
+    for level, at in path.items():
+        result = case.accesses[level - 1].result
+        assert isinstance(result, Page)
+        assert result.address == at, level
+
+
+def entries_by_level(case: Case, address: int) -> dict[int, int]:
+    """Where the entries for an address are, by what the entry above says of their level."""
+    access = case.translate(address, "read", user=True)
+    level = case.levels - (1 if case.cr3 & FLAT else 0)
+    path = {}
+    for at in access.reads:
+        path[level] = at
+        level -= 2 if case.words[at] & FLAT else 1
+    return path
+
+
+def test_the_glue_is_an_ordinary_root() -> None:
+    old = {name: first(name) for name in CASES if name.startswith("glue-as-root")}
+    assert len(old) == 6
+    for name, access in old.items():
+        assert isinstance(access.result, Page)
+        assert len(access.reads) == CASES[name].levels
+
+
+@pytest.fixture(scope="module")
+def qemu() -> Path:
+    """QEMU with our series; built now if it is not there."""
+    return build.ensure(build.QEMU)
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bare machine's program."""
+    return flat_machine.build_guest(tmp_path_factory.mktemp("guest"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", [True, False], ids=["feature", "no-feature"])
+@pytest.mark.parametrize("levels", [4, 5])
+def test_qemu_does_what_the_vectors_say(
+    qemu: Path, guest: Path, tmp_path: Path, levels: int, *, feature: bool
+) -> None:
+    cases = [case for case in CASES.values() if case.levels == levels and case.feature == feature]
+    cpu = "max,+flat-pt" if feature else "max"
+    wrong: list[str] = []
+    seen: set[str] = set()
+    with flat_machine.Machine(qemu, guest, tmp_path, cases, cpu=cpu) as machine:
+        for case, results in machine.run():
+            if case.name not in seen:
+                wrong += flat_machine.wrong_accesses(case, results)
+                wrong += flat_machine.wrong_translations(case, machine.monitor)
+            else:
+                wrong += flat_machine.wrong_loads(case, results)
+            seen.add(case.name)
+    assert not wrong, "\n".join(wrong)
+    assert len(seen) == len(cases)
