@@ -163,6 +163,14 @@ fi
 if $developer; then
     need have_chromium chromium
     need have_valgrind valgrind
+    # What `flatwalk vm build` needs; it knows itself.
+    vm_packages=$(PYTHONPATH=python "$venv/bin/python" -c \
+        'from flatwalk.vm import build; print(*build.missing_packages())')
+    if [[ $vm_packages ]]; then
+        read -ra vm_packages <<<"$vm_packages"
+        apt_install "${vm_packages[@]}" ||
+            fail "missing: ${vm_packages[*]}" "as root: apt-get install ${vm_packages[*]}   (then call again)"
+    fi
     if [[ $(command -v cargo) == /usr/bin/cargo ]]; then
         need have_rust_tools rust-web-clippy rustfmt-web
     else

@@ -165,13 +165,19 @@ def _make_qemu(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         steps.run("configuring", str(tree / "configure"), *_QEMU_OPTIONS, cwd=work, remedy=remedy)
     jobs = f"-j{steps.jobs}"
     steps.run("compiling", "ninja", jobs, "qemu-system-x86_64", cwd=work, remedy=remedy)
-    steps.run("option ROMs", "make", "-C", "pc-bios/optionrom", jobs, cwd=work, remedy=remedy)
+    # QEMU's configure leaves these out unless 32-bit x86 is a target, too; `-kernel` needs them.
+    roms = work / "pc-bios" / "optionrom"
+    (roms / "config.mak").write_text(
+        f"TOPSRC_DIR={tree}\nCC=gcc\nOBJCOPY=objcopy\nPYTHON=python3\n", encoding="utf-8"
+    )
+    makefile = str(tree / "pc-bios" / "optionrom" / "Makefile")
+    steps.run("option ROMs", "make", "-f", makefile, cwd=roms, remedy=remedy)
     firmware = out / "share" / "qemu"
     for directory in (out / "bin", out / "include", firmware):
         directory.mkdir(parents=True)
     shutil.copy2(work / "qemu-system-x86_64", out / "bin")
     shutil.copy2(tree / "include" / "qemu" / "qemu-plugin.h", out / "include")
-    for image in (*(work / "pc-bios" / "optionrom").glob("*.bin"), *_FIRMWARE.glob("*.bin")):
+    for image in (*roms.glob("*.bin"), *_FIRMWARE.glob("*.bin")):
         shutil.copy2(image, firmware)
 
 
@@ -278,7 +284,6 @@ def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
     Raises:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
-    jobs = jobs or len(os.sched_getaffinity(0))
     chosen = [component for component in _COMPONENTS if component.directory.is_dir()]
     if source is not None:
         source = source.absolute()
@@ -287,7 +292,13 @@ def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
             raise UsageError(
                 f"{source} holds neither qemu nor linux", where="--source", remedy="give their parent"
             )
-    return [Built(component.name, _ensure(component, source, jobs)) for component in chosen]
+    return [Built(component.name, ensure(component, source, jobs=jobs)) for component in chosen]
+
+
+def missing_packages() -> list[str]:
+    """The Debian packages that `build` needs and that are not installed."""
+    needed = dict.fromkeys(package for component in _COMPONENTS for package in component.needs)
+    return sources.not_installed(list(needed))
 
 
 def _place(component: Component, source: Path | None) -> Path:
@@ -297,7 +308,21 @@ def _place(component: Component, source: Path | None) -> Path:
     return cache_directory() / f"{component.name}-source-{tree}"
 
 
-def _ensure(component: Component, source: Path | None, jobs: int) -> Path:
+def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -> Path:
+    """Builds one component, if it is not built yet.
+
+    Args:
+        component: Which.
+        source: A directory with the user's own tree of it.
+        jobs: Compilers at once; 0 is one per core.
+
+    Returns:
+        The directory of what was built.
+
+    Raises:
+        FlatwalkError: If packages or sources are missing, or the build fails.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
     place = _place(component, source)
     if source is None and (place / component.product).is_file():
         return place

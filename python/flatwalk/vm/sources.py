@@ -55,11 +55,11 @@ class Base:
         return cls(package, version)
 
 
-def check_installed(packages: Sequence[str]) -> None:
-    """Makes sure that Debian packages are there.
+def not_installed(packages: Sequence[str]) -> list[str]:
+    """Those Debian packages that are not there.
 
     Raises:
-        FlatwalkError: If some are missing; says how to install them.
+        FlatwalkError: If this is no Debian system.
     """
     try:
         done = subprocess.run(
@@ -74,12 +74,20 @@ def check_installed(packages: Sequence[str]) -> None:
             "this is not a Debian system: dpkg-query is missing", remedy="use Debian 12"
         ) from error
     there = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("installed ")}
-    missing = [package for package in packages if package not in there]
+    return [package for package in packages if package not in there]
+
+
+def check_installed(packages: Sequence[str]) -> None:
+    """Makes sure that Debian packages are there.
+
+    Raises:
+        FlatwalkError: If some are missing; says how to install them.
+    """
+    missing = " ".join(not_installed(packages))
     if missing:
-        names = " ".join(missing)
         raise FlatwalkError(
-            f"packages needed to build are missing: {names}",
-            remedy=f"as root: apt-get install --no-install-recommends {names}",
+            f"packages needed to build are missing: {missing}",
+            remedy=f"as root: apt-get install --no-install-recommends {missing}",
         )
 
 
