@@ -446,8 +446,41 @@ def test_every_example_of_the_help_runs(
     assert result.code == 0, result.err
 
 
+def test_energy_is_told_relative_to_the_baseline(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    names = ["--schemes", "radix4,radix4+ptp", "--large-pages", "0"]
+    result = flatwalk(
+        "compare", "--workload", "gups:256MiB", *SHORT, *names, "--energy", "--json", "out.json", "--no-report"
+    )
+    assert result.code == 0, result.err
+    assert "cache energy" in result.out
+    assert "off-chip" in result.out
+    runs = _runs(tmp_path / "out.json")
+    base, other = runs["radix4", 0], runs["radix4+ptp", 0]
+    assert base["relative_cache_energy"] == base["relative_off_chip_accesses"] == 1
+    for run in runs.values():
+        figures = run["configuration"]["machine"]["energy"]
+        caches = {cache["name"]: cache for cache in run["caches"]}
+        look_ups = caches["LLC"]["data_accesses"] + caches["LLC"]["table_accesses"]
+        accesses = look_ups + caches["L2"]["writebacks"]
+        assert run["energy"]["llc_nj"] == pytest.approx(accesses * figures["llc_pj"] / 1000)
+    ratio = (other["energy"]["cache_nj"] / other["instructions"]) / (
+        base["energy"]["cache_nj"] / base["instructions"]
+    )
+    assert other["relative_cache_energy"] == pytest.approx(ratio)
+
+
+def test_energy_needs_figures(flatwalk: Flatwalk) -> None:
+    for arguments in (["--machine", "golden-cove"], ["--mode", "functional"]):
+        result = flatwalk("compare", "--energy", *arguments)
+        assert result.code == 2
+        assert "--energy" in result.err
+
+
 def test_every_field_is_explained(flatwalk: Flatwalk) -> None:
-    result = flatwalk("compare", "--workload", "gups:64MiB", *SHORT, "--json", "-", "--no-report")
+    every = "radix4,asap,direct-segment"  # with every mechanism that has fields of its own
+    result = flatwalk(
+        *["compare", "--workload", "gups:64MiB", *SHORT, "--schemes", every, "--json", "-", "--no-report"]
+    )
     answer = json.loads(result.out)
     quoted = re.findall(r"`([^`]+)`", RESULTS.read_text())
     explained = {word for text in quoted for word in re.findall(r"\w+", text)}

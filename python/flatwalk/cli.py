@@ -134,6 +134,9 @@ def compare(
     json: Annotated[
         Path | None, Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output.")
     ] = None,
+    energy: Annotated[
+        bool, Option("--energy", help="Show cache energy and off-chip accesses, over the baseline's.")
+    ] = False,
     report: Annotated[
         Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-report.html].")
     ] = None,
@@ -171,6 +174,7 @@ def compare(
             seed=seed,
             mode=work.check_mode(mode),
             json=json,
+            energy=energy,
             report=None if no_report else report or work.DEFAULT_REPORT,
             keep_trace=keep_trace,
             jobs=jobs,

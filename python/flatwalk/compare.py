@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, output, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain, large_page_words
-from flatwalk.results import add_speedups, grouped, lost_to_translation, pages_label, warnings_of
+from flatwalk.results import (
+    add_energy,
+    add_speedups,
+    grouped,
+    lost_to_translation,
+    pages_label,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +58,7 @@ class Options:
     seed: int
     mode: str
     json: Path | None
+    energy: bool
     report: Path | None
     keep_trace: Path | None
     jobs: int
@@ -159,6 +167,7 @@ def run(options: Options) -> None:
         source = _source(options, lengths, stack)
         response = _simulate(options, lengths.of(source), source, runs)
     add_speedups(response["runs"])
+    add_energy(response["runs"])
     if options.json is not None:
         _write_json(options.json, response)
     _present(options, response)
@@ -175,6 +184,14 @@ def _configurations(options: Options) -> list[dict[str, Any]]:
             f"the machine {machine['name']} has no [virtualisation] section, which {guests[0]} needs",
             where="--machine",
             remedy="choose another machine, or add the section to a copy of the file",
+        )
+    if options.energy and (options.mode != "timing" or "energy" not in machine):
+        raise UsageError(
+            f"the machine {machine['name']} has no [energy] section"
+            if options.mode == "timing"
+            else "functional mode has no caches",
+            where="--energy",
+            remedy="see docs/energy.md; skylake-server has figures, in timing mode",
         )
     if options.mode == "timing" and not settings.is_timed(machine):
         raise UsageError(
@@ -325,7 +342,7 @@ def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
     if str(options.json) != "-":
         for members in grouped(runs):
-            headers, rows = table_of(members)
+            headers, rows = table_of(members, energy=options.energy)
             title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
             output.table(headers, rows, title=title)
     say = output.note if str(options.json) == "-" else print
@@ -343,8 +360,8 @@ def _present(options: Options, response: Response) -> None:
         say(f"Report: {options.report.absolute()}")
 
 
-def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of the result table of one large-page setting."""
+def table_of(runs: list[Run], *, energy: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of the result table of one large-page setting, with or without energy."""
 
     def cell(value: float | None, style: str) -> str:
         return "–" if value is None else format(value, style)
@@ -363,6 +380,8 @@ def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
     losses = [lost_to_translation(run, runs) for run in runs]
     if any(loss is not None for loss in losses):
         headers += ["lost to translation"]
+    if energy:
+        headers += ["cache energy", "off-chip"]
     headers += ["page table"]
     rows = []
     for run, loss in zip(runs, losses, strict=True):
@@ -377,6 +396,9 @@ def table_of(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
             row += [cell(run["walk_latency_cycles"], ".1f")]
         if loss is not None:
             row += [units.percent(loss)]
+        if energy:
+            ratios = (run.get("relative_cache_energy"), run.get("relative_off_chip_accesses"))
+            row += ["–" if ratio is None else units.signed_percent(ratio - 1) for ratio in ratios]
         row.append(units.size(run["page_table_bytes"]))
         rows.append(row)
     return headers, rows

@@ -82,6 +82,15 @@ class Dram(TypedDict):
     average_latency_cycles: float | None
 
 
+class Energy(TypedDict):
+    """Dynamic energy of the data caches' accesses."""
+
+    l1d_nj: float
+    l2_nj: float
+    llc_nj: float
+    cache_nj: float
+
+
 class Os(TypedDict):
     """What the operating system did."""
 
@@ -91,6 +100,25 @@ class Os(TypedDict):
     large_page_fallbacks: int
     node_fallbacks: int
     events: int
+
+
+class Asap(TypedDict):
+    """What ASAP prefetched, and what the operating system keeps in order for it."""
+
+    prefetches: int
+    dropped: int
+    unused: int
+    uncovered_walks: int
+    ranges: int
+    reserved_bytes: int
+    scattered_nodes: int
+
+
+class DirectSegment(TypedDict):
+    """The range that was translated without pages."""
+
+    bytes: int
+    translations: int
 
 
 class Run(TypedDict):
@@ -123,12 +151,17 @@ class Run(TypedDict):
     walk: Walks
     caches: list[CacheCounts]
     dram: Dram | None
+    energy: Energy | None
     os: Os
     branch: dict[str, int] | None
     priority: dict[str, float]
+    asap: Asap | None
+    direct_segment: DirectSegment | None
     warnings: list[str]
     configuration: dict[str, Any]
     speedup: NotRequired[float | None]
+    relative_cache_energy: NotRequired[float | None]
+    relative_off_chip_accesses: NotRequired[float | None]
 
 
 class Response(TypedDict):
@@ -171,6 +204,35 @@ def add_speedups(runs: list[Run]) -> None:
         for run in group:
             ipc = run["ipc"]
             run["speedup"] = ipc / base if base and ipc is not None else None
+
+
+def add_energy(runs: list[Run]) -> None:
+    """Gives every run its cache energy and its off-chip accesses, each over the first scheme's at the same
+    large-page setting.
+
+    Both are per instruction; `None` where nothing was timed or the machine has no figures.
+    """
+
+    def ratio(value: float | None, base: float | None) -> float | None:
+        return value / base if base and value is not None else None
+
+    for group in grouped(runs):
+        base = group[0]
+        for run in group:
+            run["relative_cache_energy"] = ratio(cache_energy_nj(run), cache_energy_nj(base))
+            run["relative_off_chip_accesses"] = ratio(off_chip_accesses(run), off_chip_accesses(base))
+
+
+def cache_energy_nj(run: Run) -> float | None:
+    """Dynamic energy of the data caches per instruction; `None` where it is not known."""
+    energy = run["energy"]
+    return energy["cache_nj"] / run["instructions"] if energy and run["instructions"] else None
+
+
+def off_chip_accesses(run: Run) -> float | None:
+    """Lines that go to or come from memory, per instruction; `None` where nothing was timed."""
+    dram = run["dram"]
+    return (dram["reads"] + dram["writes"]) / run["instructions"] if dram and run["instructions"] else None
 
 
 def is_bound(run: Run) -> bool:

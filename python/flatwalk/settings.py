@@ -114,6 +114,12 @@ _PAGE_TABLE: dict[str, object] = {
 }
 _PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density"})
 
+#: What a scheme can switch on beside its table.
+_MECHANISMS: dict[str, object] = {
+    "asap": _Table({"range_registers": _whole()}),
+    "direct_segment": _Table({"memory_fraction": _number}),
+}
+
 _SCHEME = _Table(
     {
         "name": _text,
@@ -122,10 +128,11 @@ _SCHEME = _Table(
         "source": _text,
         **_PAGE_TABLE,
         "page_table_priority": _one_of("off", "phases", "always"),
+        **_MECHANISMS,
         "translation": _one_of("walked", "free"),
         "host": _Table(_PAGE_TABLE, optional=_PAGE_TABLE_OPTIONAL),
     },
-    optional=_PAGE_TABLE_OPTIONAL | {"page_table_priority", "translation", "host"},
+    optional=_PAGE_TABLE_OPTIONAL | {"page_table_priority", "translation", "host", *_MECHANISMS},
 )
 
 _PWC = _Table(
@@ -181,6 +188,7 @@ _MACHINE = _Table(
                 "fixed": {"latency_ns": _number, "bandwidth_gbs": _number},
             },
         ),
+        "energy": _Table({"l1d_pj": _number, "l2_pj": _number, "llc_pj": _number}),
         "tlb": _Table({"l1i": _TLB, "l1d": _TLB, "l2": _TLB}, optional=frozenset({"l1i", "l2"})),
         "pwc": _PWC,
         "virtualisation": _Table(
@@ -206,7 +214,7 @@ _MACHINE = _Table(
             {"fault_cycles": _whole(0), "zero_bytes_per_cycle": _whole(), "memory_bytes": _whole(1 << 30)}
         ),
     },
-    optional=frozenset({"core", "l1i", "l1d", "l2", "llc", "memory", "virtualisation"}),
+    optional=frozenset({"core", "l1i", "l1d", "l2", "llc", "memory", "energy", "virtualisation"}),
 )
 
 

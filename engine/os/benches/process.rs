@@ -22,6 +22,9 @@ fn process(flatten: &[&str]) -> Process {
         memory_bytes: 8 << 30,
         fragmentation: 0.0,
         large_failure_probability: 0.0,
+        reserved_bytes: 0,
+        segment: None,
+        ordered_levels: Vec::new(),
         scattered: false,
         seed: 1,
     })

@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 
-use flatwalk_paging::{EntryMemory, EntryMemoryMut, NodeAllocator, Physical};
+use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physical};
 
 use crate::buddy::{FRAME_BYTES, Frames};
 use crate::memory::PhysicalMemory;
+use crate::ordered::OrderedNodes;
 
 /// What a fault or an event took. The timing model charges for it, beside a fixed cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,12 +39,14 @@ pub(crate) struct Kernel<A> {
     pub(crate) frames: Frames,
     /// Everything but `entries_read`.
     pub(crate) work: Work,
+    /// Where nodes stand in order, if they do.
+    pub(crate) ordered: Option<Box<OrderedNodes<A>>>,
     entries_read: Cell<u64>,
 }
 
 impl<A: Physical> Kernel<A> {
     pub(crate) fn new(memory: PhysicalMemory<A>, frames: Frames) -> Self {
-        Self { memory, frames, work: Work::default(), entries_read: Cell::new(0) }
+        Self { memory, frames, work: Work::default(), ordered: None, entries_read: Cell::new(0) }
     }
 
     /// The work done since the last call.
@@ -69,6 +72,14 @@ impl<A: Physical> Kernel<A> {
         self.work.data_bytes += 1 << size_shift;
         self.work.pages_mapped += 1;
         Some(at)
+    }
+
+    /// A node at `at`, zeroed and counted.
+    fn new_node(&mut self, at: A, size_shift: u8) -> A {
+        self.memory.zero(at, size_shift.max(12));
+        self.work.nodes += 1;
+        self.work.node_bytes += 1 << size_shift;
+        at
     }
 
     pub(crate) fn free_data(&mut self, at: A, size_shift: u8) {
@@ -101,15 +112,28 @@ impl<A: Physical> EntryMemoryMut<A> for Kernel<A> {
 impl<A: Physical> NodeAllocator<A> for Kernel<A> {
     fn allocate(&mut self, size_shift: u8) -> Option<A> {
         let frame = self.frames.allocate_unmovable(order(size_shift))?;
-        let at = A::new(frame * FRAME_BYTES);
-        self.memory.zero(at, size_shift.max(12));
-        self.work.nodes += 1;
-        self.work.node_bytes += 1 << size_shift;
+        Some(self.new_node(A::new(frame * FRAME_BYTES), size_shift))
+    }
+
+    fn allocate_for(&mut self, size_shift: u8, bottom: Level, input: u64) -> Option<A> {
+        let Some(ordered) = &mut self.ordered else { return self.allocate(size_shift) };
+        if let Some(at) = ordered.place(&mut self.frames, size_shift, bottom, input) {
+            return Some(self.new_node(at, size_shift));
+        }
+        let at = self.allocate(size_shift)?;
+        if let Some(ordered) = &mut self.ordered {
+            ordered.note_elsewhere(bottom);
+        }
         Some(at)
     }
 
     fn free(&mut self, at: A, size_shift: u8) {
-        self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
         self.work.nodes_freed += 1;
+        if let Some(ordered) = &mut self.ordered
+            && ordered.vacate(&mut self.frames, at)
+        {
+            return;
+        }
+        self.frames.free(at.raw() / FRAME_BYTES, order(size_shift));
     }
 }

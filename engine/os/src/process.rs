@@ -20,6 +20,7 @@ use crate::buddy::{Buddy, Frames};
 use crate::error::OsError;
 use crate::kernel::{Kernel, Work};
 use crate::memory::PhysicalMemory;
+use crate::ordered::OrderedNodes;
 use crate::policy::{LargePages, Policy, PolicyShape, accessible};
 use crate::vma::{AddressSpace, Attributes, Pages, Vma};
 
@@ -36,11 +37,18 @@ pub struct Configuration {
     pub large_pages: LargePages,
     /// Physical memory in bytes.
     pub memory_bytes: u64,
+    /// Of that, bytes at the end that are hardware's from the start.
+    pub reserved_bytes: u64,
+    /// Addresses that hardware translates without the table: nothing is populated there.
+    pub segment: Option<std::ops::Range<u64>>,
     /// Share of the 2 MiB blocks that cannot be had whole from the start, 0 to 1; see
     /// [`Buddy::fragment`].
     pub fragmentation: f64,
     /// Probability that an allocation of 2 MiB or more fails although there is memory, 0 to 1.
     pub large_failure_probability: f64,
+    /// Levels of entries whose nodes stand in contiguous memory, in the order of the addresses that
+    /// they translate, as ASAP wants; see [`OrderedNodes`].
+    pub ordered_levels: Vec<Level>,
     /// Whether the 2 MiB blocks that frames come from are drawn at random; see [`Buddy::scatter`].
     pub scattered: bool,
     /// Seed of all three.
@@ -138,6 +146,8 @@ pub struct Process<In = Gva, Out = Hpa> {
     areas: AddressSpace,
     policy: Policy,
     geometry: Geometry,
+    /// Pages that are translated without the table.
+    segment: Pages,
     /// Large pages by region of a lowest flattened node; kept only where the NF rule applies.
     large_pages: FxHashMap<u64, u32>,
     data_bytes: u64,
@@ -160,7 +170,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let failure =
             fraction("large_failure_probability", configuration.large_failure_probability)?;
         let mut memory = PhysicalMemory::new(configuration.memory_bytes)?;
-        let mut buddy = Buddy::new(configuration.memory_bytes);
+        let usable = configuration.memory_bytes.saturating_sub(configuration.reserved_bytes);
+        let mut buddy = Buddy::new(usable);
         buddy.fragment(fragmentation, configuration.seed);
         buddy.fail_large_allocations(failure, !configuration.seed);
         if configuration.scattered {
@@ -175,6 +186,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         );
         let areas = AddressSpace::default();
         let geometry = configuration.layout.geometry();
+        if !configuration.ordered_levels.is_empty() {
+            let ordered = OrderedNodes::new(configuration.layout, &configuration.ordered_levels);
+            kernel.ordered = Some(Box::new(ordered));
+        }
         let shape = PolicyShape { policy: &policy, areas: &areas };
         let table = Tree::new(geometry, &shape, &mut kernel).map_err(|_| OsError::OutOfMemory {
             memory_bytes: configuration.memory_bytes,
@@ -186,7 +201,20 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         debug_assert_eq!(level, table.root().level);
         statistics.node_fallbacks += u64::from(table.root().width < wanted);
         let large_pages = FxHashMap::default();
-        Ok(Self { kernel, table, areas, policy, geometry, large_pages, data_bytes: 0, statistics })
+        let segment = configuration.segment.clone().unwrap_or(0..0);
+        let shift = geometry.page_shift();
+        let segment = segment.start >> shift..segment.end >> shift;
+        Ok(Self {
+            kernel,
+            table,
+            areas,
+            policy,
+            geometry,
+            segment,
+            large_pages,
+            data_bytes: 0,
+            statistics,
+        })
     }
 
     /// Physical memory, which hardware reads entries from.
@@ -215,6 +243,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// The allocator.
     pub fn frames(&self) -> &Frames {
         &self.kernel.frames
+    }
+
+    /// Where page-table nodes stand in order, if they are to.
+    pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Out>> {
+        self.kernel.ordered.as_deref()
     }
 
     /// Counts since the start.
@@ -368,6 +401,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     ) -> Result<(), OsError> {
         let mut page = pages.start;
         while page < pages.end {
+            if self.segment.contains(&page) {
+                page = self.segment.end;
+                continue;
+            }
             let vma = self.area_of(page, flushes)?;
             let stop = pages.end.min(vma.pages.end).min(self.region(page).end);
             let mut found = Vec::new();
@@ -439,6 +476,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     ) -> Result<(), OsError> {
         let input = self.address(page);
         let Self { table, kernel, policy, areas, .. } = self;
+        if let Some(ordered) = &mut kernel.ordered {
+            let pages = 1 << (self.geometry.shift(level) - self.geometry.page_shift());
+            ordered.area = areas.intersecting(page..page + pages).next().map(|vma| vma.pages);
+        }
         let shape = PolicyShape { policy, areas };
         match table.map(kernel, &shape, input, frame, level, attributes) {
             Ok(change) => {
@@ -639,7 +680,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     }
 
     fn split(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
-        let Self { table, kernel, policy, areas, .. } = self;
+        let Self { table, kernel, policy, areas, geometry, .. } = self;
+        if let Some(ordered) = &mut kernel.ordered {
+            let page = input.raw() >> geometry.page_shift();
+            ordered.area = areas.find(page).map(|vma| vma.pages);
+        }
         match table.split(kernel, &PolicyShape { policy, areas }, input) {
             Ok((change, flush)) => {
                 self.count(change);

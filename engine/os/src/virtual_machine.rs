@@ -106,6 +106,9 @@ mod tests {
             memory_bytes,
             fragmentation: 0.0,
             large_failure_probability: 0.0,
+            reserved_bytes: 0,
+            segment: None,
+            ordered_levels: Vec::new(),
             scattered: true,
             seed: 3,
         }

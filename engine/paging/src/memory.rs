@@ -1,6 +1,7 @@
 //! What an organisation needs of memory. Consumers implement these for what they have.
 
 use crate::addr::Physical;
+use crate::geometry::Level;
 
 /// Memory that holds page-table entries.
 pub trait EntryMemory<A: Physical> {
@@ -19,6 +20,12 @@ pub trait NodeAllocator<A: Physical> {
     /// A zeroed block of `2^size_shift` bytes, aligned to its size; `None` when there is none.
     /// Failure is ordinary: an organisation falls back to smaller nodes.
     fn allocate(&mut self, size_shift: u8) -> Option<A>;
+    /// As [`NodeAllocator::allocate`], for a node with entries of level `bottom` on the path of
+    /// `input`: who wants nodes to stand in the order of what they translate places them here.
+    fn allocate_for(&mut self, size_shift: u8, bottom: Level, input: u64) -> Option<A> {
+        let _ = (bottom, input);
+        self.allocate(size_shift)
+    }
     /// Takes back a block from [`NodeAllocator::allocate`].
     fn free(&mut self, at: A, size_shift: u8);
 }

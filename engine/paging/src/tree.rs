@@ -227,7 +227,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ) -> Result<Self, TableError> {
         let level = geometry.levels();
         let (base, width) =
-            allocate(geometry, memory, level, shape.width(level, 0), &mut Change::default())?;
+            allocate(geometry, memory, level, shape.width(level, 0), 0, &mut Change::default())?;
         let mut nodes = FxHashMap::default();
         nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
         let root = Partial { base, level, width, rights: Rights::ALL };
@@ -573,7 +573,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ) -> Result<Partial<Out>, TableError> {
         let level = parent.bottom() - 1;
         let wanted = shape.width(level, input.raw());
-        let (base, width) = allocate(self.geometry, memory, level, wanted, change)?;
+        let (base, width) = allocate(self.geometry, memory, level, wanted, input.raw(), change)?;
         self.nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
         change.filled.insert(parent.bottom());
         let slot = self.slot(parent, input);
@@ -872,17 +872,18 @@ impl<Out: Physical> LeafEntries<Out> {
     }
 }
 
-/// A node for `level` as wide as `wanted`, or as the memory allows.
+/// A node for `level` on the path of `input`, as wide as `wanted` or as the memory allows.
 fn allocate<Out: Physical>(
     geometry: Geometry,
     memory: &mut impl TableMemory<Out>,
     level: Level,
     wanted: Width,
+    input: u64,
     change: &mut Change,
 ) -> Result<(Out, Width), TableError> {
     for width in (1..=wanted.clamp(1, level.min(3))).rev() {
         let shift = geometry.node_shift(width);
-        if let Some(base) = memory.allocate(shift) {
+        if let Some(base) = memory.allocate_for(shift, level + 1 - width, input) {
             change.nodes += 1;
             change.node_bytes += 1 << shift;
             change.fallbacks += u32::from(width < wanted);

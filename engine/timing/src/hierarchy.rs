@@ -212,6 +212,20 @@ impl Hierarchy {
         self.llc.cache.touch(line);
     }
 
+    /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
+    /// have to wait for an MSHR. False if so.
+    pub fn prefetch(&mut self, address: Hpa, at: u64) -> bool {
+        let level = match self.walker_entry {
+            WalkerEntry::L1d => &mut self.l1d,
+            WalkerEntry::L2 => &mut self.l2,
+        };
+        if !level.cache.contains(Line::of(address)) && level.mshrs.earliest(at) > at {
+            return false;
+        }
+        self.access(address, at, false, Requester::Walker);
+        true
+    }
+
     /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
     #[inline]
     pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
@@ -387,6 +401,18 @@ mod tests {
             (0..4).map(|n| h.access(Hpa::new(n << 20), 0, false, Requester::Data).ready).collect();
         assert_eq!(&ready[..2], [142, 143], "the bus carries one line a cycle");
         assert!(ready[2] >= 142 + 142 && ready[3] >= 142 + 142, "{ready:?}");
+    }
+
+    #[test]
+    fn a_prefetch_does_not_wait_for_an_mshr() {
+        let mut h = hierarchy();
+        read(&mut h, 1 << 20, 0, Requester::Data);
+        assert!(h.prefetch(Hpa::new(2 << 20), 1), "one MSHR of two is free");
+        assert!(!h.prefetch(Hpa::new(3 << 20), 2));
+        assert!(h.prefetch(Hpa::new(2 << 20), 3), "what is on its way needs no other");
+        assert_eq!(h.dram().statistics.reads, 2);
+        assert!(h.prefetch(Hpa::new(3 << 20), 142));
+        assert_eq!(read(&mut h, 3 << 20, 150, Requester::Walker), (142 + 142 - 150, Served::L1));
     }
 
     #[test]

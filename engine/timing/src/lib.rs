@@ -4,11 +4,13 @@
 //! Start at [`simulate`]. A [`machine::Machine`] and a [`machine::Scheme`] say what to model;
 //! [`run`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
 
+pub mod asap;
 pub mod branch;
 pub mod cache;
 pub mod core;
 pub mod decode;
 pub mod dram;
+pub mod energy;
 pub mod explain;
 pub mod hierarchy;
 pub mod lru;
@@ -20,6 +22,7 @@ pub mod pwc;
 pub mod relocate;
 pub mod result;
 pub mod run;
+pub mod segment;
 pub mod simulate;
 pub mod slots;
 pub mod space;
@@ -53,6 +56,16 @@ pub enum ConfigError {
     /// A guest asked of a machine that cannot run one.
     #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
+    /// A mechanism in a guest that is modelled on the machine itself only.
+    #[error(
+        "`{mechanism}` is modelled without a hypervisor only: leave it out of scheme `{scheme}`, or `host`"
+    )]
+    NotInGuests {
+        /// The key of the mechanism's section.
+        mechanism: &'static str,
+        /// The scheme.
+        scheme: String,
+    },
     /// The trace does not fit.
     #[error(
         "the trace touches {bytes} bytes of address space, more than a table of {levels} levels \

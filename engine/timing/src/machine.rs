@@ -35,6 +35,8 @@ pub struct Machine {
     pub llc: Option<Cache>,
     /// Main memory.
     pub memory: Option<Memory>,
+    /// What accesses to the caches cost; absent where nobody knows.
+    pub energy: Option<Energy>,
     /// Translation look-aside buffers.
     pub tlb: Tlbs,
     /// Page-walk caches.
@@ -125,6 +127,18 @@ pub enum Memory {
         /// Bandwidth in 10^9 bytes per second.
         bandwidth_gbs: f64,
     },
+}
+
+/// Dynamic energy of one access to each data cache, in picojoules.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Energy {
+    /// The first-level data cache.
+    pub l1d_pj: f64,
+    /// The second-level cache.
+    pub l2_pj: f64,
+    /// The last-level cache.
+    pub llc_pj: f64,
 }
 
 /// The TLBs.
@@ -353,6 +367,16 @@ impl Machine {
         }
         if let Some(memory) = &self.memory {
             memory.validate()?;
+        }
+        if let Some(Energy { l1d_pj, l2_pj, llc_pj }) = self.energy {
+            for (key, value) in
+                [("energy.l1d_pj", l1d_pj), ("energy.l2_pj", l2_pj), ("energy.llc_pj", llc_pj)]
+            {
+                require((0.0..=1e9).contains(&value), key, || format!("{value} pJ (0 to 1e9)"))?;
+            }
+            require(self.core.is_some(), "energy", || {
+                "has no meaning for a machine without caches".to_owned()
+            })?;
         }
         self.tlb.validate()?;
         self.pwc.validate("pwc")?;
@@ -609,6 +633,12 @@ pub struct Scheme {
     /// Page-table priority in L2 and LLC.
     #[serde(default)]
     pub page_table_priority: PriorityMode,
+    /// Prefetching of the last entries of a walk.
+    #[serde(default)]
+    pub asap: Option<Asap>,
+    /// A range that is translated without pages.
+    #[serde(default)]
+    pub direct_segment: Option<DirectSegment>,
     /// Whether translation costs anything.
     #[serde(default)]
     pub translation: TranslationMode,
@@ -648,6 +678,22 @@ pub struct Density {
     pub merge_us: f64,
 }
 
+/// Prefetching of the last entries of a walk; see [`crate::asap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asap {
+    /// Ranges of adjacent entries that the processor can hold, for each of the two levels.
+    pub range_registers: u32,
+}
+
+/// A range that is translated without pages; see [`crate::segment`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectSegment {
+    /// Share of physical memory that can be reserved for it, 0 to 1.
+    pub memory_fraction: f64,
+}
+
 /// When page-table priority is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -679,6 +725,33 @@ impl Scheme {
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
         layout(&self.organisation, self.levels, &self.flatten, self.density)
+    }
+
+    /// Checks the mechanisms that the scheme switches on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when a figure cannot be, or a mechanism does not go with the rest.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(asap) = &self.asap {
+            require((1..=4096).contains(&asap.range_registers), "asap.range_registers", || {
+                format!("{} (1 to 4096)", asap.range_registers)
+            })?;
+        }
+        if let Some(DirectSegment { memory_fraction }) = self.direct_segment {
+            require(
+                (0.0..=0.9).contains(&memory_fraction),
+                "direct_segment.memory_fraction",
+                || format!("{memory_fraction} (0 to 0.9: pages and page tables need the rest)"),
+            )?;
+        }
+        let native_only =
+            [("asap", self.asap.is_some()), ("direct_segment", self.direct_segment.is_some())];
+        match native_only.into_iter().find(|&(_, on)| on && self.host.is_some()) {
+            Some((mechanism, _)) => {
+                Err(ConfigError::NotInGuests { mechanism, scheme: self.name.clone() })
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -5,8 +5,10 @@
 
 use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level};
 
+use crate::asap::{Asap, AsapStatistics};
 use crate::hierarchy::{Hierarchy, Requester, Response, Served};
 use crate::machine::Machine;
+use crate::segment::Segment;
 use crate::slots::Slots;
 use crate::space::Space;
 use crate::tlb::{Tlb, Translation};
@@ -21,6 +23,8 @@ pub trait TableReader {
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
     /// `address` is about to be asked for; see [`Hierarchy::expect`].
     fn expect(&self, address: Hpa);
+    /// The entry at `address` is prefetched at cycle `at`. False where nothing could be done.
+    fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool;
 }
 
 impl TableReader for Hierarchy {
@@ -34,6 +38,10 @@ impl TableReader for Hierarchy {
     #[inline]
     fn expect(&self, address: Hpa) {
         Hierarchy::expect(self, address);
+    }
+
+    fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool {
+        self.prefetch(address, at)
     }
 }
 
@@ -51,6 +59,10 @@ impl TableReader for NoClock {
 
     #[inline]
     fn expect(&self, _address: Hpa) {}
+
+    fn prefetch_entry(&mut self, _address: Hpa, _at: u64) -> bool {
+        true
+    }
 }
 
 /// Why an address is to be translated.
@@ -189,6 +201,10 @@ pub struct Mmu {
     walker: Walker,
     walkers: Slots,
     free: Option<Free>,
+    asap: Option<Box<Asap>>,
+    segment: Option<Box<Segment>>,
+    /// Something translates before the TLBs do: `free` or `segment`.
+    bypassed: bool,
     /// What the walkers did.
     pub statistics: WalkStatistics,
     frontier: u64,
@@ -206,9 +222,33 @@ impl Mmu {
             walker,
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
+            asap: None,
+            segment: None,
+            bypassed: free,
             statistics: WalkStatistics::default(),
             frontier: 0,
         }
+    }
+
+    /// Prefetches for every walk from now on.
+    pub fn set_asap(&mut self, asap: Asap) {
+        self.asap = Some(Box::new(asap));
+    }
+
+    /// Translates by `segment`, where it can, from now on.
+    pub fn set_segment(&mut self, segment: Segment) {
+        self.segment = Some(Box::new(segment));
+        self.bypassed = true;
+    }
+
+    /// The direct segment, if there is one.
+    pub fn segment(&self) -> Option<&Segment> {
+        self.segment.as_deref()
+    }
+
+    /// The prefetcher, if there is one.
+    pub fn asap(&self) -> Option<&Asap> {
+        self.asap.as_deref()
     }
 
     /// True if instruction fetches are translated.
@@ -235,9 +275,42 @@ impl Mmu {
         space: &mut Space,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
+        if self.bypassed {
+            return self.translate_bypassed(address, purpose, at, space, reader);
+        }
+        self.translate_in_l1(address, purpose, at, space, reader)
+    }
+
+    /// Translates without the TLBs where something allows it.
+    #[cold]
+    fn translate_bypassed<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        space: &mut Space,
+        reader: &mut R,
+    ) -> Result<Translated, Stopped> {
         if self.free.is_some() {
             return self.translate_free(address, purpose, at, space);
         }
+        if let Some(physical) = self.segment.as_mut().and_then(|s| s.translate(address)) {
+            // It is looked up beside the L1 TLB and takes as long.
+            let ready = if R::TIMED { at + self.l1d.latency() - 1 } else { at };
+            return Ok(Translated { physical, ready });
+        }
+        self.translate_in_l1(address, purpose, at, space, reader)
+    }
+
+    #[inline]
+    fn translate_in_l1<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        space: &mut Space,
+        reader: &mut R,
+    ) -> Result<Translated, Stopped> {
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         if let Some((entry, latency)) = l1.look_up(address.raw())
             && permits(&entry, purpose)
@@ -322,7 +395,11 @@ impl Mmu {
     ) -> Result<Found, Stopped> {
         let start = if R::TIMED { self.walkers.earliest(at) } else { at };
         let mut trail = Trail::new();
-        let mut result = self.walker.walk(address, purpose, start, space, reader, &mut trail);
+        let mut result = if self.asap.is_none() {
+            self.walker.walk(address, purpose, start, space, reader, &mut trail)
+        } else {
+            self.walk_and_prefetch(address, purpose, (at, start), space, reader, &mut trail)
+        };
         let mut queue = start - at;
         if let Ok(found) = &result {
             reader.expect(self.physical(address, found.frame, found.level));
@@ -342,6 +419,26 @@ impl Mmu {
             self.statistics.faulting += 1;
             self.statistics.faulting_accesses += trail.reads().len() as u64;
         }
+        result
+    }
+
+    /// A walk asked for and started at `times`, with prefetches from the time it was asked for.
+    #[cold]
+    fn walk_and_prefetch<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        times: (u64, u64),
+        space: &mut Space,
+        reader: &mut R,
+        trail: &mut Trail,
+    ) -> Result<Found, Stopped> {
+        let (Some(asap), Some(nodes)) = (&mut self.asap, space.ordered_nodes()) else {
+            return self.walker.walk(address, purpose, times.1, space, reader, trail);
+        };
+        let mut prefetched = asap.prefetch(address, times.0, nodes, reader, trail);
+        let result = self.walker.walk(address, purpose, times.1, space, reader, &mut prefetched);
+        asap.finish(&prefetched);
         result
     }
 
@@ -437,6 +534,12 @@ impl Mmu {
         self.l1i.reset_statistics();
         self.l2.reset_statistics();
         self.walker.reset_statistics();
+        if let Some(asap) = &mut self.asap {
+            asap.statistics = AsapStatistics::default();
+        }
+        if let Some(segment) = &mut self.segment {
+            segment.translations = 0;
+        }
         self.statistics = WalkStatistics::default();
     }
 }

@@ -6,6 +6,7 @@
 use flatwalk_paging::{Level, NodeStatistics, Width};
 use serde::Serialize;
 
+use crate::energy::EnergyResult;
 use crate::machine::PageSize;
 use crate::pwc::PwcStatistics;
 use crate::run::{GuestFrames, Mode, Run, RunConfiguration, ThpMode};
@@ -44,9 +45,12 @@ pub struct RunResult {
     pub walk: WalkResult,
     pub caches: Vec<CacheResult>,
     pub dram: Option<DramResult>,
+    pub energy: Option<EnergyResult>,
     pub os: OsResult,
     pub branch: Option<BranchResult>,
     pub priority: PriorityResult,
+    pub asap: Option<AsapResult>,
+    pub direct_segment: Option<SegmentResult>,
     pub warnings: Vec<String>,
     pub configuration: RunConfiguration,
 }
@@ -188,6 +192,27 @@ pub struct BranchResult {
     pub mispredictions: u64,
 }
 
+/// Prefetching of entries.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct AsapResult {
+    pub prefetches: u64,
+    pub dropped: u64,
+    pub unused: u64,
+    pub uncovered_walks: u64,
+    pub ranges: u64,
+    pub reserved_bytes: u64,
+    pub scattered_nodes: u64,
+}
+
+/// The direct segment.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SegmentResult {
+    pub bytes: u64,
+    pub translations: u64,
+}
+
 /// Page-table priority.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
@@ -263,6 +288,10 @@ impl RunResult {
                     average_latency_cycles: ratio(s.read_cycles as f64, s.reads).unwrap_or(0.0),
                 }
             }),
+            energy: timed.and_then(|(_, caches)| {
+                let figures = configuration.machine.energy.as_ref()?;
+                Some(EnergyResult::new(figures, caches))
+            }),
             os: os_result(run),
             branch: timed.map(|(core, _)| {
                 let s = core.predictor().statistics;
@@ -275,10 +304,28 @@ impl RunResult {
                     ratio(tables as f64, lines as u64)
                 }),
             },
+            asap: asap(run),
+            direct_segment: run.mmu.segment().map(|segment| SegmentResult {
+                bytes: segment.bytes(),
+                translations: segment.translations,
+            }),
             warnings: warnings(run),
             configuration,
         }
     }
+}
+
+fn asap(run: &Run) -> Option<AsapResult> {
+    let (asap, nodes) = (run.mmu.asap()?.statistics, run.space.ordered_nodes()?);
+    Some(AsapResult {
+        prefetches: asap.prefetches,
+        dropped: asap.dropped,
+        unused: asap.unused,
+        uncovered_walks: asap.uncovered,
+        ranges: nodes.ranges().count() as u64,
+        reserved_bytes: nodes.reserved_bytes(),
+        scattered_nodes: nodes.scattered_nodes(),
+    })
 }
 
 fn nodes(run: &Run) -> Vec<NodesResult> {
@@ -428,7 +475,10 @@ fn warnings(run: &Run) -> Vec<String> {
         ));
     }
     let walks = run.mmu.statistics.total().walks;
-    if run.configuration.scheme.translation == crate::machine::TranslationMode::Walked {
+    let scheme = &run.configuration.scheme;
+    if scheme.translation == crate::machine::TranslationMode::Walked
+        && scheme.direct_segment.is_none()
+    {
         if walks < 1000 {
             warnings.push(format!(
                 "only {walks} walks: figures per walk are uncertain, and translation hardly \
@@ -475,6 +525,12 @@ fn warnings(run: &Run) -> Vec<String> {
         warnings.push(format!(
             "{} page-table nodes could not be flattened for want of a large block",
             os.node_fallbacks
+        ));
+    }
+    if let Some(scattered) = asap(run).map(|asap| asap.scattered_nodes).filter(|&n| n > 0) {
+        warnings.push(format!(
+            "{scattered} page-table nodes found no contiguous memory, so that ASAP cannot prefetch \
+             from them"
         ));
     }
     if os.merge_refusals > 0 {

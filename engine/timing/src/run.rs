@@ -1,20 +1,23 @@
 //! One run: a scheme on a machine, fed with a trace.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError, Thp};
-use flatwalk_paging::{Address, Gva};
+use flatwalk_paging::{Address, Geometry, Gva, Hpa};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
+use crate::asap::{self, Asap};
 use crate::cache::Replacement;
 use crate::core::{Core, Environment, MOST_FAULTS};
 use crate::decode::DecodedBlock;
 use crate::hierarchy::Hierarchy;
-use crate::machine::{Density, Machine, PriorityMode, Scheme, TranslationMode};
+use crate::machine::{Density, DirectSegment, Machine, PriorityMode, Scheme, TranslationMode};
 use crate::mmu::{Mmu, NoClock, Purpose};
 use crate::relocate::Relocation;
+use crate::segment::{self, Segment};
 use crate::space::{Costs, Space};
 use crate::walker::{Stopped, Walker};
 
@@ -110,12 +113,15 @@ struct Phases {
     active_instructions: u64,
 }
 
+/// What timing mode needs beside the MMU.
+pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
+
 /// A run in progress.
 pub struct Run {
     pub(crate) configuration: RunConfiguration,
     pub(crate) space: Space,
     pub(crate) mmu: Mmu,
-    pub(crate) timed: Option<(Box<Core>, Box<Hierarchy>)>,
+    pub(crate) timed: Option<Timed>,
     relocation: Option<Relocation>,
     blocks: Vec<Arc<DecodedBlock>>,
     thread: Option<ThreadId>,
@@ -155,6 +161,7 @@ impl Run {
     ) -> Result<Self, ConfigError> {
         let RunConfiguration { scheme, machine, .. } = &configuration;
         machine.validate()?;
+        scheme.validate()?;
         let layout = scheme.layout()?;
         let geometry = layout.geometry();
         let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
@@ -172,13 +179,22 @@ impl Run {
             (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
         };
         let memory_bytes = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
+        let segment = scheme.direct_segment.and_then(|DirectSegment { memory_fraction }| {
+            // Validated: between 0 and 1.
+            #[allow(clippy::cast_sign_loss)]
+            let most_bytes = (memory_bytes as f64 * memory_fraction) as u64;
+            segment::primary_region(&touched, most_bytes)
+        });
         let own = flatwalk_os::Configuration {
             layout,
             no_flatten_threshold: scheme.no_flatten_threshold,
             large_pages,
             memory_bytes,
+            reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start),
+            segment: segment.clone(),
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
+            ordered_levels: if scheme.asap.is_some() { asap::LEVELS.to_vec() } else { Vec::new() },
             scattered: scheme.host.is_some()
                 && configuration.guest_frames == GuestFrames::Scattered,
             seed,
@@ -203,29 +219,9 @@ impl Run {
         });
         let host = host.transpose()?;
         let space = Space::new(&own, host.as_ref())?;
-        let timed = match configuration.mode {
-            Mode::Functional => None,
-            Mode::Timing => {
-                let missing = || ConfigError::NotTimed(machine.name.clone());
-                let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
-                let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
-                if scheme.page_table_priority == PriorityMode::Always {
-                    caches.set_replacement(spare_tables(machine));
-                }
-                Some((Box::new(core), Box::new(caches)))
-            }
-        };
-        let free = scheme.translation == TranslationMode::Free;
-        let walker = match &host {
-            None => Walker::native(machine, geometry),
-            Some(host) => {
-                let no_guests =
-                    || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
-                let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-                Walker::nested(machine, virtualisation, geometry, host.layout.geometry())
-            }
-        };
-        let mmu = Mmu::new(machine, geometry, walker, free);
+        let timed = timed(&configuration, seed)?;
+        let host_geometry = host.as_ref().map(|host| host.layout.geometry());
+        let mmu = mmu(&configuration, geometry, host_geometry, segment)?;
         let phases = Phases {
             mode: scheme.page_table_priority,
             active: scheme.page_table_priority == PriorityMode::Always,
@@ -550,6 +546,52 @@ impl Run {
         });
         self.phases.window = (now, misses, data);
     }
+}
+
+/// The core and the caches, in timing mode.
+fn timed(
+    RunConfiguration { scheme, machine, mode, .. }: &RunConfiguration,
+    seed: u64,
+) -> Result<Option<Timed>, ConfigError> {
+    if *mode == Mode::Functional {
+        return Ok(None);
+    }
+    let missing = || ConfigError::NotTimed(machine.name.clone());
+    let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
+    let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
+    if scheme.page_table_priority == PriorityMode::Always {
+        caches.set_replacement(spare_tables(machine));
+    }
+    Ok(Some((Box::new(core), Box::new(caches))))
+}
+
+/// The memory-management unit, with whatever the scheme switches on in it; `host` is the geometry of
+/// the host's table.
+fn mmu(
+    RunConfiguration { scheme, machine, memory_bytes, .. }: &RunConfiguration,
+    geometry: Geometry,
+    host: Option<Geometry>,
+    segment: Option<Range<u64>>,
+) -> Result<Mmu, ConfigError> {
+    let walker = match host {
+        None => Walker::native(machine, geometry),
+        Some(host) => {
+            let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
+            let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
+            Walker::nested(machine, virtualisation, geometry, host)
+        }
+    };
+    let free = scheme.translation == TranslationMode::Free;
+    let mut mmu = Mmu::new(machine, geometry, walker, free);
+    if let Some(range) = segment {
+        let end = memory_bytes.unwrap_or(machine.os.memory_bytes);
+        let base = Hpa::new(end - (range.end - range.start));
+        mmu.set_segment(Segment::new(range, base));
+    }
+    if let Some(asap) = &scheme.asap {
+        mmu.set_asap(Asap::new(asap, geometry));
+    }
+    Ok(mmu)
 }
 
 fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'_> {

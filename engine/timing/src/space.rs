@@ -1,6 +1,8 @@
 //! What is translated: a process on the machine itself, or in a guest; and who answers its faults.
 
-use flatwalk_os::{Access, Configuration, OsError, Process, Statistics, VirtualMachine, Work};
+use flatwalk_os::{
+    Access, Configuration, OrderedNodes, OsError, Process, Statistics, VirtualMachine, Work,
+};
 use flatwalk_paging::{Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics};
 use flatwalk_trace::Event;
 
@@ -113,6 +115,14 @@ impl Space {
         match self {
             Self::Native(process) => process.table().geometry(),
             Self::Virtual(vm) => vm.guest.table().geometry(),
+        }
+    }
+
+    /// Where the nodes of a process on the machine itself stand in order, if they are to.
+    pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Hpa>> {
+        match self {
+            Self::Native(process) => process.ordered_nodes(),
+            Self::Virtual(_) => None,
         }
     }
 
@@ -268,7 +278,8 @@ mod tests {
                     let at = place(&mut run, address, Purpose::Load);
                     assert_eq!(memory.get(&at), Some(value), "{} at {address:#x}", scheme.name);
                 }
-                let walked = scheme.translation == TranslationMode::Walked;
+                let walked = scheme.translation == TranslationMode::Walked
+                    && scheme.direct_segment.is_none();
                 assert_eq!(run.mmu.statistics.total().walks > 0, walked, "{}", scheme.name);
             }
         }

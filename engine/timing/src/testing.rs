@@ -98,6 +98,8 @@ pub struct Scenario {
     pub large_pages: u8,
     /// Per cent of the guest's memory that the host backs with large pages.
     pub host_large_pages: u8,
+    /// Share of large blocks that cannot be had whole.
+    pub fragmentation: f64,
     /// With or without a clock.
     pub mode: Mode,
 }
@@ -118,7 +120,8 @@ impl Scenario {
     pub fn new(scheme: Scheme) -> Self {
         let mut machine = machine();
         machine.tlb.l1i.clear();
-        Self { machine, scheme, large_pages: 0, host_large_pages: 0, mode: Mode::Timing }
+        let (fragmentation, mode) = (0.0, Mode::Timing);
+        Self { machine, scheme, large_pages: 0, host_large_pages: 0, fragmentation, mode }
     }
 
     /// A run that has mapped `mapped` and, if so told, touched all of it.
@@ -134,7 +137,7 @@ impl Scenario {
             machine: self.machine.clone(),
             large_pages: Some(self.large_pages),
             thp: None,
-            fragmentation: 0.0,
+            fragmentation: self.fragmentation,
             host_large_pages: self.host_large_pages,
             guest_frames: GuestFrames::Compact,
             mode: self.mode,

@@ -57,6 +57,9 @@ fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {
         memory_bytes: GIB,
         fragmentation: 0.0,
         large_failure_probability: 0.0,
+        reserved_bytes: 0,
+        segment: None,
+        ordered_levels: Vec::new(),
         scattered: false,
         seed: 1,
     }
@@ -819,7 +822,7 @@ proptest! {
         let configuration = Configuration {
             layout, no_flatten_threshold, large_pages, memory_bytes: 8 * GIB, fragmentation,
             scattered: seed % 2 == 1,
-            large_failure_probability, seed,
+            large_failure_probability, ordered_levels: Vec::new(), reserved_bytes: 0, segment: None, seed,
         };
         let mut process = Process::new(&configuration).unwrap();
         let root = process.table().root();

@@ -1,0 +1,240 @@
+//! ASAP: prefetches of the last two entries of a walk, beside the walk itself.
+//!
+//! Source: Margaritov, Ustiugov, Bugnion and Grot, "Prefetched Address Translation", MICRO 2019. The
+//! operating system keeps the nodes of levels 2 and 1 of each VMA contiguous and in order
+//! ([`flatwalk_os::OrderedNodes`]) and loads range registers with where they start; on a miss of the
+//! L2 TLB the place of both entries is computed from the address and their lines are prefetched to
+//! where the walker enters the hierarchy. The walk goes on as ever, with its page-walk caches, and
+//! finds the lines there or on their way. A prefetch takes an MSHR if one is free; it does not wait
+//! for one.
+//!
+//! Departs from the paper: registers are per level, as many for each ([`OrderedNodes`] says why),
+//! and the longest ranges get them. Not modelled: prefetching in a guest.
+
+use flatwalk_os::{OrderedNodes, Range};
+use flatwalk_paging::{Address, Geometry, Gva, Hpa};
+
+use crate::machine;
+use crate::mmu::TableReader;
+use crate::walker::{Read, Record, Trail};
+
+/// Levels whose entries are prefetched, in the order in which a walk wants them.
+pub const LEVELS: [u8; 2] = [2, 1];
+
+/// What was prefetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AsapStatistics {
+    /// Prefetches made.
+    pub prefetches: u64,
+    /// Prefetches given up for want of a free MSHR.
+    pub dropped: u64,
+    /// Prefetches made of lines that their walk did not read: a page-walk cache or a large page
+    /// spared the entry, or it did not stand in order.
+    pub unused: u64,
+    /// Walks of addresses that no register had anything for.
+    pub uncovered: u64,
+}
+
+/// The prefetcher of one core.
+#[derive(Clone, Debug)]
+pub struct Asap {
+    geometry: Geometry,
+    registers: usize,
+    /// Those in the registers, [`LEVELS`] one after the other.
+    ranges: Vec<Range<Hpa>>,
+    /// Which ranges these are, as [`OrderedNodes::version`] counts.
+    version: Option<u64>,
+    /// What it did.
+    pub statistics: AsapStatistics,
+}
+
+/// Lines prefetched for one walk that it has not read yet.
+pub struct Prefetched<'a> {
+    lines: [Option<Hpa>; LEVELS.len()],
+    trail: &'a mut Trail,
+}
+
+impl Record for Prefetched<'_> {
+    fn read(&mut self, read: &Read) {
+        for line in &mut self.lines {
+            if line.is_some_and(|line| line.raw() >> 6 == read.entry_address >> 6) {
+                *line = None;
+            }
+        }
+        self.trail.read(read);
+    }
+}
+
+impl Asap {
+    /// Empty registers, for tables of `geometry`.
+    pub fn new(settings: &machine::Asap, geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            registers: settings.range_registers as usize,
+            ranges: Vec::new(),
+            version: None,
+            statistics: AsapStatistics::default(),
+        }
+    }
+
+    /// Loads the registers, as the operating system does whenever a range changes.
+    fn load(&mut self, nodes: &OrderedNodes<Hpa>) {
+        self.version = Some(nodes.version());
+        self.ranges.clear();
+        for level in LEVELS {
+            let mut ranges: Vec<_> = nodes.ranges().filter(|range| range.level == level).collect();
+            ranges.sort_by_key(|range| (std::cmp::Reverse(range.last - range.start), range.start));
+            self.ranges.extend(ranges.into_iter().take(self.registers));
+        }
+    }
+
+    /// Prefetches for a walk of `address` that begins at cycle `at` and leaves `trail`.
+    pub fn prefetch<'a, R: TableReader>(
+        &mut self,
+        address: Gva,
+        at: u64,
+        nodes: &OrderedNodes<Hpa>,
+        reader: &mut R,
+        trail: &'a mut Trail,
+    ) -> Prefetched<'a> {
+        if self.version != Some(nodes.version()) {
+            self.load(nodes);
+        }
+        let mut prefetched = Prefetched { lines: [None; LEVELS.len()], trail };
+        let mut covered = false;
+        for (line, level) in prefetched.lines.iter_mut().zip(LEVELS) {
+            let holds = |range: &&Range<Hpa>| {
+                range.level == level && (range.start..=range.last).contains(&address.raw())
+            };
+            let Some(range) = self.ranges.iter().find(holds) else { continue };
+            covered = true;
+            let entry = (address.raw() - range.start) >> self.geometry.shift(level);
+            let place = range.base.offset(entry * 8);
+            if reader.prefetch_entry(place, at) {
+                *line = Some(place);
+                self.statistics.prefetches += 1;
+            } else {
+                self.statistics.dropped += 1;
+            }
+        }
+        self.statistics.uncovered += u64::from(!covered);
+        prefetched
+    }
+
+    /// Notes which prefetches a walk that is over did not use.
+    pub fn finish(&mut self, prefetched: &Prefetched<'_>) {
+        self.statistics.unused += prefetched.lines.iter().flatten().count() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::machine::{Asap, PriorityMode};
+    use crate::run::{Mode, Run};
+    use crate::testing::{DATA, Do, Scenario, go, scheme};
+
+    const LARGE: u64 = 2 << 20;
+    const GIB: u64 = 1 << 30;
+
+    /// With caches large enough to keep what the few walks of a test read.
+    fn scenario(flatten: &[&str], range_registers: u32) -> Scenario {
+        let mut scenario = Scenario::new(scheme(4, flatten));
+        scenario.scheme.asap = (range_registers > 0).then_some(Asap { range_registers });
+        assert_eq!(scenario.scheme.page_table_priority, PriorityMode::Off);
+        let l1d = scenario.machine.l1d.as_mut().unwrap();
+        (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
+        scenario
+    }
+
+    /// Accesses and latency of the one walk that a load of `address` makes.
+    fn walk(run: &mut Run, address: u64) -> (u64, u64) {
+        run.mmu.reset_statistics();
+        go(run, &[Do::Chase(address)]);
+        let total = run.mmu.statistics.total();
+        assert_eq!(total.walks, 1);
+        (total.accesses, total.latency_cycles)
+    }
+
+    /// What the prefetcher did since the last walk but one: made, dropped, unused, uncovered.
+    fn counts(run: &Run) -> (u64, u64, u64, u64) {
+        let s = run.mmu.asap().unwrap().statistics;
+        (s.prefetches, s.dropped, s.unused, s.uncovered)
+    }
+
+    #[test]
+    fn latencies_by_hand() {
+        let mapped = [(DATA, GIB)];
+        let mut plain = scenario(&[], 0).start(&mapped, true);
+        let mut asap = scenario(&[], 16).start(&mapped, true);
+        // A page-walk cache for 1 cycle, the root's entry out of L2 for 12 (it shares its line with the
+        // code), then three of 142 each. With ASAP the last two are asked for at once and there at 142
+        // and 143, as the bus carries a line a cycle: the walk finds them in L1D for 4 cycles each.
+        assert_eq!(walk(&mut plain, DATA), (4, 1 + 12 + 3 * 142));
+        assert_eq!(walk(&mut asap, DATA), (4, 1 + 12 + 142 + 4 + 4));
+        assert_eq!(counts(&asap), (2, 0, 0, 0));
+        // The leaf node is known, and its entry stands in another line: that of level 2 is prefetched
+        // for nothing, out of L1D.
+        assert_eq!(walk(&mut plain, DATA + 64 * 4096), (1, 1 + 142));
+        assert_eq!(walk(&mut asap, DATA + 64 * 4096), (1, 142));
+        assert_eq!(counts(&asap), (2, 0, 1, 0));
+        // Another leaf node: two entries one after the other, or both at once. Entries of level 2 for
+        // nearby nodes share a line, so this goes further.
+        assert_eq!(walk(&mut plain, DATA + 9 * LARGE), (2, 1 + 2 * 142));
+        assert_eq!(walk(&mut asap, DATA + 9 * LARGE), (2, 142 + 4));
+        assert_eq!(counts(&asap), (2, 0, 0, 0));
+        // The price: two look-ups in L1D more for each walk, and no more lines from memory.
+        let l1d = |run: &Run| run.timed.as_ref().unwrap().1.caches()[1].1.table_accesses;
+        let reads = |run: &Run| run.timed.as_ref().unwrap().1.dram().statistics.reads;
+        assert_eq!(l1d(&asap), l1d(&plain) + 3 * 2);
+        assert_eq!(reads(&asap), reads(&plain));
+    }
+
+    #[test]
+    fn a_flattened_node_is_prefetched_from_too() {
+        let mut run = scenario(&["L4L3", "L2L1"], 16).start(&[(DATA, 2 * GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (2, 1 + 142 + 4));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "no nodes end at level 2");
+        // The root's entry is in L1D, the other on its way since the walk was asked for.
+        assert_eq!(walk(&mut run, DATA + GIB + LARGE), (2, 142));
+    }
+
+    #[test]
+    fn what_does_not_stand_in_order_is_not_prefetched() {
+        let mut scenario = scenario(&[], 16);
+        scenario.fragmentation = 1.0;
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (4, 1 + 142 + 142 + 4 + 142));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "the one node of level 2 is contiguous");
+    }
+
+    #[test]
+    fn the_longest_ranges_get_the_registers() {
+        let mapped = [(DATA, 4 * LARGE), (DATA + 64 * GIB, 4096)];
+        let mut run = scenario(&[], 1).start(&mapped, true);
+        walk(&mut run, DATA + LARGE);
+        assert_eq!(counts(&run), (2, 0, 0, 0));
+        walk(&mut run, mapped[1].0);
+        assert_eq!(counts(&run).3, 1);
+    }
+
+    #[test]
+    fn large_pages_use_the_entry_of_their_level() {
+        let mut scenario = scenario(&[], 16);
+        scenario.large_pages = 100;
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (3, 1 + 12 + 142 + 4));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "there is no node of level 1");
+    }
+
+    #[test]
+    fn without_a_clock_the_same_is_read() {
+        let reads = |range_registers| {
+            let mut scenario = scenario(&[], range_registers);
+            scenario.mode = Mode::Functional;
+            let mut run = scenario.start(&[(DATA, GIB)], true);
+            go(&mut run, &(0..500).map(|i| Do::Load(DATA + i * LARGE)).collect::<Vec<_>>());
+            run.mmu.statistics.total()
+        };
+        assert_eq!(reads(16), reads(0));
+    }
+}
