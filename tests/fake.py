@@ -130,6 +130,8 @@ def run(
         "energy": None,
         "asap": None,
         "direct_segment": None,
+        "pom_tlb": None,
+        "csalt": None,
         "branch": {"branches": 0, "mispredictions": 0},
         "priority": {"active_fraction": 0.0},
         "warnings": warnings or [],

@@ -449,7 +449,8 @@ def test_every_example_of_the_help_runs(
 def test_energy_is_told_relative_to_the_baseline(flatwalk: Flatwalk, tmp_path: Path) -> None:
     names = ["--schemes", "radix4,radix4+ptp", "--large-pages", "0"]
     result = flatwalk(
-        "compare", "--workload", "gups:256MiB", *SHORT, *names, "--energy", "--json", "out.json", "--no-report"
+        *["compare", "--workload", "gups:256MiB", *SHORT, *names],
+        *["--energy", "--json", "out.json", "--no-report"],
     )
     assert result.code == 0, result.err
     assert "cache energy" in result.out
@@ -477,7 +478,7 @@ def test_energy_needs_figures(flatwalk: Flatwalk) -> None:
 
 
 def test_every_field_is_explained(flatwalk: Flatwalk) -> None:
-    every = "radix4,asap,direct-segment"  # with every mechanism that has fields of its own
+    every = "radix4,asap,direct-segment,csalt"  # with every mechanism that has fields of its own
     result = flatwalk(
         *["compare", "--workload", "gups:64MiB", *SHORT, "--schemes", every, "--json", "-", "--no-report"]
     )

@@ -121,6 +121,23 @@ class DirectSegment(TypedDict):
     translations: int
 
 
+class PomTlb(TypedDict):
+    """What the TLB in memory was asked."""
+
+    lookups: int
+    hits: int
+    second_probes: int
+    bypasses: int
+
+
+class Csalt(TypedDict):
+    """How L2 and LLC are divided at the end, and how often that changed."""
+
+    l2_data_ways: int | None
+    llc_data_ways: int | None
+    divisions: int
+
+
 class Run(TypedDict):
     """One configuration's result; every count is from after the warm-up."""
 
@@ -157,6 +174,8 @@ class Run(TypedDict):
     priority: dict[str, float]
     asap: Asap | None
     direct_segment: DirectSegment | None
+    pom_tlb: PomTlb | None
+    csalt: Csalt | None
     warnings: list[str]
     configuration: dict[str, Any]
     speedup: NotRequired[float | None]
@@ -207,8 +226,7 @@ def add_speedups(runs: list[Run]) -> None:
 
 
 def add_energy(runs: list[Run]) -> None:
-    """Gives every run its cache energy and its off-chip accesses, each over the first scheme's at the same
-    large-page setting.
+    """Gives every run its cache energy and off-chip accesses over the first scheme's with the same pages.
 
     Both are per instruction; `None` where nothing was timed or the machine has no figures.
     """

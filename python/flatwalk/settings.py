@@ -118,6 +118,8 @@ _PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density"})
 _MECHANISMS: dict[str, object] = {
     "asap": _Table({"range_registers": _whole()}),
     "direct_segment": _Table({"memory_fraction": _number}),
+    "pom_tlb": _Table({"size_bytes": _whole(), "predictor_entries": _whole()}),
+    "csalt": _Table({"epoch_accesses": _whole(), "translation_weight": _number}),
 }
 
 _SCHEME = _Table(

@@ -34,6 +34,12 @@ pub enum Replacement {
         /// Per cent.
         percent: u32,
     },
+    /// Keep at most so many ways of a set for data, and the others for tables: evict the least
+    /// recently used line of the kind that has its share already.
+    Partition {
+        /// Ways.
+        data_ways: u32,
+    },
 }
 
 /// A line that had to go.
@@ -167,6 +173,14 @@ impl Cache {
             {
                 set.iter().rposition(|&word| word & TABLE == 0).unwrap_or(lru)
             }
+            Replacement::Partition { data_ways } if set[lru] & VALID != 0 => {
+                let data = set.iter().filter(|&&word| word & TABLE == 0).count();
+                // The kind that the line is of if it has its share, else the other, which has more.
+                let share = if table { set.len() - data_ways as usize } else { data_ways as usize };
+                let have = if table { set.len() - data } else { data };
+                let goes = if (have >= share) == table { TABLE } else { 0 };
+                set.iter().rposition(|&word| word & TABLE == goes).unwrap_or(lru)
+            }
             _ => lru,
         };
         let old = set[victim];
@@ -228,6 +242,29 @@ mod tests {
         assert_eq!(fill(&mut cache, 6, false, spare), Some(0), "only tables left: plain LRU");
         let never = Replacement::SpareTables { percent: 0 };
         assert_eq!(fill(&mut cache, 7, false, never), Some(1));
+    }
+
+    #[test]
+    fn keeps_the_ways_of_either_kind() {
+        let mut cache = cache(4);
+        for n in 0..4 {
+            fill(&mut cache, n, false, Replacement::Lru);
+        }
+        let division = Replacement::Partition { data_ways: 3 };
+        assert_eq!(
+            fill(&mut cache, 10, true, division),
+            Some(0),
+            "tables have less than their way"
+        );
+        assert_eq!(fill(&mut cache, 11, true, division), Some(10), "and now no more than it");
+        assert_eq!(fill(&mut cache, 4, false, division), Some(1));
+        assert_eq!(fill(&mut cache, 5, false, division), Some(2), "the table is spared");
+        let division = Replacement::Partition { data_ways: 1 };
+        assert_eq!(fill(&mut cache, 6, false, division), Some(3), "data has more than its way");
+        assert_eq!(fill(&mut cache, 12, true, division), Some(4));
+        assert_eq!(fill(&mut cache, 13, true, division), Some(5));
+        assert_eq!(fill(&mut cache, 14, true, division), Some(11));
+        assert_eq!(fill(&mut cache, 7, false, division), Some(6));
     }
 
     #[test]

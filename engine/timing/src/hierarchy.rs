@@ -8,6 +8,7 @@ use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
 use crate::cache::{Cache, Line, Lookup, Replacement};
+use crate::csalt::Partition;
 use crate::dram::Dram;
 use crate::machine::{Machine, WalkerEntry};
 use crate::slots::Slots;
@@ -172,6 +173,8 @@ pub struct Hierarchy {
     walker_entry: WalkerEntry,
     /// What L2 and LLC do for a victim now.
     replacement: Replacement,
+    /// How L2 and LLC are divided, if they are.
+    partitions: Option<Box<[Partition; 2]>>,
     random: Random,
     frontier: u64,
 }
@@ -187,6 +190,7 @@ impl Hierarchy {
             dram: Dram::new(machine, machine.memory.as_ref()?),
             walker_entry: machine.walker.entry,
             replacement: Replacement::Lru,
+            partitions: None,
             random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
         })
@@ -201,6 +205,49 @@ impl Hierarchy {
     /// Sets what L2 and LLC do for a victim from now on.
     pub fn set_replacement(&mut self, replacement: Replacement) {
         self.replacement = replacement;
+    }
+
+    /// Divides L2 and LLC between translations and data from now on.
+    pub fn set_partitions(&mut self, partitions: [Partition; 2]) {
+        self.partitions = Some(Box::new(partitions));
+    }
+
+    /// How L2 and LLC are divided, if they are.
+    pub fn partitions(&self) -> Option<&[Partition; 2]> {
+        self.partitions.as_deref()
+    }
+
+    /// A look-up in L2 (0) or the LLC (1) that a division may depend on.
+    #[cold]
+    fn watch(&mut self, which: usize, line: Line, walker: bool) {
+        if let Some(partitions) = &mut self.partitions {
+            partitions[which].access(line, walker);
+        }
+    }
+
+    /// What L2 (0) or the LLC (1) does for a victim.
+    #[inline]
+    fn replacement(&self, which: usize) -> Replacement {
+        match &self.partitions {
+            None => self.replacement,
+            Some(partitions) => partitions[which].replacement(),
+        }
+    }
+
+    /// Reads the line of `address` from L2 on, for a translation that stands in it; with `bypass`, from
+    /// memory at once unless a cache has it. Beside the response: whether the caches were passed by.
+    pub fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
+        let line = Line::of(address);
+        if bypass && !self.l2.cache.contains(line) && !self.llc.cache.contains(line) {
+            let ready = self.dram.read(line, at, self.frontier);
+            return (Response { ready, served: Served::Dram }, true);
+        }
+        (self.access_l2(line, at, false, true), false)
+    }
+
+    /// Writes a translation into the line of `address`, in L2.
+    pub fn write_translations(&mut self, address: Hpa, at: u64) {
+        self.access_l2(Line::of(address), at, true, true);
     }
 
     /// `address` is about to be asked for: lets the host fetch the words that stand for its sets in
@@ -257,6 +304,9 @@ impl Hierarchy {
 
     fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
         let frontier = self.frontier;
+        if self.partitions.is_some() {
+            self.watch(0, line, walker);
+        }
         let start = match self.l2.look_up(line, at, write, walker, frontier) {
             Ok(ready) => return Response { ready, served: Served::L2 },
             Err(start) => start,
@@ -269,6 +319,9 @@ impl Hierarchy {
 
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
         let frontier = self.frontier;
+        if self.partitions.is_some() {
+            self.watch(1, line, walker);
+        }
         let start = match self.llc.look_up(line, at, false, walker, frontier) {
             Ok(ready) => return Response { ready, served: Served::Llc },
             Err(start) => start,
@@ -280,8 +333,9 @@ impl Hierarchy {
     }
 
     fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let replacement = self.replacement(0);
         let evicted =
-            self.l2.cache.fill(line, table, dirty, pending, self.replacement, &mut self.random);
+            self.l2.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {
@@ -293,8 +347,9 @@ impl Hierarchy {
     }
 
     fn fill_llc(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let replacement = self.replacement(1);
         let evicted =
-            self.llc.cache.fill(line, table, dirty, pending, self.replacement, &mut self.random);
+            self.llc.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {
@@ -350,6 +405,9 @@ impl Hierarchy {
             level.statistics = CacheStatistics::default();
         }
         self.dram.statistics = crate::dram::DramStatistics::default();
+        for partition in self.partitions.iter_mut().flat_map(|both| both.iter_mut()) {
+            partition.changes = 0;
+        }
     }
 }
 

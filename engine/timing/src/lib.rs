@@ -8,6 +8,7 @@ pub mod asap;
 pub mod branch;
 pub mod cache;
 pub mod core;
+pub mod csalt;
 pub mod decode;
 pub mod dram;
 pub mod energy;
@@ -18,6 +19,7 @@ pub mod machine;
 #[cfg(test)]
 mod mistakes;
 pub mod mmu;
+pub mod pom_tlb;
 pub mod pwc;
 pub mod relocate;
 pub mod result;

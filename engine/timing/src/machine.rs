@@ -639,6 +639,12 @@ pub struct Scheme {
     /// A range that is translated without pages.
     #[serde(default)]
     pub direct_segment: Option<DirectSegment>,
+    /// A TLB in memory, behind the L2 TLB.
+    #[serde(default)]
+    pub pom_tlb: Option<PomTlb>,
+    /// Ways of L2 and LLC divided between translations and data.
+    #[serde(default)]
+    pub csalt: Option<Csalt>,
     /// Whether translation costs anything.
     #[serde(default)]
     pub translation: TranslationMode,
@@ -694,6 +700,51 @@ pub struct DirectSegment {
     pub memory_fraction: f64,
 }
 
+/// A TLB in memory; see [`crate::pom_tlb`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PomTlb {
+    /// Memory that it takes, half for each page size.
+    pub size_bytes: u64,
+    /// Predictions of page size and bypass.
+    pub predictor_entries: u32,
+}
+
+impl PomTlb {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let size = self.size_bytes;
+        let fits = size.is_power_of_two() && (4096..=1 << 32).contains(&size);
+        require(fits, "pom_tlb.size_bytes", || {
+            format!("{size} is no power of two between 4 KiB and 4 GiB")
+        })?;
+        let predictions = self.predictor_entries;
+        let fits = predictions.is_power_of_two() && predictions <= 1 << 20;
+        require(fits, "pom_tlb.predictor_entries", || {
+            format!("{predictions} is no power of two up to 1048576")
+        })
+    }
+}
+
+/// Ways of L2 and LLC divided between translations and data; see [`crate::csalt`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Csalt {
+    /// Look-ups of a cache between one division and the next.
+    pub epoch_accesses: u64,
+    /// What a hit of a translation is worth in hits of data: 1 in CSALT-D, more in CSALT-CD.
+    pub translation_weight: f64,
+}
+
+impl Csalt {
+    fn validate(&self) -> Result<(), ConfigError> {
+        require(self.epoch_accesses > 0, "csalt.epoch_accesses", || "must be positive".into())?;
+        let weight = self.translation_weight;
+        require((0.0..=1e6).contains(&weight), "csalt.translation_weight", || {
+            format!("{weight} (0 to 1000000)")
+        })
+    }
+}
+
 /// When page-table priority is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -737,6 +788,12 @@ impl Scheme {
                 format!("{} (1 to 4096)", asap.range_registers)
             })?;
         }
+        self.pom_tlb.as_ref().map_or(Ok(()), PomTlb::validate)?;
+        self.csalt.as_ref().map_or(Ok(()), Csalt::validate)?;
+        let both = self.csalt.is_some() && self.page_table_priority != PriorityMode::Off;
+        require(!both, "csalt", || {
+            "divides the caches, which page_table_priority does in its own way: keep one".to_owned()
+        })?;
         if let Some(DirectSegment { memory_fraction }) = self.direct_segment {
             require(
                 (0.0..=0.9).contains(&memory_fraction),

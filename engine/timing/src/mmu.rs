@@ -3,11 +3,12 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read.
 
-use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level};
+use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::asap::{Asap, AsapStatistics};
 use crate::hierarchy::{Hierarchy, Requester, Response, Served};
 use crate::machine::Machine;
+use crate::pom_tlb::{PomTlb, PomTlbStatistics};
 use crate::segment::Segment;
 use crate::slots::Slots;
 use crate::space::Space;
@@ -23,6 +24,10 @@ pub trait TableReader {
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
     /// `address` is about to be asked for; see [`Hierarchy::expect`].
     fn expect(&self, address: Hpa);
+    /// A line of a TLB in memory is read; see [`Hierarchy::read_translations`].
+    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool);
+    /// A translation is written into such a line.
+    fn write_translations(&mut self, address: Hpa, at: u64);
     /// The entry at `address` is prefetched at cycle `at`. False where nothing could be done.
     fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool;
 }
@@ -38,6 +43,14 @@ impl TableReader for Hierarchy {
     #[inline]
     fn expect(&self, address: Hpa) {
         Hierarchy::expect(self, address);
+    }
+
+    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
+        Hierarchy::read_translations(self, address, at, bypass)
+    }
+
+    fn write_translations(&mut self, address: Hpa, at: u64) {
+        Hierarchy::write_translations(self, address, at);
     }
 
     fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool {
@@ -59,6 +72,12 @@ impl TableReader for NoClock {
 
     #[inline]
     fn expect(&self, _address: Hpa) {}
+
+    fn read_translations(&mut self, _: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
+        (Response { ready: at, served: Served::L1 }, false)
+    }
+
+    fn write_translations(&mut self, _address: Hpa, _at: u64) {}
 
     fn prefetch_entry(&mut self, _address: Hpa, _at: u64) -> bool {
         true
@@ -202,6 +221,9 @@ pub struct Mmu {
     walkers: Slots,
     free: Option<Free>,
     asap: Option<Box<Asap>>,
+    pom_tlb: Option<Box<PomTlb>>,
+    /// Something helps walks: `asap` or `pom_tlb`.
+    assisted: bool,
     segment: Option<Box<Segment>>,
     /// Something translates before the TLBs do: `free` or `segment`.
     bypassed: bool,
@@ -223,6 +245,8 @@ impl Mmu {
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
             asap: None,
+            pom_tlb: None,
+            assisted: false,
             segment: None,
             bypassed: free,
             statistics: WalkStatistics::default(),
@@ -233,6 +257,18 @@ impl Mmu {
     /// Prefetches for every walk from now on.
     pub fn set_asap(&mut self, asap: Asap) {
         self.asap = Some(Box::new(asap));
+        self.assisted = true;
+    }
+
+    /// Looks into `pom_tlb` before every walk from now on.
+    pub fn set_pom_tlb(&mut self, pom_tlb: PomTlb) {
+        self.pom_tlb = Some(Box::new(pom_tlb));
+        self.assisted = true;
+    }
+
+    /// The TLB in memory, if there is one.
+    pub fn pom_tlb(&self) -> Option<&PomTlb> {
+        self.pom_tlb.as_deref()
     }
 
     /// Translates by `segment`, where it can, from now on.
@@ -313,7 +349,7 @@ impl Mmu {
     ) -> Result<Translated, Stopped> {
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         if let Some((entry, latency)) = l1.look_up(address.raw())
-            && permits(&entry, purpose)
+            && permits(entry.rights, entry.dirty, purpose)
         {
             let ready = if R::TIMED { at + latency - 1 } else { at };
             return Ok(self.resolve(address, &entry, at, ready));
@@ -355,7 +391,7 @@ impl Mmu {
             ready += found.map_or_else(|| self.l2.latency(), |(_, latency)| latency);
         }
         if let Some((entry, _)) = found
-            && permits(&entry, purpose)
+            && permits(entry.rights, entry.dirty, purpose)
         {
             let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
             l1.insert(address.raw(), entry);
@@ -395,10 +431,10 @@ impl Mmu {
     ) -> Result<Found, Stopped> {
         let start = if R::TIMED { self.walkers.earliest(at) } else { at };
         let mut trail = Trail::new();
-        let mut result = if self.asap.is_none() {
-            self.walker.walk(address, purpose, start, space, reader, &mut trail)
+        let mut result = if self.assisted {
+            self.walk_assisted(address, purpose, (at, start), space, reader, &mut trail)
         } else {
-            self.walk_and_prefetch(address, purpose, (at, start), space, reader, &mut trail)
+            self.walker.walk(address, purpose, start, space, reader, &mut trail)
         };
         let mut queue = start - at;
         if let Ok(found) = &result {
@@ -422,9 +458,9 @@ impl Mmu {
         result
     }
 
-    /// A walk asked for and started at `times`, with prefetches from the time it was asked for.
+    /// A walk asked for and started at `times`, with what helps it.
     #[cold]
-    fn walk_and_prefetch<R: TableReader>(
+    fn walk_assisted<R: TableReader>(
         &mut self,
         address: Gva,
         purpose: Purpose,
@@ -433,12 +469,27 @@ impl Mmu {
         reader: &mut R,
         trail: &mut Trail,
     ) -> Result<Found, Stopped> {
-        let (Some(asap), Some(nodes)) = (&mut self.asap, space.ordered_nodes()) else {
-            return self.walker.walk(address, purpose, times.1, space, reader, trail);
+        let (asked, mut start) = times;
+        if let Some(pom_tlb) = &mut self.pom_tlb {
+            match pom_tlb.look_up(address, start, reader, trail) {
+                Ok(found) if permits(found.rights, found.dirty, purpose) => return Ok(found),
+                Ok(found) => start = found.ready,
+                Err(missed) => start = missed,
+            }
+        }
+        let result = match (&mut self.asap, space.ordered_nodes()) {
+            (Some(asap), Some(nodes)) => {
+                let mut prefetched = asap.prefetch(address, asked, nodes, reader, trail);
+                let walker = &mut self.walker;
+                let result = walker.walk(address, purpose, start, space, reader, &mut prefetched);
+                asap.finish(&prefetched);
+                result
+            }
+            _ => self.walker.walk(address, purpose, start, space, reader, trail),
         };
-        let mut prefetched = asap.prefetch(address, times.0, nodes, reader, trail);
-        let result = self.walker.walk(address, purpose, times.1, space, reader, &mut prefetched);
-        asap.finish(&prefetched);
+        if let (Some(pom_tlb), Ok(found)) = (&mut self.pom_tlb, &result) {
+            pom_tlb.insert(address, found, reader);
+        }
         result
     }
 
@@ -468,7 +519,7 @@ impl Mmu {
         let known = self.free.as_ref().and_then(|free| free.known.get(slot));
         if let Some((tag, entry)) = known
             && *tag == page
-            && permits(entry, purpose)
+            && permits(entry.rights, entry.dirty, purpose)
         {
             let physical = self.physical(address, entry.frame, entry.level);
             return Ok(Translated { physical, ready: at });
@@ -507,6 +558,9 @@ impl Mmu {
         if let Some(free) = &mut self.free {
             free.known.clear();
         }
+        if let Some(pom_tlb) = &mut self.pom_tlb {
+            pom_tlb.flush(start, length_bytes);
+        }
     }
 
     /// Carries out a flush of the host's: its own structures by range, and as the processor does not
@@ -537,6 +591,9 @@ impl Mmu {
         if let Some(asap) = &mut self.asap {
             asap.statistics = AsapStatistics::default();
         }
+        if let Some(pom_tlb) = &mut self.pom_tlb {
+            pom_tlb.statistics = PomTlbStatistics::default();
+        }
         if let Some(segment) = &mut self.segment {
             segment.translations = 0;
         }
@@ -544,14 +601,14 @@ impl Mmu {
     }
 }
 
-/// True if a TLB entry serves an access: a store to a page whose dirty bit is clear must walk, so
-/// that the bit is set.
+/// True if a page with these rights and dirty bit serves an access: a store to a page whose dirty bit
+/// is clear must walk, so that the bit is set.
 #[inline]
-fn permits(entry: &Translation, purpose: Purpose) -> bool {
+fn permits(rights: Rights, dirty: bool, purpose: Purpose) -> bool {
     match purpose {
         Purpose::Load => true,
-        Purpose::Store => entry.rights.write && entry.dirty,
-        Purpose::Fetch => entry.rights.execute,
+        Purpose::Store => rights.write && dirty,
+        Purpose::Fetch => rights.execute,
     }
 }
 

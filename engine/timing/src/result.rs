@@ -51,6 +51,8 @@ pub struct RunResult {
     pub priority: PriorityResult,
     pub asap: Option<AsapResult>,
     pub direct_segment: Option<SegmentResult>,
+    pub pom_tlb: Option<PomTlbResult>,
+    pub csalt: Option<CsaltResult>,
     pub warnings: Vec<String>,
     pub configuration: RunConfiguration,
 }
@@ -205,6 +207,27 @@ pub struct AsapResult {
     pub scattered_nodes: u64,
 }
 
+/// The TLB in memory.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PomTlbResult {
+    pub lookups: u64,
+    pub hits: u64,
+    pub second_probes: u64,
+    pub bypasses: u64,
+}
+
+/// How the caches are divided.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CsaltResult {
+    /// Ways for data at the end; `None` before the first epoch is over.
+    pub l2_data_ways: Option<u32>,
+    pub llc_data_ways: Option<u32>,
+    /// Times that either division changed.
+    pub divisions: u64,
+}
+
 /// The direct segment.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
@@ -305,6 +328,20 @@ impl RunResult {
                 }),
             },
             asap: asap(run),
+            pom_tlb: run.mmu.pom_tlb().map(|pom_tlb| {
+                let s = pom_tlb.statistics;
+                PomTlbResult {
+                    lookups: s.lookups,
+                    hits: s.hits,
+                    second_probes: s.second_probes,
+                    bypasses: s.bypasses,
+                }
+            }),
+            csalt: timed.and_then(|(_, caches)| caches.partitions()).map(|[l2, llc]| CsaltResult {
+                l2_data_ways: l2.data_ways(),
+                llc_data_ways: llc.data_ways(),
+                divisions: l2.changes + llc.changes,
+            }),
             direct_segment: run.mmu.segment().map(|segment| SegmentResult {
                 bytes: segment.bytes(),
                 translations: segment.translations,
@@ -413,12 +450,12 @@ fn walk_result(run: &Run) -> WalkResult {
         ],
     };
     let by_level = stages.into_iter().flat_map(|(whose, stage, levels)| {
-        (1..=levels).rev().filter_map(move |level| {
+        (0..=levels).rev().filter_map(move |level| {
             let served = walks.reads[stage as usize][usize::from(level)];
             let accesses = served.iter().sum();
             // Without a clock there are no caches that could have served.
             let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
-            let level = format!("{whose}L{level}");
+            let level = if level == 0 { "POM-TLB".to_owned() } else { format!("{whose}L{level}") };
             (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
         })
     });

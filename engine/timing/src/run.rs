@@ -12,10 +12,12 @@ use crate::ConfigError;
 use crate::asap::{self, Asap};
 use crate::cache::Replacement;
 use crate::core::{Core, Environment, MOST_FAULTS};
+use crate::csalt::Partition;
 use crate::decode::DecodedBlock;
 use crate::hierarchy::Hierarchy;
 use crate::machine::{Density, DirectSegment, Machine, PriorityMode, Scheme, TranslationMode};
 use crate::mmu::{Mmu, NoClock, Purpose};
+use crate::pom_tlb::PomTlb;
 use crate::relocate::Relocation;
 use crate::segment::{self, Segment};
 use crate::space::{Costs, Space};
@@ -185,12 +187,14 @@ impl Run {
             let most_bytes = (memory_bytes as f64 * memory_fraction) as u64;
             segment::primary_region(&touched, most_bytes)
         });
+        let pom_tlb_bytes = scheme.pom_tlb.map_or(0, |pom_tlb| pom_tlb.size_bytes);
         let own = flatwalk_os::Configuration {
             layout,
             no_flatten_threshold: scheme.no_flatten_threshold,
             large_pages,
             memory_bytes,
-            reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start),
+            reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start)
+                + if scheme.host.is_none() { pom_tlb_bytes } else { 0 },
             segment: segment.clone(),
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
@@ -210,8 +214,8 @@ impl Run {
                     &all,
                     layout.geometry(),
                 )?,
-                // Room for all of the guest's memory, however it is backed, and for the host's table.
-                memory_bytes: 2 * memory_bytes,
+                memory_bytes: host_memory_bytes(memory_bytes),
+                reserved_bytes: pom_tlb_bytes,
                 scattered: false,
                 seed: !seed,
                 ..own.clone()
@@ -548,6 +552,12 @@ impl Run {
     }
 }
 
+/// Memory of the host of a guest with `guest_bytes`: room for all of the guest's, however it is backed,
+/// and for the host's own table.
+fn host_memory_bytes(guest_bytes: u64) -> u64 {
+    2 * guest_bytes
+}
+
 /// The core and the caches, in timing mode.
 fn timed(
     RunConfiguration { scheme, machine, mode, .. }: &RunConfiguration,
@@ -561,6 +571,10 @@ fn timed(
     let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
     if scheme.page_table_priority == PriorityMode::Always {
         caches.set_replacement(spare_tables(machine));
+    }
+    if let Some(csalt) = &scheme.csalt {
+        let [l2, llc] = [&machine.l2, &machine.llc].map(|cache| cache.as_ref().ok_or_else(missing));
+        caches.set_partitions([Partition::new(csalt, l2?), Partition::new(csalt, llc?)]);
     }
     Ok(Some((Box::new(core), Box::new(caches))))
 }
@@ -583,10 +597,18 @@ fn mmu(
     };
     let free = scheme.translation == TranslationMode::Free;
     let mut mmu = Mmu::new(machine, geometry, walker, free);
+    // What hardware uses of memory lies at its end.
+    let mut end = memory_bytes.unwrap_or(machine.os.memory_bytes);
+    if host.is_some() {
+        end = host_memory_bytes(end);
+    }
+    if let Some(pom_tlb) = &scheme.pom_tlb {
+        end -= pom_tlb.size_bytes;
+        mmu.set_pom_tlb(PomTlb::new(pom_tlb, Hpa::new(end), geometry));
+    }
     if let Some(range) = segment {
-        let end = memory_bytes.unwrap_or(machine.os.memory_bytes);
-        let base = Hpa::new(end - (range.end - range.start));
-        mmu.set_segment(Segment::new(range, base));
+        end -= range.end - range.start;
+        mmu.set_segment(Segment::new(range, Hpa::new(end)));
     }
     if let Some(asap) = &scheme.asap {
         mmu.set_asap(Asap::new(asap, geometry));

@@ -78,6 +78,12 @@ impl Trail {
         Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0 }
     }
 
+    /// A line of a TLB in memory was read. It counts as an entry of level 0.
+    pub(crate) fn translations(&mut self, served: Served) {
+        self.reads[self.used] = (Stage::One, 0, served);
+        self.used += 1;
+    }
+
     /// In the order in which they were read.
     #[inline]
     pub fn reads(&self) -> &[(Stage, Level, Served)] {
