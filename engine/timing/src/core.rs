@@ -20,7 +20,7 @@ use flatwalk_paging::{Address, Gva, Hpa};
 
 use crate::branch::Predictor;
 use crate::cache::LINE_SHIFT;
-use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE, Op};
+use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE, Op, PLAIN_READS, PLAIN_WRITES};
 use crate::hierarchy::{Hierarchy, Requester};
 use crate::machine;
 use crate::mmu::{Mmu, Purpose, Translated};
@@ -65,27 +65,27 @@ impl Queue {
 /// A stage that passes `width` instructions a cycle, in order.
 #[derive(Clone, Copy, Debug)]
 struct Stage {
-    width: u32,
+    width: u64,
+    /// 2^64 / `width`, rounded up: dividing by it is a multiplication, exact below 2^56 cycles.
+    reciprocal: u128,
+    /// The next free place, counted from cycle 0 on, `width` to a cycle.
+    place: u64,
+    /// The cycle in which the last instruction passed.
     cycle: u64,
-    used: u32,
 }
 
 impl Stage {
     fn new(width: u32) -> Self {
-        Self { width, cycle: 0, used: 0 }
+        let reciprocal = (1_u128 << 64).div_ceil(width.into());
+        Self { width: width.into(), reciprocal, place: 0, cycle: 0 }
     }
 
     /// The cycle in which the next instruction passes, not before `at`.
     #[inline]
     fn pass(&mut self, at: u64) -> u64 {
-        if at > self.cycle {
-            self.cycle = at;
-            self.used = 0;
-        } else if self.used == self.width {
-            self.cycle += 1;
-            self.used = 0;
-        }
-        self.used += 1;
+        let place = self.place.max(at * self.width);
+        self.place = place + 1;
+        self.cycle = ((u128::from(place) * self.reciprocal) >> 64) as u64;
         self.cycle
     }
 }
@@ -222,6 +222,10 @@ impl Core {
                 self.fetch(op.pc, env)?;
             }
             let mut room = self.fetched.max(self.window.room());
+            if op.plain {
+                done = self.plain(op, room);
+                continue;
+            }
             if op.accesses > 0 {
                 room = room.max(self.memory_room(op));
             }
@@ -303,6 +307,22 @@ impl Core {
             });
         }
         Ok(())
+    }
+
+    /// Runs a plain operation that finds room at `room`; returns when it is done.
+    #[inline]
+    fn plain(&mut self, op: &Op, room: u64) -> u64 {
+        let mut ready = self.dispatch.pass(room) + 1;
+        for r in &op.reads[..PLAIN_READS] {
+            ready = ready.max(self.registers[usize::from(*r)]);
+        }
+        let done = ready + u64::from(op.latency);
+        for w in &op.writes[..PLAIN_WRITES] {
+            self.registers[usize::from(*w)] = done;
+        }
+        let retired = self.retire.pass(done);
+        self.window.push(retired);
+        done
     }
 
     /// The cycle from which on an operation finds room in the load and store queues that it needs.

@@ -16,6 +16,11 @@ pub const NO_READ: u8 = 0;
 /// A register number that nobody reads.
 pub const NO_WRITE: u8 = 255;
 
+/// Registers that a plain operation reads at most.
+pub const PLAIN_READS: usize = 3;
+/// Registers that a plain operation writes at most.
+pub const PLAIN_WRITES: usize = 2;
+
 /// How an instruction transfers control, as the branch predictors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -52,8 +57,31 @@ pub struct Op {
     pub loads: u16,
     /// Its first byte lies in another line of code than its predecessor's in the block.
     pub new_line: bool,
+    /// It makes no access, and its operands are among the first [`PLAIN_READS`] of `reads` and
+    /// [`PLAIN_WRITES`] of `writes`: most operations are such, and take a short way.
+    pub plain: bool,
     /// Virtual address.
     pub pc: u64,
+}
+
+impl Op {
+    /// Finds out whether the operation is plain. One that computes an address and accesses nothing
+    /// waits for its registers as for any others.
+    fn settle(&mut self) {
+        if self.accesses > 0 {
+            return;
+        }
+        let mut reads = [NO_READ; 7];
+        let mut slots = Slots::new(&mut reads);
+        for register in self.reads.into_iter().chain(self.address_reads) {
+            slots.add((register != NO_READ).then_some(register));
+        }
+        if slots.used <= PLAIN_READS && self.writes[PLAIN_WRITES..].iter().all(|&w| w == NO_WRITE) {
+            self.reads.copy_from_slice(&reads[..4]);
+            self.address_reads = [NO_READ; 3];
+            self.plain = true;
+        }
+    }
 }
 
 /// A block as the core sees it.
@@ -114,6 +142,7 @@ impl BlockDecoder {
                 new_line: ops.last().is_none_or(|previous| {
                     previous.pc >> LINE_SHIFT != instruction.pc >> LINE_SHIFT
                 }),
+                plain: false,
                 pc: instruction.pc,
             };
             while let Some(access) = accesses.next_if(|a| usize::from(a.instruction) == index) {
@@ -144,6 +173,7 @@ impl BlockDecoder {
                 }
                 Operands::Unknown => Control::None,
             };
+            op.settle();
             ops.push(op);
         }
         let last = block.instructions.last();
