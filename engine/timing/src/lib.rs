@@ -14,7 +14,6 @@ pub mod dram;
 pub mod energy;
 pub mod explain;
 pub mod hierarchy;
-pub mod lru;
 pub mod machine;
 #[cfg(test)]
 mod mistakes;
@@ -32,6 +31,7 @@ pub mod space;
 mod testing;
 pub mod tlb;
 pub mod walker;
+mod ways;
 
 pub use machine::{Machine, Scheme};
 pub use result::RunResult;

@@ -11,9 +11,10 @@
 //! the largest: so the 18-bit prefixes of a two-level table have its 24 entries (Park et al.,
 //! ASPLOS 2022, section 7: "our flattened page tables use the L2 PSC").
 
-use flatwalk_paging::{Geometry, Level, Partial, Physical};
+use flatwalk_paging::{Geometry, Level, Partial, Physical, Rights};
 
-use crate::{lru, machine};
+use crate::machine;
+use crate::ways::Sets;
 
 /// Look-ups and hits of one structure (split) or of one level's prefixes (unified).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,32 +27,17 @@ pub struct PwcStatistics {
 
 #[derive(Clone, Debug)]
 struct Array<A> {
-    ways: usize,
-    set_mask: u64,
-    /// Prefix and level of the node pointed to; 0 for empty.
-    tags: Vec<u64>,
-    nodes: Vec<(Partial<A>, u64)>,
-    stamps: Vec<u64>,
+    /// Nodes and when they can be used, by prefix and level of the node pointed to.
+    sets: Sets<(Partial<A>, u64)>,
+    entries: u32,
     /// Bit `l` set: a pointer to a node of topmost level `l` was ever put in.
     levels: u8,
 }
 
 impl<A: Physical> Array<A> {
     fn new(entries: u32, ways: u32) -> Self {
-        Self {
-            ways: ways as usize,
-            set_mask: u64::from(entries / ways.max(1)).saturating_sub(1),
-            tags: vec![0; entries as usize],
-            nodes: Vec::with_capacity(entries as usize),
-            stamps: vec![0; entries as usize],
-            levels: 0,
-        }
-    }
-
-    #[inline]
-    fn find(&self, prefix: u64, tag: u64) -> Option<usize> {
-        let first = (prefix & self.set_mask) as usize * self.ways;
-        self.tags[first..first + self.ways].iter().position(|&t| t == tag).map(|way| first + way)
+        let none = Partial { base: A::new(0), level: 1, width: 1, rights: Rights::ALL };
+        Self { sets: Sets::new(entries, ways, (none, 0)), entries, levels: 0 }
     }
 
     /// The node of topmost level `level` on the path of `address`, if it is known at cycle `at`.
@@ -62,35 +48,26 @@ impl<A: Physical> Array<A> {
         address: u64,
         level: Level,
         at: u64,
-        now: u64,
     ) -> Option<Partial<A>> {
         if self.levels & (1 << level) == 0 {
             return None;
         }
         let (prefix, tag) = key(geometry, address, level);
-        let slot = self.find(prefix, tag)?;
-        let (node, ready) = self.nodes[slot];
+        let slot = self.sets.find(prefix, tag)?;
+        let (node, ready) = *self.sets.value(slot);
         if ready > at {
             return None;
         }
-        self.stamps[slot] = now;
+        self.sets.touch(slot);
         Some(node)
     }
 
-    fn insert(&mut self, prefix: u64, tag: u64, node: Partial<A>, ready: u64, now: u64) {
-        if self.tags.is_empty() {
-            return;
+    #[inline]
+    fn insert(&mut self, prefix: u64, tag: u64, node: Partial<A>, ready: u64) {
+        if self.entries > 0 {
+            self.sets.insert(prefix, tag, (node, ready));
+            self.levels |= 1 << node.level;
         }
-        if self.nodes.is_empty() {
-            self.nodes.resize(self.tags.len(), (node, ready));
-        }
-        let first = (prefix & self.set_mask) as usize * self.ways;
-        let set = first..first + self.ways;
-        let slot = first + lru::place(&self.tags[set.clone()], &self.stamps[set], tag);
-        self.tags[slot] = tag;
-        self.nodes[slot] = (node, ready);
-        self.stamps[slot] = now;
-        self.levels |= 1 << node.level;
     }
 }
 
@@ -107,7 +84,6 @@ pub struct Pwc<A> {
     geometry: Geometry,
     kind: Kind<A>,
     latency: u64,
-    clock: u64,
     /// By the level whose entries are kept: `[2]` for pointers to level-1 nodes.
     statistics: [PwcStatistics; 8],
 }
@@ -136,7 +112,7 @@ impl<A: Physical> Pwc<A> {
             }
             machine::Pwc::None => (Kind::None, 0),
         };
-        Self { geometry, kind, latency, clock: 0, statistics: [PwcStatistics::default(); 8] }
+        Self { geometry, kind, latency, statistics: [PwcStatistics::default(); 8] }
     }
 
     /// None, for the same table.
@@ -164,21 +140,19 @@ impl<A: Physical> Pwc<A> {
     /// The deepest node known at cycle `at` on the path of `address`, below the root.
     #[inline]
     pub fn look_up(&mut self, address: u64, at: u64) -> Option<Partial<A>> {
-        self.clock += 1;
-        let clock = self.clock;
         let (geometry, levels) = (self.geometry, self.geometry.levels());
         let found = match &mut self.kind {
             Kind::Split(arrays) => (1..levels).find_map(|level| {
                 // A node of this topmost level may be a base-page node, or not.
                 let own = usize::from(level) + 1;
-                let base = arrays[2].get(geometry, address, level, at, clock);
+                let base = arrays[2].get(geometry, address, level, at);
                 if own == 2 {
                     return base;
                 }
-                base.or_else(|| arrays[own].get(geometry, address, level, at, clock))
+                base.or_else(|| arrays[own].get(geometry, address, level, at))
             }),
             Kind::Unified(array) => {
-                (1..levels).find_map(|level| array.get(geometry, address, level, at, clock))
+                (1..levels).find_map(|level| array.get(geometry, address, level, at))
             }
             Kind::None => return None,
         };
@@ -194,14 +168,12 @@ impl<A: Physical> Pwc<A> {
     /// Keeps the pointer to `node` that a walk of `address` read; it can be used from `ready` on.
     #[inline]
     pub fn insert(&mut self, address: u64, node: Partial<A>, ready: u64) {
-        self.clock += 1;
-        let clock = self.clock;
         let (prefix, tag) = key(self.geometry, address, node.level);
         match &mut self.kind {
             Kind::Split(arrays) => {
-                arrays[Self::structure(&node)].insert(prefix, tag, node, ready, clock);
+                arrays[Self::structure(&node)].insert(prefix, tag, node, ready);
             }
-            Kind::Unified(array) => array.insert(prefix, tag, node, ready, clock),
+            Kind::Unified(array) => array.insert(prefix, tag, node, ready),
             Kind::None => {}
         }
     }
@@ -212,7 +184,8 @@ impl<A: Physical> Pwc<A> {
             (1..self.geometry.levels()).find_map(|level| {
                 let (prefix, tag) = key(self.geometry, address, level);
                 let there = array.levels & (1 << level) != 0;
-                Some(array.nodes[there.then(|| array.find(prefix, tag)).flatten()?].0)
+                let slot = there.then(|| array.sets.find(prefix, tag)).flatten()?;
+                Some(array.sets.value(slot).0)
             })
         };
         match &self.kind {
@@ -234,8 +207,7 @@ impl<A: Physical> Pwc<A> {
             Kind::None => return,
         };
         for array in arrays {
-            array.tags.fill(0);
-            array.stamps.fill(0);
+            array.sets.drop_where(|_| true);
             array.levels = 0;
         }
     }

@@ -2,7 +2,8 @@
 
 use flatwalk_paging::{Address, Geometry, Hpa, Level, Rights};
 
-use crate::{lru, machine};
+use crate::machine;
+use crate::ways::{Sets, Slot};
 
 /// What a TLB entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,22 +37,23 @@ struct Array {
     /// Levels of the pages it holds.
     levels: Vec<Level>,
     latency: u64,
-    ways: usize,
-    set_mask: u64,
-    /// Page number and level, 0 for empty: the page's level never is.
-    tags: Vec<u64>,
-    entries: Vec<Translation>,
-    stamps: Vec<u64>,
-    /// How many entries of each level are valid: a size that is not there is not searched.
+    /// By page number; the tag is [`tag`]'s.
+    sets: Sets<Translation>,
+    /// How many entries of each level are valid.
     live: [u32; 4],
     /// Per level.
     hits: [u64; 4],
 }
 
+/// A page's number and level: not 0, as no level is.
+#[inline]
+fn tag(page: u64, level: Level) -> u64 {
+    page << 2 | u64::from(level)
+}
+
 impl Array {
     fn new(config: &machine::Tlb) -> Self {
-        let entries = config.entries as usize;
-        let empty = Translation {
+        let none = Translation {
             frame: Hpa::default(),
             level: 0,
             rights: Rights::ALL,
@@ -62,46 +64,50 @@ impl Array {
         Self {
             levels: config.pages.iter().map(|p| p.level()).collect(),
             latency: config.latency_cycles,
-            ways: config.ways as usize,
-            set_mask: u64::from(config.entries / config.ways) - 1,
-            tags: vec![0; entries],
-            entries: vec![empty; entries],
-            stamps: vec![0; entries],
+            sets: Sets::new(config.entries, config.ways, none),
             live: [0; 4],
             hits: [0; 4],
         }
     }
 
+    /// Puts an entry in; returns where, and whether pages of some size came or went altogether.
     #[inline]
-    fn find(&self, page: u64, level: Level) -> Option<usize> {
-        let first = (page & self.set_mask) as usize * self.ways;
-        let tag = page << 2 | u64::from(level);
-        let set = &self.tags[first..first + self.ways];
-        set.iter().position(|&t| t == tag).map(|way| first + way)
-    }
-
-    fn insert(&mut self, page: u64, entry: Translation, now: u64) {
-        let first = (page & self.set_mask) as usize * self.ways;
-        let set = first..first + self.ways;
-        let tag = page << 2 | u64::from(entry.level);
-        let slot = first + lru::place(&self.tags[set.clone()], &self.stamps[set], tag);
-        if self.tags[slot] != 0 {
-            self.live[(self.tags[slot] & 3) as usize] -= 1;
+    fn insert(&mut self, page: u64, entry: Translation) -> (Slot, bool) {
+        let (slot, old) = self.sets.insert(page, tag(page, entry.level), entry);
+        if old & 3 == u64::from(entry.level) {
+            return (slot, false);
         }
-        self.live[usize::from(entry.level)] += 1;
-        self.tags[slot] = tag;
-        self.entries[slot] = entry;
-        self.stamps[slot] = now;
+        let come = &mut self.live[usize::from(entry.level)];
+        *come += 1;
+        let mut changed = *come == 1;
+        if old != 0 {
+            let gone = &mut self.live[(old & 3) as usize];
+            *gone -= 1;
+            changed |= *gone == 0;
+        }
+        (slot, changed)
     }
+}
+
+/// The entry that was used last, which is used again more often than not.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    page: u64,
+    shift: u8,
+    level: Level,
+    array: u8,
+    slot: Slot,
 }
 
 /// The arrays of one TLB level, looked up in parallel.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     arrays: Vec<Array>,
+    /// The arrays, by number, and the levels of pages that there are entries for: a size that is not
+    /// there is not searched.
+    searched: Vec<(u8, Level)>,
+    last: Option<Last>,
     shifts: [u8; 4],
-    /// Look-ups and insertions so far.
-    clock: u64,
     lookups: u64,
 }
 
@@ -112,7 +118,18 @@ impl Tlb {
         for level in 1..=3.min(geometry.levels()) {
             shifts[usize::from(level)] = geometry.shift(level);
         }
-        Self { arrays: config.iter().map(Array::new).collect(), shifts, clock: 0, lookups: 0 }
+        let arrays = config.iter().map(Array::new).collect();
+        Self { arrays, searched: Vec::new(), last: None, shifts, lookups: 0 }
+    }
+
+    /// Notes anew what is to be searched.
+    #[cold]
+    fn list(&mut self) {
+        self.searched.clear();
+        for (number, array) in self.arrays.iter().enumerate() {
+            let live = array.levels.iter().filter(|&&level| array.live[usize::from(level)] > 0);
+            self.searched.extend(live.map(|&level| (number as u8, level)));
+        }
     }
 
     /// True if there are no arrays.
@@ -128,19 +145,23 @@ impl Tlb {
     /// The entry for `address`, and the latency of the array that holds it.
     #[inline]
     pub fn look_up(&mut self, address: u64) -> Option<(Translation, u64)> {
-        self.clock += 1;
         self.lookups += 1;
-        for array in &mut self.arrays {
-            for &level in &array.levels {
-                if array.live[usize::from(level)] == 0 {
-                    continue;
-                }
-                let page = address >> self.shifts[usize::from(level)];
-                if let Some(slot) = array.find(page, level) {
-                    array.stamps[slot] = self.clock;
-                    array.hits[usize::from(level)] += 1;
-                    return Some((array.entries[slot], array.latency));
-                }
+        if let Some(last) = self.last
+            && address >> last.shift == last.page
+        {
+            let array = &mut self.arrays[usize::from(last.array)];
+            array.hits[usize::from(last.level)] += 1;
+            return Some((*array.sets.value(last.slot), array.latency));
+        }
+        for &(number, level) in &self.searched {
+            let array = &mut self.arrays[usize::from(number)];
+            let shift = self.shifts[usize::from(level)];
+            let page = address >> shift;
+            if let Some(slot) = array.sets.find(page, tag(page, level)) {
+                array.sets.touch(slot);
+                array.hits[usize::from(level)] += 1;
+                self.last = Some(Last { page, shift, level, array: number, slot });
+                return Some((*array.sets.value(slot), array.latency));
             }
         }
         None
@@ -150,13 +171,19 @@ impl Tlb {
     /// the part of it that is the largest size held goes in instead ("smashed", as Zen does).
     #[inline]
     pub fn insert(&mut self, address: u64, entry: Translation) {
-        self.clock += 1;
         for level in (1..=entry.level).rev() {
-            if let Some(array) = self.arrays.iter_mut().find(|a| a.levels.contains(&level)) {
+            let holds = |array: &Array| array.levels.contains(&level);
+            if let Some(number) = self.arrays.iter().position(holds) {
                 let shift = self.shifts[usize::from(level)];
                 let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
                 let frame = entry.frame.offset(within >> shift << shift);
-                array.insert(address >> shift, Translation { frame, level, ..entry }, self.clock);
+                let page = address >> shift;
+                let entry = Translation { frame, level, ..entry };
+                let (slot, changed) = self.arrays[number].insert(page, entry);
+                self.last = Some(Last { page, shift, level, array: number as u8, slot });
+                if changed {
+                    self.list();
+                }
                 return;
             }
         }
@@ -166,19 +193,16 @@ impl Tlb {
     pub fn flush(&mut self, start: u64, length_bytes: u64) {
         let last = start.wrapping_add(length_bytes.wrapping_sub(1));
         for array in &mut self.arrays {
-            for slot in 0..array.tags.len() {
-                let tag = array.tags[slot];
-                if tag == 0 {
-                    continue;
-                }
+            let live = &mut array.live;
+            array.sets.drop_where(|tag| {
                 let shift = self.shifts[(tag & 3) as usize];
-                if (start >> shift..=last >> shift).contains(&(tag >> 2)) {
-                    array.tags[slot] = 0;
-                    array.stamps[slot] = 0;
-                    array.live[(tag & 3) as usize] -= 1;
-                }
-            }
+                let gone = (start >> shift..=last >> shift).contains(&(tag >> 2));
+                live[(tag & 3) as usize] -= u32::from(gone);
+                gone
+            });
         }
+        self.last = None;
+        self.list();
     }
 
     /// Look-ups and hits by page level, summed over arrays.
@@ -193,8 +217,8 @@ impl Tlb {
 
     /// How many entries are valid, of how many.
     pub fn occupancy(&self) -> (usize, usize) {
-        let valid = self.arrays.iter().flat_map(|a| &a.tags).filter(|&&t| t != 0).count();
-        (valid, self.arrays.iter().map(|a| a.tags.len()).sum())
+        let tags = || self.arrays.iter().flat_map(|array| array.sets.tags());
+        (tags().filter(|&&tag| tag != 0).count(), tags().count())
     }
 
     /// Forgets all counts; contents stay.
