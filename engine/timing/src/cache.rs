@@ -6,7 +6,8 @@
 use flatwalk_os::Random;
 use flatwalk_paging::{Address, Hpa};
 
-use crate::machine;
+use crate::ahead::prefetch;
+use crate::{machine, ways};
 
 /// log2 of the line size in bytes.
 pub const LINE_SHIFT: u32 = 6;
@@ -76,6 +77,9 @@ const TAG_SHIFT: u32 = 4;
 pub struct Cache {
     /// `ways` words per set, most recently used first: line number, then flags. 0 is empty.
     words: Vec<u64>,
+    /// Where the first set's words start: where a line of the host's cache does, which then has the
+    /// whole set if that has 8 ways.
+    first: usize,
     ways: usize,
     set_mask: u64,
 }
@@ -85,38 +89,57 @@ impl Cache {
     pub fn new(config: &machine::Cache) -> Self {
         let lines = (config.size_bytes >> LINE_SHIFT) as usize;
         let ways = config.ways as usize;
-        Self { words: vec![0; lines], ways, set_mask: (lines / ways) as u64 - 1 }
+        let words = vec![0_u64; lines + 7];
+        // "As aligned as it can be" is an answer, too; nothing but speed depends on it.
+        let first = words.as_ptr().align_offset(64).min(7);
+        Self { words, first, ways, set_mask: (lines / ways) as u64 - 1 }
+    }
+
+    /// Where the words of the line's set start.
+    #[inline]
+    fn start(&self, line: Line) -> usize {
+        self.first + (line.0 & self.set_mask) as usize * self.ways
     }
 
     #[inline]
     fn set(&mut self, line: Line) -> &mut [u64] {
-        let first = (line.0 & self.set_mask) as usize * self.ways;
-        &mut self.words[first..first + self.ways]
+        let start = self.start(line);
+        &mut self.words[start..start + self.ways]
     }
 
     #[inline]
     fn position(set: &[u64], line: Line) -> Option<usize> {
-        let wanted = line.0 << TAG_SHIFT | VALID;
-        set.iter().position(|&word| word & !(FLAGS ^ VALID) == wanted)
+        ways::find_masked(set, !(FLAGS ^ VALID), line.0 << TAG_SHIFT | VALID)
     }
 
     /// Looks a line up and makes it the most recently used; a write makes it dirty.
     #[inline]
     pub fn access(&mut self, line: Line, write: bool) -> Lookup {
         let set = self.set(line);
-        let Some(at) = Self::position(set, line) else { return Lookup::Miss };
-        let word = set[at] | if write { DIRTY } else { 0 };
-        if at > 0 {
+        let dirty = if write { DIRTY } else { 0 };
+        // What was used last is used again more often than not.
+        if set[0] & !(FLAGS ^ VALID) != line.0 << TAG_SHIFT | VALID {
+            let Some(at) = Self::position(set, line) else { return Lookup::Miss };
+            let word = set[at];
             set.copy_within(0..at, 1);
+            set[0] = word;
         }
-        set[0] = word;
+        set[0] |= dirty;
+        let word = set[0];
         if word & PENDING == 0 { Lookup::Hit } else { Lookup::Pending }
     }
 
-    /// Reads a word of the line's set, so that the host has it soon.
+    /// Asks the host for the words of the line's set.
     #[inline]
-    pub fn touch(&self, line: Line) {
-        std::hint::black_box(self.words[(line.0 & self.set_mask) as usize * self.ways]);
+    pub fn expect(&self, line: Line) {
+        prefetch(&self.words[self.start(line)]);
+    }
+
+    /// The least recently used line of the set of `line`, if the set is full.
+    #[inline]
+    pub fn oldest(&self, line: Line) -> Option<Line> {
+        let word = self.words[self.start(line) + self.ways - 1];
+        (word & VALID != 0).then_some(Line(word >> TAG_SHIFT))
     }
 
     /// True if the line is there; changes nothing.

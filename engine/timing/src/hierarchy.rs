@@ -11,7 +11,7 @@ use crate::cache::{Cache, Line, Lookup, Replacement};
 use crate::csalt::Partition;
 use crate::dram::Dram;
 use crate::machine::{Machine, WalkerEntry};
-use crate::slots::Slots;
+use crate::mshrs::Mshrs;
 
 /// Who had the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ const OUTSTANDING: usize = 64;
 struct Level {
     cache: Cache,
     latency: u64,
-    mshrs: Slots,
+    mshrs: Mshrs,
     /// Misses that may be on their way, in the order of requests.
     outstanding: Vec<Miss>,
     statistics: CacheStatistics,
@@ -90,7 +90,7 @@ impl Level {
         Self {
             cache: Cache::new(config),
             latency: config.latency_cycles,
-            mshrs: Slots::new(config.mshrs),
+            mshrs: Mshrs::new(config.mshrs),
             outstanding: Vec::with_capacity(OUTSTANDING),
             statistics: CacheStatistics::default(),
         }
@@ -250,13 +250,13 @@ impl Hierarchy {
         self.access_l2(Line::of(address), at, true, true);
     }
 
-    /// `address` is about to be asked for: lets the host fetch the words that stand for its sets in
-    /// the large caches, beside whatever is done until then.
+    /// `address` is soon to be asked for: asks the host for the words that stand for its sets in the
+    /// large caches.
     #[inline]
     pub fn expect(&self, address: Hpa) {
         let line = Line::of(address);
-        self.l2.cache.touch(line);
-        self.llc.cache.touch(line);
+        self.l2.cache.expect(line);
+        self.llc.cache.expect(line);
     }
 
     /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
@@ -311,6 +311,10 @@ impl Hierarchy {
             Ok(ready) => return Response { ready, served: Served::L2 },
             Err(start) => start,
         };
+        // What will have to go for the line is looked up there next.
+        if let Some(oldest) = self.l2.cache.oldest(line) {
+            self.llc.cache.expect(oldest);
+        }
         let below = self.access_llc(line, start, walker);
         let ready = self.l2.book(line, start, below.ready, frontier);
         self.fill_l2(line, walker, write, true, ready);

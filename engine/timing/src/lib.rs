@@ -4,6 +4,7 @@
 //! Start at [`simulate`]. A [`machine::Machine`] and a [`machine::Scheme`] say what to model;
 //! [`run`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
 
+mod ahead;
 pub mod asap;
 pub mod branch;
 pub mod cache;
@@ -18,6 +19,7 @@ pub mod machine;
 #[cfg(test)]
 mod mistakes;
 pub mod mmu;
+mod mshrs;
 pub mod pom_tlb;
 pub mod pwc;
 pub mod relocate;

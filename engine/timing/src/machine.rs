@@ -442,8 +442,8 @@ impl Cache {
                 )
             },
         )?;
-        require((1..=4096).contains(&self.mshrs), &format!("{name}.mshrs"), || {
-            format!("{} (1 to 4096)", self.mshrs)
+        require((1..=128).contains(&self.mshrs), &format!("{name}.mshrs"), || {
+            format!("{} (1 to 128)", self.mshrs)
         })?;
         require(
             (1..=100_000).contains(&self.latency_cycles),
@@ -532,7 +532,8 @@ fn validate_arrays(key: &str, arrays: &[Tlb]) -> Result<(), ConfigError> {
             array.ways > 0
                 && sets * array.ways == array.entries
                 && sets.is_power_of_two()
-                && array.entries <= 1 << 24,
+                && array.entries <= 1 << 24
+                && array.ways <= crate::ways::MOST,
             key,
             || {
                 format!(
@@ -576,7 +577,9 @@ impl Pwc {
             Self::Unified { entries, ways, .. } => {
                 let sets = entries / (*ways).max(1);
                 require(
-                    *ways > 0 && sets * ways == *entries && sets.is_power_of_two(),
+                    (1..=crate::ways::MOST).contains(ways)
+                        && sets * ways == *entries
+                        && sets.is_power_of_two(),
                     &format!("{key}.entries"),
                     || format!("{entries} entries in {ways} ways is no power of two of sets"),
                 )

@@ -9,6 +9,7 @@ use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
+use crate::ahead::{self, Ahead};
 use crate::asap::{self, Asap};
 use crate::cache::Replacement;
 use crate::core::{Core, Environment, MOST_FAULTS};
@@ -136,6 +137,7 @@ pub struct Run {
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
     last_address: u64,
+    ahead: Ahead,
 }
 
 /// What functional mode counts itself.
@@ -247,6 +249,7 @@ impl Run {
             phases,
             relocated: Vec::new(),
             last_address: 0,
+            ahead: Ahead::default(),
         })
     }
 
@@ -424,6 +427,7 @@ impl Run {
             let block = &*self.blocks[id as usize];
             let (addresses, remaining) = rest.split_at(block.accesses.len());
             *rest = remaining;
+            self.ahead.look(ahead::window(remaining, addresses.len()), env.space, Some(env.caches));
             core.run(block, addresses, &mut env)?;
             self.counts.instructions += block.ops.len() as u64;
             if self.counts.instructions >= stop {
@@ -445,6 +449,7 @@ impl Run {
             let block = Arc::clone(&self.blocks[id as usize]);
             let (addresses, remaining) = rest.split_at(block.accesses.len());
             *rest = remaining;
+            self.ahead.look(ahead::window(remaining, addresses.len()), &self.space, None);
             if fetches {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
