@@ -444,27 +444,28 @@ impl Run {
         rest: &mut &[u64],
         stop: u64,
     ) -> Result<usize, OsError> {
-        let fetches = self.mmu.translates_fetches();
+        let mut untimed = Untimed { mmu: &mut self.mmu, space: &mut self.space };
+        let fetches = untimed.mmu.translates_fetches();
         for (i, &id) in blocks.iter().enumerate() {
-            let block = Arc::clone(&self.blocks[id as usize]);
+            let block = &*self.blocks[id as usize];
             let (addresses, remaining) = rest.split_at(block.accesses.len());
             *rest = remaining;
-            self.ahead.look(ahead::window(remaining, addresses.len()), &self.space, None);
+            self.ahead.look(ahead::window(remaining, addresses.len()), untimed.space, None);
             if fetches {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
                     if pc >> 12 != self.code_page {
-                        self.translate(pc, Purpose::Fetch)?;
+                        untimed.translate(pc, Purpose::Fetch)?;
                         self.code_page = pc >> 12;
                     }
                 }
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {
                 let purpose = if access.store { Purpose::Store } else { Purpose::Load };
-                self.translate(address, purpose)?;
+                untimed.translate(address, purpose)?;
                 let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
                 if last >> 12 != address >> 12 {
-                    self.translate(last, purpose)?;
+                    untimed.translate(last, purpose)?;
                 }
             }
             let n = block.ops.len() as u64;
@@ -478,28 +479,6 @@ impl Run {
             }
         }
         Ok(blocks.len())
-    }
-
-    #[inline]
-    fn translate(&mut self, address: u64, purpose: Purpose) -> Result<(), OsError> {
-        let address = Gva::new(address);
-        match self.mmu.translate(address, purpose, 0, &mut self.space, &mut NoClock) {
-            Ok(_) => Ok(()),
-            Err(stopped) => self.fault(address, purpose, stopped),
-        }
-    }
-
-    #[cold]
-    fn fault(&mut self, address: Gva, purpose: Purpose, stopped: Stopped) -> Result<(), OsError> {
-        let mut stopped = stopped;
-        for _ in 0..MOST_FAULTS {
-            self.space.fault(stopped.untranslated, purpose, &mut self.mmu)?;
-            match self.mmu.translate(address, purpose, 0, &mut self.space, &mut NoClock) {
-                Ok(_) => return Ok(()),
-                Err(again) => stopped = again,
-            }
-        }
-        unreachable!("the operating system handled a fault at {address:?}, and it faults again")
     }
 
     /// Ends warm-up, or an observation window of page-table priority.
@@ -619,6 +598,36 @@ fn mmu(
         mmu.set_asap(Asap::new(asap, geometry));
     }
     Ok(mmu)
+}
+
+/// What functional mode works with.
+struct Untimed<'a> {
+    mmu: &'a mut Mmu,
+    space: &'a mut Space,
+}
+
+impl Untimed<'_> {
+    #[inline]
+    fn translate(&mut self, address: u64, purpose: Purpose) -> Result<(), OsError> {
+        let address = Gva::new(address);
+        match self.mmu.translate(address, purpose, 0, self.space, &mut NoClock) {
+            Ok(_) => Ok(()),
+            Err(stopped) => self.fault(address, purpose, stopped),
+        }
+    }
+
+    #[cold]
+    fn fault(&mut self, address: Gva, purpose: Purpose, stopped: Stopped) -> Result<(), OsError> {
+        let mut stopped = stopped;
+        for _ in 0..MOST_FAULTS {
+            self.space.fault(stopped.untranslated, purpose, self.mmu)?;
+            match self.mmu.translate(address, purpose, 0, self.space, &mut NoClock) {
+                Ok(_) => return Ok(()),
+                Err(again) => stopped = again,
+            }
+        }
+        unreachable!("the operating system handled a fault at {address:?}, and it faults again")
+    }
 }
 
 fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'_> {
