@@ -36,6 +36,7 @@ COMMANDS = [
     ["list"],
     ["list", "schemes"],
     ["list", "machines"],
+    ["list", "mixes"],
     ["list", "workloads"],
 ]
 

@@ -35,6 +35,13 @@ def machines(*, as_json: bool) -> None:
     _show(found, ["machine", "what it is ", "source "], rows, as_json=as_json)
 
 
+def mixes(*, as_json: bool) -> None:
+    """Shows the mixes of programs."""
+    found = [settings.mix(name) for name in settings.names("mix")]
+    rows = [[mix["name"], ", ".join(mix["programs"]), mix["source"]] for mix in found]
+    _show(found, ["mix", "programs ", "source "], rows, as_json=as_json)
+
+
 def workloads(*, as_json: bool) -> None:
     """Shows the workloads that the engine has built in."""
     found = engine.workloads()

@@ -44,7 +44,7 @@ trace_app = typer.Typer(
 list_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Show what is shipped: schemes, machines, workloads.",
+    help="Show what is shipped: schemes, machines, workloads, mixes.",
     epilog=_examples("list schemes"),
 )
 app.add_typer(trace_app, name="trace")
@@ -78,6 +78,14 @@ def compare(
         str | None, Option(metavar="NAME:SIZE", help="Built-in workload [default: gups:1GiB].")
     ] = None,
     trace: Annotated[Path | None, Option(metavar="FILE", help="Recorded trace, of any known format.")] = None,
+    mix: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|A,B,...",
+            help="Several programs together on the machine's cores: a shipped mix, or workloads and traces "
+            "(4*gups:1GiB is four of one).",
+        ),
+    ] = None,
     schemes: Annotated[
         str | None,
         Option(
@@ -103,8 +111,13 @@ def compare(
         str, Option(metavar="HOW", help="Where a guest's memory comes from: scattered or compact.")
     ] = "scattered",
     machine: Annotated[
-        str, Option(metavar="NAME|PATH", help="Machine by name or as path to a TOML file.")
-    ] = "skylake-server",
+        str | None,
+        Option(
+            metavar="NAME|PATH",
+            help="Machine by name or as path to a TOML file [default: skylake-server; with --mix "
+            "skylake-server-4core].",
+        ),
+    ] = None,
     large_pages: Annotated[
         str | None,
         Option(metavar="P,Q,...", help="Per cent of memory on 2 MiB pages, lowest first [default: 0,100]."),
@@ -164,7 +177,8 @@ def compare(
             virt=virt,
             host_large_pages=host_large_pages,
             guest_frames=work.check_guest_frames(guest_frames),
-            machine=machine,
+            mix=mix,
+            machine=machine or ("skylake-server" if mix is None else "skylake-server-4core"),
             large_pages=large_pages,
             thp=work.check_thp(thp),
             fragmentation=fragmentation,
@@ -175,7 +189,7 @@ def compare(
             mode=work.check_mode(mode),
             json=json,
             energy=energy,
-            report=None if no_report else report or work.DEFAULT_REPORT,
+            report=None if no_report else report or (None if mix else work.DEFAULT_REPORT),
             keep_trace=keep_trace,
             jobs=jobs,
         )
@@ -389,6 +403,14 @@ def list_machines(*, json: JsonFlag = False) -> None:
     from flatwalk import catalogue  # noqa: PLC0415
 
     catalogue.machines(as_json=json)
+
+
+@list_app.command("mixes", epilog=_examples("list mixes"))
+def list_mixes(*, json: JsonFlag = False) -> None:
+    """Show the mixes of programs for `compare --mix` that are shipped."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.mixes(as_json=json)
 
 
 @list_app.command("workloads", epilog=_examples("list workloads"))

@@ -59,6 +59,7 @@ class Options:
     mode: str
     json: Path | None
     energy: bool
+    mix: str | None
     report: Path | None
     keep_trace: Path | None
     jobs: int
@@ -159,7 +160,12 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     lengths = _lengths_asked(options)
-    runs = _configurations(options)
+    runs = configurations(options)
+    if options.mix is not None:
+        from flatwalk import mix  # noqa: PLC0415
+
+        mix.run(options, lengths, runs)
+        return
     for path, option in ((options.json, "--json"), (options.report, "--report")):
         if path is not None and str(path) != "-":
             output.check_writable(path, option)
@@ -173,7 +179,12 @@ def run(options: Options) -> None:
     _present(options, response)
 
 
-def _configurations(options: Options) -> list[dict[str, Any]]:
+def configurations(options: Options) -> list[dict[str, Any]]:
+    """Every run that the options ask for, as the engine takes it.
+
+    Raises:
+        UsageError: If they do not go together.
+    """
     schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from flatwalk.results import Response
+    from flatwalk.results import Response, Run
 
 
 def _module() -> ModuleType:
@@ -57,6 +57,19 @@ def simulate(request: dict[str, Any], progress: Callable[[int, int | None], None
         FlatwalkError: If the source cannot be read or a configuration cannot be.
     """
     return cast("Response", json.loads(_call("simulate", json.dumps(request), progress)))
+
+
+def simulate_mix(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[list[Run]]:
+    """Runs the sources of `request` together, one a core, under every configuration.
+
+    Returns:
+        By configuration: the cores' results.
+
+    Raises:
+        FlatwalkError: If a source cannot be read or a configuration cannot be.
+    """
+    answer = json.loads(_call("simulate_mix", json.dumps(request), progress))
+    return cast("list[list[Run]]", answer["runs"])
 
 
 def trace_info(

@@ -190,6 +190,7 @@ _MACHINE = _Table(
                 "fixed": {"latency_ns": _number, "bandwidth_gbs": _number},
             },
         ),
+        "multicore": _Table({"cores": _whole(), "isolation": _one_of("owners", "ways")}),
         "energy": _Table({"l1d_pj": _number, "l2_pj": _number, "llc_pj": _number}),
         "tlb": _Table({"l1i": _TLB, "l1d": _TLB, "l2": _TLB}, optional=frozenset({"l1i", "l2"})),
         "pwc": _PWC,
@@ -216,8 +217,13 @@ _MACHINE = _Table(
             {"fault_cycles": _whole(0), "zero_bytes_per_cycle": _whole(), "memory_bytes": _whole(1 << 30)}
         ),
     },
-    optional=frozenset({"core", "l1i", "l1d", "l2", "llc", "memory", "energy", "virtualisation"}),
+    optional=frozenset(
+        {"core", "l1i", "l1d", "l2", "llc", "memory", "energy", "multicore", "virtualisation"}
+    ),
 )
+
+
+_MIX = _Table({"name": _text, "title": _text, "source": _text, "programs": _list_of(_text)})
 
 
 def _nearest(word: str, known: Iterable[str]) -> str | None:
@@ -261,6 +267,11 @@ def _table_problems(table: dict[str, Any], spec: _Table, prefix: str) -> Iterato
             yield prefix + key, "is missing"
 
 
+def _folder(kind: str) -> Path:
+    """Where the shipped settings of a kind are."""
+    return DATA / ("mixes" if kind == "mix" else f"{kind}s")
+
+
 def _load(path: Path, spec: _Table, kind: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -279,7 +290,7 @@ def _load(path: Path, spec: _Table, kind: str) -> dict[str, Any]:
         raise UsageError(
             f"not a valid {kind}: " + "\n         ".join(problems),
             where=str(path),
-            remedy=f"compare with the shipped ones in {DATA / (kind + 's')}",
+            remedy=f"compare with the shipped ones in {_folder(kind)}",
         )
     return table
 
@@ -288,10 +299,10 @@ def _find(name: str, kind: str, spec: _Table, where: str) -> dict[str, Any]:
     """Loads a setting by its shipped name, or by path if `name` looks like one."""
     if "/" in name or name.endswith(".toml"):
         return _load(Path(name), spec, kind)
-    path = DATA / f"{kind}s" / f"{name}.toml"
+    path = _folder(kind) / f"{name}.toml"
     if not path.is_file():
         near = _nearest(name, names(kind))
-        remedy = f"`flatwalk list {kind}s` shows all; your own: by path, as ./{name}.toml"
+        remedy = f"`flatwalk list {_folder(kind).name}` shows all; your own: by path, as ./{name}.toml"
         raise UsageError(
             f"there is no {kind} {name!r}",
             where=where,
@@ -301,8 +312,8 @@ def _find(name: str, kind: str, spec: _Table, where: str) -> dict[str, Any]:
 
 
 def names(kind: str) -> list[str]:
-    """Names of the shipped settings of a kind (`scheme` or `machine`), in alphabetical order."""
-    return sorted(path.stem for path in (DATA / f"{kind}s").glob("*.toml"))
+    """Names of the shipped settings of a kind (`scheme`, `machine` or `mix`), in alphabetical order."""
+    return sorted(path.stem for path in _folder(kind).glob("*.toml"))
 
 
 def scheme(name: str, where: str = "--schemes") -> dict[str, Any]:
@@ -351,6 +362,15 @@ def machine(name: str, where: str = "--machine") -> dict[str, Any]:
         UsageError: If there is none, or the file is no valid machine.
     """
     return _find(name, "machine", _MACHINE, where)
+
+
+def mix(name: str, where: str = "--mix") -> dict[str, Any]:
+    """The mix of programs of that shipped name, or in that TOML file.
+
+    Raises:
+        UsageError: If there is none, or the file is no valid mix.
+    """
+    return _find(name, "mix", _MIX, where)
 
 
 def is_timed(machine: Mapping[str, Any]) -> bool:

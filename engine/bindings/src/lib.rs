@@ -47,6 +47,32 @@ struct SimulateRequest {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct MixRequest {
+    /// By core.
+    sources: Vec<SourceRequest>,
+    runs: Vec<RunConfiguration>,
+    /// Of each core.
+    instructions: u64,
+    #[serde(default)]
+    warmup: u64,
+    #[serde(default)]
+    skip: u64,
+    /// The first core's; each has the next.
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    threads: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct MixResponse {
+    version: &'static str,
+    /// By configuration: the cores' results.
+    runs: Vec<Vec<RunResult>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct WalkRequest {
     source: SourceRequest,
     run: RunConfiguration,
@@ -185,6 +211,28 @@ fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyRes
     })
 }
 
+/// Runs several programs together, on the cores of one machine, under each configuration.
+#[pyfunction]
+#[pyo3(signature = (request, progress=None))]
+fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    let request: MixRequest = read(request)?;
+    let cores = request.sources.len();
+    let MixRequest { warmup, skip, seed, threads, .. } = request;
+    let limits = Limits { skip, warmup, instructions: Some(request.instructions) };
+    let total = request.instructions.saturating_add(warmup).saturating_mul(cores as u64);
+    let open_core = |core: usize| {
+        open(&request.sources[core], seed + core as u64).map_err(|error| error.to_string())
+    };
+    let mut progress = Progress::new(progress);
+    let result = py.detach(|| {
+        let report = &mut |done: u64| progress.report(done.min(total), Some(total));
+        let runs = &request.runs;
+        flatwalk_timing::simulate_mix(&open_core, cores, runs, limits, seed, threads, report)
+    });
+    let runs = progress.answer(result)?;
+    write(&MixResponse { version: version(), runs })
+}
+
 /// Explains one translation.
 #[pyfunction]
 fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
@@ -274,6 +322,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate_mix, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;
     module.add_function(wrap_pyfunction!(trace_info, module)?)?;
     module.add_function(wrap_pyfunction!(trace_import, module)?)?;

@@ -24,6 +24,10 @@ impl Line {
     }
 }
 
+/// The bit of a line's number from which on it says who owns it, where programs share a cache. All
+/// memory that a machine can have lies below.
+pub const OWNER_SHIFT: u32 = 40;
+
 /// What replacement does in the set that is about to take a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
@@ -34,6 +38,27 @@ pub enum Replacement {
     SpareTables {
         /// Per cent.
         percent: u32,
+    },
+    /// In this many per cent of evictions evict the least recently used line that is not spared, else
+    /// of the program's own; in the others, of both together. Spared are lines that hold page tables
+    /// of the programs in `active`.
+    Owners {
+        /// Per cent.
+        percent: u32,
+        /// Whose the line is that comes in.
+        owner: u64,
+        /// One bit for each program.
+        active: u64,
+    },
+    /// A program that fills so many ways evicts of its own, sparing its tables as
+    /// [`Replacement::SpareTables`] does; one that does not yet, of the others'.
+    Ways {
+        /// Per cent.
+        percent: u32,
+        /// Whose the line is that comes in.
+        owner: u64,
+        /// Ways.
+        ways: u32,
     },
     /// Keep at most so many ways of a set for data, and the others for tables: evict the least
     /// recently used line of the kind that has its share already.
@@ -204,6 +229,12 @@ impl Cache {
                 let goes = if (have >= share) == table { TABLE } else { 0 };
                 set.iter().rposition(|&word| word & TABLE == goes).unwrap_or(lru)
             }
+            Replacement::Owners { percent, owner, active } if set[lru] & VALID != 0 => {
+                Self::victim_of_owner(set, percent, owner, active, random).unwrap_or(lru)
+            }
+            Replacement::Ways { percent, owner, ways } if set[lru] & VALID != 0 => {
+                Self::victim_by_ways(set, percent, owner, ways, random).unwrap_or(lru)
+            }
             _ => lru,
         };
         let old = set[victim];
@@ -216,11 +247,57 @@ impl Cache {
         })
     }
 
+    #[cold]
+    fn victim_of_owner(
+        set: &[u64],
+        percent: u32,
+        owner: u64,
+        active: u64,
+        random: &mut Random,
+    ) -> Option<usize> {
+        let spared = |word: u64| word & TABLE != 0 && active >> owner_of(word) & 1 != 0;
+        let lru = set.len() - 1;
+        if !spared(set[lru]) {
+            return Some(lru);
+        }
+        if random.below(100) < u64::from(percent) {
+            let free = set.iter().rposition(|&word| !spared(word));
+            free.or_else(|| set.iter().rposition(|&word| owner_of(word) == owner))
+        } else {
+            set.iter().rposition(|&word| !spared(word) || owner_of(word) == owner)
+        }
+    }
+
+    #[cold]
+    fn victim_by_ways(
+        set: &[u64],
+        percent: u32,
+        owner: u64,
+        ways: u32,
+        random: &mut Random,
+    ) -> Option<usize> {
+        let own = |word: &u64| owner_of(*word) == owner;
+        if set.iter().filter(|word| own(word)).count() < ways as usize {
+            return set.iter().rposition(|word| !own(word));
+        }
+        let last = set.iter().rposition(own)?;
+        if set[last] & TABLE != 0 && random.below(100) < u64::from(percent) {
+            let data = set.iter().rposition(|word| own(word) && word & TABLE == 0);
+            return data.or(Some(last));
+        }
+        Some(last)
+    }
+
     /// Lines that hold page-table entries, and lines in all.
     pub fn table_lines(&self) -> (usize, usize) {
         let tables = self.words.iter().filter(|&&w| w & (VALID | TABLE) == VALID | TABLE).count();
         (tables, self.words.iter().filter(|&&w| w & VALID != 0).count())
     }
+}
+
+/// Who owns the line of a word.
+fn owner_of(word: u64) -> u64 {
+    word >> (TAG_SHIFT + OWNER_SHIFT)
 }
 
 #[cfg(test)]
@@ -265,6 +342,53 @@ mod tests {
         assert_eq!(fill(&mut cache, 6, false, spare), Some(0), "only tables left: plain LRU");
         let never = Replacement::SpareTables { percent: 0 };
         assert_eq!(fill(&mut cache, 7, false, never), Some(1));
+    }
+
+    /// Line `n` of a program.
+    fn line(owner: u64, n: u64) -> u64 {
+        owner << OWNER_SHIFT | n
+    }
+
+    #[test]
+    fn one_programs_lines_do_not_evict_anothers_tables() {
+        let owners = |owner, active| Replacement::Owners { percent: 100, owner, active };
+        let mut cache = cache(4);
+        for (owner, n, table) in [(0, 0, true), (0, 1, true), (1, 2, false), (1, 3, true)] {
+            fill(&mut cache, line(owner, n), table, owners(owner, 0b11));
+        }
+        // Program 1's data goes first; then its own table, though program 0's are older.
+        assert_eq!(fill(&mut cache, line(1, 4), false, owners(1, 0b11)), Some(line(1, 2)));
+        assert_eq!(fill(&mut cache, line(1, 5), true, owners(1, 0b11)), Some(line(1, 4)));
+        assert_eq!(fill(&mut cache, line(1, 6), false, owners(1, 0b11)), Some(line(1, 3)));
+        assert_eq!(fill(&mut cache, line(1, 7), true, owners(1, 0b11)), Some(line(1, 6)));
+        // Two tables of each: a fill of program 0 takes its own, a third program's the oldest of all.
+        assert_eq!(fill(&mut cache, line(0, 8), true, owners(0, 0b11)), Some(line(0, 0)));
+        assert_eq!(fill(&mut cache, line(2, 9), true, owners(2, 0b111)), Some(line(0, 1)));
+        // Without priority in force for program 1, its tables are like data: the oldest goes.
+        assert_eq!(fill(&mut cache, line(0, 10), false, owners(0, 0b101)), Some(line(1, 5)));
+        // The few evictions that spare nothing still leave the others' tables alone.
+        let never = Replacement::Owners { percent: 0, owner: 2, active: 0b111 };
+        assert_eq!(fill(&mut cache, line(2, 11), false, never), Some(line(2, 9)));
+        assert_eq!(fill(&mut cache, line(2, 12), false, never), Some(line(0, 10)));
+    }
+
+    #[test]
+    fn ways_of_a_program_are_its_own() {
+        let ways = |owner| Replacement::Ways { percent: 100, owner, ways: 2 };
+        let mut cache = cache(4);
+        for n in 0..4 {
+            fill(&mut cache, line(0, n), n == 0, ways(0));
+        }
+        // Program 0 had the set to itself; program 1 takes its two ways, and no more.
+        assert_eq!(fill(&mut cache, line(1, 4), false, ways(1)), Some(line(0, 0)));
+        assert_eq!(fill(&mut cache, line(1, 5), true, ways(1)), Some(line(0, 1)));
+        assert_eq!(fill(&mut cache, line(1, 6), false, ways(1)), Some(line(1, 4)));
+        assert_eq!(
+            fill(&mut cache, line(1, 7), false, ways(1)),
+            Some(line(1, 6)),
+            "its table is spared"
+        );
+        assert_eq!(fill(&mut cache, line(0, 8), false, ways(0)), Some(line(0, 2)));
     }
 
     #[test]

@@ -7,10 +7,10 @@
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
-use crate::cache::{Cache, Line, Lookup, Replacement};
+use crate::cache::{Cache, Line, Lookup, OWNER_SHIFT, Replacement};
 use crate::csalt::Partition;
 use crate::dram::Dram;
-use crate::machine::{Machine, WalkerEntry};
+use crate::machine::{Csalt, Machine, WalkerEntry};
 use crate::mshrs::Mshrs;
 
 /// Who had the line.
@@ -162,6 +162,26 @@ impl Level {
     }
 }
 
+/// A last-level cache and memory that several cores share; see [`Hierarchy::share`].
+#[derive(Clone, Debug)]
+pub struct SharedCaches {
+    llc: Level,
+    dram: Dram,
+    partition: Option<Partition>,
+}
+
+impl SharedCaches {
+    /// Those of a timed machine, the cache divided as `csalt` says; `None` if it has none.
+    pub fn new(machine: &Machine, csalt: Option<&Csalt>) -> Option<Self> {
+        let llc = machine.llc.as_ref()?;
+        Some(Self {
+            llc: Level::new(llc),
+            dram: Dram::new(machine, machine.memory.as_ref()?),
+            partition: csalt.map(|csalt| Partition::new(csalt, llc)),
+        })
+    }
+}
+
 /// The hierarchy of one core.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
@@ -175,6 +195,12 @@ pub struct Hierarchy {
     replacement: Replacement,
     /// How L2 and LLC are divided, if they are.
     partitions: Option<Box<[Partition; 2]>>,
+    /// What a shared LLC does for a victim, if it is shared.
+    llc_replacement: Option<Replacement>,
+    /// What a shared LLC and memory know this core's lines by, beside their number.
+    owner: u64,
+    /// No other core that shares them will name a cycle before.
+    others_frontier: u64,
     random: Random,
     frontier: u64,
 }
@@ -191,6 +217,9 @@ impl Hierarchy {
             walker_entry: machine.walker.entry,
             replacement: Replacement::Lru,
             partitions: None,
+            llc_replacement: None,
+            owner: 0,
+            others_frontier: u64::MAX,
             random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
         })
@@ -228,21 +257,65 @@ impl Hierarchy {
     /// What L2 (0) or the LLC (1) does for a victim.
     #[inline]
     fn replacement(&self, which: usize) -> Replacement {
-        match &self.partitions {
-            None => self.replacement,
-            Some(partitions) => partitions[which].replacement(),
+        match (&self.partitions, self.llc_replacement) {
+            (Some(partitions), _) => partitions[which].replacement(),
+            (None, Some(shared)) if which == 1 => shared,
+            _ => self.replacement,
         }
     }
 
+    /// Lines of this core are program `owner`'s from now on, where it shares what it has.
+    pub fn own(&mut self, owner: u64) {
+        self.owner = owner << OWNER_SHIFT;
+    }
+
+    /// Exchanges the last-level cache and memory for `shared`'s, at the beginning and at the end of a
+    /// turn; counts stay here. During the turn no other core names a cycle before `others_frontier`.
+    pub fn share(&mut self, shared: &mut SharedCaches, others_frontier: u64) {
+        std::mem::swap(&mut self.llc, &mut shared.llc);
+        std::mem::swap(&mut self.llc.statistics, &mut shared.llc.statistics);
+        std::mem::swap(&mut self.dram, &mut shared.dram);
+        std::mem::swap(&mut self.dram.statistics, &mut shared.dram.statistics);
+        if let (Some(own), Some(theirs)) = (&mut self.partitions, &mut shared.partition) {
+            std::mem::swap(&mut own[1], theirs);
+        }
+        self.others_frontier = others_frontier;
+    }
+
+    /// Sets what a shared last-level cache does for a victim from now on.
+    pub fn set_llc_replacement(&mut self, replacement: Replacement) {
+        self.llc_replacement = Some(replacement);
+    }
+
+    /// No request will be made any more for a cycle before this.
+    pub fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
+    /// What a last-level cache that may be shared, and memory, know `line` by.
+    #[inline]
+    fn owned(&self, line: Line) -> Line {
+        Line(line.0 | self.owner)
+    }
+
     /// Reads the line of `address` from L2 on, for a translation that stands in it; with `bypass`, from
-    /// memory at once unless a cache has it. Beside the response: whether the caches were passed by.
+    /// memory without looking in the caches first, unless one of them has it. Beside the response:
+    /// whether they were passed by.
     pub fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
         let line = Line::of(address);
-        if bypass && !self.l2.cache.contains(line) && !self.llc.cache.contains(line) {
-            let ready = self.dram.read(line, at, self.frontier);
-            return (Response { ready, served: Served::Dram }, true);
+        let owned = self.owned(line);
+        if !bypass || self.l2.cache.contains(line) || self.llc.cache.contains(owned) {
+            return (self.access_l2(line, at, false, true), false);
         }
-        (self.access_l2(line, at, false, true), false)
+        // What is spared is the time of the look-ups; the line fills both caches as any other.
+        let frontier = self.frontier.min(self.others_frontier);
+        let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
+        let read = self.dram.read(owned, start, frontier);
+        let read = self.llc.book(owned, start, read, frontier);
+        self.fill_llc(owned, true, false, true, read);
+        let ready = self.l2.book(line, start, read, self.frontier);
+        self.fill_l2(line, true, false, true, ready);
+        (Response { ready, served: Served::Dram }, true)
     }
 
     /// Writes a translation into the line of `address`, in L2.
@@ -256,7 +329,7 @@ impl Hierarchy {
     pub fn expect(&self, address: Hpa) {
         let line = Line::of(address);
         self.l2.cache.expect(line);
-        self.llc.cache.expect(line);
+        self.llc.cache.expect(self.owned(line));
     }
 
     /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
@@ -322,7 +395,8 @@ impl Hierarchy {
     }
 
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
-        let frontier = self.frontier;
+        let frontier = self.frontier.min(self.others_frontier);
+        let line = self.owned(line);
         if self.partitions.is_some() {
             self.watch(1, line, walker);
         }
@@ -344,8 +418,9 @@ impl Hierarchy {
             && gone.dirty
         {
             self.l2.statistics.writebacks += 1;
-            if !self.llc.cache.write_back(gone.line) {
-                self.fill_llc(gone.line, gone.table, true, false, at);
+            let line = self.owned(gone.line);
+            if !self.llc.cache.write_back(line) {
+                self.fill_llc(line, gone.table, true, false, at);
             }
         }
     }
@@ -358,7 +433,7 @@ impl Hierarchy {
             && gone.dirty
         {
             self.llc.statistics.writebacks += 1;
-            self.dram.write(gone.line, at, self.frontier);
+            self.dram.write(gone.line, at, self.frontier.min(self.others_frontier));
         }
     }
 
@@ -485,6 +560,32 @@ mod tests {
         read(&mut h, 0, 0, Requester::Data);
         assert_eq!(read(&mut h, 0, 1000, Requester::Walker), (12, Served::L2));
         assert_eq!(h.caches()[1].1.table_accesses, 0);
+    }
+
+    #[test]
+    fn cores_share_room_and_time_but_no_lines_and_no_counts() {
+        let machine = crate::testing::machine();
+        let mut shared = SharedCaches::new(&machine, None).unwrap();
+        let mut cores = [hierarchy(), hierarchy()];
+        cores[1].own(1);
+        let mut turn = |core: usize, address: u64, at: u64| {
+            cores[core].share(&mut shared, 0);
+            let answer = read(&mut cores[core], address, at, Requester::Data);
+            cores[core].share(&mut shared, u64::MAX);
+            answer
+        };
+        assert_eq!(turn(0, 0, 0), (142, Served::Dram));
+        // The same address of another program is another line, and the bus carries one a cycle.
+        assert_eq!(turn(1, 0, 0), (143, Served::Dram));
+        // Four more lines of the set push line 0 out of the core's own caches, but not of the LLC.
+        for n in 1..=4 {
+            turn(0, n * 1024, 1000 * n);
+        }
+        assert_eq!(turn(0, 0, 9000), (42, Served::Llc));
+        assert_eq!(turn(1, 1024, 9000), (142, Served::Dram), "nothing of the other's is there");
+        let reads =
+            cores.map(|core| (core.dram().statistics.reads, core.caches()[3].1.data_misses));
+        assert_eq!(reads, [(5, 5), (2, 2)]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod hierarchy;
 pub mod machine;
 #[cfg(test)]
 mod mistakes;
+pub mod mix;
 pub mod mmu;
 mod mshrs;
 pub mod pom_tlb;
@@ -36,6 +37,7 @@ pub mod walker;
 mod ways;
 
 pub use machine::{Machine, Scheme};
+pub use mix::simulate_mix;
 pub use result::RunResult;
 pub use run::{Mode, RunConfiguration};
 pub use simulate::{Limits, SimulateError, Simulation, simulate};

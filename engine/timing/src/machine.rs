@@ -43,6 +43,8 @@ pub struct Machine {
     pub pwc: Pwc,
     /// The page walkers.
     pub walker: Walker,
+    /// How many cores share the last-level cache and memory; absent for one.
+    pub multicore: Option<Multicore>,
     /// What two-dimensional walks use; absent for machines without nested paging.
     pub virtualisation: Option<Virtualisation>,
     /// Parameters of page-table priority, for schemes that switch it on.
@@ -127,6 +129,42 @@ pub enum Memory {
         /// Bandwidth in 10^9 bytes per second.
         bandwidth_gbs: f64,
     },
+}
+
+/// Cores that share the last-level cache and memory; all else each has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Multicore {
+    /// Cores.
+    pub cores: u32,
+    /// How they are kept apart in the last-level cache.
+    pub isolation: Isolation,
+}
+
+/// How programs are kept apart in a shared cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Page-table priority protects a program's entries from all others' lines: data of anyone goes
+    /// first, then the program's own lines (ASPLOS 2022, section 6.1: "to prevent one process' data
+    /// from evicting another's page table").
+    Owners,
+    /// Each core fills its own equal part of the ways; page-table priority works within it.
+    Ways,
+}
+
+impl Multicore {
+    fn validate(self, llc: Option<&Cache>) -> Result<(), ConfigError> {
+        require((1..=64).contains(&self.cores), "multicore.cores", || {
+            format!("{} (1 to 64)", self.cores)
+        })?;
+        let ways = llc.map_or(0, |llc| llc.ways);
+        let fits = self.isolation == Isolation::Owners
+            || (ways >= self.cores && ways.is_multiple_of(self.cores));
+        require(fits, "multicore.isolation", || {
+            format!("{ways} ways are not to be divided by {} cores", self.cores)
+        })
+    }
 }
 
 /// Dynamic energy of one access to each data cache, in picojoules.
@@ -367,6 +405,9 @@ impl Machine {
         }
         if let Some(memory) = &self.memory {
             memory.validate()?;
+        }
+        if let Some(multicore) = &self.multicore {
+            multicore.validate(self.llc.as_ref())?;
         }
         if let Some(Energy { l1d_pj, l2_pj, llc_pj }) = self.energy {
             for (key, value) in

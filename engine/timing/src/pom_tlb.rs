@@ -4,7 +4,7 @@
 //! Large Part-of-Memory TLB", ISCA 2017. Entries have 16 bytes; a set of four is one line, so that one
 //! access compares them all. Half of the memory holds small pages, half large ones. Two predictors,
 //! one bit each, are indexed by the page number: which size to look for first, and whether to go to
-//! memory at once because the caches did not have the line the last time. Only a miss in both halves
+//! memory without a look into the caches because they did not have the line the last time. Only a miss in both halves
 //! walks, and what it finds goes in. Lines are cached in L2 and LLC like data, not in L1D.
 //!
 //! Departs from the paper: its memory is stacked DRAM with a channel of its own, here it is the end of

@@ -312,6 +312,16 @@ impl Run {
         self.relocation.as_ref().map_or(address, |r| r.address(address))
     }
 
+    /// What the block `id` of the trace is.
+    pub(crate) fn block(&self, id: u32) -> &DecodedBlock {
+        &self.blocks[id as usize]
+    }
+
+    /// True while page-table priority is in force.
+    pub(crate) fn spares_tables(&self) -> bool {
+        self.phases.active
+    }
+
     /// The last data address used.
     pub fn last_address(&self) -> u64 {
         self.last_address

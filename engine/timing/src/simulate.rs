@@ -35,6 +35,9 @@ pub enum SimulateError {
     /// The trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A program of a mix could not be opened.
+    #[error("{0}")]
+    Source(String),
     /// A configuration that cannot be.
     #[error("scheme `{scheme}` on machine `{machine}`: {error}")]
     Configuration {

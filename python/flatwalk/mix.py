@@ -1,0 +1,188 @@
+"""`flatwalk compare --mix`: several programs together on the cores of one machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, output, settings, units
+from flatwalk.compare import WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP, parse_workload
+from flatwalk.errors import UsageError
+from flatwalk.results import pages_key, pages_label, warnings_of
+
+if TYPE_CHECKING:
+    from flatwalk.compare import Lengths, Options
+    from flatwalk.results import Run
+
+SCHEMA = "flatwalk-mix/1"
+
+
+def programs(text: str) -> dict[str, Any]:
+    """The mix that `--mix` names, or that it lists: `A,B,…`, where `N*A` is N of A.
+
+    A shipped mix can be scaled: `NAME:SIZE` gives every built-in workload of it that size.
+
+    Raises:
+        UsageError: If there is no such mix, or a member cannot be read.
+    """
+    if "," in text or "*" in text:
+        found: list[str] = []
+        for item in filter(None, map(str.strip, text.split(","))):
+            times, star, program = item.rpartition("*")
+            if star and not (times.isdecimal() and 0 < int(times) <= 64):
+                raise UsageError(
+                    f"{item!r} is no number of programs", where="--mix", remedy="as in --mix 4*gups:1GiB"
+                )
+            found += [program] * (int(times) if star else 1)
+        return {"name": text, "title": text, "source": "--mix", "programs": found}
+    name, _, size = text.partition(":")
+    mix = settings.mix(text if text.endswith(".toml") else name)
+    if size and not text.endswith(".toml"):
+        mix["programs"] = [
+            program if is_trace(program) else f"{program.partition(':')[0]}:{size}"
+            for program in mix["programs"]
+        ]
+    return mix
+
+
+def is_trace(program: str) -> bool:
+    """Whether a member of a mix is a trace's path rather than a workload."""
+    return "/" in program or Path(program).suffix != ""
+
+
+def source(program: str) -> dict[str, Any]:
+    """The engine's source for a member of a mix.
+
+    Raises:
+        UsageError: If there is no such trace or workload.
+    """
+    if not is_trace(program):
+        return {"workload": parse_workload(program)}
+    if not Path(program).is_file():
+        raise UsageError(
+            f"there is no file {program}",
+            where="--mix",
+            remedy=f"record it: flatwalk record -o {program} -- CMD",
+        )
+    return {"trace": program}
+
+
+def run(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
+    """Simulates a mix under every configuration, and each of its programs alone; prints and writes.
+
+    Raises:
+        FlatwalkError: With what is wrong and what to do.
+    """
+    mix = programs(options.mix or "")
+    _check(options, mix, runs[0]["machine"])
+    if options.json is not None and str(options.json) != "-":
+        output.check_writable(options.json, "--json")
+    request = {
+        "instructions": lengths.instructions or WORKLOAD_INSTRUCTIONS,
+        "warmup": WORKLOAD_WARMUP if lengths.warmup is None else lengths.warmup,
+        "skip": lengths.skip,
+        "threads": options.jobs,
+    }
+    members = list(enumerate(map(source, mix["programs"])))
+    alone: dict[str, Run] = {}
+    for core, member in members:
+        program = mix["programs"][core]
+        if program not in alone:
+            # Under the baseline, with all of the shared cache and the seed that it has in the mix.
+            asked = request | {"sources": [member], "runs": runs[:1], "seed": options.seed + core}
+            with output.Progress(f"Simulating {program} alone") as progress:
+                alone[program] = engine.simulate_mix(asked, progress)[0][0]
+    asked = request | {"sources": [member for _, member in members], "runs": runs, "seed": options.seed}
+    with output.Progress(f"Simulating {len(runs)} configurations of {len(members)} programs") as progress:
+        cores = engine.simulate_mix(asked, progress)
+    results = weigh(mix["programs"], cores, alone)
+    answer = {
+        "schema": SCHEMA,
+        "version": engine.version(),
+        "mix": mix,
+        "alone": [{"program": program, **run} for program, run in alone.items()],
+        "runs": results,
+    }
+    if options.json is not None:
+        text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+        if str(options.json) == "-":
+            sys.stdout.write(text)
+        else:
+            output.write_whole(options.json, text)
+    _present(options, mix, results)
+
+
+def weigh(programs: list[str], cores: list[list[Run]], alone: dict[str, Run]) -> list[dict[str, Any]]:
+    """Weighted speed-ups: over the cores, the sum of each program's IPC over its IPC alone.
+
+    `relative_weighted_speedup` is that over the first scheme's at the same large-page setting.
+    """
+    results: list[dict[str, Any]] = []
+    baselines: dict[tuple[int | None, str | None], float] = {}
+    for members in cores:
+        first = members[0]
+        speedup = 0.0
+        for program, run in zip(programs, members, strict=True):
+            ipc, own = run["ipc"], alone[program]["ipc"]
+            speedup += ipc / own if ipc and own else 0.0
+        base = baselines.setdefault(pages_key(first), speedup)
+        results.append(
+            {
+                "scheme": first["scheme"],
+                "large_pages": first["large_pages"],
+                "thp": first["thp"],
+                "weighted_speedup": speedup,
+                "relative_weighted_speedup": speedup / base if base else None,
+                "cores": members,
+            }
+        )
+    return results
+
+
+def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> None:
+    if options.command or options.trace is not None or options.workload is not None:
+        raise UsageError(
+            "more than one thing to simulate",
+            where="--mix, --workload, --trace and -- CMD",
+            remedy="give one of them",
+        )
+    if options.report is not None:
+        raise UsageError(
+            "a mix has no report", where="--report", remedy="leave it out; --json has all figures"
+        )
+    if options.mode != "timing":
+        raise UsageError("programs share caches, which take time", where="--mode", remedy="leave it out")
+    available = machine.get("multicore", {}).get("cores", 1)
+    if len(mix["programs"]) > available:
+        raise UsageError(
+            f"{mix['name']} has {len(mix['programs'])} programs, and {machine['name']} {available} cores",
+            where="--mix and --machine",
+            remedy="name fewer, or a machine with enough in [multicore]; skylake-server-4core has four",
+        )
+
+
+def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    if str(options.json) != "-":
+        groups: dict[tuple[int | None, str | None], list[dict[str, Any]]] = {}
+        for result in results:
+            groups.setdefault(pages_key(result["cores"][0]), []).append(result)
+        for group in groups.values():
+            headers = ["scheme", "weighted speed-up", f"over {group[0]['scheme']}"]
+            headers += [f"IPC {core}: {program}" for core, program in enumerate(mix["programs"], start=1)]
+            rows = []
+            for result in group:
+                ratio = result["relative_weighted_speedup"]
+                row = [result["scheme"], format(result["weighted_speedup"], ".3f")]
+                row.append("–" if ratio is None else units.signed_percent(ratio - 1))
+                row += ["–" if run["ipc"] is None else format(run["ipc"], ".3f") for run in result["cores"]]
+                rows.append(row)
+            first = group[0]["cores"][0]
+            title = f"{mix['name']} on {first['machine']}, {pages_label(first)}"
+            output.table(headers, rows, title=title)
+    runs = [run for result in results for run in result["cores"]]
+    for warning, owners in warnings_of(runs):
+        names = list(dict.fromkeys(owners))
+        names = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
+        output.note(f"warning: {warning}" + (f" ({', '.join(names)})" if names else ""))
