@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import socket
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.flat_page_tables import ADDRESS, MAXPHYADDR, Case, Fault, Page
+from tests.flat_page_tables import ADDRESS, FLAT, MAXPHYADDR, PS, RW, US, A, Case, Fault, P, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ PLACE, MAGIC = 0x400_0000, 0x4641_4C54_5054_2031
 #: Below are tables, from here on data.
 DATA = 0x2000_0000
 NOWHERE = (1 << 64) - 1
+#: From here on the program is mapped, in every case's tables.
+OWN = 0xFFFF_FF80_0000_0000
 _KINDS = {"read": 0, "write": 1, "execute": 2}
 _FLAGS = (
     *("-O2", "-Wall", "-Wextra", "-Werror"),
@@ -31,10 +34,10 @@ _FLAGS = (
 )
 
 
-def build_guest(directory: Path) -> Path:
-    """Builds the bare machine's program."""
-    whole, image = directory / "guest64.elf", directory / "guest.elf"
-    parts = [str(GUEST / name) for name in ("boot.S", "run.c")]
+def build_guest(directory: Path, program: str) -> Path:
+    """Builds a program of the bare machine: run or flush."""
+    whole, image = directory / f"{program}64.elf", directory / f"{program}.elf"
+    parts = [str(GUEST / name) for name in ("boot.S", f"{program}.c")]
     command = ["gcc", *_FLAGS, f"-Wl,-T,{GUEST / 'guest.ld'}", *parts, "-o", str(whole)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -102,33 +105,19 @@ class Seen:
 
 
 class Machine:
-    """A running machine.
+    """A running bare machine.
 
     Args:
         qemu: The directory of a built QEMU.
         guest: What `build_guest` built.
         directory: An empty one.
-        cases: What to run; all of as many levels.
         cpu: QEMU's CPU.
         options: More of QEMU's options.
     """
 
-    def __init__(
-        self,
-        qemu: Path,
-        guest: Path,
-        directory: Path,
-        cases: Sequence[Case],
-        *,
-        cpu: str,
-        options: Sequence[str] = (),
-    ) -> None:
-        (levels,) = {case.levels for case in cases}
-        blob, control = directory / "vectors.bin", directory / "qmp"
-        blob.write_bytes(packed(cases, levels))
-        self.cases = cases
+    def __init__(self, qemu: Path, guest: Path, directory: Path, *, cpu: str, options: Sequence[str]) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(control))
+        self._listener.bind(str(directory / "qmp"))
         self._listener.listen()
         self._listener.settimeout(60)
         self._process = subprocess.Popen(
@@ -136,15 +125,14 @@ class Machine:
                 str(qemu / "bin" / "qemu-system-x86_64"),
                 *("-machine", "pc", "-accel", "tcg", "-cpu", cpu, "-m", "2G"),
                 *("-nodefaults", "-display", "none", "-no-reboot"),
-                *("-kernel", str(guest)),
-                *("-device", f"loader,file={blob},addr={PLACE:#x},force-raw=on"),
-                *("-serial", "stdio", "-qmp", f"unix:{control}"),
+                *("-kernel", str(guest), "-serial", "stdio", "-qmp", f"unix:{directory / 'qmp'}"),
                 *options,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        #: What QEMU said on standard error, once it has ended.
         self.errors = ""
 
     def __enter__(self) -> Self:
@@ -158,44 +146,74 @@ class Machine:
             self.monitor.execute("quit")
         self.monitor.close()
         self._listener.close()
-        _, errors = self._process.communicate(timeout=60)
-        self.errors = errors.decode()
+        self.errors = self._process.communicate(timeout=60)[1].decode()
 
-    def run(self) -> Iterator[tuple[Case, list[Seen]]]:
-        """Runs the cases.
+    def missing_flushes(self) -> int:
+        """How many flushes the checking mode has missed so far."""
+        (cpu,) = self.monitor.execute("query-cpus-fast")
+        count = self.monitor.execute("qom-get", path=cpu["qom-path"], property="flat-pt-check-misses")
+        assert isinstance(count, int)
+        return count
 
-        Yields:
-            Each case and what was seen of it; of its accesses first, while the machine waits with the case's
-            tables for the monitor to look at them, and again of its loads.
+    def lines(self) -> Iterator[list[str]]:
+        """The words of the lines that the machine prints, until it says that it has ended.
+
+        After a line that is `?` the machine waits until the next line is asked for.
         """
         serial, command = self._process.stdout, self._process.stdin
         assert serial is not None
         assert command is not None
-        current: Case | None = None
-        seen: list[Seen] = []
         for line in serial:
-            match line.decode("ascii").split():
-                case ["case", index]:
-                    if current is not None:
-                        yield current, seen
-                    current, seen = self.cases[int(index, 16)], []
-                case ["access" | "load", _, outcome, *numbers]:
-                    seen.append(Seen(outcome, [int(number, 16) for number in numbers]))
-                case ["after", at, word]:
-                    seen[-1].after[int(at, 16)] = int(word, 16)
-                case ["?"]:
-                    assert current is not None
-                    yield current, seen
-                    seen = []
-                    command.write(b"\n")
-                    command.flush()
-                case ["end"]:
-                    assert current is not None
-                    yield current, seen
-                    return
-                case _:
-                    raise ValueError(line)
-        raise EOFError(f"the machine stopped in {current and current.name} after {seen}")
+            words = line.decode("ascii").split()
+            if words == ["end"]:
+                return
+            yield words
+            if words == ["?"]:
+                command.write(b"\n")
+                command.flush()
+        raise EOFError("the machine has stopped")
+
+
+@contextlib.contextmanager
+def running(
+    qemu: Path, guest: Path, directory: Path, cases: Sequence[Case], *, cpu: str, options: Sequence[str] = ()
+) -> Iterator[Machine]:
+    """A machine that has the vectors of `cases`, all of as many levels."""
+    (levels,) = {case.levels for case in cases}
+    blob = directory / "vectors.bin"
+    blob.write_bytes(packed(cases, levels))
+    loader = ("-device", f"loader,file={blob},addr={PLACE:#x},force-raw=on")
+    with Machine(qemu, guest, directory, cpu=cpu, options=[*loader, *options]) as machine:
+        yield machine
+
+
+def results(machine: Machine, cases: Sequence[Case]) -> Iterator[tuple[Case, list[Seen]]]:
+    """Runs vectors.
+
+    Yields:
+        Each case twice: with what was seen of its accesses, while the machine waits with the case's tables
+        for the monitor to look at them; and with what was seen of its loads.
+    """
+    case: Case | None = None
+    seen: list[Seen] = []
+    for words in machine.lines():
+        match words:
+            case ["case", index]:
+                if case is not None:
+                    yield case, seen
+                case, seen = cases[int(index, 16)], []
+            case ["access" | "load", _, outcome, *numbers]:
+                seen.append(Seen(outcome, [int(number, 16) for number in numbers]))
+            case ["after", at, word]:
+                seen[-1].after[int(at, 16)] = int(word, 16)
+            case ["?"]:
+                assert case is not None
+                yield case, seen
+                seen = []
+            case _:
+                raise ValueError(words)
+    assert case is not None
+    yield case, seen
 
 
 def wrong_accesses(case: Case, seen: Sequence[Seen]) -> list[str]:
@@ -252,3 +270,117 @@ def wrong_translations(case: Case, monitor: Monitor) -> list[str]:
         if not ok:
             wrong.append(f"{case.name}: {address:#x}: {expected}: monitor: {said}")
     return wrong
+
+
+def build_plugin(qemu: Path, directory: Path) -> Path:
+    """Builds the plugin that writes page walks to a file."""
+    plugin = directory / "page_walks.so"
+    source = Path(__file__).parent / "plugin" / "page_walks.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    command = ["gcc", *flags, f"-I{qemu / 'include'}", str(source), "-o", str(plugin)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return plugin
+
+
+def wrong_walks(cases: Sequence[Case], lines: Sequence[str]) -> list[str]:
+    """Where the plugin has seen other walks than the vectors say."""
+    roots = {f"{case.cr3:x}" for case in cases}
+    walks = [walk for walk in map(str.split, lines) if walk[1] in roots and int(walk[2], 16) < OWN]
+    wrong = []
+    for case in cases:
+        for access in case.accesses:
+            if access.result == Fault(None):
+                continue
+            match access.result:
+                case Page(address, size):
+                    result = ["page", f"{address:x}", f"{size:x}"]
+                case Fault(code):
+                    result = ["fault", f"{code:x}"]
+            kind = {"read": "r", "write": "w", "execute": "x"}[access.kind]
+            key = ["0", f"{case.cr3:x}", f"{access.address:x}", kind, "u" if access.user else "s"]
+            seen = walks.pop(0) if walks else []
+            fields = len(key) + len(result)
+            # An entry that is read again has A by then.
+            entries = [int(field, 16) for field in seen[fields:]]
+            words = [word | A for word in entries[1::2]]
+            expected = [case.words.get(at, 0) | A for at in access.reads]
+            if seen[:fields] != key + result or entries[::2] != [*access.reads] or words != expected:
+                wrong.append(f"{case.name}: {access}: {' '.join(seen)}")
+            while walks and walks[0][: len(key)] == key:  # the same, done again
+                walks.pop(0)
+    return wrong + [f"nobody asked for {walk}" for walk in walks]
+
+
+Mapped = tuple[int, int, int, int]
+
+
+def pages(case: Case) -> list[Mapped]:
+    """All pages that a case's tables map, in order: address, physical address, size, and RW and US."""
+    at = sorted(case.words)
+    bits = 12 + 9 * case.levels
+
+    def visit(low: int, level: int, count: int, start: int, rights: int) -> Iterator[Mapped]:
+        """As many entries from `low` on; the first of them translates `start`."""
+        span = 1 << (3 + 9 * level)
+        for place in at[bisect.bisect_left(at, low) : bisect.bisect_left(at, low + 8 * count)]:
+            entry = case.words[place]
+            address = start + (place - low) // 8 * span
+            if not entry & P or entry & case.reserved(entry, level) & ((1 << MAXPHYADDR) - 1):
+                continue
+            flat = case.flat and bool(entry & FLAT)
+            if level == 1 or (level <= 3 and entry & PS) or (level == 2 and flat):
+                yield address, entry & ADDRESS & ~(span - 1), span, rights & entry
+            else:
+                below, width = (level - 2, 18) if flat else (level - 1, 9)
+                yield from visit(entry & ADDRESS, below, 1 << width, address, rights & entry)
+
+    found: list[Mapped] = []
+    for start in (0, 1 << (bits - 1)):
+        base, level, _ = case.root(start)
+        span = 1 << (3 + 9 * level)
+        found += visit(base + 8 * (start // span), level, (1 << (bits - 1)) // span, start, RW | US)
+    return found
+
+
+def wrong_listings(case: Case, monitor: Monitor) -> list[str]:
+    """Where `info tlb` and `info mem` list other pages than the tables map."""
+    bits = 12 + 9 * case.levels
+    high = (1 << 64) - (1 << bits)
+    own = (1 << bits) - (1 << (bits - 9))  # the slot that the vectors leave free
+    mapped = pages(case)
+    expected = [(address, frame) for address, frame, _, _ in mapped]
+    listed = []
+    for line in monitor.ask("info tlb").splitlines():
+        address, frame = (int(field.rstrip(":"), 16) for field in line.split()[:2])
+        listed.append((address & ~high, frame))
+    wrong = []
+    if [pair for pair in listed if pair[0] < own] != expected:
+        wrong.append(f"{case.name}: info tlb: {listed}")
+    ranges: list[list[int]] = []
+    for address, _, size, rights in mapped:
+        if ranges and ranges[-1][1:] == [address, rights]:
+            ranges[-1][1] += size
+        else:
+            ranges.append([address, address + size, rights])
+    listed_ranges = []
+    for line in monitor.ask("info mem").splitlines():
+        span, _, rights_text = line.split()
+        first, last = (int(field, 16) & ~high for field in span.split("-"))
+        rights = (US if rights_text[0] == "u" else 0) | (RW if rights_text[2] == "w" else 0)
+        if first < own:
+            listed_ranges.append([first, last, rights])
+    if listed_ranges != ranges:
+        wrong.append(f"{case.name}: info mem: {listed_ranges}, not {ranges}")
+    return wrong
+
+
+def dumped(path: Path) -> list[tuple[int, int]]:
+    """Address and physical address of every segment of a dump (an ELF core file)."""
+    data = path.read_bytes()
+    offset, size, count = (
+        struct.unpack_from("<Q", data, 32)[0],
+        *struct.unpack_from("<HH", data, 54),
+    )
+    segments = [struct.unpack_from("<IIQQQQQQ", data, offset + size * number) for number in range(count)]
+    return [(address, physical) for kind, _, _, address, physical, *_ in segments if kind == 1]

@@ -9,68 +9,10 @@
  *   accesses: address, kind, user, physical address of what is accessed (-1: none), whether that is data
  *   loads: register (0 CR3, 1 CR4.FLAT), value.
  */
-typedef unsigned long u64;
+#include "bare.h"
 
-#define WINDOW 0xffffff8000000000 /* physical 0 to 2 GiB */
 #define MAGIC 0x46414c5450542031
-#define CR4_FLAT (1ul << 29)
 #define CR3_ADDRESS 0x000ffffffffff000
-#define MEMORY_BYTES 0x80000000ul
-
-extern u64 code, fault_address, result;
-extern char own_table[], upper_table[], own_root5[];
-extern char on_page_fault[], on_protection[], on_call[];
-long attempt(u64 cr3, u64 address, u64 kind, u64 user, u64 value);
-long load(u64 value, u64 which);
-
-static volatile u64 *at(u64 physical)
-{
-    return (volatile u64 *)(WINDOW + physical);
-}
-
-static unsigned char in(unsigned short port)
-{
-    unsigned char value;
-    asm volatile("inb %1, %0" : "=a"(value) : "Nd"(port));
-    return value;
-}
-
-static void out(unsigned short port, unsigned char value)
-{
-    asm volatile("outb %0, %1" : : "a"(value), "Nd"(port));
-}
-
-static void put(char c)
-{
-    while (!(in(0x3fd) & 0x20))
-        ;
-    out(0x3f8, c);
-}
-
-static void text(const char *s)
-{
-    while (*s)
-        put(*s++);
-}
-
-static void number(u64 value)
-{
-    int shift = 60;
-    while (shift && !(value >> shift))
-        shift -= 4;
-    put(' ');
-    for (; shift >= 0; shift -= 4)
-        put("0123456789abcdef"[value >> shift & 15]);
-}
-
-/* Lets the other side look at the machine, until it sends a byte. */
-static void wait(void)
-{
-    text("?\n");
-    while (!(in(0x3fd) & 1))
-        ;
-    in(0x3f8);
-}
 
 static u64 get_cr3(void)
 {
@@ -79,24 +21,9 @@ static u64 get_cr3(void)
     return value;
 }
 
-static u64 get_cr4(void)
-{
-    u64 value;
-    asm volatile("mov %%cr4, %0" : "=r"(value));
-    return value;
-}
-
 static void set_cr3(u64 value)
 {
     asm volatile("mov %0, %%cr3" : : "r"(value) : "memory");
-}
-
-static void set_flat(u64 flat)
-{
-    u64 cr4 = get_cr4();
-    u64 wanted = flat ? cr4 | CR4_FLAT : cr4 & ~CR4_FLAT;
-    if (wanted != cr4)
-        asm volatile("mov %0, %%cr4" : : "r"(wanted) : "memory");
 }
 
 static void set_gate(u64 *idt, int vector, char *handler, u64 privilege)

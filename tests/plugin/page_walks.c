@@ -1,0 +1,55 @@
+/*
+ * A plugin that writes every page walk to a file: one line of hexadecimal fields each.
+ *
+ *   vCPU root address r|w|x u|s (page PADDR SIZE | fault CODE) {ENTRY_PADDR VALUE}
+ *
+ * Argument: out=FILE. Built against QEMU's qemu-plugin.h with our series.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <qemu-plugin.h>
+
+QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
+
+static FILE *file;
+
+static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_plugin_page_walk *walk)
+{
+    (void)id;
+    flockfile(file); /* vCPUs have threads of their own */
+    fprintf(file, "%x %" PRIx64 " %" PRIx64 " %c %c", vcpu, walk->root, walk->vaddr,
+            walk->is_fetch ? 'x' : walk->is_store ? 'w' : 'r', walk->is_user ? 'u' : 's');
+    if (walk->faulted)
+        fprintf(file, " fault %" PRIx32, walk->fault_code);
+    else
+        fprintf(file, " page %" PRIx64 " %" PRIx64, walk->paddr, walk->page_size);
+    for (uint32_t i = 0; i < walk->n_entries; i++)
+        fprintf(file, " %" PRIx64 " %" PRIx64, walk->entries[i].paddr, walk->entries[i].value);
+    fputc('\n', file);
+    funlockfile(file);
+}
+
+static void on_exit(qemu_plugin_id_t id, void *unused)
+{
+    (void)id;
+    (void)unused;
+    fclose(file);
+}
+
+QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
+{
+    if (argc != 1 || strncmp(argv[0], "out=", 4) || !info->system_emulation) {
+        fprintf(stderr, "page_walks: give out=FILE, in system emulation\n");
+        return 1;
+    }
+    file = fopen(argv[0] + 4, "w");
+    if (!file) {
+        perror(argv[0] + 4);
+        return 1;
+    }
+    qemu_plugin_register_vcpu_page_walk_cb(id, on_walk);
+    qemu_plugin_register_atexit_cb(id, on_exit, NULL);
+    return 0;
+}
