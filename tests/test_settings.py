@@ -40,7 +40,16 @@ def test_what_is_shipped() -> None:
     assert set(settings.names("scheme")) >= ISSUE_SCHEMES
     assert set(settings.DEFAULT_SCHEMES) == ISSUE_SCHEMES
     assert settings.DEFAULT_SCHEMES[0] == "radix4", "the baseline is what machines do today"
-    shipped = {"skylake-server", "skylake-server-4core", "mobile", "compendia", "emt", "zen4", "golden-cove"}
+    shipped = {
+        "skylake-server",
+        "skylake-server-4core",
+        "mobile",
+        "compendia",
+        "emt",
+        "zen4",
+        "golden-cove",
+        "itanium2",
+    }
     assert set(settings.names("machine")) == shipped
     assert [name for name in sorted(shipped) if not settings.is_timed(settings.machine(name))] == [
         "compendia"

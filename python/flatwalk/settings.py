@@ -129,12 +129,14 @@ _SCHEME = _Table(
         "description": _text,
         "source": _text,
         **_PAGE_TABLE,
+        "geometry": _Table({"page_shift": _whole(), "index_bits": _whole()}),
         "page_table_priority": _one_of("off", "phases", "always"),
         **_MECHANISMS,
         "translation": _one_of("walked", "free"),
         "host": _Table(_PAGE_TABLE, optional=_PAGE_TABLE_OPTIONAL),
     },
-    optional=_PAGE_TABLE_OPTIONAL | {"page_table_priority", "translation", "host", *_MECHANISMS},
+    optional=_PAGE_TABLE_OPTIONAL
+    | {"geometry", "page_table_priority", "translation", "host", *_MECHANISMS},
 )
 
 _PWC = _Table(
@@ -148,6 +150,7 @@ _PWC = _Table(
             ),
         },
         "unified": {"latency_cycles": _whole(0), "entries": _whole(), "ways": _whole()},
+        "vhpt": {"handler_cycles": _whole(0)},
         "none": {},
     },
 )

@@ -16,7 +16,7 @@ use flatwalk_paging::{
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
 
-use crate::buddy::{Buddy, Frames};
+use crate::buddy::{Buddy, FRAME_BYTES, Frames};
 use crate::error::OsError;
 use crate::kernel::{Kernel, Work};
 use crate::memory::PhysicalMemory;
@@ -325,10 +325,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let attributes =
                     Attributes { protection, backing, shared, huge: None, implicit: false };
                 self.areas.map(pages.clone(), attributes);
-                self.settle(&pages, Effect::Discard, &mut flushes)?;
+                let replaced = self.given_up(address, length)?;
+                self.settle(&replaced, Effect::Discard, &mut flushes)?;
+                if replaced != pages {
+                    self.settle(&pages, Effect::Reprotect, &mut flushes)?;
+                }
             }
             Event::Unmap { address, length } => {
-                let pages = self.pages(address, length)?;
+                let pages = self.given_up(address, length)?;
                 self.areas.unmap(pages.clone());
                 self.settle(&pages, Effect::Discard, &mut flushes)?;
             }
@@ -351,7 +355,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                     Advice::NoHugePage => {
                         self.areas.update(pages, |attributes| attributes.huge = Some(false));
                     }
-                    Advice::DontNeed => self.settle(&pages, Effect::Discard, &mut flushes)?,
+                    Advice::DontNeed => {
+                        let pages = self.given_up(address, length)?;
+                        self.settle(&pages, Effect::Discard, &mut flushes)?;
+                    }
                     Advice::Populate => {
                         let areas: Vec<_> = self.areas.intersecting(pages.clone()).collect();
                         for vma in
@@ -886,6 +893,20 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         } else {
             Err(self.beyond(last))
         }
+    }
+
+    /// The pages that are free when `length` bytes from `address` are given up. Traced programs know
+    /// pages of 4 KiB: a larger one that they give up in part stays, for the rest of it.
+    fn given_up(&self, address: u64, length: u64) -> Result<Pages, OsError> {
+        let touched = self.pages(address, length)?;
+        let page_bytes = self.geometry.span(1);
+        if page_bytes == FRAME_BYTES || touched.is_empty() {
+            return Ok(touched);
+        }
+        let start = address.div_ceil(page_bytes);
+        let last = (address + (length - 1)) | (FRAME_BYTES - 1);
+        let end = if last % page_bytes == page_bytes - 1 { touched.end } else { touched.end - 1 };
+        Ok(start..end.max(start))
     }
 
     /// The pages that lie wholly above `from` and not wholly above `to`: those a moving break adds.

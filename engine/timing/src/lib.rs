@@ -33,6 +33,7 @@ pub mod space;
 #[cfg(test)]
 mod testing;
 pub mod tlb;
+pub mod vhpt;
 pub mod walker;
 mod ways;
 

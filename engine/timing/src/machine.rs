@@ -257,6 +257,12 @@ pub enum Pwc {
         /// Entries by the level whose entries are cached: `L2` gives pointers to level-1 nodes.
         entries: BTreeMap<String, u32>,
     },
+    /// None, but a walker that finds level-1 entries through the TLB, and software behind it; see
+    /// [`crate::vhpt`].
+    Vhpt {
+        /// Cycles of a trap to the handler and of its instructions, its loads excluded.
+        handler_cycles: u64,
+    },
     /// One set-associative structure for all levels.
     Unified {
         /// Latency in cycles.
@@ -625,6 +631,11 @@ impl Pwc {
                     || format!("{entries} entries in {ways} ways is no power of two of sets"),
                 )
             }
+            Self::Vhpt { handler_cycles } => {
+                require(*handler_cycles <= 100_000, &format!("{key}.handler_cycles"), || {
+                    format!("{handler_cycles} cycles (0 to 100000)")
+                })
+            }
             Self::None => Ok(()),
         }
     }
@@ -665,6 +676,9 @@ pub struct Scheme {
     pub organisation: String,
     /// Levels of the table.
     pub levels: u8,
+    /// Page size and bits of each level; x86-64's unless given.
+    #[serde(default)]
+    pub geometry: Option<Pages>,
     /// Level groups to flatten, such as `"L4L3"`.
     #[serde(default)]
     pub flatten: Vec<String>,
@@ -695,6 +709,16 @@ pub struct Scheme {
     /// The host's table, where the process runs in a guest and all of the above is the guest's.
     #[serde(default)]
     pub host: Option<HostTable>,
+}
+
+/// Page size and bits of each level of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    /// log2 of a base page's bytes.
+    pub page_shift: u8,
+    /// Bits of an address that each level consumes.
+    pub index_bits: u8,
 }
 
 /// The page table of a host.
@@ -819,7 +843,8 @@ impl Scheme {
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
-        layout(&self.organisation, self.levels, &self.flatten, self.density)
+        let geometry = geometry(self.levels, self.geometry)?;
+        layout(&self.organisation, geometry, &self.flatten, self.density)
     }
 
     /// Checks the mechanisms that the scheme switches on.
@@ -862,27 +887,34 @@ impl HostTable {
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
-        layout(&self.organisation, self.levels, &self.flatten, self.density)
+        layout(&self.organisation, geometry(self.levels, None)?, &self.flatten, self.density)
+    }
+}
+
+fn geometry(levels: u8, pages: Option<Pages>) -> Result<Geometry, ConfigError> {
+    match (pages, levels) {
+        (Some(Pages { page_shift, index_bits }), _) => {
+            Geometry::new(page_shift, index_bits, levels).map_err(|error| ConfigError::Value {
+                key: "geometry".to_owned(),
+                problem: error.to_string(),
+            })
+        }
+        (None, 3) => Ok(Geometry::X86_3),
+        (None, 4) => Ok(Geometry::X86_4),
+        (None, 5) => Ok(Geometry::X86_5),
+        (None, other) => Err(ConfigError::Value {
+            key: "levels".to_owned(),
+            problem: format!("{other} levels: x86-64 tables have 3, 4 or 5"),
+        }),
     }
 }
 
 fn layout(
     organisation: &str,
-    levels: u8,
+    geometry: Geometry,
     flatten: &[String],
     density: Option<Density>,
 ) -> Result<Layout, ConfigError> {
-    let geometry = match levels {
-        3 => Geometry::X86_3,
-        4 => Geometry::X86_4,
-        5 => Geometry::X86_5,
-        other => {
-            return Err(ConfigError::Value {
-                key: "levels".to_owned(),
-                problem: format!("{other} levels: x86-64 tables have 3, 4 or 5"),
-            });
-        }
-    };
     if let Some(Density { merge_us, .. }) = density {
         require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
             format!("{merge_us} µs (0 to 1000000)")

@@ -7,12 +7,13 @@ use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::asap::{Asap, AsapStatistics};
 use crate::hierarchy::{Hierarchy, Requester, Response, Served};
-use crate::machine::Machine;
+use crate::machine::{Machine, Pwc};
 use crate::pom_tlb::{PomTlb, PomTlbStatistics};
 use crate::segment::Segment;
 use crate::slots::Slots;
 use crate::space::Space;
 use crate::tlb::{Tlb, Translation};
+use crate::vhpt::Vhpt;
 use crate::walker::{Found, Stopped, Trail, Walker};
 
 /// What reads page-table entries, and says how long that takes.
@@ -222,7 +223,8 @@ pub struct Mmu {
     free: Option<Free>,
     asap: Option<Box<Asap>>,
     pom_tlb: Option<Box<PomTlb>>,
-    /// Something helps walks: `asap` or `pom_tlb`.
+    vhpt: Option<Vhpt>,
+    /// Something helps walks: `asap`, `pom_tlb` or `vhpt`.
     assisted: bool,
     segment: Option<Box<Segment>>,
     /// Something translates before the TLBs do: `free` or `segment`.
@@ -236,6 +238,10 @@ impl Mmu {
     /// The unit of `machine` for a process whose table has `geometry`, and whose walks `walker` makes;
     /// `free` if translation costs nothing.
     pub fn new(machine: &Machine, geometry: Geometry, walker: Walker, free: bool) -> Self {
+        let vhpt = match machine.pwc {
+            Pwc::Vhpt { handler_cycles } => Some(Vhpt::new(geometry, handler_cycles)),
+            _ => None,
+        };
         Self {
             geometry,
             l1d: Tlb::new(&machine.tlb.l1d, geometry),
@@ -246,7 +252,8 @@ impl Mmu {
             free: free.then(|| Free { known: Vec::new() }),
             asap: None,
             pom_tlb: None,
-            assisted: false,
+            vhpt,
+            assisted: vhpt.is_some(),
             segment: None,
             bypassed: free,
             statistics: WalkStatistics::default(),
@@ -485,12 +492,43 @@ impl Mmu {
                 asap.finish(&prefetched);
                 result
             }
+            _ if self.vhpt.is_some() => {
+                self.walk_vhpt(address, purpose, start, space, reader, trail)
+            }
             _ => self.walker.walk(address, purpose, start, space, reader, trail),
         };
         if let (Some(pom_tlb), Ok(found)) = (&mut self.pom_tlb, &result) {
             pom_tlb.insert(address, found, reader);
         }
         result
+    }
+
+    /// A walk of IA-64's: see [`crate::vhpt`].
+    fn walk_vhpt<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        start: u64,
+        space: &mut Space,
+        reader: &mut R,
+        trail: &mut Trail,
+    ) -> Result<Found, Stopped> {
+        let Some(vhpt) = self.vhpt else { unreachable!("it was there") };
+        let walker = &mut self.walker;
+        if let Some((node, ready)) = vhpt.known::<R>(address, start, &mut self.l2) {
+            walker.hold(address, Some(node));
+            let result = walker.walk(address, purpose, ready, space, reader, trail);
+            walker.hold(address, None);
+            return result;
+        }
+        let start = vhpt.trap::<R>(start, &self.l2);
+        let mut handler = vhpt.handler(trail);
+        let result = walker.walk(address, purpose, start, space, reader, &mut handler);
+        let lowest = walker.held(address);
+        walker.hold(address, None);
+        let mut found = result?;
+        vhpt.finish(address, &mut found, lowest, &mut handler, reader, &mut self.l2);
+        Ok(found)
     }
 
     fn count(&mut self, found: &Found, trail: &Trail, purpose: Purpose, latency: u64, queue: u64) {
@@ -546,6 +584,9 @@ impl Mmu {
     /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
     pub fn flush(&mut self, flush: &Flush<Gva>) {
         self.walker.flush();
+        if let Some(vhpt) = &self.vhpt {
+            vhpt.flush(flush.start, flush.length_bytes, &mut self.l2);
+        }
         if flush.leaves {
             self.flush_pages(flush.start, flush.length_bytes);
         }

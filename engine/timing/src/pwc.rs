@@ -110,6 +110,8 @@ impl<A: Physical> Pwc<A> {
             machine::Pwc::Unified { latency_cycles, entries, ways } => {
                 (Kind::Unified(Array::new(*entries, *ways)), *latency_cycles)
             }
+            // Not a cache: what the TLB says of the walk under way.
+            machine::Pwc::Vhpt { .. } => (Kind::Unified(Array::new(1, 1)), 0),
             machine::Pwc::None => (Kind::None, 0),
         };
         Self { geometry, kind, latency, statistics: [PwcStatistics::default(); 8] }

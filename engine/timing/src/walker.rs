@@ -379,6 +379,23 @@ impl Walker {
         }
     }
 
+    /// Makes `node` all that the page-walk caches of one table know, on the path of `address`; nothing
+    /// if there is none.
+    pub fn hold(&mut self, address: Gva, node: Option<Partial<Hpa>>) {
+        if let Self::Native(pwc) = self {
+            pwc.flush();
+            if let Some(node) = node {
+                pwc.insert(address.raw(), node, 0);
+            }
+        }
+    }
+
+    /// The last node that the page-walk caches of one table got to know on the path of `address`.
+    pub fn held(&self, address: Gva) -> Option<Partial<Hpa>> {
+        let Self::Native(pwc) = self else { return None };
+        pwc.probe(address.raw()).into_iter().find_map(|(_, node)| node)
+    }
+
     /// Forgets what may hang together with a change of the process's or guest's table.
     pub fn flush(&mut self) {
         match self {

@@ -23,6 +23,7 @@ mod program;
 mod random;
 mod rng;
 mod simulated;
+mod spread;
 mod stream;
 mod svm;
 mod xsbench;
@@ -71,6 +72,7 @@ pub const REGISTRY: &[Description] = &[
     gups::DESCRIPTION,
     random::DESCRIPTION,
     chase::DESCRIPTION,
+    spread::DESCRIPTION,
     stream::DESCRIPTION,
     graph500::DESCRIPTION,
     graphbig::search::BFS,

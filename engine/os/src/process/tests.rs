@@ -141,6 +141,32 @@ fn a_fault_costs_what_it_took() {
 }
 
 #[test]
+fn a_larger_page_that_is_given_up_in_part_stays() {
+    let ia64 = Geometry::new(14, 11, 3).unwrap();
+    let page = ia64.span(1);
+    let start = 16 * page;
+    let mut process = process(&configuration(layout(ia64, &[]), none()), start, 4 * page);
+    let there = |process: &Process| -> Vec<bool> {
+        (0..4)
+            .map(|n| process.table().lookup(process.memory(), Gva::new(start + n * page)).is_ok())
+            .collect()
+    };
+    for n in 0..4 {
+        let _ = touch(&mut process, start + n * page);
+    }
+    let unmap = |address, length| Event::Unmap { address, length };
+    // The second half of page 0, all of page 1, a quarter of page 2.
+    let _ = process.apply(&unmap(start + page / 2, page / 2 + page + page / 4)).unwrap();
+    assert_eq!(there(&process), [true, false, true, true]);
+    // A new mapping in page 3 leaves the rest of it; one that ends in a part of a small page of the
+    // program's takes all of that.
+    let _ = process.apply(&map(start + 3 * page + PAGE, PAGE, RO)).unwrap();
+    assert_eq!(there(&process), [true, false, true, true]);
+    let _ = process.apply(&unmap(start + 2 * page, page - PAGE + 1)).unwrap();
+    assert_eq!(there(&process), [true, false, false, true]);
+}
+
+#[test]
 fn large_pages_stop_at_the_boundary() {
     let touched = [(4 * LARGE, 12 * LARGE)];
     let half = LargePages::share(50, &touched, Geometry::X86_4).unwrap();
