@@ -106,13 +106,15 @@ class Steps:
     Args:
         name: What is built.
         log: Where the output goes.
+        kept: Where the log is kept if a command fails.
         jobs: Compilers at once.
     """
 
-    def __init__(self, name: str, log: Path, jobs: int) -> None:
+    def __init__(self, name: str, log: Path, kept: Path, jobs: int) -> None:
         self.name = name
         self.jobs = jobs
         self._log = log
+        self._kept = kept
 
     @contextlib.contextmanager
     def titled(self, title: str) -> Iterator[output.Progress]:
@@ -151,10 +153,11 @@ class Steps:
                     process.terminate()
                     raise
         if process.returncode:
+            shutil.copyfile(self._log, self._kept)
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise FlatwalkError(
                 "\n".join([f"{self.name}: {title} failed:", *lines[-_TAIL_LINES:]]),
-                where=" ".join(command[:2]),
+                where=f"{self._kept}, after: {' '.join(command)}",
                 remedy=remedy,
             )
 
@@ -370,12 +373,17 @@ def _whole(place: Path) -> Iterator[Path]:
         out.rename(place)
 
 
+def _steps(component: Component, directory: Path, jobs: int) -> Steps:
+    kept = cache_directory() / f"{component.name}-failed.log"
+    return Steps(component.name, directory / "log", kept, jobs)
+
+
 def _build_series(component: Component, place: Path, jobs: int) -> None:
     archive = sources.Archive(place.parent / "apt")
     base = component.base
     with _whole(place) as out:
         directory = out.parent
-        steps = Steps(component.name, directory / "log", jobs)
+        steps = _steps(component, directory, jobs)
         with steps.titled("getting Debian's source"):
             chosen = archive.choose(base, source=component.source_package)
             if chosen != base:
@@ -397,4 +405,4 @@ def _build_own(component: Component, tree: Path, place: Path, jobs: int) -> None
     work = place.with_name(f"{place.name}-work")
     work.mkdir(exist_ok=True)
     with _whole(place) as out:
-        component.make(tree, work, out, Steps(component.name, out.parent / "log", jobs))
+        component.make(tree, work, out, _steps(component, out.parent, jobs))

@@ -1,0 +1,231 @@
+"""`flatwalk vm build`: what is built when, and what is left when it fails.
+
+That it builds QEMU is seen in test_flat_page_tables.py, which needs one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk.errors import FlatwalkError
+from flatwalk.vm import build, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+PATCH = """\
+--- a/file
++++ b/file
+@@ -1,3 +1,3 @@
+ first
+-second
++changed
+ third
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return build.cache_directory()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one small series."""
+    directory = tmp_path / "repository"
+    (directory / "qemu" / "series").mkdir(parents=True)
+    (directory / "qemu" / "base").write_text("small 1.0-1\n")
+    (directory / "qemu" / "series" / "0001-change.patch").write_text(PATCH)
+    monkeypatch.setattr(build, "_REPOSITORY", directory)
+    return directory
+
+
+def fetch(archive: sources.Archive, chosen: sources.Base, into: Path) -> Path:
+    """Stands in for a download."""
+    del archive
+    tree = into / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("first\nsecond\nthird\n")
+    (tree / "version").write_text(chosen.version)
+    return tree
+
+
+def make(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+    """Stands in for a compiler."""
+    steps.run("compiling", "cp", str(tree / "file"), "product", cwd=work, remedy="have cp")
+    (work / "product").rename(out / "product")
+
+
+@pytest.fixture
+def component(cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> build.Component:
+    """Something small to build, from an archive that has the base's version."""
+    del cache, repository
+    monkeypatch.setattr(sources.Archive, "choose", lambda _self, base, **_: base)
+    return replace(build.QEMU, needs=("dpkg",), product="product", fetch=fetch, make=make)
+
+
+def left(cache: Path) -> set[str]:
+    """What is in the cache, but locks."""
+    return {path.name for path in cache.iterdir() if path.suffix != ".lock"}
+
+
+def test_a_build_applies_the_series_and_says_what_it_was_made_of(component: build.Component) -> None:
+    place = build.ensure(component)
+    assert (place / "product").read_text() == "first\nchanged\nthird\n"
+    assert (place / "base").read_text() == "small 1.0-1\n"
+    assert left(place.parent) == {place.name}
+    assert build.find(component) == place
+
+
+def test_a_second_build_runs_nothing(component: build.Component, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = build.ensure(component)
+    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert build.ensure(component) == place
+
+
+def test_whatever_goes_in_makes_another_build(component: build.Component, repository: Path) -> None:
+    keys = {component.key()}
+    series = repository / "qemu" / "series"
+    (series / "0002-more.patch").write_text("")
+    keys.add(component.key())
+    (series / "0002-more.patch").write_text("x")
+    keys.add(component.key())
+    (repository / "qemu" / "config").write_text("CONFIG_X=y\n")
+    keys.add(component.key())
+    (repository / "qemu" / "base").write_text("small 1.0-2\n")
+    keys.add(component.key())
+    keys.add(replace(component, recipe=("other",)).key())
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+    "ending", [KeyboardInterrupt, FlatwalkError("no"), OSError(28, "No space left on device")]
+)
+def test_a_build_that_ends_early_leaves_nothing(
+    component: build.Component, cache: Path, ending: type[BaseException] | BaseException
+) -> None:
+    def stopped(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+        make(tree, work, out, steps)
+        raise ending
+
+    with pytest.raises((KeyboardInterrupt, FlatwalkError)):
+        build.ensure(replace(component, make=stopped))
+    assert left(cache) == set()
+    with pytest.raises(FlatwalkError, match="qemu is not built") as error:
+        build.find(component)
+    assert "flatwalk vm build" in str(error.value)
+
+
+def test_what_a_killed_build_left_goes_away(component: build.Component, cache: Path) -> None:
+    (cache / ".qemu-killed" / "work").mkdir(parents=True)
+    place = build.ensure(component)
+    assert left(cache) == {place.name}
+
+
+def test_a_command_that_fails_is_shown_and_its_log_kept(component: build.Component, cache: Path) -> None:
+    def failing(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+        del tree, out
+        script = "seq 100; echo the reason; exit 3"
+        steps.run("compiling", "sh", "-c", script, cwd=work, remedy="mend it")
+
+    with pytest.raises(FlatwalkError, match="qemu: compiling failed") as error:
+        build.ensure(replace(component, make=failing))
+    assert "the reason" in error.value.what
+    assert "\n50\n" not in error.value.what
+    assert "\n50\n" in (cache / "qemu-failed.log").read_text()
+    assert error.value.remedy == "mend it"
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(component: build.Component) -> None:
+    with pytest.raises(FlatwalkError, match="flatwalk-no-such-package") as error:
+        build.ensure(replace(component, needs=("dpkg", "flatwalk-no-such-package")))
+    assert error.value.remedy is not None
+    assert error.value.remedy.endswith("apt-get install --no-install-recommends flatwalk-no-such-package")
+
+
+def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
+    component: build.Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newer(archive: sources.Archive, chosen: sources.Base, into: Path) -> Path:
+        tree = fetch(archive, chosen, into)
+        (tree / "file").write_text("first\nother\nthird\n")
+        return tree
+
+    monkeypatch.setattr(sources.Archive, "choose", lambda *_, **__: sources.Base("small", "2.0-1"))
+    with pytest.raises(FlatwalkError, match=r"does not apply to small 2\.0-1") as error:
+        build.ensure(replace(component, fetch=newer))
+    assert error.value.where is not None
+    assert error.value.where.endswith("0001-change.patch")
+    assert "1.0-1" in str(error.value.remedy)
+
+
+def test_own_trees_are_built_as_they_are_and_again_each_time(
+    component: build.Component, tmp_path: Path
+) -> None:
+    tree = tmp_path / "mine" / "qemu"
+    tree.mkdir(parents=True)
+    for text in ("one", "two"):
+        (tree / "file").write_text(text)
+        place = build.ensure(component, tmp_path / "mine")
+        assert (place / "product").read_text() == text
+        assert build.find(component, tmp_path / "mine") == place
+
+
+def test_a_directory_without_trees_is_refused(call: Callable[..., Result], tmp_path: Path) -> None:
+    result = call("vm", "build", "--source", str(tmp_path))
+    assert result.code == 2
+    assert "holds neither qemu nor linux" in result.err
+
+
+def test_the_private_list_takes_the_machines_own_debian_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = """\
+http://mirror/debian/|bookworm|main|Debian
+http://mirror/debian/|bookworm|main|Debian
+http://mirror/debian/|bookworm|contrib|Debian
+http://mirror/debian/|bookworm-updates|main|$(ORIGIN)
+http://mirror/debian-security/|bookworm-security|main|Debian
+http://elsewhere/|bookworm|main|Elsewhere
+http://elsewhere/|nodistro|main|$(ORIGIN)
+"""
+    answers = {"sh": "bookworm\n", "apt-get": listed}
+    monkeypatch.setattr(sources, "_run", lambda program, *_: answers[program])
+    assert sources._entries() == [  # noqa: SLF001
+        "http://mirror/debian/ bookworm main",
+        "http://mirror/debian/ bookworm-updates main",
+        "http://mirror/debian-security/ bookworm-security main",
+    ]
+    answers["apt-get"] = "http://elsewhere/|nodistro|main|$(ORIGIN)\n"
+    with pytest.raises(FlatwalkError, match="no Debian archive"):
+        sources._entries()  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("text", "what"), [("qemu\n", "not one package"), (None, "cannot be read")])
+def test_a_base_that_is_none_is_refused(tmp_path: Path, text: str | None, what: str) -> None:
+    if text is not None:
+        (tmp_path / "base").write_text(text)
+    with pytest.raises(FlatwalkError, match=what):
+        sources.Base.read(tmp_path / "base")
+
+
+def test_the_archives_newest_version_stands_in_for_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = sources.Archive(tmp_path)
+    stanzas = "Package: x\nVersion: 1:7.2-7+deb12u9\n\nPackage: x\nVersion: 1:7.2-7+deb12u18\n"
+    monkeypatch.setattr(sources, "_entries", lambda: ["http://mirror/debian/ bookworm main"])
+    monkeypatch.setattr(sources.Archive, "_apt", lambda *_, **__: stanzas)
+    for wanted, given in (("1:7.2-7+deb12u9", "1:7.2-7+deb12u9"), ("1:7.2-7+deb12u5", "1:7.2-7+deb12u18")):
+        assert archive.choose(sources.Base("x", wanted), source=True).version == given
+    stanzas = ""
+    with pytest.raises(FlatwalkError, match="offer no x"):
+        archive.choose(sources.Base("x", "1"), source=True)
