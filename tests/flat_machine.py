@@ -155,6 +155,23 @@ class Machine:
         assert isinstance(count, int)
         return count
 
+    def migrate(self, state: Path) -> None:
+        """Stops, and writes the machine's state to a file."""
+        self.monitor.execute("migrate", uri=f"exec:cat > {state}")
+        while (status := self.monitor.execute("query-migrate")["status"]) != "completed":
+            assert status in ("setup", "active", "device"), status
+
+    def arrive(self) -> None:
+        """Waits until a machine that is migrated here runs."""
+        while self.monitor.execute("query-status")["status"] == "inmigrate":
+            pass
+
+    def go_on(self) -> None:
+        """Ends a wait that the machine had begun before it was migrated here."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
     def lines(self) -> Iterator[list[str]]:
         """The words of the lines that the machine prints, until it says that it has ended.
 

@@ -196,3 +196,27 @@ def test_dumps_give_the_addresses_of_pages_under_flat_tables(qemu: Path, built: 
     expected = [(address, frame) for address, frame, _, _ in flat_machine.pages(case)]
     assert len(expected) >= 5
     assert set(expected) <= set(found)
+
+
+@pytest.mark.slow
+def test_a_machine_goes_on_with_its_flat_root_after_migration(
+    qemu: Path, built: Path, tmp_path: Path
+) -> None:
+    cases = [CASES["l4l3+l2l1-low"], CASES["controls-4-flat"]]
+    guest, state = flat_machine.build_guest(built, "run"), tmp_path / "state"
+    places = tmp_path / "source", tmp_path / "target"
+    for place in places:
+        place.mkdir()
+    with flat_machine.running(qemu, guest, places[0], cases, cpu="max,+flat-pt") as source:
+        case, seen = next(flat_machine.results(source, cases))
+        assert flat_machine.wrong_accesses(case, seen) == []
+        source.migrate(state)
+    incoming = ("-incoming", f"exec:cat {state}")
+    with flat_machine.running(qemu, guest, places[1], cases, cpu="max,+flat-pt", options=incoming) as target:
+        target.arrive()
+        # It waits with the case's root, goes on with the loads, of which there are none, and the next case.
+        assert flat_machine.wrong_translations(case, target.monitor) == []
+        target.go_on()
+        results = list(flat_machine.results(target, cases))
+    assert [other.name for other, _ in results] == ["controls-4-flat"] * 2
+    assert flat_machine.wrong_loads(*results[1]) == []
