@@ -151,6 +151,7 @@ for built in libflatwalk_recorder.so flatwalk-collect flatwalk-host; do
     cp "$target/release/$built" "python/flatwalk/libexec/.$built.new"
     mv "python/flatwalk/libexec/.$built.new" "python/flatwalk/libexec/$built"
 done
+cp recorder/flatwalk.h python/flatwalk/libexec/
 
 if ! have_qemu; then
     if apt_prefix >/dev/null; then

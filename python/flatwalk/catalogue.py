@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
+from flatwalk.programs import catalogue as programs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +44,34 @@ def mixes(*, as_json: bool) -> None:
 
 
 def workloads(*, as_json: bool) -> None:
-    """Shows the workloads that the engine has built in."""
+    """Shows the workloads that the engine has built in, and the programs that can be recorded by name."""
     found = engine.workloads()
-    rows = [
-        [f"{item['name']}:{units.short_size(item['default_size_bytes'])}", item["description"]]
-        for item in found
-    ]
-    _show(found, ["workload", "what it does "], rows, as_json=as_json)
+    recorded = [programs.load(name) for name in programs.names()]
+    if as_json:
+        others = [
+            {
+                "name": item.name,
+                "description": item.title,
+                "default_size_bytes": item.size_bytes,
+                "packages": item.packages,
+                "record": f"flatwalk record --workload {item.name}",
+            }
+            for item in recorded
+        ]
+        print(json.dumps([*found, *others], indent=2, ensure_ascii=False))
+        return
+    output.table(
+        ["workload", "what it does "],
+        [
+            [f"{item['name']}:{units.short_size(item['default_size_bytes'])}", item["description"]]
+            for item in found
+        ],
+    )
+    output.table(
+        ["program", "what it does ", "Debian package "],
+        [
+            [f"{item.name}:{units.short_size(item.size_bytes)}", item.title, " ".join(item.packages)]
+            for item in recorded
+        ],
+        title="To be recorded: flatwalk record --workload NAME -o FILE",
+    )

@@ -52,6 +52,23 @@ app.add_typer(list_app, name="list")
 app.add_typer(host_app, name="host")
 app.add_typer(vm_app, name="vm")
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _version: Annotated[
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 _PROGRAM = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 Command = Annotated[
@@ -250,6 +267,7 @@ def reproduce(
     epilog=_examples(
         "record -o sort.fwt -- sort big.txt",
         "record --skip 10M --limit 20M -o sort.fwt -- sort big.txt",
+        "record --workload redis:256MiB --limit 100M -o redis.fwt",
         "record --start-at Py_RunMain --limit 5M -o run.fwt -- python3 -c 'print(sum(range(1000)))'",
     ),
 )
@@ -259,6 +277,13 @@ def record(
     output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="Trace to write.")] = Path(
         "program.fwt"
     ),
+    workload: Annotated[
+        str | None,
+        Option(
+            metavar="NAME[:SIZE]",
+            help="A program of Debian by name, its run phase only; `flatwalk list workloads` shows them.",
+        ),
+    ] = None,
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
@@ -287,6 +312,15 @@ def record(
     """
     from flatwalk import traces  # noqa: PLC0415
 
+    if workload is not None:
+        given = (command, skip, start_at, stop_at, no_follow)
+        if any(given):
+            raise UsageError(
+                "the workload says itself what is recorded of it",
+                where="--workload",
+                remedy="leave out the command, --skip, --start-at, --stop-at and --no-follow",
+            )
+        return traces.record_workload(workload, output, limit=limit)
     return traces.record_program(
         command or [],
         output,

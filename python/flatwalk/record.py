@@ -147,6 +147,21 @@ class _Part:
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a program runs in, where that is not what we run in."""
+
+    #: Its working directory.
+    directory: Path | None = None
+    #: Where its standard output and error go; its standard input is then empty.
+    log: Path | None = None
+    #: The user that it runs as; only root can ask for that.
+    user: str | None = None
+    #: Told the program's process once it runs. Ctrl-C then reaches the program even where it was sent to
+    #: us alone.
+    on_start: Callable[[int], None] | None = None
+
+
 def record(
     command: list[str],
     output: Path,
@@ -158,6 +173,7 @@ def record(
     follow_exec: bool = True,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    surroundings: Surroundings | None = None,
 ) -> RecordResult:
     """Runs a program and records every instruction and data access of it.
 
@@ -176,6 +192,7 @@ def record(
         follow_exec: Whether to record programs that the program starts.
         env: The program's environment; this process's if not given.
         progress: Called about ten times a second with the instructions recorded and the limit.
+        surroundings: What it runs in, where that is not what we run in.
 
     Raises:
         UsageError: If the command or the output cannot be.
@@ -190,7 +207,10 @@ def record(
     plugin, collector = find_recorder()
     output = output.absolute()
     _check_output(output)
+    around = surroundings or Surroundings()
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+        if around.user is not None:
+            shutil.chown(directory, around.user)
         socket = Path(directory) / "collector"
         options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
         line = [str(qemu), "-plugin", _plugin_argument(plugin, options)]
@@ -202,7 +222,7 @@ def record(
             else:
                 host[name] = value
         line += ["-0", arguments[0], "--", str(program), *arguments[1:]]
-        session = _Session(output, part, progress)
+        session = _Session(output, part, progress, around)
         return session.run([str(collector), "--socket", str(socket), "--output", str(output)], line, host)
 
 
@@ -299,22 +319,27 @@ def find_recorder() -> tuple[Path, Path]:
 class _Session:
     """One call of `record`."""
 
-    def __init__(self, output: Path, part: _Part, progress: Progress | None) -> None:
+    def __init__(
+        self, output: Path, part: _Part, progress: Progress | None, surroundings: Surroundings
+    ) -> None:
         self._output = output
         self._part = part
         self._progress = progress
+        self._around = surroundings
         self._counts: dict[str, int] = {}
         self._commands: dict[str, tuple[int, list[str]]] = {}
         self._traces: list[ProcessTrace] = []
         self._warnings: list[str] = []
         self._errors: list[str] = []
         self._interrupted = 0
+        self._told_to_end = False
 
     def run(self, collect: list[str], line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
         # In a session of its own: Ctrl-C is for the program, and the collector sees the end through.
+        identity = _identity(self._around.user)
         collector = subprocess.Popen(
-            collect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            collect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **identity
         )
         program: subprocess.Popen[bytes] | None = None
         try:
@@ -322,7 +347,12 @@ class _Session:
                 assert collector.stdout is not None
                 reports = _Lines(collector.stdout)
                 self._wait_until_ready(reports, collect)
-                program = subprocess.Popen(line, env=environment, close_fds=True)
+                with self._files() as files:
+                    program = subprocess.Popen(
+                        line, env=environment, cwd=self._around.directory, **files, **identity
+                    )
+                if self._around.on_start is not None:
+                    self._around.on_start(program.pid)
                 self._follow(program, collector, reports)
         finally:
             _end(program, collector)
@@ -335,11 +365,22 @@ class _Session:
         if instructions == 0:
             for trace in traces:
                 trace.path.unlink()
+            if self._told_to_end:
+                raise KeyboardInterrupt
             raise self._nothing_recorded(status, line)
         at_limit = traces[0].reason == "limit"
         return RecordResult(
             self._output, traces, instructions, seconds, None if at_limit else status, self._warnings
         )
+
+    @contextlib.contextmanager
+    def _files(self) -> Iterator[dict[str, Any]]:
+        """The program's standard files, where they are not ours."""
+        if self._around.log is None:
+            yield {}
+            return
+        with self._around.log.open("wb") as log:
+            yield {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
 
     def _wait_until_ready(self, reports: _Lines, collect: list[str]) -> None:
         for report in reports.read(30.0):
@@ -470,8 +511,12 @@ class _Session:
             yield
             return
 
-        def interrupt(_signal: int, _frame: FrameType | None) -> None:
-            self._interrupted += 1
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._around.on_start is not None:
+                self._told_to_end = True
+                pass_on(number, frame)
+            else:
+                self._interrupted += 1
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
@@ -489,6 +534,11 @@ class _Session:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _identity(user: str | None) -> dict[str, Any]:
+    """What makes `subprocess` start a program as a user."""
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
 
 
 def _not_started(status: int, line: list[str]) -> RecordError:

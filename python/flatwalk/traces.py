@@ -58,6 +58,25 @@ def record_program(
     return status if status >= 0 else 128 - status
 
 
+def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
+    """Records a program of Debian by name; says, on standard error, what was recorded.
+
+    Returns:
+        0: how the program ended is its attendant's affair.
+
+    Raises:
+        FlatwalkError: If it cannot be had, or does not get to its run phase.
+    """
+    output.check_writable(path, "--output")
+    from flatwalk.programs import runner  # noqa: PLC0415
+
+    result = runner.record_workload(
+        workload, path, limit=units.parse_count(limit, "--limit") if limit else None
+    )
+    output.note(str(result))
+    return 0
+
+
 def _existing(path: Path, where: str) -> Path:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
