@@ -202,6 +202,10 @@ class Engine:
             ]
         )
 
+    def trace_info(self, _path: str, _verify: bool, _progress: object) -> str:
+        """A trace that was cut off."""
+        return json.dumps({"instructions": 2_000_000, "ended_early": True})
+
     def simulate(self, request: str, progress: Callable[[int, int | None], None] | None = None) -> str:
         """Answers with the runs of `gups` that were asked for, or with what the test chose."""
         asked = json.loads(request)

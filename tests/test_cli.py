@@ -62,6 +62,20 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[] False"
 
 
+def test_the_version_is_an_option_too(call: Call) -> None:
+    assert call("--version") == call("version")
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_a_trace_without_an_end_is_doubted(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "cut.fwt").write_bytes(b"")
+    result = call("compare", "--trace", "cut.fwt", "--json", "out.json")
+    assert "warning: the trace was cut off" in result.err
+    answer = json.loads((tmp_path / "out.json").read_text())
+    assert all(any("cut off" in warning for warning in run["warnings"]) for run in answer["runs"])
+    assert "cut off" not in call("compare").err
+
+
 def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tmp_path: Path) -> None:
     result = call("compare", "--json", "out.json")
     assert result.code == 0, result.err

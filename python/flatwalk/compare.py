@@ -35,6 +35,8 @@ DEFAULT_REPORT = Path("flatwalk-report.html")
 WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP = 50_000_000, 10_000_000
 PROGRAM_INSTRUCTIONS, PROGRAM_WARMUP = 100_000_000, 10_000_000
 SCHEMA = "flatwalk-compare/1"
+#: A doubt about every run of a trace that has no end.
+ENDED_EARLY = "the trace was cut off when it was recorded or copied: what came after is missing"
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,11 @@ def run(options: Options) -> None:
     with ExitStack() as stack:
         source = _source(options, lengths, stack)
         response = _simulate(options, lengths.of(source), source, runs)
+        ended_early = _ended_early(source)
     add_speedups(response["runs"])
     add_energy(response["runs"])
+    for run_ in response["runs"] if ended_early else ():
+        run_["warnings"].append(ENDED_EARLY)
     if options.json is not None:
         _write_json(options.json, response)
     _present(options, response)
@@ -333,6 +338,11 @@ def _simulate(
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
         return engine.simulate(request, progress)
+
+
+def _ended_early(source: dict[str, Any]) -> bool:
+    """Whether a trace lacks its end mark. Foreign formats have none to lack."""
+    return "trace" in source and bool(engine.trace_info(Path(source["trace"])).get("ended_early"))
 
 
 def _write_json(path: Path, response: Response) -> None:
