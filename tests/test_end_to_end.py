@@ -477,6 +477,21 @@ def test_energy_needs_figures(flatwalk: Flatwalk) -> None:
         assert "--energy" in result.err
 
 
+def test_context_switches_cost_walks(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    walks = {}
+    for name, option in (("none", []), ("many", ["--context-switch", "0.05"])):
+        arguments = ["--workload", "gups:64MiB", *SHORT, "--schemes", "radix4", "--large-pages", "100"]
+        result = flatwalk("compare", *arguments, *option, "--json", f"{name}.json", "--no-report")
+        assert result.code == 0, result.err
+        run = _runs(tmp_path / f"{name}.json")["radix4", 100]
+        assert (run["os"]["context_switches"] or 0) > 0 if option else run["os"]["context_switches"] is None
+        walks[name] = run["walks"]
+    assert walks["many"] > walks["none"]
+    refused = flatwalk("compare", "--context-switch", "10", "--mode", "functional")
+    assert refused.code == 2
+    assert "--context-switch" in refused.err
+
+
 def test_every_field_is_explained(flatwalk: Flatwalk) -> None:
     every = "radix4,asap,direct-segment,csalt"  # with every mechanism that has fields of its own
     result = flatwalk(

@@ -146,6 +146,14 @@ def compare(
     fragmentation: Annotated[
         float, Option(metavar="SHARE", min=0.0, max=1.0, help="Share of physical memory that is fragmented.")
     ] = 0.0,
+    context_switch: Annotated[
+        float | None,
+        Option(
+            metavar="MS",
+            min=0.001,
+            help="Empty TLBs and page-walk caches every so many milliseconds, as another process would.",
+        ),
+    ] = None,
     instructions: Annotated[
         str | None,
         Option(metavar="COUNT", help="Instructions to measure [default: 50M; of a program 100M]."),
@@ -199,6 +207,7 @@ def compare(
             large_pages=large_pages,
             thp=work.check_thp(thp),
             fragmentation=fragmentation,
+            context_switch_ms=context_switch,
             instructions=instructions,
             warmup=warmup,
             skip=skip,

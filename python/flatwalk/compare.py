@@ -54,6 +54,7 @@ class Options:
     large_pages: str | None
     thp: str | None
     fragmentation: float
+    context_switch_ms: float | None
     instructions: str | None
     warmup: str | None
     skip: str | None
@@ -215,6 +216,10 @@ def configurations(options: Options) -> list[dict[str, Any]]:
             where="--machine",
             remedy="add --mode functional, or choose another machine",
         )
+    if options.context_switch_ms is not None and options.mode != "timing":
+        raise UsageError(
+            "functional mode has no clock to switch by", where="--context-switch", remedy="leave out --mode"
+        )
     if options.thp is not None and options.large_pages is not None:
         raise UsageError(
             "both say which pages are large", where="--large-pages and --thp", remedy="give one of them"
@@ -234,6 +239,7 @@ def configurations(options: Options) -> list[dict[str, Any]]:
             "host_large_pages": options.host_large_pages,
             "guest_frames": options.guest_frames,
             "mode": options.mode,
+            "context_switch_ms": options.context_switch_ms,
             "memory_bytes": None,
         }
         for large_pages, thp in pages

@@ -99,6 +99,7 @@ class Os(TypedDict):
     large_page_faults: int
     large_page_fallbacks: int
     node_fallbacks: int
+    context_switches: NotRequired[int | None]
     events: int
 
 

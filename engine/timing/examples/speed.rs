@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         host_large_pages: 0,
         guest_frames: GuestFrames::Compact,
         mode,
+        context_switch_ms: None,
         memory_bytes: None,
     };
     let limits = Limits { instructions, ..Limits::default() };

@@ -317,6 +317,7 @@ mod tests {
             host_large_pages: 0,
             guest_frames: GuestFrames::Compact,
             mode: Mode::Timing,
+            context_switch_ms: None,
             memory_bytes: None,
         }
     }

@@ -436,14 +436,24 @@ impl Mmu {
         space: &mut Space,
         reader: &mut R,
     ) -> Result<Found, Stopped> {
-        let start = if R::TIMED { self.walkers.earliest(at) } else { at };
         let mut trail = Trail::new();
+        let mut wanted = at;
+        if self.assisted {
+            match self.look_in_memory(address, purpose, at, reader, &mut trail) {
+                Ok(found) => {
+                    self.count(&found, &trail, purpose, found.ready - at, 0);
+                    return Ok(found);
+                }
+                Err(missed) => wanted = missed,
+            }
+        }
+        let start = if R::TIMED { self.walkers.earliest(wanted) } else { wanted };
         let mut result = if self.assisted {
-            self.walk_assisted(address, purpose, (at, start), space, reader, &mut trail)
+            self.walk_assisted(address, purpose, (wanted, start), space, reader, &mut trail)
         } else {
             self.walker.walk(address, purpose, start, space, reader, &mut trail)
         };
-        let mut queue = start - at;
+        let mut queue = start - wanted;
         if let Ok(found) = &result {
             reader.expect(self.physical(address, found.frame, found.level));
         }
@@ -465,25 +475,36 @@ impl Mmu {
         result
     }
 
+    /// What the TLB in memory has for an access asked for at `at`, which takes no page walker; or the
+    /// cycle in which a walk is wanted.
+    #[cold]
+    fn look_in_memory<R: TableReader>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        reader: &mut R,
+        trail: &mut Trail,
+    ) -> Result<Found, u64> {
+        let Some(pom_tlb) = &mut self.pom_tlb else { return Err(at) };
+        match pom_tlb.look_up(address, at, reader, trail) {
+            Ok(found) if permits(found.rights, found.dirty, purpose) => Ok(found),
+            Ok(found) => Err(found.ready),
+            Err(missed) => Err(missed),
+        }
+    }
+
     /// A walk asked for and started at `times`, with what helps it.
     #[cold]
     fn walk_assisted<R: TableReader>(
         &mut self,
         address: Gva,
         purpose: Purpose,
-        times: (u64, u64),
+        (asked, start): (u64, u64),
         space: &mut Space,
         reader: &mut R,
         trail: &mut Trail,
     ) -> Result<Found, Stopped> {
-        let (asked, mut start) = times;
-        if let Some(pom_tlb) = &mut self.pom_tlb {
-            match pom_tlb.look_up(address, start, reader, trail) {
-                Ok(found) if permits(found.rights, found.dirty, purpose) => return Ok(found),
-                Ok(found) => start = found.ready,
-                Err(missed) => start = missed,
-            }
-        }
         let result = match (&mut self.asap, space.ordered_nodes()) {
             (Some(asap), Some(nodes)) => {
                 let mut prefetched = asap.prefetch(address, asked, nodes, reader, trail);
@@ -611,6 +632,15 @@ impl Mmu {
         if flush.leaves {
             self.flush_pages(Gva::new(0), u64::MAX);
         }
+    }
+
+    /// Forgets what it has of the process that leaves the core: TLBs and page-walk caches are not
+    /// tagged. A TLB in memory is.
+    pub fn switch_context(&mut self) {
+        for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
+            tlb.flush(0, u64::MAX);
+        }
+        self.walker.flush_all();
     }
 
     /// The TLBs by name, for their statistics.

@@ -7,6 +7,8 @@
 //! memory without a look into the caches because they did not have the line the last time. Only a miss in both halves
 //! walks, and what it finds goes in. Lines are cached in L2 and LLC like data, not in L1D.
 //!
+//! A page walker is taken for the walk only; what limits the look-ups is the MSHRs of L2.
+//!
 //! Departs from the paper: its memory is stacked DRAM with a channel of its own, here it is the end of
 //! main memory; sets are indexed by the page number's low bits; a line that is cached is never
 //! bypassed, since it may be newer than memory; invalidations cost nothing. Huge pages do not go in.

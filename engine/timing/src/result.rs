@@ -183,6 +183,7 @@ pub struct OsResult {
     pub populated_pages: u64,
     pub implicit_mappings: u64,
     pub protection_mismatches: u64,
+    pub context_switches: Option<u64>,
     pub events: u64,
 }
 
@@ -492,6 +493,7 @@ fn os_result(run: &Run) -> OsResult {
         populated_pages: now.populated_pages - before.populated_pages,
         implicit_mappings: now.implicit_mappings - before.implicit_mappings,
         protection_mismatches: now.protection_mismatches - before.protection_mismatches,
+        context_switches: run.context_switches(),
         events: now.events - before.events,
     }
 }

@@ -82,9 +82,27 @@ pub struct RunConfiguration {
     pub guest_frames: GuestFrames,
     /// What is computed.
     pub mode: Mode,
+    /// Milliseconds after which another process takes the core, and gives it back at once with TLBs and
+    /// page-walk caches empty; `None`: never.
+    #[serde(default)]
+    pub context_switch_ms: Option<f64>,
     /// Physical memory in bytes, instead of the machine's; the guest's, where there is one.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
+}
+
+impl RunConfiguration {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let Some(ms) = self.context_switch_ms else { return Ok(()) };
+        let problem = if !(1e-3..=1e6).contains(&ms) {
+            format!("{ms} ms (0.001 to 1000000)")
+        } else if self.mode == Mode::Functional {
+            "functional mode has no clock to switch by".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::Value { key: "context_switch_ms".to_owned(), problem })
+    }
 }
 
 /// One piece of a window of the trace, decoded once for all runs.
@@ -116,6 +134,22 @@ struct Phases {
     active_instructions: u64,
 }
 
+/// When other processes take the core.
+#[derive(Clone, Copy, Debug)]
+struct Switches {
+    /// Cycles between them; `None`: never.
+    every: Option<u64>,
+    /// Cycle of the next.
+    next: u64,
+    /// Instructions at which the clock is looked at next.
+    look: u64,
+    /// So far, in the measured part.
+    count: u64,
+}
+
+/// Instructions between two looks at the clock.
+const CLOCK: u64 = 10_000;
+
 /// What timing mode needs beside the MMU.
 pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
 
@@ -134,6 +168,7 @@ pub struct Run {
     warmup: u64,
     start: Option<Start>,
     phases: Phases,
+    switches: Switches,
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
     last_address: u64,
@@ -166,6 +201,7 @@ impl Run {
         let RunConfiguration { scheme, machine, .. } = &configuration;
         machine.validate()?;
         scheme.validate()?;
+        configuration.validate()?;
         let layout = scheme.layout()?;
         let geometry = layout.geometry();
         let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
@@ -234,6 +270,13 @@ impl Run {
             window: (0, 0, (0, 0)),
             active_instructions: 0,
         };
+        let every = configuration.context_switch_ms.map(|ms| machine.cycles(1e6 * ms));
+        let switches = Switches {
+            every,
+            next: every.unwrap_or(u64::MAX),
+            look: if every.is_some() { CLOCK } else { u64::MAX },
+            count: 0,
+        };
         Ok(Self {
             configuration,
             space,
@@ -247,6 +290,7 @@ impl Run {
             warmup,
             start: (warmup == 0).then(Start::default),
             phases,
+            switches,
             relocated: Vec::new(),
             last_address: 0,
             ahead: Ahead::default(),
@@ -416,7 +460,25 @@ impl Run {
         } else {
             u64::MAX
         };
-        warmup.min(window)
+        warmup.min(window).min(self.switches.look)
+    }
+
+    /// Lets another process take the core and give it back, if it is time.
+    fn switch_context(&mut self) {
+        let (Some(every), Some((core, _))) = (self.switches.every, &mut self.timed) else { return };
+        self.switches.look = self.counts.instructions + CLOCK;
+        if core.cycle() < self.switches.next {
+            return;
+        }
+        self.switches.next = core.cycle() + every;
+        self.switches.count += 1;
+        core.drain();
+        self.mmu.switch_context();
+    }
+
+    /// Times that another process took the core, in the measured part; `None` where none does.
+    pub(crate) fn context_switches(&self) -> Option<u64> {
+        self.switches.every.map(|_| self.switches.count)
     }
 
     /// Runs blocks until `stop` instructions; returns how many blocks.
@@ -494,6 +556,9 @@ impl Run {
     /// Ends warm-up, or an observation window of page-table priority.
     fn look(&mut self) {
         let now = self.counts.instructions;
+        if now >= self.switches.look {
+            self.switch_context();
+        }
         if self.phases.mode == PriorityMode::Phases {
             let priority = &self.configuration.machine.priority;
             let length = now - self.phases.window.0;
@@ -511,6 +576,7 @@ impl Run {
             self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
             self.mmu.reset_statistics();
             self.phases.active_instructions = 0;
+            self.switches.count = 0;
             if let Some((core, caches)) = &mut self.timed {
                 core.reset_statistics();
                 caches.reset_statistics();
@@ -685,6 +751,24 @@ mod tests {
             costly.iter().zip(&free).map(|(with, without)| with - without).collect();
         assert_eq!((extra[63], extra.iter().sum::<u64>()), (20_000, 20_000));
         assert_eq!(free[63], free[62], "what it reads and writes is not charged beside it");
+    }
+
+    #[test]
+    fn a_context_switch_empties_tlbs_and_page_walk_caches() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        // At 1 GHz, 5 µs are 5000 cycles; the clock is looked at every 10,000 instructions.
+        scenario.context_switch_ms = Some(0.005);
+        let mut run = scenario.start(&MAPPED, true);
+        let pages: Vec<Do> = (0..4).map(|i| Do::Load(DATA + i * 4096)).collect();
+        go(&mut run, &pages.repeat(2_500));
+        assert_eq!(walked(&run), (4, 4 + 3), "one whole walk; its node for the others");
+        assert_eq!(run.context_switches(), Some(1));
+        go(&mut run, &pages);
+        assert_eq!(walked(&run), (8, 2 * (4 + 3)), "and once more");
+        scenario.context_switch_ms = None;
+        let mut run = scenario.start(&MAPPED, true);
+        go(&mut run, &pages.repeat(2_501));
+        assert_eq!((walked(&run), run.context_switches()), ((4, 7), None));
     }
 
     /// Walks and accesses since the start.

@@ -100,6 +100,8 @@ pub struct Scenario {
     pub host_large_pages: u8,
     /// Share of large blocks that cannot be had whole.
     pub fragmentation: f64,
+    /// When another process takes the core.
+    pub context_switch_ms: Option<f64>,
     /// With or without a clock.
     pub mode: Mode,
 }
@@ -120,8 +122,15 @@ impl Scenario {
     pub fn new(scheme: Scheme) -> Self {
         let mut machine = machine();
         machine.tlb.l1i.clear();
-        let (fragmentation, mode) = (0.0, Mode::Timing);
-        Self { machine, scheme, large_pages: 0, host_large_pages: 0, fragmentation, mode }
+        Self {
+            machine,
+            scheme,
+            large_pages: 0,
+            host_large_pages: 0,
+            fragmentation: 0.0,
+            context_switch_ms: None,
+            mode: Mode::Timing,
+        }
     }
 
     /// A run that has mapped `mapped` and, if so told, touched all of it.
@@ -141,6 +150,7 @@ impl Scenario {
             host_large_pages: self.host_large_pages,
             guest_frames: GuestFrames::Compact,
             mode: self.mode,
+            context_switch_ms: self.context_switch_ms,
             memory_bytes: None,
         };
         let mut run = Run::new(configuration, &info, 0, 1).unwrap();

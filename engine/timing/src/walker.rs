@@ -418,6 +418,17 @@ impl Walker {
         }
     }
 
+    /// Forgets everything.
+    pub fn flush_all(&mut self) {
+        self.flush();
+        if let Self::Nested(nested) = self {
+            nested.host.flush();
+            if let Some(tlb) = &mut nested.tlb {
+                tlb.flush(0, u64::MAX);
+            }
+        }
+    }
+
     /// Forgets all counts; contents stay.
     pub fn reset_statistics(&mut self) {
         match self {
