@@ -195,7 +195,7 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
     machine = settings.machine(options.machine)
-    guests = [scheme["name"] for scheme in schemes if "host" in scheme]
+    guests = [scheme["name"] for scheme in schemes if "host" in scheme or scheme.get("shadow")]
     if guests and "virtualisation" not in machine:
         raise UsageError(
             f"the machine {machine['name']} has no [virtualisation] section, which {guests[0]} needs",

@@ -48,6 +48,10 @@ def _whole(least: int = 1) -> Callable[[object], str | None]:
     return check
 
 
+def _flag(value: object) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
+
+
 def _number(value: object) -> str | None:
     fine = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
     return None if fine else "must be a number, not negative"
@@ -119,6 +123,7 @@ _MECHANISMS: dict[str, object] = {
     "asap": _Table({"range_registers": _whole()}),
     "direct_segment": _Table({"memory_fraction": _number}),
     "pom_tlb": _Table({"size_bytes": _whole(), "predictor_entries": _whole()}),
+    "shadow": _flag,
     "csalt": _Table({"epoch_accesses": _whole(), "translation_weight": _number}),
 }
 

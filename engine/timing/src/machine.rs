@@ -706,6 +706,11 @@ pub struct Scheme {
     /// Whether translation costs anything.
     #[serde(default)]
     pub translation: TranslationMode,
+    /// The process runs in a guest, and the hypervisor keeps a table of what the guest's and its own
+    /// make together: walks are those of one table, and what the guest's kernel writes into its table
+    /// leaves the guest.
+    #[serde(default)]
+    pub shadow: bool,
     /// The host's table, where the process runs in a guest and all of the above is the guest's.
     #[serde(default)]
     pub host: Option<HostTable>,
@@ -870,6 +875,9 @@ impl Scheme {
                 || format!("{memory_fraction} (0 to 0.9: pages and page tables need the rest)"),
             )?;
         }
+        require(!self.shadow || self.host.is_none(), "shadow", || {
+            "stands in the place of a `host`: its table is no second one to walk".to_owned()
+        })?;
         let native_only =
             [("asap", self.asap.is_some()), ("direct_segment", self.direct_segment.is_some())];
         match native_only.into_iter().find(|&(_, on)| on && self.host.is_some()) {

@@ -647,6 +647,9 @@ fn mmu(
     host: Option<Geometry>,
     segment: Option<Range<u64>>,
 ) -> Result<Mmu, ConfigError> {
+    if scheme.shadow && machine.virtualisation.is_none() {
+        return Err(ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone()));
+    }
     let walker = match host {
         None => Walker::native(machine, geometry),
         Some(host) => {
@@ -712,6 +715,7 @@ fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'
     Costs {
         os: &machine.os,
         exit_cycles: machine.virtualisation.as_ref().map_or(0, |v| v.exit_cycles),
+        shadow: scheme.shadow,
         merge_cycles: machine.cycles(1000.0 * merge(scheme.density)),
         host_merge_cycles: machine.cycles(1000.0 * merge(host)),
     }
@@ -754,12 +758,42 @@ mod tests {
     }
 
     #[test]
+    fn what_a_guest_writes_into_a_shadowed_table_leaves_the_guest() {
+        let cycles = |shadow: bool| {
+            let mut scenario = Scenario::new(scheme(4, &[]));
+            scenario.scheme.shadow = shadow;
+            let mut run = scenario.start(&MAPPED, false);
+            let mut before = 0;
+            let mut fault = |run: &mut Run, page: u64| {
+                go(run, &[Do::Load(DATA + page * 4096)]);
+                let (core, _) = run.timed.as_ref().expect("it is timed");
+                let all = core.statistics.fault_cycles;
+                all - std::mem::replace(&mut before, all)
+            };
+            let faults = [fault(&mut run, 0), fault(&mut run, 1)];
+            let walks = walked(&run);
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            let started = core.cycle();
+            run.take(&Piece::Event(Event::Unmap { address: DATA, length: 4096 })).unwrap();
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            (faults, core.cycle() - started, walks)
+        };
+        let (plain, shadowed) = (cycles(false), cycles(true));
+        // The test machine takes 1500 cycles to leave a guest. The first fault writes a leaf and links
+        // three nodes, the second a leaf; the fault itself leaves the guest too. Unmapping clears one.
+        assert_eq!(shadowed.0[0] - plain.0[0], (1 + 4) * 1500);
+        assert_eq!(shadowed.0[1] - plain.0[1], (1 + 1) * 1500);
+        assert_eq!(shadowed.1 - plain.1, 1500);
+        assert_eq!(shadowed.2, plain.2, "walks are those of one table");
+    }
+
+    #[test]
     fn a_context_switch_empties_tlbs_and_page_walk_caches() {
         let mut scenario = Scenario::new(scheme(4, &[]));
         // At 1 GHz, 5 µs are 5000 cycles; the clock is looked at every 10,000 instructions.
         scenario.context_switch_ms = Some(0.005);
         let mut run = scenario.start(&MAPPED, true);
-        let pages: Vec<Do> = (0..4).map(|i| Do::Load(DATA + i * 4096)).collect();
+        let pages: Vec<Do> = (0..4).map(|i| Do::Chase(DATA + i * 4096)).collect();
         go(&mut run, &pages.repeat(2_500));
         assert_eq!(walked(&run), (4, 4 + 3), "one whole walk; its node for the others");
         assert_eq!(run.context_switches(), Some(1));

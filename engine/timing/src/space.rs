@@ -180,6 +180,8 @@ pub struct Costs<'a> {
     pub os: &'a machine::Os,
     /// Cycles to leave a guest and to enter it again.
     pub exit_cycles: u64,
+    /// Whatever the process's kernel writes into its table leaves the guest, and faults do.
+    pub shadow: bool,
     /// Cycles to merge a node of the process's own table, or to take one apart.
     pub merge_cycles: u64,
     /// The same for the host's table.
@@ -192,7 +194,7 @@ impl Costs<'_> {
         let (exit, merge) = if handled.by_host {
             (self.exit_cycles, self.host_merge_cycles)
         } else {
-            (0, self.merge_cycles)
+            (if self.shadow { self.exit_cycles } else { 0 }, self.merge_cycles)
         };
         self.os.fault_cycles + exit + self.work(&handled.work, merge, l1d_latency)
     }
@@ -206,7 +208,7 @@ impl Costs<'_> {
     fn work(&self, work: &Work, merge_cycles: u64, l1d_latency: u64) -> u64 {
         (work.data_bytes + work.node_bytes) / self.os.zero_bytes_per_cycle
             + work.entries_read * l1d_latency
-            + work.entries_written
+            + work.entries_written * if self.shadow { 1 + self.exit_cycles } else { 1 }
             + work.density_changes * merge_cycles
     }
 }
