@@ -23,6 +23,8 @@ PLACE, MAGIC = 0x400_0000, 0x4641_4C54_5054_2031
 #: Below are tables, from here on data.
 DATA = 0x2000_0000
 NOWHERE = (1 << 64) - 1
+#: Bits of CR4.
+PAE, LA57, CR4_FLAT = 1 << 5, 1 << 12, 1 << 29
 #: From here on the program is mapped, in every case's tables.
 OWN = 0xFFFF_FF80_0000_0000
 _KINDS = {"read": 0, "write": 1, "execute": 2}
@@ -303,7 +305,7 @@ def build_plugin(qemu: Path, directory: Path) -> Path:
 def wrong_walks(cases: Sequence[Case], lines: Sequence[str]) -> list[str]:
     """Where the plugin has seen other walks than the vectors say."""
     roots = {f"{case.cr3:x}" for case in cases}
-    walks = [walk for walk in map(str.split, lines) if walk[1] in roots and int(walk[2], 16) < OWN]
+    walks = [walk for walk in map(str.split, lines) if walk[1] in roots and int(walk[3], 16) < OWN]
     wrong = []
     for case in cases:
         for access in case.accesses:
@@ -315,7 +317,9 @@ def wrong_walks(cases: Sequence[Case], lines: Sequence[str]) -> list[str]:
                 case Fault(code):
                     result = ["fault", f"{code:x}"]
             kind = {"read": "r", "write": "w", "execute": "x"}[access.kind]
-            key = ["0", f"{case.cr3:x}", f"{access.address:x}", kind, "u" if access.user else "s"]
+            control = PAE | (LA57 if case.levels == 5 else 0) | (CR4_FLAT if case.flat else 0)
+            mode = "u" if access.user else "s"
+            key = ["0", f"{case.cr3:x}", f"{control:x}", f"{access.address:x}", kind, mode]
             seen = walks.pop(0) if walks else []
             fields = len(key) + len(result)
             # An entry that is read again has A by then.

@@ -1,7 +1,7 @@
 /*
  * A plugin that writes every page walk to a file: one line of hexadecimal fields each.
  *
- *   vCPU root address r|w|x u|s (page PADDR SIZE | fault CODE) {ENTRY_PADDR VALUE}
+ *   vCPU CR3 CR4 address r|w|x u|s (page PADDR SIZE | fault CODE) {ENTRY_PADDR VALUE}
  *
  * Argument: out=FILE. Built against QEMU's qemu-plugin.h with our series.
  */
@@ -19,7 +19,7 @@ static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_pl
 {
     (void)id;
     flockfile(file); /* vCPUs have threads of their own */
-    fprintf(file, "%x %" PRIx64 " %" PRIx64 " %c %c", vcpu, walk->root, walk->vaddr,
+    fprintf(file, "%x %" PRIx64 " %" PRIx64 " %" PRIx64 " %c %c", vcpu, walk->root, walk->control, walk->vaddr,
             walk->is_fetch ? 'x' : walk->is_store ? 'w' : 'r', walk->is_user ? 'u' : 's');
     if (walk->faulted)
         fprintf(file, " fault %" PRIx32, walk->fault_code);

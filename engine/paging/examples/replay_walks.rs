@@ -1,9 +1,9 @@
 //! Walks again, by the engine's walker, what a processor with flat page tables has walked.
 //!
-//! `cargo run -p flatwalk-paging --example replay_walks -- 4 < WALKS` reads the lines that
-//! `tests/plugin/page_walks.c` writes, of a machine with four levels (or five) and flat tables enabled. It
-//! feeds the walker the words that the machine has read, and compares where it looks for each and what it
-//! arrives at. It says how many walks it has compared, and fails at the first that differs.
+//! `cargo run -p flatwalk-paging --example replay_walks < WALKS` reads the lines that
+//! `tests/plugin/page_walks.c` writes. It feeds the walker the words that the machine has read, and compares
+//! where it looks for each and what it arrives at. It says how many walks it has compared, and fails at the
+//! first that differs.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -22,19 +22,34 @@ enum Outcome {
 /// A line of the file.
 struct Walked {
     root: u64,
+    paging: Paging,
     address: u64,
     outcome: Outcome,
     /// Physical address and value of each entry read, in order.
     entries: Vec<(u64, u64)>,
 }
 
+/// Bits of a page fault's error code.
 const PRESENT: u64 = 1;
 const RESERVED: u64 = 1 << 3;
+/// Bits of CR4.
+const LA57: u64 = 1 << 12;
+const FLAT: u64 = 1 << 29;
+/// MAXPHYADDR of QEMU's processors, unless they are asked for another.
+const PHYSICAL_BITS: u8 = 40;
 
 fn parse(line: &str) -> Option<Walked> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let number = |field: &str| u64::from_str_radix(field, 16).ok();
-    let [_cpu, root, address, _kind, _mode, ref rest @ ..] = fields[..] else { return None };
+    let [_cpu, root, control, address, _kind, _mode, ref rest @ ..] = fields[..] else {
+        return None;
+    };
+    let control = number(control)?;
+    let paging = Paging {
+        five_levels: control & LA57 != 0,
+        flat: control & FLAT != 0,
+        physical_bits: PHYSICAL_BITS,
+    };
     let (outcome, rest) = match rest {
         ["page", physical, bytes, rest @ ..] => {
             (Outcome::Page(number(physical)?, number(bytes)?), rest)
@@ -48,11 +63,12 @@ fn parse(line: &str) -> Option<Walked> {
         return None;
     }
     let entries = pairs.map(|pair| (pair[0], pair[1])).collect();
-    Some(Walked { root: number(root)?, address: number(address)?, outcome, entries })
+    Some(Walked { root: number(root)?, paging, address: number(address)?, outcome, entries })
 }
 
 /// Walks again; says where it differs.
-fn replay(paging: Paging, walked: &Walked) -> Result<(), String> {
+fn replay(walked: &Walked) -> Result<(), String> {
+    let paging = walked.paging;
     let address = Gva::new(walked.address);
     let mut walk = Walk::from(paging.geometry(), paging.root(walked.root, address), address);
     let mut found: Option<Result<Leaf<Hpa>, Fault<Hpa>>> = None;
@@ -99,20 +115,11 @@ fn replay(paging: Paging, walked: &Walked) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let five_levels = match std::env::args().nth(1).as_deref() {
-        Some("4") => false,
-        Some("5") => true,
-        _ => {
-            eprintln!("usage: replay_walks 4|5 < WALKS");
-            return ExitCode::from(2);
-        }
-    };
-    let paging = Paging { five_levels, flat: true, physical_bits: 40 };
     let mut walks = 0_u64;
     for line in std::io::stdin().lock().lines() {
         let checked = line.map_err(|error| error.to_string()).and_then(|line| {
             let walked = parse(&line).ok_or_else(|| format!("not a walk: {line}"))?;
-            replay(paging, &walked).map_err(|what| format!("{what}: {line}"))
+            replay(&walked).map_err(|what| format!("{what}: {line}"))
         });
         if let Err(what) = checked {
             eprintln!("after {walks} walks: {what}");
