@@ -222,12 +222,21 @@ impl Entry {
     /// it was read from spans (k below): the numbered lines at the head of this file.
     #[inline]
     pub fn decode<A: Physical>(self, geometry: Geometry, bottom: Level) -> Decoded<A> {
+        // A branch, not a sum: so the level of the next node is guessed before the word is there.
+        if self.0 & Self::OVERLAP == 0 {
+            self.decode_as(geometry, bottom, 0)
+        } else {
+            self.decode_as(geometry, bottom + 1, 1)
+        }
+    }
+
+    /// What the entry means as one of `level`, which is `overlap` above the one where it stands.
+    #[inline]
+    fn decode_as<A: Physical>(self, geometry: Geometry, level: Level, overlap: u8) -> Decoded<A> {
         if !self.is_present() {
             return Decoded::Absent;
         }
         let address = self.0 & Self::FRAME;
-        let overlap = u8::from(self.0 & Self::OVERLAP != 0);
-        let level = bottom + overlap;
         let largest = geometry.levels().min(3);
         if self.0 & Self::PAGE_SIZE != 0 || level == 1 {
             let level = if self.0 & Self::PAGE_SIZE != 0 { level.max(2) } else { 1 };
