@@ -89,6 +89,8 @@ fn mistake_03_without_a_pwc_walks_start_at_the_root() {
         (5, &[][..], 5),
         (4, &["L3L2"][..], 3),
         (4, &["L4L3", "L2L1"][..], 2),
+        (5, &["L5L4", "L3L2"][..], 3),
+        (5, &["L4L3", "L2L1"][..], 3),
     ] {
         let mut scenario = Scenario::new(scheme(levels, flatten));
         scenario.machine.pwc = Pwc::None;
@@ -269,6 +271,10 @@ fn mistake_08_a_fifth_level_leaves_the_other_indices_alone() {
     };
     assert_eq!(entries(4), (4, 5 * 8, 8));
     assert_eq!(entries(5), (5, 5 * 8, 8));
+    // Over a two-level table it costs one access when cold, and none once the PWC knows the way.
+    let mut run = Scenario::new(scheme(5, &["L4L3", "L2L1"])).start(&[(DATA, 2 * GIB)], true);
+    let walks = [DATA, DATA + MIB, DATA + GIB].map(|address| walk_length(&mut run, address));
+    assert_eq!(walks, [3, 1, 2], "cold; the same L2+L1 node; the same L4+L3 node");
 }
 
 #[test]
