@@ -142,6 +142,25 @@ def test_a_mistake_in_a_density_names_file_key_and_remedy(
         assert words in caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("ways = 3 ", "way = 3 ", ["cuckoo.way", "did you mean ways?"]),
+        ("[4096, 2048]", '"4096"', ["cuckoo.walk_table_entries", "must be a list"]),
+        ("grow_occupancy = 0.6 ", "# ", ["cuckoo.grow_occupancy is missing"]),
+        ('"elastic_cuckoo"', '"elastic_cuckoos"', ["did you mean elastic_cuckoo?"]),
+    ],
+)
+def test_a_mistake_in_a_cuckoo_table_names_file_key_and_remedy(
+    tmp_path: Path, old: str, new: str, told: list[str]
+) -> None:
+    path = _edited(tmp_path, "scheme", "ecpt", old, new)
+    with pytest.raises(UsageError) as caught:
+        settings.scheme(path)
+    for words in told:
+        assert words in caught.value.what
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UsageError, match="there is no scheme 'fptt'") as caught:
         settings.scheme("fptt")

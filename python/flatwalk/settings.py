@@ -110,13 +110,24 @@ _FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1
 
 #: What a process's table and a host's have in common.
 _PAGE_TABLE: dict[str, object] = {
-    "organisation": _one_of("radix", "flattened", "compendia"),
+    "organisation": _one_of("radix", "flattened", "compendia", "elastic_cuckoo"),
     "levels": _one_of(3, 4, 5),
     "flatten": _list_of(_FLATTENED),
     "no_flatten_threshold": _whole(0),
     "density": _Table({"merge_fraction": _number, "unmerge_fraction": _number, "merge_us": _number}),
+    "cuckoo": _Table(
+        {
+            "ways": _whole(),
+            "initial_entries": _whole(),
+            "grow_occupancy": _number,
+            "growth_factor": _whole(),
+            "shrink_occupancy": _number,
+            "walk_table_entries": _list_of(_whole()),
+        },
+        optional=frozenset({"walk_table_entries"}),
+    ),
 }
-_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density"})
+_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density", "cuckoo"})
 
 #: What a scheme can switch on beside its table.
 _MECHANISMS: dict[str, object] = {
@@ -140,8 +151,7 @@ _SCHEME = _Table(
         "translation": _one_of("walked", "free"),
         "host": _Table(_PAGE_TABLE, optional=_PAGE_TABLE_OPTIONAL),
     },
-    optional=_PAGE_TABLE_OPTIONAL
-    | {"geometry", "page_table_priority", "translation", "host", *_MECHANISMS},
+    optional=_PAGE_TABLE_OPTIONAL | {"geometry", "page_table_priority", "translation", "host", *_MECHANISMS},
 )
 
 _PWC = _Table(
@@ -202,6 +212,16 @@ _MACHINE = _Table(
         "energy": _Table({"l1d_pj": _number, "l2_pj": _number, "llc_pj": _number}),
         "tlb": _Table({"l1i": _TLB, "l1d": _TLB, "l2": _TLB}, optional=frozenset({"l1i", "l2"})),
         "pwc": _PWC,
+        "hashed_walks": _Table(
+            {
+                "hash_cycles": _whole(0),
+                "cwc_latency_cycles": _whole(0),
+                "cwc_entries": _Table(
+                    {level: _whole(0) for level in ("L2", "L3")}, optional=frozenset({"L2", "L3"})
+                ),
+                "end": _one_of("matching_probe", "last_probe"),
+            }
+        ),
         "virtualisation": _Table(
             {
                 "pwc": _PWC,
@@ -226,7 +246,10 @@ _MACHINE = _Table(
         ),
     },
     optional=frozenset(
-        {"core", "l1i", "l1d", "l2", "llc", "memory", "energy", "multicore", "virtualisation"}
+        {
+            *("core", "l1i", "l1d", "l2", "llc", "memory", "energy"),
+            *("multicore", "hashed_walks", "virtualisation"),
+        }
     ),
 )
 

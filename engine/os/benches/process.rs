@@ -14,7 +14,7 @@ fn process(flatten: &[&str]) -> Process {
     let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
     let groups: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
     let organisation = organisations::find(organisation).expect("it exists");
-    let settings = organisations::Settings { flatten: &groups, density: None };
+    let settings = organisations::Settings { flatten: &groups, ..Default::default() };
     let mut process = <Process>::new(&Configuration {
         layout: (organisation.layout)(Geometry::X86_4, &settings).expect("the layout fits"),
         no_flatten_threshold: 32,

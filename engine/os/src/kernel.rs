@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use flatwalk_paging::hashed::Line;
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physical};
 
 use crate::buddy::{FRAME_BYTES, Frames};
@@ -20,7 +21,8 @@ pub struct Work {
     pub node_bytes: u64,
     /// Page-table nodes freed.
     pub nodes_freed: u64,
-    /// Page-table entries read: software walks, and looking through ranges.
+    /// Page-table entries read: software walks, and looking through ranges. A line of a hashed table
+    /// counts once.
     pub entries_read: u64,
     /// Page-table entries written.
     pub entries_written: u64,
@@ -98,6 +100,13 @@ impl<A: Physical> EntryMemory<A> for Kernel<A> {
     fn read(&self, at: A) -> u64 {
         self.entries_read.set(self.entries_read.get() + 1);
         self.memory.read(at)
+    }
+
+    /// A line is one access, as an entry is.
+    #[inline]
+    fn read_line(&self, at: A) -> Line {
+        self.entries_read.set(self.entries_read.get() + 1);
+        self.memory.read_line(at)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use flatwalk_paging::hashed::Line;
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Hpa, Physical};
 use memmap2::{MmapMut, MmapOptions};
 
@@ -86,6 +87,14 @@ impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
     #[inline]
     fn read(&self, at: A) -> u64 {
         u64::from_le_bytes(*self.word(at))
+    }
+
+    /// The same for a line.
+    #[inline]
+    fn read_line(&self, at: A) -> Line {
+        let words = self.bytes.as_chunks::<64>().0[(at.raw() / 64) as usize];
+        let words = words.as_chunks::<8>().0;
+        std::array::from_fn(|i| u64::from_le_bytes(words[i]))
     }
 }
 

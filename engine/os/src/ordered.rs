@@ -202,7 +202,7 @@ mod tests {
     fn process(flatten: &[&str], large_pages: LargePages, fragmentation: f64) -> Process {
         let name = if flatten.is_empty() { "radix" } else { "flattened" };
         let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, density: None };
+        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
         let layout = organisations::find(name).unwrap().layout;
         Process::new(&Configuration {
             layout: layout(Geometry::X86_4, &settings).unwrap(),

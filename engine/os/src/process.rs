@@ -8,10 +8,11 @@
 //! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
 //! collapsed into large pages later (no khugepaged), and nothing is swapped.
 
+use flatwalk_paging::hashed::Resizes;
 use flatwalk_paging::{
-    Address, Attributes as EntryAttributes, Change, Densified, Entry, EntryMemory, Fault, Flush,
-    Geometry, Gva, Hpa, Layout, Level, Levels, Mapping, NodeStatistics, Physical, Rights, Step,
-    TableError, Tree, Width,
+    Address, Attributes as EntryAttributes, Densified, Entry, EntryMemory, Fault, Flush, Geometry,
+    Gva, Hpa, Layout, Level, Levels, Made, Mapping, NodeStatistics, PageTable, Physical, Rights,
+    Step, TableError, Width,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
@@ -123,6 +124,10 @@ pub struct Statistics {
     pub unmerges: u64,
     /// Times that either was due, but there was no memory for it.
     pub merge_refusals: u64,
+    /// Times that a hashed table began to grow or to shrink.
+    pub resizes: u64,
+    /// Times that there was no contiguous memory for that, or not for as much as was due.
+    pub resize_refusals: u64,
     /// Large pages split.
     pub splits: u64,
     /// Pages mapped ahead of any access, by events.
@@ -142,7 +147,7 @@ pub struct Statistics {
 /// A process and the memory it runs in.
 pub struct Process<In = Gva, Out = Hpa> {
     kernel: Kernel<Out>,
-    table: Tree<In, Out>,
+    table: PageTable<In, Out>,
     areas: AddressSpace,
     policy: Policy,
     geometry: Geometry,
@@ -191,15 +196,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             kernel.ordered = Some(Box::new(ordered));
         }
         let shape = PolicyShape { policy: &policy, areas: &areas };
-        let table = Tree::new(geometry, &shape, &mut kernel).map_err(|_| OsError::OutOfMemory {
-            memory_bytes: configuration.memory_bytes,
-            data_bytes: 0,
-            table_bytes: 0,
+        let table = PageTable::new(&configuration.layout, &shape, &mut kernel).map_err(|_| {
+            let memory_bytes = configuration.memory_bytes;
+            OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
         let mut statistics = Statistics::default();
-        let (level, wanted) = configuration.layout.groups()[0];
-        debug_assert_eq!(level, table.root().level);
-        statistics.node_fallbacks += u64::from(table.root().width < wanted);
+        if let Some(tree) = table.tree() {
+            let (level, wanted) = configuration.layout.groups()[0];
+            debug_assert_eq!(level, tree.root().level);
+            statistics.node_fallbacks += u64::from(tree.root().width < wanted);
+        }
         let large_pages = FxHashMap::default();
         let segment = configuration.segment.clone().unwrap_or(0..0);
         let shift = geometry.page_shift();
@@ -231,8 +237,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// The page table.
     #[inline]
-    pub fn table(&self) -> &Tree<In, Out> {
+    pub fn table(&self) -> &PageTable<In, Out> {
         &self.table
+    }
+
+    /// The page table, and the physical memory that it is in, for the hardware that walks it.
+    #[inline]
+    pub fn table_and_memory(&mut self) -> (&PageTable<In, Out>, &mut PhysicalMemory<Out>) {
+        (&self.table, &mut self.kernel.memory)
     }
 
     /// The areas.
@@ -252,7 +264,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// Counts since the start.
     pub fn statistics(&self) -> Statistics {
-        self.statistics
+        let Resizes { grown, shrunk, refused, curtailed } = self.table.resizes();
+        Statistics {
+            resizes: grown + shrunk,
+            resize_refusals: refused + curtailed,
+            ..self.statistics
+        }
     }
 
     /// Bytes in pages that are mapped now.
@@ -489,10 +506,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         }
         let shape = PolicyShape { policy, areas };
         match table.map(kernel, &shape, input, frame, level, attributes) {
-            Ok(change) => {
-                self.count(change);
-                self.densify(input, change.filled, flushes);
-            }
+            Ok(made) => self.see_to(made, input, flushes),
             Err(error) => {
                 self.kernel.free_data(frame, self.geometry.shift(level));
                 return Err(self.table_error(error));
@@ -519,9 +533,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             return Ok(());
         }
         let Self { table, kernel, .. } = self;
-        match table.reshape(kernel, input, level, width - 1) {
+        let Some(tree) = table.tree_mut() else { return Ok(()) };
+        match tree.reshape(kernel, input, level, width - 1) {
             Ok(Some((change, flush))) => {
-                self.count(change);
+                self.statistics.node_fallbacks += u64::from(change.fallbacks);
                 self.statistics.demotions += 1;
                 flushes.add(flush);
                 Ok(())
@@ -693,12 +708,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             ordered.area = areas.find(page).map(|vma| vma.pages);
         }
         match table.split(kernel, &PolicyShape { policy, areas }, input) {
-            Ok((change, flush)) => {
-                self.count(change);
+            Ok(made) => {
                 self.statistics.splits += 1;
                 self.forget_large(input);
-                flushes.add(flush);
-                self.densify(input, change.filled, flushes);
+                self.see_to(made, input, flushes);
                 Ok(())
             }
             Err(error) => Err(self.table_error(error)),
@@ -808,24 +821,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// True if no page is mapped in `region`.
     fn is_empty(&self, region: &Pages) -> Result<bool, OsError> {
-        match self.table.translate(&self.kernel, self.address(region.start)) {
-            Ok(_) => Ok(false),
-            // One entry for the whole region, and it is absent.
-            Err(Fault::NotPresent { level: 2.., .. }) => Ok(true),
-            Err(Fault::NotPresent { entry_address, .. }) => {
-                let entry = |i: u64| Entry(self.kernel.read(entry_address.offset(i * 8)));
-                Ok((0..region.end - region.start).all(|i| !entry(i).is_present()))
-            }
-            Err(Fault::NotCanonical) => Err(self.beyond(self.address(region.start).raw())),
-            Err(Fault::Reserved { .. }) => {
-                Err(OsError::Table(TableError::Corrupt(self.address(region.start).raw())))
-            }
+        let start = self.address(region.start);
+        if !self.geometry.is_canonical(start.raw()) {
+            return Err(self.beyond(start.raw()));
         }
+        Ok(self.table.is_empty(&self.kernel, start, 2))
     }
 
     /// Width of the node with topmost level `level` on the path of `input`.
     fn node_width(&self, input: In, level: Level) -> Option<Width> {
-        let mut walk = self.table.walk(input);
+        let mut walk = self.table.tree()?.walk(input);
         while walk.at().level > level {
             match walk.feed(Entry(self.kernel.read(walk.entry_address()))) {
                 Step::Table(_) => {}
@@ -915,8 +920,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(from.div_ceil(self.geometry.span(1)).min(end)..end)
     }
 
-    fn count(&mut self, change: Change) {
-        self.statistics.node_fallbacks += u64::from(change.fallbacks);
+    /// Counts and flushes what a change of the table asks for, and sees to densities.
+    fn see_to(&mut self, made: Made<In>, input: In, flushes: &mut Flushes<In>) {
+        self.statistics.node_fallbacks += u64::from(made.fallbacks);
+        made.flush.into_iter().for_each(|flush| flushes.add(flush));
+        self.densify(input, made.filled, flushes);
     }
 
     fn outcome(&mut self, flushes: Flushes<In>) -> Outcome<In> {

@@ -97,7 +97,7 @@ mod tests {
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
         let name = if flatten.is_empty() { "radix" } else { "flattened" };
         let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, density: None };
+        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
         Configuration {
             layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &settings)
                 .unwrap(),

@@ -48,7 +48,7 @@ fn layouts() -> [(&'static str, Layout); 3] {
     let layout = |organisation: &str, groups: &[&str]| {
         let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
         let organisation = organisations::find(organisation).expect("it is registered");
-        let settings = organisations::Settings { flatten: &groups, density: None };
+        let settings = organisations::Settings { flatten: &groups, ..Default::default() };
         (organisation.layout)(Geometry::X86_4, &settings).expect("a valid layout")
     };
     [

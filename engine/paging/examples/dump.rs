@@ -196,7 +196,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
                 // An organisation says itself what it takes.
                 for density in [None, Some(density(geometry))] {
-                    let settings = Settings { flatten: &groups, density };
+                    let settings = Settings { flatten: &groups, density, ..Settings::default() };
                     if let Ok(layout) = (organisation.layout)(geometry, &settings) {
                         let name = format!("{} {geometry:?} {groups:?}", organisation.name);
                         tables.push(table(&name, &layout, &mut random));

@@ -2,11 +2,17 @@
 
 use crate::addr::Physical;
 use crate::geometry::Level;
+use crate::hashed::Line;
 
 /// Memory that holds page-table entries.
 pub trait EntryMemory<A: Physical> {
     /// The 8-byte word at `at`, which is 8-byte aligned.
     fn read(&self, at: A) -> u64;
+    /// The eight words at `at`, which is 64-byte aligned.
+    #[inline]
+    fn read_line(&self, at: A) -> Line {
+        std::array::from_fn(|i| self.read(at.offset(8 * i as u64)))
+    }
 }
 
 /// Memory whose entries can be changed.
@@ -38,5 +44,10 @@ impl<A: Physical, M: EntryMemory<A> + ?Sized> EntryMemory<A> for &M {
     #[inline]
     fn read(&self, at: A) -> u64 {
         (**self).read(at)
+    }
+
+    #[inline]
+    fn read_line(&self, at: A) -> Line {
+        (**self).read_line(at)
     }
 }

@@ -19,6 +19,7 @@ use crate::entry::{Attributes, Decoded, Entry, Rights};
 use crate::geometry::{Geometry, Level, Width};
 use crate::memory::{EntryMemory, TableMemory};
 use crate::organisations::{Density, Shape};
+use crate::table::{check_canonical, check_frame, check_page};
 use crate::walk::{Fault, Leaf, Partial, Step, Walk};
 
 pub use density::Densified;
@@ -139,9 +140,22 @@ impl Levels {
     }
 }
 
+/// What a block of memory is in a page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A node of a tree.
+    Node,
+    /// A way of a cuckoo table for pages of its level.
+    Way,
+    /// A way of the cuckoo walk table for its level.
+    WalkTable,
+}
+
 /// How many nodes there are of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeStatistics {
+    /// What they are.
+    pub kind: NodeKind,
     /// Topmost level of the nodes.
     pub level: Level,
     /// Levels that they span.
@@ -150,7 +164,7 @@ pub struct NodeStatistics {
     pub node_bytes: u64,
     /// How many.
     pub nodes: u64,
-    /// Entries in use in all of them.
+    /// Entries in use in all of them; lines in use, of hashed tables.
     pub entries_used: u64,
 }
 
@@ -300,8 +314,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         level: Level,
         attributes: Attributes,
     ) -> Result<Change, TableError> {
-        self.check_page(input, level)?;
-        self.check_frame(frame, level)?;
+        check_page(self.geometry, input.raw(), level)?;
+        check_frame(self.geometry, frame, level)?;
         let mut change = Change::default();
         let mut at = self.root;
         let mut path = Path::from(at);
@@ -374,7 +388,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         frame: Out,
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         let (_, _, level) = self.find(memory, input)?;
-        self.check_frame(frame, level)?;
+        check_frame(self.geometry, frame, level)?;
         self.update(memory, input, |mapping| mapping.frame = frame)
     }
 
@@ -460,10 +474,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         length_bytes: u64,
         visit: &mut impl FnMut(Mapping<In, Out>),
     ) -> Result<(), TableError> {
-        self.check_canonical(start)?;
+        check_canonical(self.geometry, start.raw())?;
         if length_bytes > 0 {
             let last = In::new(start.raw().saturating_add(length_bytes - 1));
-            self.check_canonical(last)?;
+            check_canonical(self.geometry, last.raw())?;
             self.visit_between(memory, start.raw(), last.raw(), visit);
         }
         Ok(())
@@ -484,7 +498,14 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             let known = shapes.iter().position(|s| (s.level, s.width) == (level, width));
             let at = known.unwrap_or_else(|| {
                 let node_bytes = 1 << self.geometry.node_shift(width);
-                shapes.push(NodeStatistics { level, width, node_bytes, nodes: 0, entries_used: 0 });
+                shapes.push(NodeStatistics {
+                    kind: NodeKind::Node,
+                    level,
+                    width,
+                    node_bytes,
+                    nodes: 0,
+                    entries_used: 0,
+                });
                 shapes.len() - 1
             });
             shapes[at].nodes += 1;
@@ -504,37 +525,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 
     // ---- inside ---------------------------------------------------------------------------------
-
-    fn check_canonical(&self, input: In) -> Result<(), TableError> {
-        if self.geometry.is_canonical(input.raw()) {
-            Ok(())
-        } else {
-            let bits = self.geometry.address_bits();
-            Err(TableError::NotCanonical { address: input.raw(), bits })
-        }
-    }
-
-    fn check_alignment(&self, address: u64, level: Level) -> Result<(), TableError> {
-        let page_bytes = self.geometry.span(level);
-        if address & (page_bytes - 1) == 0 {
-            Ok(())
-        } else {
-            Err(TableError::Misaligned { address, page_bytes })
-        }
-    }
-
-    fn check_page(&self, input: In, level: Level) -> Result<(), TableError> {
-        if level == 0 || level > self.geometry.levels().min(3) {
-            return Err(TableError::NoSuchPage(level));
-        }
-        self.check_canonical(input)?;
-        self.check_alignment(input.raw(), level)
-    }
-
-    fn check_frame(&self, frame: Out, level: Level) -> Result<(), TableError> {
-        self.check_alignment(frame.raw(), level)?;
-        if Entry::can_hold(frame) { Ok(()) } else { Err(TableError::FrameTooHigh(frame.raw())) }
-    }
 
     /// Address of the entry for `input` in `node`.
     fn slot(&self, node: Partial<Out>, input: In) -> Out {
@@ -710,7 +700,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory: &impl EntryMemory<Out>,
         input: In,
     ) -> Result<(Path<Out>, Out, Level), TableError> {
-        self.check_canonical(input)?;
+        check_canonical(self.geometry, input.raw())?;
         let mut path = Path::from(self.root);
         loop {
             match self.decode(memory, path.last(), input) {

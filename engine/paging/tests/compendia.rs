@@ -19,7 +19,7 @@ type Table = Tree<Gva, Hpa>;
 type Id = (Level, u64);
 
 fn layout(geometry: Geometry, merge: f64, unmerge: f64) -> Layout {
-    let settings = Settings { flatten: &[], density: Some(Fractions { merge, unmerge }) };
+    let settings = Settings { density: Some(Fractions { merge, unmerge }), ..Settings::default() };
     (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
 }
 

@@ -4,7 +4,9 @@
 //! entry of each page, and the words that stand for the sets of a large cache. The trace says which
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
-use flatwalk_paging::{Address, Decoded, Entry, EntryMemory, Gva, Hpa, Step};
+use flatwalk_os::PhysicalMemory;
+use flatwalk_paging::hashed::{Answer, Part, Probe};
+use flatwalk_paging::{Address, Decoded, Entry, EntryMemory, Gva, Hashed, Hpa, PageTable, Step};
 
 use crate::hierarchy::Hierarchy;
 use crate::space::Space;
@@ -29,7 +31,8 @@ pub fn window(remaining: &[u64], passed: usize) -> &[u64] {
 pub struct Ahead {
     /// Page numbers, each at its place modulo their number.
     pages: Box<[u64; PAGES]>,
-    /// Leaf entries asked for, with their addresses' offsets in the page.
+    /// Leaf entries asked for, with their addresses' offsets in the page; of a hashed table only the
+    /// addresses.
     asked: [Option<(Hpa, u64)>; DELAY],
     next: usize,
 }
@@ -59,7 +62,11 @@ impl Ahead {
         // A guest's walks are long enough to hide what they miss.
         let Space::Native(process) = space else { return };
         let memory = process.memory();
-        let mut walk = process.table().walk(Gva::new(address));
+        let tree = match process.table() {
+            PageTable::Tree(tree) => tree,
+            PageTable::Hashed(table) => return self.ask_hashed(address, table, memory, caches),
+        };
+        let mut walk = tree.walk(Gva::new(address));
         while walk.at().bottom() > 1 {
             let Step::Table(_) = walk.feed(Entry(memory.read(walk.entry_address()))) else {
                 return;
@@ -74,9 +81,42 @@ impl Ahead {
         self.next = (self.next + 1) % DELAY;
         if let Some((entry_address, within)) = earlier
             && let Decoded::Mapped { frame, .. } =
-                Entry(memory.read(entry_address)).decode::<Hpa>(process.table().geometry(), 1)
+                Entry(memory.read(entry_address)).decode::<Hpa>(tree.geometry(), 1)
         {
             caches.expect(frame.offset(within));
+        }
+    }
+
+    /// The same for a hashed table: the lines of base pages that a walk will read.
+    fn ask_hashed(
+        &mut self,
+        address: u64,
+        table: &Hashed<Gva, Hpa>,
+        memory: &PhysicalMemory<Hpa>,
+        caches: Option<&Hierarchy>,
+    ) {
+        let probes = |address| {
+            let input = Gva::new(address);
+            let probes = table.probes(input, table.hint(input, [None, None]));
+            (input, probes)
+        };
+        let is_base = |probe: &&Probe<Hpa>| probe.part == Part::Pages(1);
+        for probe in probes(address).1.as_slice().iter().filter(is_base) {
+            prefetch(memory.word(probe.at));
+            if let Some(caches) = caches {
+                caches.expect(probe.at);
+            }
+        }
+        let Some(caches) = caches else { return };
+        let earlier = self.asked[self.next].replace((Hpa::new(0), address));
+        self.next = (self.next + 1) % DELAY;
+        let Some((_, earlier)) = earlier else { return };
+        let (input, probes) = probes(earlier);
+        for probe in probes.as_slice().iter().filter(is_base) {
+            if let Answer::Leaf(leaf) = table.answer(input, probe, &memory.read_line(probe.at)) {
+                caches.expect(leaf.frame.offset(earlier & ((1 << PAGE_SHIFT) - 1)));
+                return;
+            }
         }
     }
 }

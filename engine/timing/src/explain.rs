@@ -1,19 +1,21 @@
 //! Explains one translation step by step, in the state that a trace leaves the machine in.
 
 use flatwalk_os::OsError;
-use flatwalk_paging::{Address, Decoded, Entry, Geometry, Gva, Hpa, Level, Physical};
+use flatwalk_paging::hashed::{Hashed, Part, Where};
+use flatwalk_paging::{Address, Decoded, Entry, Geometry, Gva, Hpa, Level, PageTable, Physical};
 use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
+use crate::cwc::Cwc;
 use crate::hierarchy::Served;
 use crate::machine::{PageSize, TranslationMode};
 use crate::mmu::{NoClock, Purpose};
 use crate::pwc::Pwc;
-use crate::result::levels_spanned;
+use crate::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
 use crate::run::{Run, RunConfiguration};
 use crate::simulate::{Limits, SimulateError, WindowReader};
-use crate::space::Untranslated;
-use crate::walker::{Found, Read, Record, Stage, Walker};
+use crate::space::{Space, Untranslated};
+use crate::walker::{Caches, Found, LineRead, Read, Record, Stage, Walker};
 
 /// One step of an explanation.
 #[derive(Clone, Debug, Serialize)]
@@ -204,9 +206,59 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
 /// What the page-walk caches answer: with a guest those that hold its nodes. The host's are asked in
 /// each of its walks.
 fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
-    match run.mmu.walker() {
-        Walker::Native(pwc) => explain_structures(pwc, "", address, steps),
-        Walker::Nested(nested) => explain_structures(&nested.guest, "guest ", address, steps),
+    match (run.mmu.walker(), &run.space) {
+        (Walker::Native(caches), Space::Native(process)) => {
+            explain_caches(caches, process.table(), "", address, steps);
+        }
+        (Walker::Nested(nested), Space::Virtual(vm)) => {
+            explain_caches(&nested.guest, vm.guest.table(), "guest ", address, steps);
+        }
+        _ => unreachable!("a walker is made for the space that it walks"),
+    }
+}
+
+fn explain_caches<A: Physical>(
+    caches: &Caches<A>,
+    table: &PageTable<Gva, A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    match (caches, table) {
+        (Caches::Tree(pwc), _) => explain_structures(pwc, whose, address, steps),
+        (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+            explain_cwc(cwc, table, whose, address, steps);
+        }
+        (Caches::Hashed(_), PageTable::Tree(_)) => {
+            unreachable!("caches are made for the table that is walked")
+        }
+    }
+}
+
+/// What the cuckoo walk caches answer.
+fn explain_cwc<A: Physical>(
+    cwc: &Cwc,
+    table: &Hashed<Gva, A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    let input = Gva::new(address);
+    for (level, hit) in cwc.probe(table, input) {
+        let name = walk_cache_name(level);
+        let text = if hit {
+            let known = cwc.clone().look_up(table, input, u64::MAX);
+            let places = (1..=3).filter_map(|level| match known.hint.at(level) {
+                Where::Nowhere => None,
+                Where::Anywhere => Some(format!("{} pages in any way", page_name(level))),
+                Where::Way(way) => Some(format!("{} pages in way {way}", page_name(level))),
+            });
+            let places = places.collect::<Vec<_>>().join(", ");
+            format!("{whose}{name}: hit. What is known in all: {places}.")
+        } else {
+            format!("{whose}{name}: miss; its line is read after the walk.")
+        };
+        steps.push(ExplainStep::Pwc { text, level: format!("{whose}{name}"), hit });
     }
 }
 
@@ -269,27 +321,17 @@ fn explain_reads(
 
 fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> ExplainStep {
     let (whose, input, geometry) = match (run.mmu.walker(), on_path.stage) {
-        (Walker::Native(pwc), _) => ("", "VA", pwc.geometry()),
+        (Walker::Native(caches), _) => ("", "VA", caches.geometry()),
         (Walker::Nested(nested), Stage::One) => ("guest ", "VA", nested.guest.geometry()),
         (Walker::Nested(nested), Stage::Two) => ("  host ", "gPA", nested.host.geometry()),
     };
+    if let Some(line) = on_path.line {
+        return explain_line(run, on_path, line, (whose, input, geometry), read, free);
+    }
     let width = on_path.top + 1 - on_path.level;
     let index = geometry.index(on_path.input, on_path.top, width);
     let (high, low) = (geometry.shift(on_path.top + 1) - 1, geometry.shift(on_path.level));
-    let timed = read.filter(|_| run.timed.is_some());
-    let served_by = timed.map(|read| match read.response.served {
-        Served::L1 => "L1D",
-        Served::L2 => "L2",
-        Served::Llc => "LLC",
-        Served::Dram => "DRAM",
-    });
-    let cycles = timed.map(|read| read.response.ready - read.asked);
-    let how = match (&read, served_by.zip(cycles)) {
-        (None, _) if free => " (translation is free: nothing is read)".to_owned(),
-        (None, _) => " (skipped: a cache knows the way)".to_owned(),
-        (Some(_), Some((by, cycles))) => format!(" ({by}, {cycles} cycles)"),
-        (Some(_), None) => String::new(),
-    };
+    let (served_by, cycles, how) = served(run, read, free);
     let level = levels_spanned(on_path.top, width);
     let (entry_address, entry) = (on_path.entry_address, on_path.entry);
     let meaning = meaning(entry, geometry, on_path.level);
@@ -304,6 +346,71 @@ fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> Ex
         index_bits: [high, low],
         entry_address: format!("{entry_address:#x}"),
         entry: format!("{:#018x}", entry.0),
+        meaning,
+        skipped: read.is_none(),
+        served_by,
+        cycles,
+    }
+}
+
+/// Who had what was read, after how many cycles, and both in words.
+fn served(
+    run: &Run,
+    read: Option<Read>,
+    free: bool,
+) -> (Option<&'static str>, Option<u64>, String) {
+    let timed = read.filter(|_| run.timed.is_some());
+    let served_by = timed.map(|read| match read.response.served {
+        Served::L1 => "L1D",
+        Served::L2 => "L2",
+        Served::Llc => "LLC",
+        Served::Dram => "DRAM",
+    });
+    let cycles = timed.map(|read| read.response.ready - read.asked);
+    let how = match (&read, served_by.zip(cycles)) {
+        (None, _) if free => " (translation is free: nothing is read)".to_owned(),
+        (None, _) => " (skipped: a cache knows the way)".to_owned(),
+        (Some(_), Some((by, cycles))) => format!(" ({by}, {cycles} cycles)"),
+        (Some(_), None) => String::new(),
+    };
+    (served_by, cycles, how)
+}
+
+/// A line of a hashed table; `read` if it was read and not skipped.
+fn explain_line(
+    run: &Run,
+    on_path: &Read,
+    line: LineRead,
+    (whose, input, geometry): (&str, &str, Geometry),
+    read: Option<Read>,
+    free: bool,
+) -> ExplainStep {
+    let LineRead { part, way, number, found } = line;
+    let (served_by, cycles, how) = served(run, read, free);
+    let (table, page, meaning) = match part {
+        Part::Pages(level) if found => {
+            (page_name(level), level, meaning(on_path.entry, geometry, level))
+        }
+        Part::Pages(level) => (page_name(level), level, "does not hold the page".to_owned()),
+        Part::WalkTable(level) => {
+            let what = if found { "says which sizes there are" } else { "is another" };
+            (walk_table_name(level), level, what.to_owned())
+        }
+    };
+    let (high, low) = (geometry.address_bits() - 1, geometry.shift(page.min(geometry.levels())));
+    let address = on_path.entry_address;
+    let entry = on_path.entry.0;
+    let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
+    ExplainStep::Entry {
+        text: format!(
+            "{whose}{table} table, way {way}: {input}[{high}:{low}] hashes to line {number} at \
+             {address:#x}{shown}, {meaning}{how}."
+        ),
+        level: format!("{}{table} way {way}", whose.trim_start()),
+        index: number,
+        index_bits: [high, low],
+        entry_address: format!("{address:#x}"),
+        entry: format!("{entry:#018x}"),
         meaning,
         skipped: read.is_none(),
         served_by,

@@ -10,6 +10,7 @@ pub mod branch;
 pub mod cache;
 pub mod core;
 pub mod csalt;
+pub mod cwc;
 pub mod decode;
 pub mod dram;
 pub mod energy;
@@ -73,6 +74,12 @@ pub enum ConfigError {
         /// The scheme.
         scheme: String,
     },
+    /// A hashed table asked of a machine that cannot walk one.
+    #[error(
+        "machine `{0}` does not say how it walks hashed tables: add a table `[hashed_walks]`, as \
+         machine skylake-server has it, or leave schemes with such tables out"
+    )]
+    NoHashedWalks(String),
     /// The trace does not fit.
     #[error(
         "the trace touches {bytes} bytes of address space, more than a table of {levels} levels \

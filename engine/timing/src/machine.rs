@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::{Geometry, Layout, Level, organisations};
+use flatwalk_paging::{Geometry, Layout, Level, Structure, organisations};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
@@ -45,6 +45,8 @@ pub struct Machine {
     pub walker: Walker,
     /// How many cores share the last-level cache and memory; absent for one.
     pub multicore: Option<Multicore>,
+    /// How hashed page tables are walked; absent for machines that cannot.
+    pub hashed_walks: Option<HashedWalks>,
     /// What two-dimensional walks use; absent for machines without nested paging.
     pub virtualisation: Option<Virtualisation>,
     /// Parameters of page-table priority, for schemes that switch it on.
@@ -325,6 +327,30 @@ pub enum WalkerEntry {
     L2,
 }
 
+/// How hashed page tables are walked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HashedWalks {
+    /// Cycles that hashing a page's number takes.
+    pub hash_cycles: u64,
+    /// Cycles that looking up the cuckoo walk caches takes, beside it.
+    pub cwc_latency_cycles: u64,
+    /// Lines of the walk tables that they hold: `L2` and `L3`.
+    pub cwc_entries: BTreeMap<String, u32>,
+    /// When a walk ends.
+    pub end: WalkEnd,
+}
+
+/// When a walk of several reads ends that finds its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WalkEnd {
+    /// When the entry is there; other lines may be on their way.
+    MatchingProbe,
+    /// When all lines are there.
+    LastProbe,
+}
+
 /// Page-table priority (Park et al., ASPLOS 2022, sections 5 and 6.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -430,6 +456,9 @@ impl Machine {
         require((1..=64).contains(&self.walker.concurrent), "walker.concurrent", || {
             format!("{} walkers (1 to 64)", self.walker.concurrent)
         })?;
+        if let Some(hashed_walks) = &self.hashed_walks {
+            hashed_walks.validate()?;
+        }
         if let Some(virtualisation) = &self.virtualisation {
             virtualisation.validate()?;
         }
@@ -606,6 +635,25 @@ impl Virtualisation {
     }
 }
 
+impl HashedWalks {
+    fn validate(&self) -> Result<(), ConfigError> {
+        for (level, &n) in &self.cwc_entries {
+            let key = format!("hashed_walks.cwc_entries.{level}");
+            require(matches!(level.as_str(), "L2" | "L3"), &key, || {
+                "walk tables are for L2 and L3".into()
+            })?;
+            require(n <= 65_536, &key, || format!("{n} entries (0 to 65536)"))?;
+        }
+        for (key, cycles) in [
+            ("hashed_walks.hash_cycles", self.hash_cycles),
+            ("hashed_walks.cwc_latency_cycles", self.cwc_latency_cycles),
+        ] {
+            require(cycles <= 1000, key, || format!("{cycles} cycles (0 to 1000)"))?;
+        }
+        Ok(())
+    }
+}
+
 impl Pwc {
     fn validate(&self, key: &str) -> Result<(), ConfigError> {
         match self {
@@ -688,6 +736,9 @@ pub struct Scheme {
     /// When nodes are merged by how full they are, and what that costs.
     #[serde(default)]
     pub density: Option<Density>,
+    /// What elastic cuckoo tables are like.
+    #[serde(default)]
+    pub cuckoo: Option<Cuckoo>,
     /// Page-table priority in L2 and LLC.
     #[serde(default)]
     pub page_table_priority: PriorityMode,
@@ -743,6 +794,28 @@ pub struct HostTable {
     /// As [`Scheme::density`].
     #[serde(default)]
     pub density: Option<Density>,
+    /// As [`Scheme::cuckoo`].
+    #[serde(default)]
+    pub cuckoo: Option<Cuckoo>,
+}
+
+/// What elastic cuckoo tables are like; see [`organisations::Cuckoo`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cuckoo {
+    /// Ways of each table.
+    pub ways: u32,
+    /// Lines of eight entries in each way of a new table.
+    pub initial_entries: u32,
+    /// Share of slots in use above which a table grows, 0 to 1.
+    pub grow_occupancy: f64,
+    /// To how many times its size.
+    pub growth_factor: u32,
+    /// Share of slots in use below which it shrinks by half.
+    pub shrink_occupancy: f64,
+    /// Lines in each way of the walk tables for levels 2 and 3; none without.
+    #[serde(default)]
+    pub walk_table_entries: Option<[u32; 2]>,
 }
 
 /// When an organisation merges nodes by how full they are, and what that costs.
@@ -849,7 +922,7 @@ impl Scheme {
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
         let geometry = geometry(self.levels, self.geometry)?;
-        layout(&self.organisation, geometry, &self.flatten, self.density)
+        layout(&self.organisation, geometry, &self.flatten, self.density, self.cuckoo)
     }
 
     /// Checks the mechanisms that the scheme switches on.
@@ -862,6 +935,10 @@ impl Scheme {
                 format!("{} (1 to 4096)", asap.range_registers)
             })?;
         }
+        let tree = self.layout()?.structure() == Structure::Tree;
+        require(tree || self.asap.is_none(), "asap", || {
+            format!("prefetches entries of a tree, which `{}` is not", self.organisation)
+        })?;
         self.pom_tlb.as_ref().map_or(Ok(()), PomTlb::validate)?;
         self.csalt.as_ref().map_or(Ok(()), Csalt::validate)?;
         let both = self.csalt.is_some() && self.page_table_priority != PriorityMode::Off;
@@ -895,7 +972,13 @@ impl HostTable {
     /// # Errors
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
-        layout(&self.organisation, geometry(self.levels, None)?, &self.flatten, self.density)
+        layout(
+            &self.organisation,
+            geometry(self.levels, None)?,
+            &self.flatten,
+            self.density,
+            self.cuckoo,
+        )
     }
 }
 
@@ -922,6 +1005,7 @@ fn layout(
     geometry: Geometry,
     flatten: &[String],
     density: Option<Density>,
+    cuckoo: Option<Cuckoo>,
 ) -> Result<Layout, ConfigError> {
     if let Some(Density { merge_us, .. }) = density {
         require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
@@ -932,6 +1016,14 @@ fn layout(
         merge: density.merge_fraction,
         unmerge: density.unmerge_fraction,
     });
+    let cuckoo = cuckoo.map(|cuckoo| organisations::Cuckoo {
+        ways: cuckoo.ways,
+        initial_entries: cuckoo.initial_entries,
+        grow_occupancy: cuckoo.grow_occupancy,
+        growth_factor: cuckoo.growth_factor,
+        shrink_occupancy: cuckoo.shrink_occupancy,
+        walk_table_entries: cuckoo.walk_table_entries,
+    });
     let organisation = organisations::find(organisation)?;
-    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density })?)
+    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density, cuckoo })?)
 }

@@ -3,7 +3,7 @@
 
 use flatwalk_os::Process;
 use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Gpa, Gva, Rights,
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Gpa, Gva, Rights, Tree,
 };
 use flatwalk_trace::Event;
 
@@ -327,7 +327,7 @@ fn mistake_10_dirty_bits_shootdowns_and_unmapping() {
 #[test]
 fn mistake_10_a_store_through_a_clean_tlb_entry_walks_to_set_the_dirty_bit() {
     let mut run = Scenario::new(scheme(4, &[])).start(&[(DATA, MIB)], true);
-    let root = process(&run).table().root();
+    let root = process(&run).table().tree().map(Tree::root);
     let leaf = process(&run).table().translate(process(&run).memory(), Gva::new(DATA)).unwrap();
     // As after the kernel cleaned the page for write-back.
     let clean = Entry::leaf(leaf.frame, false, Attributes::new(Rights::ALL));
@@ -340,7 +340,7 @@ fn mistake_10_a_store_through_a_clean_tlb_entry_walks_to_set_the_dirty_bit() {
     assert!(entry(&run).is_dirty());
     assert_eq!(run.mmu.statistics.dirty_updates, 1);
     assert_eq!(run.mmu.statistics.total().walks, 2);
-    assert_eq!(process(&run).table().root(), root);
+    assert_eq!(process(&run).table().tree().map(Tree::root), root);
 }
 
 #[test]

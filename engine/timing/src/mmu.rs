@@ -470,7 +470,7 @@ impl Mmu {
             self.count(found, &trail, purpose, found.ready - at, queue);
         } else {
             self.statistics.faulting += 1;
-            self.statistics.faulting_accesses += trail.reads().len() as u64;
+            self.statistics.faulting_accesses += trail.count();
         }
         result
     }
@@ -556,7 +556,7 @@ impl Mmu {
         let s = &mut self.statistics;
         let page = &mut s.by_page[usize::from(found.level)];
         page.walks += 1;
-        page.accesses += trail.reads().len() as u64;
+        page.accesses += trail.count();
         page.latency_cycles += latency;
         for &(stage, level, served) in trail.reads() {
             s.reads[stage as usize][usize::from(level)][served as usize] += 1;

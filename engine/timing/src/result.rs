@@ -3,14 +3,14 @@
 //! All counts are of the measured part, after warm-up; sizes are of its end. Times are in cycles and
 //! absent in functional mode.
 
-use flatwalk_paging::{Level, NodeStatistics, Width};
+use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
 use serde::Serialize;
 
 use crate::energy::EnergyResult;
 use crate::machine::PageSize;
 use crate::pwc::PwcStatistics;
 use crate::run::{GuestFrames, Mode, Run, RunConfiguration, ThpMode};
-use crate::walker::{Stage, Walker};
+use crate::walker::{Caches, Stage, Walker, walk_table_count};
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize)]
@@ -179,6 +179,8 @@ pub struct OsResult {
     pub merges: u64,
     pub unmerges: u64,
     pub merge_refusals: u64,
+    pub resizes: u64,
+    pub resize_refusals: u64,
     pub splits: u64,
     pub populated_pages: u64,
     pub implicit_mappings: u64,
@@ -257,7 +259,33 @@ pub(crate) fn levels_spanned(level: Level, width: Width) -> String {
     levels.map(|l| format!("L{l}")).collect::<Vec<_>>().concat()
 }
 
-fn page_name(level: Level) -> &'static str {
+/// Name of the cuckoo walk table for `level`.
+pub(crate) fn walk_table_name(level: Level) -> &'static str {
+    if level == 2 { "PMD-CWT" } else { "PUD-CWT" }
+}
+
+/// Name of the cache of its lines.
+pub(crate) fn walk_cache_name(level: Level) -> &'static str {
+    if level == 2 { "PMD-CWC" } else { "PUD-CWC" }
+}
+
+/// What walks of one table read, by the number that counts of reads have for it, in order.
+fn read_names<A: Physical>(caches: &Caches<A>) -> Vec<(Level, String)> {
+    let mut names: Vec<_> = match caches {
+        Caches::Tree(pwc) => {
+            (1..=pwc.geometry().levels()).rev().map(|level| (level, format!("L{level}"))).collect()
+        }
+        Caches::Hashed(_) => {
+            let tables = [2, 3].map(|l| (walk_table_count(l), walk_table_name(l).to_owned()));
+            let pages = [1, 2, 3].map(|level| (level, page_name(level).to_owned()));
+            tables.into_iter().chain(pages).collect()
+        }
+    };
+    names.push((0, "POM-TLB".to_owned()));
+    names
+}
+
+pub(crate) fn page_name(level: Level) -> &'static str {
     PageSize::ALL[usize::from(level) - 1].name()
 }
 
@@ -369,7 +397,11 @@ fn asap(run: &Run) -> Option<AsapResult> {
 fn nodes(run: &Run) -> Vec<NodesResult> {
     let all = |whose: &'static str, nodes: Vec<NodeStatistics>| {
         nodes.into_iter().map(move |n| NodesResult {
-            level: format!("{whose}{}", levels_spanned(n.level, n.width)),
+            level: match n.kind {
+                NodeKind::Node => format!("{whose}{}", levels_spanned(n.level, n.width)),
+                NodeKind::Way => format!("{whose}{} way", page_name(n.level)),
+                NodeKind::WalkTable => format!("{whose}{} way", walk_table_name(n.level)),
+            },
             width: n.width,
             node_bytes: n.node_bytes,
             nodes: n.nodes,
@@ -401,18 +433,27 @@ fn tlbs(run: &Run) -> Vec<TlbResult> {
 }
 
 fn pwcs(run: &Run) -> Vec<PwcResult> {
-    let all = |whose: &'static str, statistics: Vec<(Level, PwcStatistics)>| {
-        statistics.into_iter().map(move |(level, s)| PwcResult {
-            level: format!("{whose}L{level}"),
-            lookups: s.lookups,
-            hits: s.hits,
-        })
-    };
     match run.mmu.walker() {
-        Walker::Native(pwc) => all("", pwc.statistics()).collect(),
-        Walker::Nested(nested) => all("guest ", nested.guest.statistics())
-            .chain(all("host ", nested.host.statistics()))
-            .collect(),
+        Walker::Native(caches) => pwcs_of("", caches),
+        Walker::Nested(nested) => {
+            [pwcs_of("guest ", &nested.guest), pwcs_of("host ", &nested.host)].concat()
+        }
+    }
+}
+
+fn pwcs_of<A: Physical>(whose: &str, caches: &Caches<A>) -> Vec<PwcResult> {
+    let one = |name: String, PwcStatistics { lookups, hits }: PwcStatistics| PwcResult {
+        level: format!("{whose}{name}"),
+        lookups,
+        hits,
+    };
+    match caches {
+        Caches::Tree(pwc) => {
+            pwc.statistics().into_iter().map(|(level, s)| one(format!("L{level}"), s)).collect()
+        }
+        Caches::Hashed(cwc) => {
+            cwc.statistics().map(|(level, s)| one(walk_cache_name(level).to_owned(), s)).collect()
+        }
     }
 }
 
@@ -442,21 +483,20 @@ fn walk_result(run: &Run) -> WalkResult {
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
         }
     });
-    let host = run.configuration.scheme.host.as_ref();
-    let stages = match host {
-        None => vec![("", Stage::One, run.configuration.scheme.levels)],
-        Some(host) => vec![
-            ("guest ", Stage::One, run.configuration.scheme.levels),
-            ("host ", Stage::Two, host.levels),
+    let stages = match run.mmu.walker() {
+        Walker::Native(caches) => vec![("", Stage::One, read_names(caches))],
+        Walker::Nested(nested) => vec![
+            ("guest ", Stage::One, read_names(&nested.guest)),
+            ("host ", Stage::Two, read_names(&nested.host)),
         ],
     };
-    let by_level = stages.into_iter().flat_map(|(whose, stage, levels)| {
-        (0..=levels).rev().filter_map(move |level| {
+    let by_level = stages.into_iter().flat_map(|(whose, stage, names)| {
+        names.into_iter().filter_map(move |(level, name)| {
             let served = walks.reads[stage as usize][usize::from(level)];
             let accesses = served.iter().sum();
             // Without a clock there are no caches that could have served.
             let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
-            let level = if level == 0 { "POM-TLB".to_owned() } else { format!("{whose}L{level}") };
+            let level = if level == 0 { name } else { format!("{whose}{name}") };
             (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
         })
     });
@@ -489,6 +529,8 @@ fn os_result(run: &Run) -> OsResult {
         merges: now.merges,
         unmerges: now.unmerges,
         merge_refusals: now.merge_refusals,
+        resizes: now.resizes,
+        resize_refusals: now.resize_refusals,
         splits: now.splits - before.splits,
         populated_pages: now.populated_pages - before.populated_pages,
         implicit_mappings: now.implicit_mappings - before.implicit_mappings,
@@ -577,6 +619,13 @@ fn warnings(run: &Run) -> Vec<String> {
             "{} times there was no memory to merge page-table nodes (or to take merged ones apart), \
              so they stayed as they were",
             os.merge_refusals
+        ));
+    }
+    if os.resize_refusals > 0 {
+        warnings.push(format!(
+            "{} times there was no contiguous memory for larger (or smaller) ways of a hashed page \
+             table, or not for as much as was due, so it is more crowded than it should be",
+            os.resize_refusals
         ));
     }
     if run.is_relocated() {

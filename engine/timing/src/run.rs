@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError, Thp};
-use flatwalk_paging::{Address, Geometry, Gva, Hpa};
+use flatwalk_paging::{Address, Gva, Hpa, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
@@ -262,8 +262,8 @@ impl Run {
         let host = host.transpose()?;
         let space = Space::new(&own, host.as_ref())?;
         let timed = timed(&configuration, seed)?;
-        let host_geometry = host.as_ref().map(|host| host.layout.geometry());
-        let mmu = mmu(&configuration, geometry, host_geometry, segment)?;
+        let host_layout = host.as_ref().map(|host| host.layout);
+        let mmu = mmu(&configuration, layout, host_layout, segment)?;
         let phases = Phases {
             mode: scheme.page_table_priority,
             active: scheme.page_table_priority == PriorityMode::Always,
@@ -639,23 +639,24 @@ fn timed(
     Ok(Some((Box::new(core), Box::new(caches))))
 }
 
-/// The memory-management unit, with whatever the scheme switches on in it; `host` is the geometry of
-/// the host's table.
+/// The memory-management unit, with whatever the scheme switches on in it, for tables of `layout`;
+/// `host` is that of the host's table.
 fn mmu(
     RunConfiguration { scheme, machine, memory_bytes, .. }: &RunConfiguration,
-    geometry: Geometry,
-    host: Option<Geometry>,
+    layout: Layout,
+    host: Option<Layout>,
     segment: Option<Range<u64>>,
 ) -> Result<Mmu, ConfigError> {
     if scheme.shadow && machine.virtualisation.is_none() {
         return Err(ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone()));
     }
+    let geometry = layout.geometry();
     let walker = match host {
-        None => Walker::native(machine, geometry),
+        None => Walker::native(machine, &layout)?,
         Some(host) => {
             let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
             let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-            Walker::nested(machine, virtualisation, geometry, host)
+            Walker::nested(machine, virtualisation, &layout, &host)?
         }
     };
     let free = scheme.translation == TranslationMode::Free;
@@ -728,8 +729,7 @@ fn spare_tables(machine: &Machine) -> Replacement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::HostTable;
-    use crate::testing::{DATA, Do, Scenario, go, merging_scheme, scheme};
+    use crate::testing::{DATA, Do, Scenario, as_host, go, merging_scheme, scheme};
 
     const LARGE: u64 = 2 << 20;
     const MAPPED: [(u64, u64); 1] = [(DATA, 1 << 30)];
@@ -832,14 +832,8 @@ mod tests {
 
     #[test]
     fn a_host_that_merges_keeps_the_guests_translations() {
-        let HostTable { organisation, levels, flatten, no_flatten_threshold, density } = {
-            let Scheme { organisation, levels, flatten, no_flatten_threshold, density, .. } =
-                merging_scheme(8, 4, 20.0);
-            HostTable { organisation, levels, flatten, no_flatten_threshold, density }
-        };
         let mut scenario = Scenario::new(scheme(4, &[]));
-        scenario.scheme.host =
-            Some(HostTable { organisation, levels, flatten, no_flatten_threshold, density });
+        scenario.scheme.host = Some(as_host(merging_scheme(8, 4, 20.0)));
         for populate in [false, true] {
             let mut run = scenario.start(&[(DATA, 32 * LARGE)], populate);
             let pages: Vec<Do> = (0..32 * 512).map(|i| Do::Load(DATA + i * 4096)).collect();

@@ -38,6 +38,8 @@ pub fn machine() -> Machine {
         "pwc": { "kind": "split", "latency_cycles": 1,
                  "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
         "walker": { "concurrent": 2, "entry": "l1d" },
+        "hashed_walks": { "hash_cycles": 2, "cwc_latency_cycles": 1,
+                          "cwc_entries": { "L2": 16, "L3": 2 }, "end": "matching_probe" },
         "virtualisation": {
             "pwc": { "kind": "split", "latency_cycles": 1,
                      "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
@@ -67,8 +69,7 @@ pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
 
 /// A host's table by flattened groups.
 pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
-    let Scheme { organisation, flatten, .. } = scheme(levels, flatten);
-    HostTable { organisation, levels, flatten, no_flatten_threshold: 0, density: None }
+    as_host(scheme(levels, flatten))
 }
 
 /// A scheme of four levels that merges nodes from `merge` of their 512 entries on, takes them apart
@@ -83,6 +84,28 @@ pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
         "organisation": "compendia", "levels": 4, "density": density,
     }))
     .expect("the test scheme reads")
+}
+
+/// An elastic cuckoo scheme of four levels whose ways have `entries` lines at first, with or without
+/// walk tables.
+pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
+    let walk_table_entries = walk_tables.then_some([64, 64]);
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "elastic_cuckoo", "levels": 4,
+        "cuckoo": {
+            "ways": 3, "initial_entries": entries, "grow_occupancy": 0.6, "growth_factor": 4,
+            "shrink_occupancy": 0.2, "walk_table_entries": walk_table_entries,
+        },
+    }))
+    .expect("the test scheme reads")
+}
+
+/// The table of `scheme`, as a host's.
+pub fn as_host(scheme: Scheme) -> HostTable {
+    let Scheme { organisation, levels, flatten, no_flatten_threshold, density, cuckoo, .. } =
+        scheme;
+    HostTable { organisation, levels, flatten, no_flatten_threshold, density, cuckoo }
 }
 
 /// Where the tests' data lies.

@@ -5,20 +5,26 @@
 //! a walk of the host's table, and the data too: (g + 1)(h + 1) − 1 accesses for g and h levels.
 //! One function walks either stage; only what places an entry differs.
 //!
+//! A hashed table is walked by reads that are made at once ([`HashedStage`]); in two dimensions each
+//! of the guest's is placed by a walk of its own, beside the others.
+//!
 //! - The guest's page-walk caches hold nodes' guest-physical addresses, which the host still has to
 //!   translate (Park et al., ASPLOS 2022), or what the host made of them (Compendia, ISMM 2021,
 //!   section 5): [`GuestPwc`].
 //! - The host's are tagged with guest-physical addresses and serve every walk of its table.
 //! - The nested TLB holds translations of pages with guest page tables; data pages do not go in.
 
-use flatwalk_os::{PhysicalMemory, Process, VirtualMachine};
+use flatwalk_os::{PhysicalMemory, VirtualMachine};
+use flatwalk_paging::hashed::{Answer, Part, Probe};
 use flatwalk_paging::{
-    Address, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gpa, Gva, Hpa, Leaf, Level,
-    Partial, Physical, Rights, Step, Walk,
+    Address, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gpa, Gva, Hashed, Hpa, Layout,
+    Leaf, Level, PageTable, Partial, Physical, Rights, Step, Structure, Tree, Walk,
 };
 
+use crate::ConfigError;
+use crate::cwc::Cwc;
 use crate::hierarchy::{Response, Served};
-use crate::machine::{GuestPwc, Machine, Virtualisation};
+use crate::machine::{GuestPwc, Machine, Virtualisation, WalkEnd};
 use crate::mmu::{Purpose, TableReader};
 use crate::pwc::Pwc;
 use crate::space::{Space, Untranslated};
@@ -33,8 +39,14 @@ pub enum Stage {
     Two,
 }
 
-/// Most entries that a walk can read: guest and host of six levels.
+/// Entries that walks of trees read at most: guest and host of six levels.
 const READS: usize = 48;
+
+/// The number that counts of reads have for the walk table of `level`, beside those for levels of
+/// entries.
+pub fn walk_table_count(level: Level) -> Level {
+    level + 3
+}
 
 /// An entry that a walk reads.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +65,25 @@ pub struct Read {
     pub entry_address: u64,
     /// The entry as it was found.
     pub entry: Entry,
+    /// Of a hashed table: what was read.
+    pub line: Option<LineRead>,
     /// Cycle in which it was asked for.
     pub asked: u64,
     /// When it was there, and who had it.
     pub response: Response,
+}
+
+/// What a walk read of a hashed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineRead {
+    /// What it is part of.
+    pub part: Part,
+    /// The way.
+    pub way: u8,
+    /// Number of the line in it.
+    pub number: u64,
+    /// It is the line that was looked for.
+    pub found: bool,
 }
 
 /// What takes note of a walk.
@@ -66,16 +93,18 @@ pub trait Record {
 }
 
 /// The entries that a walk read, and who had them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Trail {
     reads: [(Stage, Level, Served); READS],
     used: usize,
+    /// What has no room there: of hashed tables in two dimensions.
+    more: Vec<(Stage, Level, Served)>,
 }
 
 impl Trail {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0 }
+        Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0, more: Vec::new() }
     }
 
     /// A line of a TLB in memory was read. It counts as an entry of level 0.
@@ -86,16 +115,28 @@ impl Trail {
 
     /// In the order in which they were read.
     #[inline]
-    pub fn reads(&self) -> &[(Stage, Level, Served)] {
-        &self.reads[..self.used]
+    pub fn reads(&self) -> impl Iterator<Item = &(Stage, Level, Served)> {
+        self.reads[..self.used].iter().chain(&self.more)
+    }
+
+    /// How many they are.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        (self.used + self.more.len()) as u64
     }
 }
 
 impl Record for Trail {
     #[inline]
     fn read(&mut self, read: &Read) {
-        self.reads[self.used] = (read.stage, read.level, read.response.served);
-        self.used += 1;
+        let note = (read.stage, read.level, read.response.served);
+        match self.reads.get_mut(self.used) {
+            Some(slot) => {
+                *slot = note;
+                self.used += 1;
+            }
+            None => self.more.push(note),
+        }
     }
 }
 
@@ -159,7 +200,36 @@ impl Place<Hpa> for Direct {
     }
 }
 
-/// One stage: its table and its page-walk caches.
+/// One stage of translation, and the hardware that walks its table.
+trait Translates<In, A> {
+    /// Bytes of a page of `level`.
+    fn span(&self, level: Level) -> u64;
+
+    /// The page of `input`, at no cost.
+    fn known(&self, input: In) -> Option<(A, Level)>;
+
+    /// Walks for `input` from cycle `at` on; `entries` says where what is read lies. Returns the page,
+    /// and when it is known.
+    fn walk<R: TableReader, T: Record>(
+        &mut self,
+        input: In,
+        purpose: Purpose,
+        at: u64,
+        entries: &mut impl Place<A>,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<(Leaf<A>, u64), Stopped>;
+}
+
+/// A walk of `stage` for `input` that ended at cycle `at` without a translation.
+fn stopped(stage: Stage, input: u64, at: u64, protection: bool) -> Stopped {
+    let untranslated = match stage {
+        Stage::One => Untranslated::Virtual(Gva::new(input)),
+        Stage::Two => Untranslated::GuestPhysical(Gpa::new(input)),
+    };
+    Stopped { at, untranslated, protection }
+}
+
+/// One stage: its table, which is a tree, and its page-walk caches.
 struct OneStage<'a, A> {
     stage: Stage,
     geometry: Geometry,
@@ -168,9 +238,25 @@ struct OneStage<'a, A> {
     pwc: &'a mut Pwc<A>,
 }
 
-impl<A: Physical> OneStage<'_, A> {
+impl<In: Address, A: Physical> Translates<In, A> for OneStage<'_, A> {
     #[inline]
-    fn walk<In: Address, R: TableReader, T: Record>(
+    fn span(&self, level: Level) -> u64 {
+        self.geometry.span(level)
+    }
+
+    fn known(&self, input: In) -> Option<(A, Level)> {
+        let mut walk: Walk<In, A> = Walk::from(self.geometry, self.root, input);
+        loop {
+            match walk.feed(Entry(self.memory.read(walk.entry_address()))) {
+                Step::Table(_) => {}
+                Step::Leaf(leaf) => return Some((leaf.frame, leaf.level)),
+                Step::Fault(_) => return None,
+            }
+        }
+    }
+
+    #[inline]
+    fn walk<R: TableReader, T: Record>(
         &mut self,
         input: In,
         purpose: Purpose,
@@ -211,6 +297,7 @@ impl<A: Physical> OneStage<'_, A> {
                 level: node.bottom(),
                 entry_address: entry_address.raw(),
                 entry,
+                line: None,
                 asked: placed,
                 response,
             });
@@ -225,41 +312,192 @@ impl<A: Physical> OneStage<'_, A> {
                 Step::Leaf(_) => true,
                 Step::Fault(_) => false,
             };
-            let untranslated = match self.stage {
-                Stage::One => Untranslated::Virtual(Gva::new(input.raw())),
-                Stage::Two => Untranslated::GuestPhysical(Gpa::new(input.raw())),
-            };
-            return Err(Stopped { at: now, untranslated, protection });
+            return Err(stopped(self.stage, input.raw(), now, protection));
         }
+    }
+}
+
+/// One stage: its table, which is hashed, and its cuckoo walk caches.
+///
+/// All reads are made in the cycle in which the page's number is hashed and the caches have answered.
+/// The walk ends with the one that finds the entry, or with the last ([`WalkEnd`]); a page fault
+/// always with the last. Lines of walk tables that the caches lack are read afterwards.
+struct HashedStage<'a, In, A> {
+    stage: Stage,
+    table: &'a Hashed<In, A>,
+    memory: &'a mut PhysicalMemory<A>,
+    cwc: &'a mut Cwc,
+}
+
+impl<In: Address, A: Physical> HashedStage<'_, In, A> {
+    /// Reads the lines of walk tables that are `missing`, from cycle `at` on.
+    #[cold]
+    fn refill<R: TableReader, T: Record>(
+        &mut self,
+        input: In,
+        missing: [bool; 2],
+        at: u64,
+        entries: &mut impl Place<A>,
+        io: &mut Io<'_, R, T>,
+    ) {
+        for (level, _) in (2..).zip(missing).filter(|&(_, missing)| missing) {
+            let Some((key, probes)) = self.table.walk_table_probes(input, level) else { continue };
+            // Where there is no line, nothing of that size or a smaller one is mapped.
+            let (mut kept, mut ready) = ([0; 8], at);
+            for probe in probes.as_slice() {
+                // Nobody waits for it, so nobody sees to a page that the host has not backed.
+                let Ok((place, placed)) = entries.place(probe.at, false, at, io) else { return };
+                let line = self.memory.read_line(probe.at);
+                let response = io.reader.read_entry(place, placed, false);
+                let found = Hashed::<In, A>::is_walk_table_line(&line, key);
+                self.record(input, probe, Entry::ABSENT, found, placed, response, io.record);
+                ready = ready.max(response.ready);
+                kept = if found { line } else { kept };
+            }
+            self.cwc.insert(level, key, kept, ready);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of it is noted")]
+    #[inline]
+    fn record(
+        &self,
+        input: In,
+        probe: &Probe<A>,
+        entry: Entry,
+        found: bool,
+        asked: u64,
+        response: Response,
+        record: &mut impl Record,
+    ) {
+        let level = match probe.part {
+            Part::Pages(level) => level,
+            Part::WalkTable(level) => walk_table_count(level),
+        };
+        let Probe { part, way, .. } = *probe;
+        record.read(&Read {
+            stage: self.stage,
+            input: input.raw(),
+            node: probe.base.raw(),
+            top: level,
+            level,
+            entry_address: probe.at.raw(),
+            entry,
+            line: Some(LineRead { part, way, number: probe.line(), found }),
+            asked,
+            response,
+        });
+    }
+}
+
+impl<In: Address, A: Physical> Translates<In, A> for HashedStage<'_, In, A> {
+    fn span(&self, level: Level) -> u64 {
+        self.table.geometry().span(level)
+    }
+
+    fn known(&self, input: In) -> Option<(A, Level)> {
+        self.table.translate(&*self.memory, input).ok().map(|leaf| (leaf.frame, leaf.level))
+    }
+
+    #[inline]
+    fn walk<R: TableReader, T: Record>(
+        &mut self,
+        input: In,
+        purpose: Purpose,
+        at: u64,
+        entries: &mut impl Place<A>,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<(Leaf<A>, u64), Stopped> {
+        let known = self.cwc.look_up(self.table, input, at);
+        let start = if R::TIMED { at + self.cwc.latency() } else { at };
+        let probes = self.table.probes(input, known.hint);
+        let (mut found, mut last) = (None, start);
+        for probe in probes.as_slice() {
+            let (place, placed) = entries.place(probe.at, false, start, io)?;
+            io.reader.expect(place);
+            let line = self.memory.read_line(probe.at);
+            let leaf = match self.table.answer(input, probe, &line) {
+                Answer::Leaf(leaf) => Some(leaf),
+                Answer::Nothing | Answer::Fault(_) => None,
+            };
+            let touched = leaf
+                .filter(|leaf| allows(leaf.rights, purpose))
+                .map(|leaf| (leaf, leaf.entry.touched(purpose == Purpose::Store)))
+                .filter(|(leaf, entry)| *entry != leaf.entry);
+            if let Some((leaf, entry)) = touched {
+                self.memory.write(leaf.entry_address, entry.0);
+            }
+            let response = io.reader.read_entry(place, placed, touched.is_some());
+            let entry = leaf.map_or(Entry::ABSENT, |leaf| leaf.entry);
+            self.record(input, probe, entry, leaf.is_some(), placed, response, io.record);
+            last = last.max(response.ready);
+            if let Some(leaf) = leaf {
+                let entry = touched.map_or(leaf.entry, |(_, entry)| entry);
+                found = Some((Leaf { entry, ..leaf }, response.ready));
+            }
+        }
+        let Some((leaf, ready)) = found else {
+            return Err(stopped(self.stage, input.raw(), last, false));
+        };
+        let now = match self.cwc.end() {
+            WalkEnd::MatchingProbe => ready,
+            WalkEnd::LastProbe => last,
+        };
+        if !allows(leaf.rights, purpose) {
+            return Err(stopped(self.stage, input.raw(), now, true));
+        }
+        if known.missing != [false; 2] {
+            self.refill(input, known.missing, now, entries, io);
+        }
+        Ok((leaf, now))
     }
 }
 
 /// The host's stage, as the guest's walk uses it.
-struct Host<'a> {
-    stage: OneStage<'a, Hpa>,
+struct Host<'a, S> {
+    stage: S,
     nested_tlb: Option<&'a mut Tlb>,
     guest_pwc: GuestPwc,
 }
 
-impl Host<'_> {
+impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
     fn offset(&self, at: Gpa, frame: Hpa, level: Level) -> Hpa {
-        frame.offset(at.raw() & (self.stage.geometry.span(level) - 1))
+        frame.offset(at.raw() & (self.stage.span(level) - 1))
     }
 
     /// Where the host put the page of `at`; `None` if nowhere.
     fn known_place(&self, at: Gpa) -> Option<Hpa> {
-        let mut walk: Walk<Gpa, Hpa> = Walk::from(self.stage.geometry, self.stage.root, at);
-        loop {
-            match walk.feed(Entry(self.stage.memory.read(walk.entry_address()))) {
-                Step::Table(_) => {}
-                Step::Leaf(leaf) => return Some(self.offset(at, leaf.frame, leaf.level)),
-                Step::Fault(_) => return None,
-            }
-        }
+        let (frame, level) = self.stage.known(at)?;
+        Some(self.offset(at, frame, level))
+    }
+
+    /// A walk of both tables.
+    fn walk<G: Translates<Gva, Gpa>, R: TableReader, T: Record>(
+        &mut self,
+        mut guest: G,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<Found, Stopped> {
+        let (leaf, now) = guest.walk(address, purpose, at, self, io)?;
+        let within = address.raw() & (guest.span(leaf.level) - 1);
+        let data = leaf.frame.offset(within);
+        let (page, ready) = self.stage.walk(data, purpose, now, &mut Direct, io)?;
+        let level = leaf.level.min(page.level);
+        let at = self.offset(data, page.frame, page.level);
+        let within = data.raw() & (self.stage.span(level) - 1);
+        Ok(Found {
+            frame: Hpa::new(at.raw() - within),
+            level,
+            rights: leaf.rights.and(page.rights),
+            dirty: leaf.entry.is_dirty() && page.entry.is_dirty(),
+            ready,
+        })
     }
 }
 
-impl Place<Gpa> for Host<'_> {
+impl<S: Translates<Gpa, Hpa>> Place<Gpa> for Host<'_, S> {
     fn place<R: TableReader, T: Record>(
         &mut self,
         entry: Gpa,
@@ -295,11 +533,68 @@ impl Place<Gpa> for Host<'_> {
     }
 }
 
-/// The walker's own state: its page-walk caches.
+/// What a walker keeps of one table.
+#[derive(Clone, Debug)]
+pub enum Caches<A> {
+    /// Pointers to nodes of a tree.
+    Tree(Pwc<A>),
+    /// Lines of the walk tables of a hashed table.
+    Hashed(Cwc),
+}
+
+impl<A: Physical> Caches<A> {
+    /// What `machine` has for tables of `layout`: page-walk caches are `pwc`.
+    fn new(
+        machine: &Machine,
+        pwc: &crate::machine::Pwc,
+        layout: &Layout,
+    ) -> Result<Self, ConfigError> {
+        let geometry = layout.geometry();
+        Ok(match layout.structure() {
+            Structure::Tree => Self::Tree(Pwc::new(pwc, geometry)),
+            Structure::Hashed(_) => {
+                let missing = || ConfigError::NoHashedWalks(machine.name.clone());
+                let config = machine.hashed_walks.as_ref().ok_or_else(missing)?;
+                Self::Hashed(Cwc::new(config, geometry))
+            }
+        })
+    }
+
+    fn none(&self) -> Self {
+        match self {
+            Self::Tree(pwc) => Self::Tree(pwc.none()),
+            Self::Hashed(cwc) => Self::Hashed(cwc.none()),
+        }
+    }
+
+    /// The geometry of the table.
+    pub fn geometry(&self) -> Geometry {
+        match self {
+            Self::Tree(pwc) => pwc.geometry(),
+            Self::Hashed(cwc) => cwc.geometry(),
+        }
+    }
+
+    fn flush(&mut self) {
+        match self {
+            Self::Tree(pwc) => pwc.flush(),
+            Self::Hashed(cwc) => cwc.flush(),
+        }
+    }
+
+    fn reset_statistics(&mut self) {
+        match self {
+            Self::Tree(pwc) => pwc.reset_statistics(),
+            Self::Hashed(cwc) => cwc.reset_statistics(),
+        }
+    }
+}
+
+/// The walker's own state: its caches.
 #[derive(Clone, Debug)]
 pub enum Walker {
     /// For one table.
-    Native(Box<Pwc<Hpa>>),
+    Native(Box<Caches<Hpa>>),
     /// For two.
     Nested(Box<Nested>),
 }
@@ -307,42 +602,48 @@ pub enum Walker {
 /// What two-dimensional walks use.
 #[derive(Clone, Debug)]
 pub struct Nested {
-    /// Pointers to the guest's nodes.
-    pub guest: Pwc<Gpa>,
-    /// Pointers to the host's nodes, tagged with guest-physical addresses.
-    pub host: Pwc<Hpa>,
+    /// What is kept of the guest's table.
+    pub guest: Caches<Gpa>,
+    /// What is kept of the host's table, tagged with guest-physical addresses.
+    pub host: Caches<Hpa>,
     /// Pages with guest page tables.
     pub tlb: Option<Tlb>,
     guest_pwc: GuestPwc,
 }
 
 impl Walker {
-    /// For `machine` without a hypervisor.
-    pub fn native(machine: &Machine, geometry: Geometry) -> Self {
-        Self::Native(Box::new(Pwc::new(&machine.pwc, geometry)))
+    /// For `machine` without a hypervisor, and tables of `layout`.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoHashedWalks`].
+    pub fn native(machine: &Machine, layout: &Layout) -> Result<Self, ConfigError> {
+        Ok(Self::Native(Box::new(Caches::new(machine, &machine.pwc, layout)?)))
     }
 
-    /// For a guest whose table has geometry `guest` over a host whose table has `host`.
+    /// For a guest whose table is of layout `guest` over a host whose table is of `host`.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoHashedWalks`].
     pub fn nested(
         machine: &Machine,
         virtualisation: &Virtualisation,
-        guest: Geometry,
-        host: Geometry,
-    ) -> Self {
+        guest: &Layout,
+        host: &Layout,
+    ) -> Result<Self, ConfigError> {
         let tlb = &virtualisation.nested_tlb;
-        Self::Nested(Box::new(Nested {
-            guest: Pwc::new(&machine.pwc, guest),
-            host: Pwc::new(&virtualisation.pwc, host),
-            tlb: (!tlb.is_empty()).then(|| Tlb::new(tlb, host)),
+        Ok(Self::Nested(Box::new(Nested {
+            guest: Caches::new(machine, &machine.pwc, guest)?,
+            host: Caches::new(machine, &virtualisation.pwc, host)?,
+            tlb: (!tlb.is_empty()).then(|| Tlb::new(tlb, host.geometry())),
             guest_pwc: virtualisation.guest_pwc,
-        }))
+        })))
     }
 
     /// The same walker with nothing in its caches, and none to put anything in.
     #[must_use]
     pub fn without_caches(&self) -> Self {
         match self {
-            Self::Native(pwc) => Self::Native(Box::new(pwc.none())),
+            Self::Native(caches) => Self::Native(Box::new(caches.none())),
             Self::Nested(nested) => Self::Nested(Box::new(Nested {
                 guest: nested.guest.none(),
                 host: nested.host.none(),
@@ -368,9 +669,19 @@ impl Walker {
     ) -> Result<Found, Stopped> {
         let io = &mut Io { reader, record };
         match (self, space) {
-            (Self::Native(pwc), Space::Native(process)) => {
-                let mut stage = OneStage::new(Stage::One, pwc, process);
-                let (leaf, ready) = stage.walk(address, purpose, at, &mut Direct, io)?;
+            (Self::Native(caches), Space::Native(process)) => {
+                let (table, memory) = process.table_and_memory();
+                let (leaf, ready) = match (&mut **caches, table) {
+                    (Caches::Tree(pwc), PageTable::Tree(tree)) => {
+                        let mut stage = OneStage::new(Stage::One, tree, memory, pwc);
+                        stage.walk(address, purpose, at, &mut Direct, io)?
+                    }
+                    (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+                        let mut stage = HashedStage { stage: Stage::One, table, memory, cwc };
+                        stage.walk(address, purpose, at, &mut Direct, io)?
+                    }
+                    _ => unreachable!("caches are made for the table that is walked"),
+                };
                 let Leaf { frame, level, rights, entry, .. } = leaf;
                 Ok(Found { frame, level, rights, dirty: entry.is_dirty(), ready })
             }
@@ -382,7 +693,9 @@ impl Walker {
     /// Makes `node` all that the page-walk caches of one table know, on the path of `address`; nothing
     /// if there is none.
     pub fn hold(&mut self, address: Gva, node: Option<Partial<Hpa>>) {
-        if let Self::Native(pwc) = self {
+        if let Self::Native(caches) = self
+            && let Caches::Tree(pwc) = &mut **caches
+        {
             pwc.flush();
             if let Some(node) = node {
                 pwc.insert(address.raw(), node, 0);
@@ -392,14 +705,15 @@ impl Walker {
 
     /// The last node that the page-walk caches of one table got to know on the path of `address`.
     pub fn held(&self, address: Gva) -> Option<Partial<Hpa>> {
-        let Self::Native(pwc) = self else { return None };
+        let Self::Native(caches) = self else { return None };
+        let Caches::Tree(pwc) = &**caches else { return None };
         pwc.probe(address.raw()).into_iter().find_map(|(_, node)| node)
     }
 
     /// Forgets what may hang together with a change of the process's or guest's table.
     pub fn flush(&mut self) {
         match self {
-            Self::Native(pwc) => pwc.flush(),
+            Self::Native(caches) => caches.flush(),
             Self::Nested(nested) => nested.guest.flush(),
         }
     }
@@ -432,7 +746,7 @@ impl Walker {
     /// Forgets all counts; contents stay.
     pub fn reset_statistics(&mut self) {
         match self {
-            Self::Native(pwc) => pwc.reset_statistics(),
+            Self::Native(caches) => caches.reset_statistics(),
             Self::Nested(nested) => {
                 nested.guest.reset_statistics();
                 nested.host.reset_statistics();
@@ -448,11 +762,11 @@ impl<'a, A: Physical> OneStage<'a, A> {
     #[inline]
     fn new<In: Address>(
         stage: Stage,
+        tree: &Tree<In, A>,
+        memory: &'a mut PhysicalMemory<A>,
         pwc: &'a mut Pwc<A>,
-        process: &'a mut Process<In, A>,
     ) -> Self {
-        let (geometry, root) = (process.table().geometry(), process.table().root());
-        Self { stage, geometry, root, memory: process.memory_mut(), pwc }
+        Self { stage, geometry: tree.geometry(), root: tree.root(), memory, pwc }
     }
 }
 
@@ -465,26 +779,45 @@ impl Nested {
         vm: &mut VirtualMachine,
         io: &mut Io<'_, R, T>,
     ) -> Result<Found, Stopped> {
-        let mut host = Host {
-            stage: OneStage::new(Stage::Two, &mut self.host, &mut vm.host),
-            nested_tlb: self.tlb.as_mut(),
-            guest_pwc: self.guest_pwc,
-        };
-        let mut guest = OneStage::new(Stage::One, &mut self.guest, &mut vm.guest);
-        let (leaf, now) = guest.walk(address, purpose, at, &mut host, io)?;
-        let within = address.raw() & (guest.geometry.span(leaf.level) - 1);
-        let data = leaf.frame.offset(within);
-        let (page, ready) = host.stage.walk(data, purpose, now, &mut Direct, io)?;
-        let level = leaf.level.min(page.level);
-        let at = host.offset(data, page.frame, page.level);
-        let within = data.raw() & (host.stage.geometry.span(level) - 1);
-        Ok(Found {
-            frame: Hpa::new(at.raw() - within),
-            level,
-            rights: leaf.rights.and(page.rights),
-            dirty: leaf.entry.is_dirty() && page.entry.is_dirty(),
-            ready,
-        })
+        let nested_tlb = self.tlb.as_mut();
+        let guest_pwc = self.guest_pwc;
+        let (table, memory) = vm.host.table_and_memory();
+        match (&mut self.host, table) {
+            (Caches::Tree(pwc), PageTable::Tree(tree)) => {
+                let stage = OneStage::new(Stage::Two, tree, memory, pwc);
+                let host = Host { stage, nested_tlb, guest_pwc };
+                over(host, &mut self.guest, address, purpose, at, vm.guest.table_and_memory(), io)
+            }
+            (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+                let stage = HashedStage { stage: Stage::Two, table, memory, cwc };
+                let host = Host { stage, nested_tlb, guest_pwc };
+                over(host, &mut self.guest, address, purpose, at, vm.guest.table_and_memory(), io)
+            }
+            _ => unreachable!("caches are made for the table that is walked"),
+        }
+    }
+}
+
+/// A walk of the guest's `table` over `host`.
+fn over<S: Translates<Gpa, Hpa>, R: TableReader, T: Record>(
+    mut host: Host<'_, S>,
+    caches: &mut Caches<Gpa>,
+    address: Gva,
+    purpose: Purpose,
+    at: u64,
+    (table, memory): (&PageTable<Gva, Gpa>, &mut PhysicalMemory<Gpa>),
+    io: &mut Io<'_, R, T>,
+) -> Result<Found, Stopped> {
+    match (caches, table) {
+        (Caches::Tree(pwc), PageTable::Tree(tree)) => {
+            let guest = OneStage::new(Stage::One, tree, memory, pwc);
+            host.walk(guest, address, purpose, at, io)
+        }
+        (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+            let guest = HashedStage { stage: Stage::One, table, memory, cwc };
+            host.walk(guest, address, purpose, at, io)
+        }
+        _ => unreachable!("caches are made for the table that is walked"),
     }
 }
 
@@ -505,19 +838,24 @@ mod tests {
 
     use super::*;
     use crate::mmu::NoClock;
-    use crate::run::{Mode, Piece};
-    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme};
+    use crate::run::{Mode, Piece, Run};
+    use crate::testing::{DATA, Do, Scenario, as_host, cuckoo_scheme, go, scheme};
 
     const PAGE: u64 = 4096;
 
     /// Whatever was mapped, unmapped and cached, the unit says what the two tables say.
     #[test]
     fn agrees_with_the_tables_of_every_combination() {
-        let layouts: [&[&str]; 4] = [&[], &["L4L3", "L2L1"], &["L3L2"], &["L4L3L2"]];
-        for (guest, host) in layouts.iter().flat_map(|g| layouts.iter().map(move |h| (g, h))) {
+        let schemes = || {
+            let trees = [&[][..], &["L4L3", "L2L1"], &["L3L2"], &["L4L3L2"]];
+            // One that grows all the time, and one whose reads nothing narrows down.
+            let hashed = [cuckoo_scheme(64, true), cuckoo_scheme(4096, false)];
+            trees.into_iter().map(|flatten| scheme(4, flatten)).chain(hashed)
+        };
+        for (guest, host) in schemes().flat_map(|g| schemes().map(move |h| (g.clone(), h))) {
             for (large_pages, host_large_pages) in [(0, 0), (50, 0), (50, 50), (0, 100)] {
-                let mut scenario = Scenario::new(scheme(4, guest));
-                scenario.scheme.host = Some(host_table(4, host));
+                let mut scenario = Scenario::new(guest.clone());
+                scenario.scheme.host = Some(as_host(host.clone()));
                 scenario.mode = Mode::Functional;
                 (scenario.large_pages, scenario.host_large_pages) = (large_pages, host_large_pages);
                 let pages = 8 << 9;
@@ -544,5 +882,78 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Accesses of the next walk, and its latency.
+    fn walk(run: &mut Run, address: u64) -> (u64, u64) {
+        run.mmu.reset_statistics();
+        go(run, &[Do::Chase(address)]);
+        let total = run.mmu.statistics.total();
+        assert_eq!(total.walks, 1, "{address:#x}");
+        (total.accesses, total.latency_cycles)
+    }
+
+    const LARGE: u64 = 2 << 20;
+
+    #[test]
+    fn a_hashed_walk_reads_what_the_walk_tables_leave_open() {
+        let mut scenario = Scenario::new(cuckoo_scheme(64, true));
+        scenario.large_pages = 50;
+        // Large pages below, base pages above, in regions of 16 MiB of their own but one.
+        let mut run = scenario.start(&[(DATA, 100 * LARGE)], true);
+        let [large, small, mixed] = [0, 99, 51].map(|i| DATA + i * LARGE);
+        // Nothing is known: both sizes in three ways; then the lines of both walk tables, in two ways.
+        assert_eq!(walk(&mut run, large).0, 6 + 4);
+        assert_eq!(walk(&mut run, large + LARGE).0, 1, "the way of a large page is known");
+        assert_eq!(walk(&mut run, small).0, 3, "there are no large pages there");
+        assert_eq!(walk(&mut run, mixed).0, 3 + 1, "there may be both");
+        // One line of the smaller walk table has 1 GiB; of the larger 512 GiB.
+        let far = DATA + (64 << 30);
+        let mapped = [(DATA, LARGE), (far, LARGE)];
+        let mut run = Scenario::new(cuckoo_scheme(64, true)).start(&mapped, true);
+        assert_eq!(walk(&mut run, DATA).0, 3 + 4, "no large page was ever mapped");
+        assert_eq!(walk(&mut run, far).0, 3 + 2, "only one of the lines is missing");
+        let mut run = Scenario::new(cuckoo_scheme(64, false)).start(&[(DATA, LARGE)], true);
+        assert_eq!(walk(&mut run, DATA).0, 3, "without walk tables");
+    }
+
+    #[test]
+    fn a_hashed_walk_takes_as_long_as_the_read_that_finds_the_entry_or_as_all() {
+        // Hashing takes 2 cycles, memory 142, and a line is on the bus for one cycle.
+        let mut scenario = Scenario::new(cuckoo_scheme(64, false));
+        scenario.machine.l1d.as_mut().expect("it is timed").mshrs = 16;
+        let mut latencies = Vec::new();
+        for end in [WalkEnd::MatchingProbe, WalkEnd::LastProbe] {
+            scenario.machine.hashed_walks.as_mut().expect("it can").end = end;
+            let mut run = scenario.start(&[(DATA, 64 * PAGE)], true);
+            // Lines of eight entries, each read for the first time.
+            let walks = (0..8).map(|i| walk(&mut run, DATA + 8 * i * PAGE).1);
+            latencies.push(walks.collect::<Vec<_>>());
+        }
+        let [first, last] = [&latencies[0], &latencies[1]];
+        assert!((144..=146).contains(&first[0]) && last[0] == 146, "{latencies:?}");
+        assert!(first.iter().zip(last).all(|(first, last)| first <= last), "{latencies:?}");
+        assert!(first.contains(&144), "the first read finds it at times: {latencies:?}");
+    }
+
+    #[test]
+    fn a_nested_hashed_walk_has_three_rounds() {
+        let mut scenario = Scenario::new(cuckoo_scheme(64, false));
+        scenario.scheme.host = Some(as_host(cuckoo_scheme(4096, false)));
+        let virtualisation = scenario.machine.virtualisation.as_mut().expect("it has guests");
+        virtualisation.nested_tlb.clear();
+        let l1d = scenario.machine.l1d.as_mut().expect("it is timed");
+        (l1d.mshrs, l1d.size_bytes, l1d.ways) = (64, 1 << 15, 8);
+        scenario.machine.l2.as_mut().expect("it is timed").mshrs = 64;
+        scenario.machine.llc.as_mut().expect("it is timed").mshrs = 64;
+        let mut run = scenario.start(&[(DATA, LARGE)], true);
+        // Faults of the host for the guest's table come first.
+        go(&mut run, &[Do::Load(DATA)]);
+        let all = Flush { start: Gva::new(0), length_bytes: u64::MAX, leaves: true, tables: true };
+        run.mmu.flush(&all);
+        let (accesses, latency) = walk(&mut run, DATA + 256 * PAGE);
+        assert_eq!(accesses, 9 + 3 + 3);
+        // Three rounds one after the other; within a round, reads are under way together.
+        assert!((3 * 2..=3 * (144 + 9) + 2).contains(&latency), "{latency}");
     }
 }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::{EntryMemoryMut, Partial, Shape, Walk, organisations};
+use flatwalk_paging::hashed::{Answer, Line};
+use flatwalk_paging::{EntryMemoryMut, Hashed, Partial, Shape, Tree, Walk, organisations};
 use proptest::prelude::*;
 
 use super::*;
@@ -21,7 +22,7 @@ const GIB: u64 = 1 << 30;
 fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
     let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
     let flatten: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
-    let settings = organisations::Settings { flatten: &flatten, density: None };
+    let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
     (organisations::find(organisation).unwrap().layout)(geometry, &settings).unwrap()
 }
 
@@ -29,7 +30,7 @@ fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
 fn merging(geometry: Geometry, merge: u32, unmerge: u32) -> Layout {
     let share = |slots: u32| f64::from(slots) / geometry.node_entries(1) as f64;
     let fractions = organisations::Fractions { merge: share(merge), unmerge: share(unmerge) };
-    let settings = organisations::Settings { flatten: &[], density: Some(fractions) };
+    let settings = organisations::Settings { density: Some(fractions), ..Default::default() };
     (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
 }
 
@@ -46,7 +47,24 @@ fn layouts() -> Vec<Layout> {
         merging(Geometry::X86_4, 2, 1),
         merging(Geometry::X86_4, 3, 3),
         merging(Geometry::X86_5, 2, 2),
+        cuckoo(64, 0.1, Some([64, 64])),
+        cuckoo(128, 0.6, None),
     ]
+}
+
+/// Elastic cuckoo tables with such ways at first.
+fn cuckoo(initial_entries: u32, grow_occupancy: f64, walk_tables: Option<[u32; 2]>) -> Layout {
+    let cuckoo = organisations::Cuckoo {
+        ways: 3,
+        initial_entries,
+        grow_occupancy,
+        growth_factor: 4,
+        shrink_occupancy: grow_occupancy / 3.0,
+        walk_table_entries: walk_tables,
+    };
+    let settings = organisations::Settings { cuckoo: Some(cuckoo), ..Default::default() };
+    let organisation = organisations::find("elastic_cuckoo").unwrap();
+    (organisation.layout)(Geometry::X86_4, &settings).unwrap()
 }
 
 fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {
@@ -516,17 +534,38 @@ struct Hardware {
     tlb: BTreeMap<u64, (u64, Rights, Level)>,
     /// By level of the node and address of what it covers.
     walk_cache: BTreeMap<(Level, u64), Partial<Hpa>>,
+    /// Lines of walk tables by level and number.
+    lines: BTreeMap<(Level, u64), Line>,
 }
 
 impl Hardware {
     fn fill(&mut self, process: &Process) {
         for mapping in mappings(process) {
-            let mut walk = process.table.walk(mapping.input);
-            while let Step::Table(partial) =
-                walk.feed(Entry(process.memory().read(walk.entry_address())))
-            {
-                let covered = mapping.input.raw() & !(process.geometry.span(partial.level + 1) - 1);
-                self.walk_cache.insert((partial.level, covered), partial);
+            match &process.table {
+                PageTable::Tree(tree) => {
+                    let mut walk = tree.walk(mapping.input);
+                    while let Step::Table(partial) =
+                        walk.feed(Entry(process.memory().read(walk.entry_address())))
+                    {
+                        let span = process.geometry.span(partial.level + 1);
+                        let covered = mapping.input.raw() & !(span - 1);
+                        self.walk_cache.insert((partial.level, covered), partial);
+                    }
+                }
+                PageTable::Hashed(table) => {
+                    for level in [2, 3] {
+                        let Some((key, probes)) = table.walk_table_probes(mapping.input, level)
+                        else {
+                            continue;
+                        };
+                        for probe in probes.as_slice() {
+                            let line = process.memory().read_line(probe.at);
+                            if Hashed::<Gva, Hpa>::is_walk_table_line(&line, key) {
+                                self.lines.insert((level, key), line);
+                            }
+                        }
+                    }
+                }
             }
             for (page, frame) in process.pages_of(&mapping).enumerate_frames(mapping.frame) {
                 self.tlb.insert(page, (frame, mapping.attributes.rights, mapping.level));
@@ -542,6 +581,7 @@ impl Hardware {
                 self.tlb.retain(|page, _| !(first / PAGE..=last / PAGE).contains(page));
             }
             if flush.tables {
+                self.lines.clear();
                 self.walk_cache.retain(|&(level, covered), _| {
                     covered > last || covered + (geometry.span(level + 1) - 1) < first
                 });
@@ -562,6 +602,19 @@ impl Hardware {
             let now = pages.get(page).map(|&(frame, rights, _)| (frame, rights));
             assert_eq!(now, Some((cached.0, cached.1)), "stale TLB entry for page {page:#x}");
         }
+        if let PageTable::Hashed(table) = &process.table {
+            for mapping in mappings(process) {
+                let line =
+                    |level| self.lines.get(&(level, table.walk_table_key(mapping.input, level)?));
+                let hint = table.hint(mapping.input, [line(2), line(3)]);
+                let probes = table.probes(mapping.input, hint);
+                let found = probes.as_slice().iter().any(|probe| {
+                    let line = process.memory().read_line(probe.at);
+                    matches!(table.answer(mapping.input, probe, &line), Answer::Leaf(_))
+                });
+                assert!(found, "stale line of a walk table for {:?}", mapping.input);
+            }
+        }
         for (&(level, covered), cached) in &self.walk_cache {
             if process.policy.layout.density().is_some() {
                 // Walks may go past a merged node that is used all the same.
@@ -580,7 +633,8 @@ impl Hardware {
                 }
                 continue;
             }
-            let mut walk = process.table.walk(Gva::new(covered));
+            let tree = process.table.tree().expect("it has nodes");
+            let mut walk = tree.walk(Gva::new(covered));
             while walk.at().level > level {
                 let step = walk.feed(Entry(process.memory().read(walk.entry_address())));
                 assert!(matches!(step, Step::Table(_)), "stale walk-cache entry for {covered:#x}");
@@ -851,7 +905,7 @@ proptest! {
             large_failure_probability, ordered_levels: Vec::new(), reserved_bytes: 0, segment: None, seed,
         };
         let mut process = Process::new(&configuration).unwrap();
-        let root = process.table().root();
+        let root = process.table().tree().map(Tree::root);
         let total_frames = process.frames().free_frames() + process.page_table_bytes() / PAGE;
         let blocks = process.frames().allocatable_blocks(9);
         let mut model = Model::default();
@@ -904,10 +958,11 @@ proptest! {
                     outcome.flushes
                 }
                 // Merging and splitting 1 GiB nodes takes too long here.
-                Operation::Reshape(..) if root.width == 3 => continue,
+                Operation::Reshape(..) if root.is_none_or(|root| root.width == 3) => continue,
                 Operation::Reshape(address, level, width) => {
                     let Process { table, kernel, .. } = &mut process;
-                    match table.reshape(kernel, Gva::new(address), level, width) {
+                    let tree = table.tree_mut().expect("it has a root");
+                    match tree.reshape(kernel, Gva::new(address), level, width) {
                         Ok(Some((_, flush))) => vec![flush],
                         _ => continue,
                     }
@@ -921,8 +976,11 @@ proptest! {
         let _ = process.apply(&Event::Unmap { address: 0, length: 256 * GIB }).unwrap();
         prop_assert!(process.large_pages.is_empty());
         prop_assert_eq!(process.data_bytes(), 0);
-        prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.nodes).sum::<u64>(), 1);
-        if process.table().root().width == root.width {
+        if root.is_some() {
+            prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.nodes).sum::<u64>(), 1);
+        }
+        prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.entries_used).sum::<u64>(), 0);
+        if root.is_some_and(|root| process.table().tree().map(|t| t.root().width) == Some(root.width)) {
             prop_assert_eq!(process.frames().allocatable_blocks(9), blocks);
         }
     }

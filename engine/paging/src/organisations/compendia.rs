@@ -44,6 +44,7 @@ pub(super) const ORGANISATION: Organisation = Organisation { name: "compendia", 
 
 fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
     settings.flatten_nothing("compendia")?;
+    settings.hash_nothing("compendia")?;
     let Fractions { merge, unmerge } = settings.density.ok_or(LayoutError::NoDensity)?;
     if !(0.0..=1.0).contains(&merge) || merge == 0.0 || !(0.0..=merge).contains(&unmerge) {
         let (merge, unmerge) = (merge.to_string(), unmerge.to_string());
@@ -61,7 +62,11 @@ mod tests {
     use super::*;
 
     fn density(geometry: Geometry, merge: f64, unmerge: f64) -> Result<Density, LayoutError> {
-        let settings = Settings { density: Some(Fractions { merge, unmerge }), flatten: &[] };
+        let settings = Settings {
+            density: Some(Fractions { merge, unmerge }),
+            flatten: &[],
+            ..Settings::default()
+        };
         layout(geometry, &settings).map(|layout| layout.density.expect("it merges"))
     }
 

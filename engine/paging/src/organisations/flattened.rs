@@ -21,6 +21,7 @@ pub(super) const ORGANISATION: Organisation = Organisation { name: "flattened", 
 
 fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
     settings.merge_nothing("flattened")?;
+    settings.hash_nothing("flattened")?;
     if settings.flatten.is_empty() {
         return Err(LayoutError::NoGroups);
     }
@@ -71,7 +72,7 @@ mod tests {
     fn groups_are_read_and_checked() {
         let make = |geometry, groups: &[&str]| {
             let flatten: Vec<_> = groups.iter().map(|&g| g.to_owned()).collect();
-            layout(geometry, &Settings { flatten: &flatten, density: None })
+            layout(geometry, &Settings { flatten: &flatten, ..Settings::default() })
         };
         let widths = |geometry, groups: &[&str]| make(geometry, groups).unwrap().groups();
         assert_eq!(widths(Geometry::X86_4, &["L4L3", "L2L1"]), [(4, 2), (2, 2)]);

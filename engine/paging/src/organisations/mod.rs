@@ -1,10 +1,12 @@
 //! The registry of page-table organisations: one file and one line each.
 
 mod compendia;
+mod elastic_cuckoo;
 mod flattened;
 mod radix;
 
 use crate::geometry::{Geometry, Level, Width};
+use crate::hashed::Design;
 
 /// Which levels the nodes of a new table should span. The table asks at each node that it makes;
 /// when memory has no block that large it falls back to narrower nodes by itself.
@@ -29,11 +31,21 @@ pub struct Density {
     pub unmerge_slots: u32,
 }
 
+/// What a table is, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Structure {
+    /// Nodes that form a tree.
+    Tree,
+    /// Entries found by hashing.
+    Hashed(Design),
+}
+
 /// A geometry and the levels that are flattened in it, the same throughout the address space, or
-/// the density at which they are merged region by region.
+/// the density at which they are merged region by region; or what a table without levels is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
+    structure: Structure,
     /// `widths[level]`: width of a node whose topmost level is `level`.
     widths: [Width; 8],
     density: Option<Density>,
@@ -45,19 +57,27 @@ impl Layout {
         self.geometry
     }
 
+    /// What the table is.
+    pub fn structure(&self) -> Structure {
+        self.structure
+    }
+
     /// A layout in which the level groups in `groups`, each `(top, width)`, are flattened.
     fn with_groups(geometry: Geometry, groups: &[(Level, Width)]) -> Self {
         let mut widths = [1; 8];
         for &(top, width) in groups {
             widths[usize::from(top)] = width;
         }
-        Self { geometry, widths, density: None }
+        Self { geometry, structure: Structure::Tree, widths, density: None }
     }
 
-    /// Level groups, root first, as `(top level, width)`: what a table without fall-backs has.
+    /// Level groups, root first, as `(top level, width)`: what a tree without fall-backs has.
     pub fn groups(&self) -> Vec<(Level, Width)> {
         let mut groups = Vec::new();
-        let mut level = self.geometry.levels();
+        let mut level = match self.structure {
+            Structure::Tree => self.geometry.levels(),
+            Structure::Hashed(_) => 0,
+        };
         while level > 0 {
             let width = self.widths[usize::from(level)];
             groups.push((level, width));
@@ -85,6 +105,25 @@ pub struct Settings<'a> {
     pub flatten: &'a [String],
     /// The densities at which nodes are merged and taken apart.
     pub density: Option<Fractions>,
+    /// What elastic cuckoo tables are like.
+    pub cuckoo: Option<Cuckoo>,
+}
+
+/// What elastic cuckoo tables are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cuckoo {
+    /// Ways of each table.
+    pub ways: u32,
+    /// Lines of eight entries in each way of a new table.
+    pub initial_entries: u32,
+    /// Share of slots in use above which a table grows.
+    pub grow_occupancy: f64,
+    /// To how many times its size.
+    pub growth_factor: u32,
+    /// Share of slots in use below which it shrinks by half.
+    pub shrink_occupancy: f64,
+    /// Lines in each way of the walk tables for levels 2 and 3, if there are any.
+    pub walk_table_entries: Option<[u32; 2]>,
 }
 
 /// Densities as shares of a node's entries, 0 to 1.
@@ -107,6 +146,10 @@ impl Settings<'_> {
 
     fn merge_nothing(&self, organisation: &'static str) -> Result<(), LayoutError> {
         if self.density.is_none() { Ok(()) } else { Err(LayoutError::NothingToMerge(organisation)) }
+    }
+
+    fn hash_nothing(&self, organisation: &'static str) -> Result<(), LayoutError> {
+        if self.cuckoo.is_none() { Ok(()) } else { Err(LayoutError::NothingToHash(organisation)) }
     }
 }
 
@@ -158,6 +201,32 @@ pub enum LayoutError {
         /// As given.
         unmerge: String,
     },
+    /// Cuckoo tables were described for an organisation that has none.
+    #[error(
+        "organisation `{0}` has no cuckoo tables: leave `[cuckoo]` out, or use \"elastic_cuckoo\""
+    )]
+    NothingToHash(&'static str),
+    /// No cuckoo tables were described.
+    #[error("organisation `elastic_cuckoo` needs a table `[cuckoo]`, as scheme ecpt has it")]
+    NoCuckoo,
+    /// A figure that a cuckoo table cannot have.
+    #[error("`cuckoo.{key}` {problem}")]
+    Cuckoo {
+        /// Its key.
+        key: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Page numbers have more bits than a tag.
+    #[error(
+        "a line's tag has room for {most} bits of the page number, and {bits} are needed: use 3 or 4 levels"
+    )]
+    Tag {
+        /// Bits needed.
+        bits: u32,
+        /// Bits that there are.
+        most: u32,
+    },
     /// No levels to flatten were given.
     #[error("organisation `flattened` needs `flatten`, for example [\"L4L3\", \"L2L1\"]")]
     NoGroups,
@@ -175,8 +244,12 @@ pub struct Organisation {
 }
 
 /// Every organisation.
-pub const REGISTRY: &[Organisation] =
-    &[radix::ORGANISATION, flattened::ORGANISATION, compendia::ORGANISATION];
+pub const REGISTRY: &[Organisation] = &[
+    radix::ORGANISATION,
+    flattened::ORGANISATION,
+    compendia::ORGANISATION,
+    elastic_cuckoo::ORGANISATION,
+];
 
 /// The organisation called `name`.
 ///

@@ -14,5 +14,6 @@ pub(super) const ORGANISATION: Organisation = Organisation { name: "radix", layo
 fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
     settings.flatten_nothing("radix")?;
     settings.merge_nothing("radix")?;
+    settings.hash_nothing("radix")?;
     Ok(Layout::with_groups(geometry, &[]))
 }

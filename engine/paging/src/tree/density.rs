@@ -33,7 +33,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         input: In,
         filled: Levels,
     ) -> Densified<In> {
-        let mut done = Densified { merged: 0, unmerged: 0, refused: 0, flush: None };
+        let mut done = Densified::nothing();
         let Some(density) = self.density else { return done };
         for level in (2..=self.geometry.levels()).filter(|&level| filled.contains(level)) {
             let Ok(Some(found)) = self.seek(memory, input, level) else { continue };
@@ -50,7 +50,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     /// Takes apart the merged nodes on the path of `input` that have become sparse because the page
     /// there was unmapped. Does nothing in a table without [`crate::organisations::Density`].
     pub fn thin(&mut self, memory: &mut impl TableMemory<Out>, input: In) -> Densified<In> {
-        let mut done = Densified { merged: 0, unmerged: 0, refused: 0, flush: None };
+        let mut done = Densified::nothing();
         for level in 2..=self.geometry.levels() {
             let Some(node) = self.merged_at(level, input) else { continue };
             let part = self.geometry.index(input.raw(), level, 1) as usize;
@@ -115,6 +115,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
 }
 
 impl<In: Address> Densified<In> {
+    pub(crate) fn nothing() -> Self {
+        Self { merged: 0, unmerged: 0, refused: 0, flush: None }
+    }
+
     /// Counts a change, or that there was no memory for it; true if it was made.
     fn count(
         &mut self,

@@ -5,6 +5,7 @@ use crate::addr::{Address, Physical};
 use crate::entry::{Attributes, Decoded, Entry, Rights};
 use crate::geometry::{Level, Width};
 use crate::memory::{EntryMemory, TableMemory};
+use crate::table::check_canonical;
 use crate::walk::Partial;
 
 impl<In: Address, Out: Physical> Tree<In, Out> {
@@ -22,7 +23,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         level: Level,
         width: Width,
     ) -> Result<Option<(Change, Flush<In>)>, TableError> {
-        self.check_canonical(input)?;
+        check_canonical(self.geometry, input.raw())?;
         let impossible = TableError::Shape { address: input.raw(), level, width };
         let widest = if self.density.is_some() { 2 } else { 3 };
         if width == 0 || width > widest.min(level) || level > self.geometry.levels() {

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatwalk_paging::organisations::{Fractions, REGISTRY, Settings};
+use flatwalk_paging::organisations::{Cuckoo, Fractions, REGISTRY, Settings};
 use flatwalk_paging::{
     Address, Density, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level,
     NodeAllocator, Partial, Shape, Width,
@@ -340,7 +340,7 @@ pub fn names(levels: Level, widths: &[Width]) -> Vec<String> {
 pub fn cases_of(geometry: Geometry) -> Vec<Case> {
     let sizes = Sizes::of(geometry);
     let mut cases = Vec::new();
-    for organisation in REGISTRY {
+    'organisations: for organisation in REGISTRY {
         let before = cases.len();
         // Merging by density: as soon as anything can gain, and a little later.
         let slots = |n: u64| (n.min(sizes.fan) as f64 - 0.5) / sizes.fan as f64;
@@ -352,7 +352,8 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
             choices.flat_map(|w| densities.iter().map(move |&d| (w.clone(), d)))
         {
             let groups = names(sizes.levels, &widths);
-            match (organisation.layout)(geometry, &Settings { flatten: &groups, density }) {
+            let settings = Settings { flatten: &groups, density, ..Settings::default() };
+            match (organisation.layout)(geometry, &settings) {
                 Ok(layout) => {
                     let (bits, levels) = (geometry.index_bits(), sizes.levels);
                     let density = layout.density();
@@ -366,10 +367,51 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
                     | LayoutError::NothingToMerge(_)
                     | LayoutError::NoDensity,
                 ) => {}
+                // No tree: see `hashed_cases`.
+                Err(LayoutError::NoCuckoo | LayoutError::Tag { .. }) => continue 'organisations,
                 Err(error) => panic!("{}: {groups:?}: {error}", organisation.name),
             }
         }
         assert!(cases.len() > before, "no layout of {} is tested", organisation.name);
+    }
+    cases
+}
+
+/// Every hashed table of `geometry`: some that are always being resized, and some that are crowded.
+pub fn hashed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
+    let cuckoo = |ways, initial_entries, grow_occupancy, walk_table_entries| Cuckoo {
+        ways,
+        initial_entries,
+        grow_occupancy,
+        growth_factor: 4,
+        shrink_occupancy: grow_occupancy / 2.5,
+        walk_table_entries,
+    };
+    let designs = [
+        cuckoo(3, 64, 0.05, Some([64, 64])),
+        cuckoo(2, 64, 0.02, None),
+        cuckoo(4, 128, 0.9, Some([64, 128])),
+    ];
+    let mut cases = Vec::new();
+    for organisation in REGISTRY {
+        for design in designs {
+            let settings = Settings { cuckoo: Some(design), ..Settings::default() };
+            match (organisation.layout)(geometry, &settings) {
+                Ok(layout) => {
+                    let name = format!("{} {geometry:?} {design:?}", organisation.name);
+                    cases.push((name, layout));
+                }
+                Err(error) => assert!(
+                    matches!(
+                        error,
+                        LayoutError::NothingToHash(_)
+                            | LayoutError::NoGroups
+                            | LayoutError::Tag { .. }
+                    ),
+                    "{error}"
+                ),
+            }
+        }
     }
     cases
 }

@@ -1,0 +1,99 @@
+//! Walks through a hashed table: reads that are made at once, each of which ends nowhere, at the
+//! translation, or at a further read.
+
+use super::line::LINE_BYTES;
+use crate::addr::Physical;
+use crate::geometry::Level;
+use crate::walk::{Fault, Leaf};
+
+/// What a line of a hashed table is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// The entries of pages of this level.
+    Pages(Level),
+    /// The cuckoo walk table with a header for each line of entries of this level.
+    WalkTable(Level),
+}
+
+/// A line that a walk reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe<A> {
+    /// Where it is; aligned to its 64 bytes.
+    pub at: A,
+    /// What it is part of.
+    pub part: Part,
+    /// The way, or the place in the chain.
+    pub way: u8,
+    /// Where the way, or the table of buckets, begins.
+    pub base: A,
+}
+
+impl<A: Physical> Probe<A> {
+    /// Number of the line in its way or table.
+    pub fn line(&self) -> u64 {
+        self.at.raw().wrapping_sub(self.base.raw()) / LINE_BYTES
+    }
+}
+
+/// What a line led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer<A> {
+    /// The page is not there.
+    Nothing,
+    /// To the translation.
+    Leaf(Leaf<A>),
+    /// To an entry that says nothing sensible.
+    Fault(Fault<A>),
+}
+
+/// Most lines that a walk asks for at once.
+const MOST_PROBES: usize = 3 * super::cuckoo::MOST_WAYS;
+
+/// Lines that a walk asks for at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Probes<A> {
+    probes: [Probe<A>; MOST_PROBES],
+    used: usize,
+}
+
+impl<A: Physical> Probes<A> {
+    #[inline]
+    pub(super) fn none() -> Self {
+        let nothing = Probe { at: A::new(0), part: Part::Pages(1), way: 0, base: A::new(0) };
+        Self { probes: [nothing; MOST_PROBES], used: 0 }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, probe: Probe<A>) {
+        self.probes[self.used] = probe;
+        self.used += 1;
+    }
+
+    /// All of them.
+    #[inline]
+    pub fn as_slice(&self) -> &[Probe<A>] {
+        &self.probes[..self.used]
+    }
+}
+
+/// Where a page of one size can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// There is none.
+    Nowhere,
+    /// In any way.
+    Anywhere,
+    /// In this way, if there is one.
+    Way(u8),
+}
+
+/// What is known of a page before its entry is looked for: for each level, where it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint(pub(super) [Where; 3]);
+
+impl Hint {
+    /// Where a page of `level` can be.
+    pub fn at(&self, level: Level) -> Where {
+        self.0[usize::from(level) - 1]
+    }
+}
