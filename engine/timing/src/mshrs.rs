@@ -10,6 +10,10 @@ type Chunk = [u8; CHUNK];
 /// Chunks that are kept at first: more cycles than most machines are ever ahead of the frontier.
 const CHUNKS: usize = 128;
 
+/// Chunks that are kept at most. Only after a long page fault is a request so much later than those
+/// before it, and then all that follow are, too.
+const MOST_CHUNKS: u64 = 1 << 13;
+
 /// `FIRST[n]`: one in each of the first `n` cycles of a chunk.
 const FIRST: [Chunk; CHUNK + 1] = {
     let mut first = [[0; CHUNK]; CHUNK + 1];
@@ -27,7 +31,7 @@ const FIRST: [Chunk; CHUNK + 1] = {
 pub struct Mshrs {
     capacity: u8,
     /// In use by cycle, in chunks, at the chunk's number modulo theirs, which is a power of two. Kept
-    /// are the chunks from `frontier` on; those after them are free.
+    /// are the chunks from `frontier` on; all others are taken to be free.
     used: Vec<Chunk>,
     /// Number of the first chunk that is kept.
     frontier: u64,
@@ -63,7 +67,8 @@ impl Mshrs {
     #[inline]
     pub fn earliest(&mut self, at: u64) -> u64 {
         let (chunk, within) = place(at);
-        if chunk >= self.horizon() || self.chunk(chunk)[within] < self.capacity {
+        let kept = self.frontier..self.horizon();
+        if !kept.contains(&chunk) || self.chunk(chunk)[within] < self.capacity {
             return at;
         }
         self.free_after(at)
@@ -101,9 +106,13 @@ impl Mshrs {
     /// One more in each cycle of `start..end`; the largest number that this makes.
     #[inline]
     fn count_up(&mut self, start: u64, end: u64) -> u8 {
+        let start = start.max(self.frontier * CHUNK as u64);
+        if end <= start {
+            return 0;
+        }
         let ((first, from), (last, to)) = (place(start), place(end - 1));
         if last >= self.horizon() {
-            self.grow(last);
+            self.reach(first, last);
         }
         let mut most = [0; CHUNK];
         let mut count = |chunk: &mut Chunk, more: &Chunk| {
@@ -131,7 +140,7 @@ impl Mshrs {
     #[cold]
     fn retry_after(&mut self, start: u64, end: u64) -> u64 {
         let mut after = start;
-        for cycle in start..end {
+        for cycle in start.max(self.frontier * CHUNK as u64)..end {
             let (chunk, within) = place(cycle);
             let used = &mut self.chunk(chunk)[within];
             *used -= 1;
@@ -152,15 +161,20 @@ impl Mshrs {
         self.frontier = self.frontier.max(frontier);
     }
 
-    /// Keeps as many more chunks as it takes to have that of number `last`.
+    /// Keeps as many more chunks as it takes to have those from `first` to `last`; or none but these,
+    /// if that were too many.
     #[cold]
-    fn grow(&mut self, last: u64) {
-        let length = ((last - self.frontier) as usize + 1).next_power_of_two();
-        let mut grown = Self { used: vec![[0; CHUNK]; length], ..*self };
-        for number in self.frontier..self.horizon() {
-            *grown.chunk(number) = *self.chunk(number);
+    fn reach(&mut self, first: u64, last: u64) {
+        let jump = last - self.frontier >= MOST_CHUNKS;
+        let from = if jump { first } else { self.frontier };
+        let length = ((last - from) as usize + 1).next_power_of_two().max(self.used.len());
+        let mut reached = Self { used: vec![[0; CHUNK]; length], frontier: from, ..*self };
+        if !jump {
+            for number in self.frontier..self.horizon() {
+                *reached.chunk(number) = *self.chunk(number);
+            }
         }
-        *self = grown;
+        *self = reached;
     }
 }
 
@@ -189,6 +203,19 @@ mod tests {
         assert_eq!(mshrs.book(far, far + 10, 0), 0);
         assert_eq!((mshrs.earliest(5), mshrs.earliest(far)), (10, far + 10));
         assert_eq!(mshrs.book(7, far, 0), far + 3, "it fits behind both");
+    }
+
+    #[test]
+    fn it_forgets_what_a_jump_leaves_behind() {
+        let mut mshrs = Mshrs::new(1);
+        let far = 1 << 60;
+        assert_eq!(mshrs.book(5, 10, 0), 0);
+        assert_eq!(mshrs.book(far + 7, far + 50, 0), 0);
+        assert_eq!((mshrs.earliest(far + 20), mshrs.used.len()), (far + 50, CHUNKS));
+        // Requests of the same instruction can still name times before it.
+        assert_eq!((mshrs.earliest(5), mshrs.book(5, 10, 5)), (5, 0));
+        assert_eq!(mshrs.book(far - 100, far + 10, 5), 150, "up to the other's end");
+        assert_eq!(mshrs.earliest(far + 100), far + 160);
     }
 
     proptest! {
