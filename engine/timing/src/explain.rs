@@ -8,13 +8,14 @@ use serde::Serialize;
 
 use crate::cwc::Cwc;
 use crate::hierarchy::Served;
-use crate::machine::{PageSize, TranslationMode};
+use crate::machine::TranslationMode;
 use crate::mmu::{NoClock, Purpose};
 use crate::pwc::Pwc;
 use crate::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
 use crate::run::{Run, RunConfiguration};
 use crate::simulate::{Limits, SimulateError, WindowReader};
 use crate::space::{Space, Untranslated};
+use crate::vhpt::Vhpt;
 use crate::walker::{Caches, Found, LineRead, Read, Record, Stage, Walker};
 
 /// One step of an explanation.
@@ -56,7 +57,7 @@ pub struct Explanation {
     /// Where the address lies in the scheme's narrower address space, if it was moved.
     pub moved_to: Option<String>,
     pub physical: String,
-    pub page: &'static str,
+    pub page: String,
     pub steps: Vec<ExplainStep>,
     /// Entries that a walk reads now.
     pub accesses: u64,
@@ -112,14 +113,14 @@ pub fn explain(
         explain_pwc(&run, address, &mut steps);
         // A walk changes caches, so it is made with copies, long after everything has arrived.
         let (gva, load, began) = (Gva::new(address), Purpose::Load, 1 << 60);
-        let mut with = run.mmu.walker().clone();
+        let mut with = run.mmu.clone();
         let mut reads = Reads::default();
         let result = match &run.timed {
             Some((_, caches)) => {
                 let mut caches = caches.clone();
-                with.walk(gva, load, began, &mut run.space, &mut *caches, &mut reads)
+                with.walk_unhelped(gva, load, began, &mut run.space, &mut *caches, &mut reads)
             }
-            None => with.walk(gva, load, began, &mut run.space, &mut NoClock, &mut reads),
+            None => with.walk_unhelped(gva, load, began, &mut run.space, &mut NoClock, &mut reads),
         };
         latency_cycles =
             result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - began);
@@ -127,6 +128,10 @@ pub fn explain(
         read = reads.0;
     }
     let accesses = read.len() as u64;
+    if run.mmu.vhpt().is_some() {
+        // What software reads again is told in words.
+        read.truncate(whole.len());
+    }
     explain_reads(&run, &whole, read, free, &mut steps);
     Ok(Explanation {
         scheme: scheme.clone(),
@@ -136,7 +141,7 @@ pub fn explain(
         address: format!("{given:#x}"),
         moved_to: (given != address).then(|| format!("{address:#x}")),
         physical: format!("{:#x}", found.frame.offset(within)),
-        page: PageSize::ALL[usize::from(found.level) - 1].name(),
+        page: page_size(run.space.geometry(), found.level),
         steps,
         accesses,
         latency_cycles,
@@ -193,7 +198,7 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
             Some((entry, latency)) => format!(
                 "{name} TLB: hit, a {} page at {:#x}, after {latency} cycles. What follows is what \
                  a miss would do.",
-                PageSize::ALL[usize::from(entry.level) - 1].name(),
+                page_size(run.space.geometry(), entry.level),
                 entry.frame
             ),
             None => format!("{name} TLB: miss."),
@@ -206,6 +211,10 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
 /// What the page-walk caches answer: with a guest those that hold its nodes. The host's are asked in
 /// each of its walks.
 fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
+    if let Some(vhpt) = run.mmu.vhpt() {
+        steps.push(explain_vhpt(run, vhpt, Gva::new(address)));
+        return;
+    }
     match (run.mmu.walker(), &run.space) {
         (Walker::Native(caches), Space::Native(process)) => {
             explain_caches(caches, process.table(), "", address, steps);
@@ -215,6 +224,26 @@ fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
         }
         _ => unreachable!("a walker is made for the space that it walks"),
     }
+}
+
+/// What IA-64's walker finds in the TLB.
+fn explain_vhpt(run: &Run, vhpt: &Vhpt, address: Gva) -> ExplainStep {
+    let [.., (_, l2)] = run.mmu.tlbs();
+    let known = vhpt.known::<NoClock>(address, 0, &mut l2.clone());
+    let entry = vhpt.entry(address);
+    let text = match known {
+        Some((node, _)) => format!(
+            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB knows, the L1 node \
+             at {:#x}.",
+            node.base
+        ),
+        None => format!(
+            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB does not know. \
+             Software walks the table, {} cycles later, and reads all entries but the first again.",
+            vhpt.handler_cycles()
+        ),
+    };
+    ExplainStep::Pwc { text, level: "VHPT".to_owned(), hit: known.is_some() }
 }
 
 fn explain_caches<A: Physical>(
@@ -418,6 +447,16 @@ fn explain_line(
     }
 }
 
+/// The size of a page that is a leaf of `level`, such as 4K.
+fn page_size(geometry: Geometry, level: Level) -> String {
+    let shift = geometry.shift(level);
+    let (unit, name) = [(30, "G"), (20, "M"), (10, "K")]
+        .into_iter()
+        .find(|&(unit, _)| shift >= unit)
+        .unwrap_or((0, ""));
+    format!("{}{name}", 1_u64 << (shift - unit))
+}
+
 fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
     match entry.decode::<Hpa>(geometry, level) {
         Decoded::Absent => "absent".to_owned(),
@@ -430,7 +469,7 @@ fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
             let replica = if page > level { " (one of its replicas)" } else { "" };
             let a = if entry.is_accessed() { ", accessed" } else { "" };
             let d = if entry.is_dirty() { ", dirty" } else { "" };
-            let size = PageSize::ALL[usize::from(page) - 1].name();
+            let size = page_size(geometry, page);
             format!("maps the {size} page at {frame:#x}{replica}{a}{d}")
         }
     }
@@ -480,5 +519,12 @@ mod tests {
         // … but a cache knows the PUD/PMD, so the walk begins there.
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false, false]);
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false]);
+    }
+
+    #[test]
+    fn pages_have_their_own_sizes() {
+        let ia64 = Geometry::new(14, 11, 4).unwrap();
+        assert_eq!([1, 2, 3].map(|level| page_size(ia64, level)), ["16K", "32M", "64G"]);
+        assert_eq!([1, 2, 3].map(|level| page_size(Geometry::X86_4, level)), ["4K", "2M", "1G"]);
     }
 }

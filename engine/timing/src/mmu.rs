@@ -14,7 +14,7 @@ use crate::slots::Slots;
 use crate::space::Space;
 use crate::tlb::{Tlb, Translation};
 use crate::vhpt::Vhpt;
-use crate::walker::{Found, Stopped, Trail, Walker};
+use crate::walker::{Found, Record, Stopped, Trail, Walker};
 
 /// What reads page-table entries, and says how long that takes.
 pub trait TableReader {
@@ -273,6 +273,11 @@ impl Mmu {
         self.assisted = true;
     }
 
+    /// IA-64's walker, if the machine has it.
+    pub fn vhpt(&self) -> Option<&Vhpt> {
+        self.vhpt.as_ref()
+    }
+
     /// The TLB in memory, if there is one.
     pub fn pom_tlb(&self) -> Option<&PomTlb> {
         self.pom_tlb.as_deref()
@@ -513,10 +518,7 @@ impl Mmu {
                 asap.finish(&prefetched);
                 result
             }
-            _ if self.vhpt.is_some() => {
-                self.walk_vhpt(address, purpose, start, space, reader, trail)
-            }
-            _ => self.walker.walk(address, purpose, start, space, reader, trail),
+            _ => self.walk_unhelped(address, purpose, start, space, reader, trail),
         };
         if let (Some(pom_tlb), Ok(found)) = (&mut self.pom_tlb, &result) {
             pom_tlb.insert(address, found, reader);
@@ -524,26 +526,45 @@ impl Mmu {
         result
     }
 
-    /// A walk of IA-64's: see [`crate::vhpt`].
-    fn walk_vhpt<R: TableReader>(
+    /// A walk that starts at cycle `start`, with nothing beside the walker and its caches.
+    ///
+    /// # Errors
+    /// As [`Walker::walk`].
+    pub(crate) fn walk_unhelped<R: TableReader, T: Record>(
         &mut self,
         address: Gva,
         purpose: Purpose,
         start: u64,
         space: &mut Space,
         reader: &mut R,
-        trail: &mut Trail,
+        record: &mut T,
+    ) -> Result<Found, Stopped> {
+        if self.vhpt.is_some() {
+            return self.walk_vhpt(address, purpose, start, space, reader, record);
+        }
+        self.walker.walk(address, purpose, start, space, reader, record)
+    }
+
+    /// A walk of IA-64's: see [`crate::vhpt`].
+    fn walk_vhpt<R: TableReader, T: Record>(
+        &mut self,
+        address: Gva,
+        purpose: Purpose,
+        start: u64,
+        space: &mut Space,
+        reader: &mut R,
+        record: &mut T,
     ) -> Result<Found, Stopped> {
         let Some(vhpt) = self.vhpt else { unreachable!("it was there") };
         let walker = &mut self.walker;
         if let Some((node, ready)) = vhpt.known::<R>(address, start, &mut self.l2) {
             walker.hold(address, Some(node));
-            let result = walker.walk(address, purpose, ready, space, reader, trail);
+            let result = walker.walk(address, purpose, ready, space, reader, record);
             walker.hold(address, None);
             return result;
         }
         let start = vhpt.trap::<R>(start, &self.l2);
-        let mut handler = vhpt.handler(trail);
+        let mut handler = vhpt.handler(record);
         let result = walker.walk(address, purpose, start, space, reader, &mut handler);
         let lowest = walker.held(address);
         walker.hold(address, None);

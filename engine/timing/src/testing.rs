@@ -156,15 +156,9 @@ impl Scenario {
         }
     }
 
-    /// A run that has mapped `mapped` and, if so told, touched all of it.
-    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
-        let info = SourceInfo {
-            name: "test".to_owned(),
-            hash: String::new(),
-            instructions: None,
-            touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
-        };
-        let configuration = RunConfiguration {
+    /// What is run.
+    pub fn configuration(&self) -> RunConfiguration {
+        RunConfiguration {
             scheme: self.scheme.clone(),
             machine: self.machine.clone(),
             large_pages: Some(self.large_pages),
@@ -175,8 +169,18 @@ impl Scenario {
             mode: self.mode,
             context_switch_ms: self.context_switch_ms,
             memory_bytes: None,
+        }
+    }
+
+    /// A run that has mapped `mapped` and, if so told, touched all of it.
+    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
+        let info = SourceInfo {
+            name: "test".to_owned(),
+            hash: String::new(),
+            instructions: None,
+            touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
         };
-        let mut run = Run::new(configuration, &info, 0, 1).unwrap();
+        let mut run = Run::new(self.configuration(), &info, 0, 1).unwrap();
         for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {
             let (reads, writes, store) = match access {
                 Do::Load(_) => ([0; 4], [2, 0, 0, 0], false),

@@ -16,7 +16,7 @@ use flatwalk_paging::{Address, Geometry, Gva, Hpa, Partial};
 
 use crate::mmu::TableReader;
 use crate::tlb::{Tlb, Translation};
-use crate::walker::{Found, Read, Record, Trail};
+use crate::walker::{Found, Read, Record};
 
 /// Where the array starts: beyond every address of a program's.
 const ARRAY: u64 = 1 << 60;
@@ -29,15 +29,15 @@ pub struct Vhpt {
 }
 
 /// What the handler read.
-pub struct Handler<'a> {
+pub struct Handler<'a, T> {
     reads: Vec<Read>,
-    trail: &'a mut Trail,
+    record: &'a mut T,
 }
 
-impl Record for Handler<'_> {
+impl<T: Record> Record for Handler<'_, T> {
     fn read(&mut self, read: &Read) {
         self.reads.push(*read);
-        self.trail.read(read);
+        self.record.read(read);
     }
 }
 
@@ -48,8 +48,13 @@ impl Vhpt {
         Self { geometry, handler_cycles }
     }
 
+    /// What a trap and the handler's instructions take beside its loads.
+    pub fn handler_cycles(&self) -> u64 {
+        self.handler_cycles
+    }
+
     /// Where the entry of the page that `address` lies in stands in the array.
-    fn entry(&self, address: Gva) -> u64 {
+    pub fn entry(&self, address: Gva) -> u64 {
         ARRAY + (address.raw() >> self.geometry.page_shift()) * 8
     }
 
@@ -72,18 +77,18 @@ impl Vhpt {
     }
 
     /// What notes the handler's loads.
-    pub fn handler<'a>(&self, trail: &'a mut Trail) -> Handler<'a> {
-        Handler { reads: Vec::with_capacity(8), trail }
+    pub fn handler<'a, T>(&self, record: &'a mut T) -> Handler<'a, T> {
+        Handler { reads: Vec::with_capacity(8), record }
     }
 
     /// Ends a handler that found a page, in the node `lowest`: puts the node's page of the array into
     /// `tlb` and reads all entries but the root's again.
-    pub fn finish<R: TableReader>(
+    pub fn finish<R: TableReader, T: Record>(
         &self,
         address: Gva,
         found: &mut Found,
         lowest: Option<Partial<Hpa>>,
-        handler: &mut Handler<'_>,
+        handler: &mut Handler<'_, T>,
         reader: &mut R,
         tlb: &mut Tlb,
     ) {
@@ -91,7 +96,7 @@ impl Vhpt {
         for read in handler.reads.iter().skip(1) {
             let response = reader.read_entry(Hpa::new(read.entry_address), at, false);
             found.ready = found.ready.max(response.ready);
-            handler.trail.read(&Read { asked: at, response, ..*read });
+            handler.record.read(&Read { asked: at, response, ..*read });
         }
         // A node is a page of the array if it spans level 1 alone.
         if let Some(node) = lowest.filter(|node| node.level == 1 && node.width == 1) {
@@ -119,6 +124,7 @@ impl Vhpt {
 mod tests {
     use flatwalk_trace::Event;
 
+    use crate::explain::{ExplainStep, explain};
     use crate::machine::{Pages, Pwc};
     use crate::run::{Mode, Piece, Run};
     use crate::testing::{DATA, Do, Scenario, go, scheme};
@@ -192,5 +198,27 @@ mod tests {
         run.mmu.reset_statistics();
         go(&mut run, &(100..116).map(|i| Do::Load(DATA + i * LARGE)).collect::<Vec<_>>());
         assert_eq!(walk(&mut run, DATA + 9 * 4096).0, 7);
+    }
+
+    #[test]
+    fn the_explanation_tells_both_ways() {
+        let scenario = scenario(4, None);
+        let mut seen = [false; 2];
+        // A table of 64 MiB has 32 nodes of level 1, of which the TLB cannot hold all.
+        for address in ((64 * GIB)..64 * GIB + 32 * LARGE).step_by(LARGE as usize) {
+            let mut source = flatwalk_workloads::open("gups", 64 << 20, 1).unwrap();
+            let configuration = scenario.configuration();
+            let told = explain(&mut *source, configuration, 10_000, Some(address), 1).unwrap();
+            let said = |text: &str| {
+                told.steps.iter().any(
+                    |step| matches!(step, ExplainStep::Pwc { text: own, .. } if own.contains(text)),
+                )
+            };
+            let known = said("a page that the L2 TLB knows");
+            assert_ne!(known, said("Software walks the table, 50 cycles later"));
+            assert_eq!(told.accesses, if known { 1 } else { 7 });
+            seen[usize::from(known)] = true;
+        }
+        assert_eq!(seen, [true; 2]);
     }
 }
