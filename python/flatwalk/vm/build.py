@@ -367,7 +367,11 @@ def _whole(place: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as directory:
         out = Path(directory) / "out"
         out.mkdir()
-        yield out
+        try:
+            yield out
+        except BaseException:
+            output.note(f"{name}: removing what was half built")
+            raise
         if place.is_dir():
             place.rename(Path(directory) / "old")
         out.rename(place)
