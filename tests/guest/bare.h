@@ -78,3 +78,23 @@ static inline void set_flat(u64 flat)
     if (wanted != cr4)
         asm volatile("mov %0, %%cr4" : : "r"(wanted) : "memory");
 }
+
+static inline void set_gate(u64 *idt, int vector, char *handler, u64 privilege)
+{
+    u64 address = (u64)handler;
+    idt[2 * vector] = (address & 0xffff) | 8ul << 16 | (0x8e00ul | privilege << 13) << 32 |
+                      (address >> 16 & 0xffff) << 48;
+    idt[2 * vector + 1] = address >> 32;
+}
+
+/* Lets `attempt` and `load` return after a page fault, #GP, and the end of an access from user mode. */
+static inline void catch_faults(void)
+{
+    static u64 idt[256 * 2];
+    struct { unsigned short limit; u64 base; } __attribute__((packed)) pointer = { sizeof idt - 1, (u64)idt };
+
+    set_gate(idt, 14, on_page_fault, 0);
+    set_gate(idt, 13, on_protection, 0);
+    set_gate(idt, 0x80, on_call, 3);
+    asm volatile("lidt %0" : : "m"(pointer));
+}

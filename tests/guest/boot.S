@@ -84,7 +84,10 @@ gdt_low:
 3:  hlt
     jmp 3b
 
-/* long attempt(cr3, address, kind, user, value): 0 and `result`, or what went wrong and `code`. */
+/*
+ * long attempt(cr3, address, kind, user, value): 0 and `result`, or what went wrong and `code`. CR3 stays as it is
+ * if `cr3` is 0.
+ */
     .globl attempt
 attempt:
     push %rbx
@@ -94,8 +97,10 @@ attempt:
     push %r14
     push %r15
     movq %rsp, resume_stack(%rip)
+    testq %rdi, %rdi
+    jz 2f
     movq %rdi, %cr3
-    movq %rsi, %rdi
+2:  movq %rsi, %rdi
     movq %rdx, %rsi
     movq %r8, %rdx
     testq %rcx, %rcx

@@ -73,6 +73,7 @@ static void end(const char *name)
 
 void run(void)
 {
+    catch_faults();
     set_flat(1);
 
     begin();
@@ -140,6 +141,14 @@ void run(void)
     touch(0);
     set_flat(1);
     end("cr4-changed");
+
+    begin();
+    point(0);
+    u64 status = attempt(0, ADDRESS + 4096 * used++, 0, 0, 0);
+    end("unmapped-and-used");
+
+    status += attempt(0, ADDRESS + 4096 * used++, 0, 0, 0);
+    end(status == 28 ? "!unmapped-and-used-again" : "there-was-no-page-fault");
 
     text("end\n");
 }

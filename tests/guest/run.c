@@ -26,16 +26,6 @@ static void set_cr3(u64 value)
     asm volatile("mov %0, %%cr3" : : "r"(value) : "memory");
 }
 
-static void set_gate(u64 *idt, int vector, char *handler, u64 privilege)
-{
-    u64 address = (u64)handler;
-    idt[2 * vector] = (address & 0xffff) | 8ul << 16 | (0x8e00ul | privilege << 13) << 32 |
-                      (address >> 16 & 0xffff) << 48;
-    idt[2 * vector + 1] = address >> 32;
-}
-
-static u64 idt[256 * 2];
-
 /* Maps this program in the tables of a case, in the slot that the vectors leave free. */
 static void join(u64 cr3, u64 levels, int on)
 {
@@ -73,12 +63,8 @@ void run(void)
 {
     const u64 *next = (const u64 *)at(0x4000000);
     u64 own = get_cr3();
-    struct { unsigned short limit; u64 base; } __attribute__((packed)) pointer = { sizeof idt - 1, (u64)idt };
 
-    set_gate(idt, 14, on_page_fault, 0);
-    set_gate(idt, 13, on_protection, 0);
-    set_gate(idt, 0x80, on_call, 3);
-    asm volatile("lidt %0" : : "m"(pointer));
+    catch_faults();
     if (*next++ != MAGIC) {
         text("no vectors\n");
         return;
