@@ -187,6 +187,15 @@ def test_a_directory_without_trees_is_refused(call: Callable[..., Result], tmp_p
     assert "holds neither qemu nor linux" in result.err
 
 
+def test_where_there_is_no_series_nothing_is_called_built(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_REPOSITORY", tmp_path)
+    result = call("vm", "build")
+    assert result.code == 1
+    assert "there is no series to build" in result.err
+
+
 def test_the_private_list_takes_the_machines_own_debian_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = """\
 http://mirror/debian/|bookworm|main|Debian

@@ -288,6 +288,12 @@ def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
     chosen = [component for component in _COMPONENTS if component.directory.is_dir()]
+    if not chosen and source is None:
+        raise FlatwalkError(
+            "there is no series to build",
+            where=str(_REPOSITORY),
+            remedy="run this from a checkout of flatwalk's repository, or give your own trees with --source DIR",
+        )
     if source is not None:
         source = source.absolute()
         chosen = [component for component in _COMPONENTS if (source / component.name).is_dir()]
