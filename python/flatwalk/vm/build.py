@@ -292,7 +292,7 @@ def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
         raise FlatwalkError(
             "there is no series to build",
             where=str(_REPOSITORY),
-            remedy="run this from a checkout of flatwalk's repository, or give your own trees with --source DIR",
+            remedy="run this from a checkout of the repository, or give your own trees with --source DIR",
         )
     if source is not None:
         source = source.absolute()
