@@ -78,6 +78,7 @@ pub fn primary_region(touched: &[(u64, u64)], most_bytes: u64) -> Option<Range<u
 mod tests {
     use super::*;
     use crate::machine::DirectSegment;
+    use crate::mmu::{NoClock, Purpose};
     use crate::run::Run;
     use crate::testing::{DATA, Do, Scenario, go, scheme};
 
@@ -115,6 +116,11 @@ mod tests {
         let statistics = &run.mmu.statistics;
         assert_eq!((statistics.total().walks, statistics.l2_tlb_misses), (0, 0));
         assert_eq!(run.mmu.segment().unwrap().translations, 2048);
+        // It lies at the very end of memory.
+        let top = Gva::new(DATA + 8 * MIB - 1);
+        let answer =
+            run.mmu.translate(top, Purpose::Load, 0, &mut run.space, &mut NoClock).unwrap();
+        assert_eq!(answer.physical, Hpa::new(run.configuration.machine.os.memory_bytes - 1));
         // The window reaches no further than half of the test machine's 32 GiB. What lies beyond is paged:
         // 1 MiB in one leaf node.
         go(&mut run, &[Do::Load(mapped[1].0)]);
