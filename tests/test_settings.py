@@ -64,6 +64,17 @@ def test_every_figure_of_a_machine_has_its_source_beside_it(name: str) -> None:
     assert [line for line in figures if not re.search(r" # \S", line)] == []
 
 
+def test_the_server_with_four_cores_is_the_server_but_for_what_cores_share() -> None:
+    single, multiple = settings.machine("skylake-server"), settings.machine("skylake-server-4core")
+    assert multiple.pop("multicore") == {"cores": 4, "isolation": "owners"}
+    assert multiple["llc"].pop("size_bytes") == 2 * single["llc"].pop("size_bytes")
+    for machine in (single, multiple):
+        machine["energy"].pop("llc_pj")
+        for key in ("name", "title"):
+            machine.pop(key)
+    assert multiple == single
+
+
 def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
     text = (settings.DATA / f"{kind}s" / f"{name}.toml").read_text()
     assert old in text
