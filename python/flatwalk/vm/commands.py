@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
 
@@ -18,7 +19,7 @@ def _examples(*commands: str) -> str:
 app = typer.Typer(
     **_PLAIN,
     help="Flattened page tables in a running system: a QEMU that walks them, a Linux that uses them.",
-    epilog=_examples("build"),
+    epilog=_examples("build", "run --mode l3l2 -- sort big.txt"),
 )
 
 Source = Annotated[
@@ -48,3 +49,92 @@ def build(
 
     for built in work.build(source, jobs=jobs):
         print(f"{built.name}: {built.path}")
+
+
+Mode = Annotated[str, Option("--mode", metavar="MODE", help="How Linux flattens: off or l3l2.")]
+Cpus = Annotated[int, Option("--cpus", metavar="N", min=1, max=16, help="Virtual CPUs.")]
+Memory = Annotated[str, Option("--memory", metavar="SIZE", help="The guest's memory, as 512M or 2G.")]
+Levels = Annotated[int, Option("--levels", metavar="N", help="Levels of page tables: 4 or 5.")]
+
+
+@app.command(
+    "run",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    epilog=_examples(
+        "run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
+        "run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
+    ),
+)
+def run(
+    command: Annotated[
+        list[str], Argument(metavar="-- CMD", help="Program of this system, with its arguments.")
+    ],
+    *,
+    mode: Mode = "l3l2",
+    cpus: Cpus = 1,
+    memory: Memory = "1G",
+    levels: Levels = 4,
+    no_feature: Annotated[
+        bool, Option("--no-feature", help="The same kernel on a CPU without flattened page tables.")
+    ] = False,
+    check: Annotated[
+        bool, Option("--check", help="Let QEMU look for flushes that are missing; slower.")
+    ] = False,
+    parameter: Annotated[
+        list[str] | None, Option("--parameter", metavar="TEXT", help="More of the kernel's command line.")
+    ] = None,
+    log: Annotated[
+        Path | None, Option("--log", metavar="FILE", help="Where the kernel's messages go.")
+    ] = None,
+    source: Source = None,
+) -> None:
+    """Boot a guest and run a command in it, in this system's own files.
+
+    The command sees this system's files; what it writes stays in the guest's memory and is gone with it.
+    Its output and its exit status are ours.
+    """
+    from flatwalk.vm import run as work  # noqa: PLC0415
+
+    machine = work.Machine(
+        mode=mode,
+        levels=levels,
+        cpus=cpus,
+        memory=memory,
+        feature=not no_feature,
+        check=check,
+        parameters=tuple(parameter or ()),
+    )
+    outcome = work.run(machine, command, source=source)
+    if log is not None:
+        log.write_text(outcome.log, encoding="utf-8")
+    for line in outcome.splats():
+        print(f"flatwalk: the guest's kernel: {line}", file=sys.stderr)
+    raise typer.Exit(outcome.status)
+
+
+@app.command("test", epilog=_examples("test", "test --tier full"))
+def run_tests(
+    *,
+    tier: Annotated[
+        str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and way to fail.")
+    ] = "short",
+    source: Source = None,
+) -> None:
+    """Test Linux with flattened page tables against itself without.
+
+    Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with blocks that cannot
+    be had. Every test must end as with `off`, and the kernel must not complain.
+    """
+    from flatwalk.errors import UsageError  # noqa: PLC0415
+    from flatwalk.vm import testing as work  # noqa: PLC0415
+
+    if tier not in ("short", "full"):
+        raise UsageError(f"there is no tier {tier}", where="--tier", remedy="choose short or full")
+    results = work.run_tier(tier, source=source)
+    for result in results:
+        ended = " ".join(f"{name}:{status}" for name, status in result.statuses.items())
+        print(f"{'FAILED' if result.problems else 'ok':<7} {result.case.name}: {ended}")
+        for problem in result.problems:
+            print(f"        {problem}")
+    if any(result.problems for result in results):
+        raise typer.Exit(1)

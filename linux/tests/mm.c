@@ -1,0 +1,578 @@
+/*
+ * Exercises what touches page tables, and verifies every byte that it wrote: mm TEST.
+ * Prints "ok TEST" and exits 0; says what is wrong and exits 1 otherwise; exits 77 where the kernel lacks
+ * what the test is about. The results are the same in every mode of flat_page_tables=.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#define PR_SET_FLAT_PAGE_TABLES 0x464c4154
+
+#define KIB 1024UL
+#define MIB (1024UL * KIB)
+#define GIB (1024UL * MIB)
+#define PAGE (4UL * KIB)
+#define THREADS 4
+#define SKIPPED 77
+
+#define CHECK(condition)                                                                                  \
+	do {                                                                                              \
+		if (!(condition)) {                                                                       \
+			fprintf(stderr, "%s:%d: %s: %s\n", __func__, __LINE__, #condition, strerror(errno)); \
+			exit(1);                                                                          \
+		}                                                                                         \
+	} while (0)
+
+static uint64_t mix(uint64_t value)
+{
+	value ^= value >> 31;
+	value *= 0x9e3779b97f4a7c15;
+	return value ^ value >> 29;
+}
+
+static char *map(size_t bytes, int flags)
+{
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags,
+			    -1, 0);
+
+	CHECK(memory != MAP_FAILED);
+	return memory;
+}
+
+/* A range of @bytes that starts at a multiple of @align. */
+static char *map_aligned(size_t bytes, size_t align)
+{
+	char *memory = map(bytes + align, 0);
+	char *start = (char *)(((uintptr_t)memory + align - 1) & -align);
+
+	if (start > memory)
+		CHECK(!munmap(memory, start - memory));
+	CHECK(!munmap(start + bytes, memory + align - start));
+	return start;
+}
+
+/* One word in each page, at a place of its own. */
+static void fill(char *memory, size_t bytes, size_t step, uint64_t seed)
+{
+	for (size_t at = 0; at < bytes; at += step) {
+		uint64_t word = mix(seed + at);
+
+		*(uint64_t *)(memory + at + word % (PAGE / 8) * 8) = word;
+	}
+}
+
+static void verify(const char *memory, size_t bytes, size_t step, uint64_t seed)
+{
+	for (size_t at = 0; at < bytes; at += step) {
+		uint64_t word = mix(seed + at);
+
+		if (*(const uint64_t *)(memory + at + word % (PAGE / 8) * 8) != word) {
+			fprintf(stderr, "wrong contents at %p\n", memory + at);
+			exit(1);
+		}
+	}
+}
+
+static void wait_for(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void in_threads(void *(*work)(void *), char *memory)
+{
+	struct {
+		pthread_t thread;
+		void *argument[2];
+	} threads[THREADS];
+
+	for (intptr_t i = 0; i < THREADS; i++) {
+		threads[i].argument[0] = memory;
+		threads[i].argument[1] = (void *)i;
+		CHECK(!pthread_create(&threads[i].thread, NULL, work, threads[i].argument));
+	}
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i].thread, NULL));
+}
+
+static size_t number(const char *path, const char *key)
+{
+	char line[256];
+	size_t value = 0;
+	FILE *file = fopen(path, "r");
+
+	CHECK(file);
+	while (fgets(line, sizeof(line), file)) {
+		if (!strncmp(line, key, strlen(key)))
+			value += strtoul(line + strlen(key), NULL, 10);
+	}
+	fclose(file);
+	return value;
+}
+
+static int put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+	ssize_t done = fd < 0 ? -1 : write(fd, text, strlen(text));
+
+	if (fd >= 0)
+		close(fd);
+	return done == (ssize_t)strlen(text) ? 0 : -1;
+}
+
+/* Tables come and go in a range that four threads fill at once, each its own 2 MB regions. */
+static void *populate_part(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+	size_t part = (size_t)((void **)argument)[1];
+
+	for (size_t region = part; region < 1024; region += THREADS) {
+		fill(memory + region * 2 * MIB, 2 * MIB, 128 * KIB, region);
+		if (region % 5 == 0)
+			CHECK(!madvise(memory + region * 2 * MIB, 2 * MIB, MADV_DONTNEED));
+	}
+	for (size_t region = part; region < 1024; region += THREADS) {
+		if (region % 5)
+			verify(memory + region * 2 * MIB, 2 * MIB, 128 * KIB, region);
+		else
+			CHECK(memory[region * 2 * MIB] == 0);
+	}
+	return NULL;
+}
+
+static void test_populate(void)
+{
+	for (int round = 0; round < 3; round++) {
+		char *memory = map_aligned(2 * GIB, 2 * MIB);
+
+		in_threads(populate_part, memory);
+		CHECK(!munmap(memory, 2 * GIB));
+	}
+}
+
+/* Children of children, each with its own copy of what it writes. */
+static void test_fork(void)
+{
+	const size_t bytes = 384 * MIB, step = 64 * KIB;
+	char *memory = map(bytes, 0);
+
+	fill(memory, bytes, step, 1);
+	for (int i = 0; i < 12; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			verify(memory, bytes, step, 1);
+			fill(memory, bytes, 8 * step, 100 + i);
+			if (i % 3 == 0) {
+				pid_t grandchild = fork();
+
+				CHECK(grandchild >= 0);
+				if (!grandchild) {
+					verify(memory, bytes, 8 * step, 100 + i);
+					fill(memory, bytes, 4 * step, 200);
+					verify(memory, bytes, 4 * step, 200);
+					_exit(0);
+				}
+				wait_for(grandchild);
+			}
+			verify(memory, bytes, 8 * step, 100 + i);
+			_exit(0);
+		}
+		if (i % 2)
+			wait_for(child);
+	}
+	while (wait(NULL) > 0)
+		;
+	verify(memory, bytes, step, 1);
+}
+
+static void test_exec(void)
+{
+	for (int i = 0; i < 60; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			execl("/proc/self/exe", "mm", "nothing", NULL);
+			_exit(1);
+		}
+		if (i % 4 == 3) {
+			for (int j = 0; j < 4; j++) {
+				int status;
+
+				CHECK(wait(&status) > 0 && status == 0);
+			}
+		}
+	}
+}
+
+/* Mappings made, changed and taken away at random by four threads. */
+static void *mmap_part(void *argument)
+{
+	uint64_t random = 77 + (size_t)((void **)argument)[1];
+	struct {
+		char *memory;
+		size_t bytes;
+		uint64_t seed;
+	} slots[16] = { 0 };
+
+	for (int i = 0; i < 150; i++) {
+		typeof(slots[0]) *slot = &slots[(random = mix(random + i)) % 16];
+
+		if (slot->memory) {
+			verify(slot->memory, slot->bytes, PAGE, slot->seed);
+			if (random >> 20 & 1) {
+				CHECK(!mprotect(slot->memory, slot->bytes / 2, PROT_READ));
+				verify(slot->memory, slot->bytes, PAGE, slot->seed);
+				CHECK(!mprotect(slot->memory, slot->bytes / 2, PROT_READ | PROT_WRITE));
+			}
+			CHECK(!munmap(slot->memory, slot->bytes));
+			slot->memory = NULL;
+		} else {
+			slot->bytes = PAGE * (2 + (random >> 24) % 700);
+			slot->seed = random;
+			slot->memory = map(slot->bytes, 0);
+			fill(slot->memory, slot->bytes, PAGE, slot->seed);
+		}
+	}
+	return NULL;
+}
+
+static void test_mmap(void)
+{
+	in_threads(mmap_part, NULL);
+}
+
+/* Whole tables move: by pages, by 2 MB and by 1 GB, to a neighbour and far away. */
+static void test_mremap(void)
+{
+	const size_t sizes[] = { 3 * MIB, 64 * MIB, 2 * GIB };
+
+	for (int i = 0; i < 3; i++) {
+		size_t bytes = sizes[i], align = bytes >= GIB ? GIB : 2 * MIB;
+
+		for (int shift = 0; shift < 2; shift++) {
+			char *from = map_aligned(bytes, align);
+			char *to = map_aligned(bytes + align, align) + shift * PAGE;
+
+			fill(from, bytes, 1 * MIB, i);
+			CHECK(mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+			verify(to, bytes, 1 * MIB, i);
+			fill(to, bytes, 512 * KIB, i + 10);
+			verify(to, bytes, 512 * KIB, i + 10);
+			CHECK(!munmap((char *)((uintptr_t)to & -align), bytes + align));
+		}
+	}
+}
+
+static void test_thp(void)
+{
+	const size_t bytes = 96 * MIB;
+	char *memory = map_aligned(bytes, 2 * MIB), *to;
+	pid_t child;
+
+	CHECK(!madvise(memory, bytes, MADV_HUGEPAGE));
+	fill(memory, bytes, PAGE, 3);
+	verify(memory, bytes, PAGE, 3);
+	/* Split: protection, then a hole, in the middle of a large page. */
+	CHECK(!mprotect(memory + 5 * MIB, 64 * KIB, PROT_READ));
+	CHECK(!munmap(memory + 9 * MIB, 256 * KIB));
+	verify(memory, 9 * MIB, PAGE, 3);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		fill(memory + 32 * MIB, 32 * MIB, PAGE, 4);
+		verify(memory + 32 * MIB, 32 * MIB, PAGE, 4);
+		_exit(0);
+	}
+	wait_for(child);
+	for (size_t at = 16 * MIB; at < bytes; at += PAGE)
+		CHECK(*(uint64_t *)(memory + at + mix(3 + at) % (PAGE / 8) * 8) == mix(3 + at));
+	CHECK(!munmap(memory, bytes));
+
+	/* Small pages, collapsed. */
+	memory = map_aligned(bytes, 2 * MIB);
+	fill(memory, bytes, PAGE, 5);
+	if (madvise(memory, bytes, MADV_COLLAPSE) && errno == EINVAL)
+		exit(SKIPPED);
+	verify(memory, bytes, PAGE, 5);
+	to = map_aligned(bytes / 2, 2 * MIB);
+	CHECK(mremap(memory, bytes / 2, bytes / 2, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	verify(to, bytes / 2, PAGE, 5);
+}
+
+static void test_hugetlb(void)
+{
+	const size_t bytes = 32 * MIB;
+	char *shared, *private;
+	pid_t child;
+
+	if (put("/proc/sys/vm/nr_hugepages", "48"))
+		exit(SKIPPED);
+	CHECK(number("/proc/meminfo", "HugePages_Free:") >= 40);
+	shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	private = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	CHECK(private != MAP_FAILED);
+	fill(shared, bytes, PAGE, 6);
+	fill(private, bytes, PAGE, 7);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		verify(shared, bytes, PAGE, 6);
+		verify(private, bytes, PAGE, 7);
+		fill(shared, bytes / 2, PAGE, 8);
+		fill(private, 4 * MIB, PAGE, 9);
+		_exit(0);
+	}
+	wait_for(child);
+	verify(shared, bytes / 2, PAGE, 8);
+	verify(private, bytes, PAGE, 7);
+	CHECK(!munmap(shared, bytes));
+	CHECK(!munmap(private, bytes));
+	CHECK(!put("/proc/sys/vm/nr_hugepages", "0"));
+}
+
+static void test_ksm(void)
+{
+	const size_t bytes = 8 * MIB;
+	char *memory = map(bytes, 0);
+
+	if (put("/sys/kernel/mm/ksm/run", "1"))
+		exit(SKIPPED);
+	CHECK(!put("/sys/kernel/mm/ksm/pages_to_scan", "4000"));
+	for (size_t at = 0; at < bytes; at += PAGE)
+		memset(memory + at, at / PAGE % 7, PAGE);
+	CHECK(!madvise(memory, bytes, MADV_MERGEABLE));
+	while (number("/sys/kernel/mm/ksm/pages_sharing", "") < bytes / PAGE - 100)
+		poll(NULL, 0, 20);
+	for (size_t at = 0; at < bytes; at += PAGE)
+		CHECK(memory[at + 99] == (char)(at / PAGE % 7));
+	fill(memory, bytes / 2, PAGE, 11);
+	verify(memory, bytes / 2, PAGE, 11);
+	for (size_t at = bytes / 2; at < bytes; at += PAGE)
+		CHECK(memory[at + 99] == (char)(at / PAGE % 7));
+	CHECK(!put("/sys/kernel/mm/ksm/run", "2"));
+	for (size_t at = bytes / 2; at < bytes; at += PAGE)
+		CHECK(memory[at + 99] == (char)(at / PAGE % 7));
+}
+
+/* Every page comes from another thread; then writes are caught, one by one. */
+static int uffd;
+
+static void *serve(void *argument)
+{
+	static char page[PAGE];
+	char *memory = argument;
+	struct uffd_msg message;
+
+	while (read(uffd, &message, sizeof(message)) == sizeof(message)) {
+		char *at = (char *)(message.arg.pagefault.address & -PAGE);
+
+		if (message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP) {
+			struct uffdio_writeprotect unprotect = { .range = { (uintptr_t)at, PAGE } };
+
+			CHECK(!ioctl(uffd, UFFDIO_WRITEPROTECT, &unprotect));
+		} else {
+			struct uffdio_copy copy = { .dst = (uintptr_t)at, .src = (uintptr_t)page, .len = PAGE };
+
+			memset(page, (at - memory) / PAGE % 251, PAGE);
+			CHECK(!ioctl(uffd, UFFDIO_COPY, &copy) || errno == EEXIST);
+		}
+	}
+	return NULL;
+}
+
+static void test_userfaultfd(void)
+{
+	const size_t bytes = 192 * MIB, step = 512 * KIB;
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
+	char *memory = map(bytes, 0);
+	struct uffdio_register range = {
+		.range = { (uintptr_t)memory, bytes },
+		.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
+	};
+	struct uffdio_writeprotect protect = { .range = range.range, .mode = UFFDIO_WRITEPROTECT_MODE_WP };
+	pthread_t server;
+
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (uffd < 0)
+		exit(SKIPPED);
+	CHECK(!ioctl(uffd, UFFDIO_API, &api));
+	CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+	CHECK(!pthread_create(&server, NULL, serve, memory));
+	for (size_t at = 0; at < bytes; at += step)
+		CHECK((unsigned char)memory[at] == at / PAGE % 251);
+	CHECK(!ioctl(uffd, UFFDIO_WRITEPROTECT, &protect));
+	for (size_t at = 0; at < bytes; at += step) {
+		memory[at + 1] = 1;
+		CHECK((unsigned char)memory[at] == at / PAGE % 251 && memory[at + 1] == 1);
+	}
+}
+
+/* More memory than there is goes out to disk and comes back. */
+static void test_swap(void)
+{
+	const size_t bytes = 160 * MIB;
+	char *memory;
+	pid_t child;
+
+	if (number("/proc/meminfo", "SwapTotal:") == 0)
+		exit(SKIPPED);
+	CHECK(!put("/sys/fs/cgroup/cgroup.subtree_control", "+memory"));
+	mkdir("/sys/fs/cgroup/swap", 0755);
+	CHECK(!put("/sys/fs/cgroup/swap/memory.high", "64M"));
+	CHECK(!put("/sys/fs/cgroup/swap/memory.max", "80M"));
+	CHECK(!put("/sys/fs/cgroup/swap/cgroup.procs", "0"));
+	memory = map(bytes, 0);
+	fill(memory, bytes, PAGE, 12);
+	CHECK(number("/proc/self/status", "VmSwap:") > 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		verify(memory, bytes, PAGE, 12);
+		_exit(0);
+	}
+	verify(memory, bytes, PAGE, 12);
+	wait_for(child);
+	fill(memory, bytes, 2 * PAGE, 13);
+	verify(memory, bytes, 2 * PAGE, 13);
+	CHECK(!put("/sys/fs/cgroup/cgroup.procs", "0"));
+}
+
+/* The kernel reads page tables without locks (process_vm_readv, vmsplice) while they change. */
+static volatile int stop;
+
+static void *pipe_pages(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+	static __thread char copy[PAGE];
+	int ends[2];
+
+	CHECK(!pipe(ends));
+	for (size_t at = 0; !stop; at = (at + 2 * MIB + PAGE) % (512 * MIB)) {
+		struct iovec from = { memory + (at & -PAGE), PAGE };
+
+		CHECK(vmsplice(ends[1], &from, 1, 0) == PAGE);
+		CHECK(read(ends[0], copy, PAGE) == PAGE);
+		CHECK(copy[0] == 0 || copy[0] == 1);
+	}
+	close(ends[0]);
+	close(ends[1]);
+	return NULL;
+}
+
+static void *churn(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+
+	for (int i = 0; i < 200; i++) {
+		size_t at = mix(i) % 128 * 4 * MIB;
+
+		memset(memory + at, 1, 4 * PAGE);
+		CHECK(!madvise(memory + at, 4 * MIB, MADV_DONTNEED));
+		CHECK(mmap(memory + at, 4 * MIB, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == memory + at);
+		/* Flat and back, where the kernel knows how. */
+		prctl(PR_SET_FLAT_PAGE_TABLES, i % 8 == 3 ? 1 : i % 8 == 7 ? 2 : 0, 0, 0, 0);
+	}
+	stop = 1;
+	return NULL;
+}
+
+static void *pipe_or_churn(void *argument)
+{
+	return (size_t)((void **)argument)[1] ? pipe_pages(argument) : churn(argument);
+}
+
+static void test_gup(void)
+{
+	char *memory = map_aligned(512 * MIB, 2 * MIB);
+
+	in_threads(pipe_or_churn, memory);
+}
+
+/* Flat and back while four threads fault in the same range. */
+static void *fault_and_switch(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+	size_t part = (size_t)((void **)argument)[1];
+
+	for (int round = 0; round < 12; round++) {
+		for (size_t at = part * 2 * MIB; at < GIB; at += THREADS * 2 * MIB) {
+			fill(memory + at, 2 * MIB, 256 * KIB, at + round);
+			if (at % (32 * MIB) == part * 2 * MIB && part == (size_t)round % THREADS)
+				prctl(PR_SET_FLAT_PAGE_TABLES, 1 + round % 2, 0, 0, 0);
+		}
+		for (size_t at = part * 2 * MIB; at < GIB; at += THREADS * 2 * MIB)
+			verify(memory + at, 2 * MIB, 256 * KIB, at + round);
+		for (size_t at = part * 2 * MIB; at < GIB; at += THREADS * 6 * MIB)
+			CHECK(!madvise(memory + at, 2 * MIB, MADV_DONTNEED));
+	}
+	return NULL;
+}
+
+static void test_switch(void)
+{
+	for (int i = 0; i < 2; i++) {
+		char *memory = map_aligned(GIB, GIB);
+
+		in_threads(fault_and_switch, memory);
+		CHECK(!munmap(memory, GIB));
+	}
+}
+
+/* What test_exec executes. */
+static void test_nothing(void)
+{
+	_exit(0);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	{ "populate", test_populate }, { "fork", test_fork },	  { "exec", test_exec },
+	{ "mmap", test_mmap },	       { "mremap", test_mremap }, { "thp", test_thp },
+	{ "hugetlb", test_hugetlb },   { "ksm", test_ksm },	  { "userfaultfd", test_userfaultfd },
+	{ "swap", test_swap },	       { "gup", test_gup },	  { "switch", test_switch },
+	{ "nothing", test_nothing },
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; argc == 2 && i < sizeof(tests) / sizeof(tests[0]); i++) {
+		if (!strcmp(argv[1], tests[i].name)) {
+			tests[i].run();
+			printf("ok %s\n", tests[i].name);
+			return 0;
+		}
+	}
+	fprintf(stderr, "usage: mm TEST; TEST is one of:");
+	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+		fprintf(stderr, " %s", tests[i].name);
+	fprintf(stderr, "\n");
+	return 2;
+}

@@ -1,0 +1,149 @@
+"""`flatwalk vm run` and `vm test`: what a guest is given, what it gives back, and that Linux works in it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import build, run, testing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"mode": "l5l1"}, "--mode"),
+        ({"levels": 3}, "--levels"),
+        ({"memory": "1T"}, "--memory"),
+        ({"memory": "0G"}, "--memory"),
+        ({"memory": "1G,x"}, "--memory"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_refused(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run.Machine(**wrong)  # type: ignore[arg-type]
+    assert caught.value.where == named
+    assert caught.value.remedy
+
+
+def test_the_machine_is_what_was_asked_for() -> None:
+    words = run.Machine("l3l2", levels=5, cpus=3, feature=False, parameters=("pti=on",)).arguments()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given["-cpu"].split(",") == ["max", "la57=on", "flat-pt=off"]
+    assert given["-smp"] == "3"
+    assert {"flat_page_tables=l3l2", "pti=on"} <= set(given["-append"].split())
+    assert "flat-pt-check=on" in run.Machine(check=True).arguments()[3]
+
+
+def test_the_archive_is_one_that_other_programs_read(tmp_path: Path) -> None:
+    if not shutil.which("cpio"):
+        pytest.skip("cpio is not installed")
+    files = {"dev": (0o040755, b""), "init": (0o100755, b"\x7fELF"), "job": (0o100644, b"odd")}
+    subprocess.run(
+        ["cpio", "-i", "--quiet", "--no-absolute-filenames"],
+        input=run.archive(files),
+        cwd=tmp_path,
+        check=True,
+    )
+    assert (tmp_path / "dev").is_dir()
+    assert (tmp_path / "init").read_bytes() == b"\x7fELF"
+    assert (tmp_path / "init").stat().st_mode == 0o100755
+    assert (tmp_path / "job").read_bytes() == b"odd"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CPU: 1 PID: 44 at mm/memory.c:123 zap_pte_range+0x1/0x2",
+        "BUG: Bad page map in process mm  pte:80000001 pmd:02dc4067",
+        "BUG: non-zero pgtables_bytes on freeing mm: 4096",
+        "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+        "WARNING: possible circular locking dependency detected",
+        "flat-pt-check: missing flush: vCPU 2, CR3 0x10000001fe000",
+    ],
+)
+def test_what_a_kernel_says_of_its_mistakes_is_seen(line: str) -> None:
+    assert run.Outcome(0, f"fine\n{line}\nfine", "").splats() == [line]
+    assert run.Outcome(0, "fine", f"{line}\n").splats() == [line]
+
+
+def test_an_ordinary_boot_is_no_mistake() -> None:
+    said = [
+        "Command line: console=ttyS0 rcupdate.rcu_cpu_stall_timeout=300",
+        "RCU CPU stall warnings timeout set to 300 (rcu_cpu_stall_timeout).",
+        "x86/mm: flat page tables",
+    ]
+    assert run.Outcome(0, "\n".join(said), "").splats() == []
+
+
+def test_a_case_that_went_wrong_says_how() -> None:
+    case = testing.Case("l3l2", run.Machine("l3l2"), ("fork", "mmap", "ksm", "exec"), flattens=True)
+    result = testing.Result(case, statuses={"fork": 0, "mmap": 1, "ksm": 77})
+    expected = {"fork": 0, "mmap": 0, "ksm": 77, "exec": 0}
+    assert testing.differences(result, expected) == [
+        "mmap ended with 1 instead of 0",
+        "exec did not run",
+        "nothing was flattened",
+    ]
+
+
+def test_every_mode_is_tested() -> None:
+    for tier in ("short", "full"):
+        assert {case.machine.mode for case in testing.cases(tier)} == set(run.MODES)
+        assert testing.cases(tier)[0].machine.mode == "off"
+
+
+def test_what_is_not_built_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(FlatwalkError, match="is not built") as caught:
+        run.run(run.Machine(), ["true"])
+    assert caught.value.remedy == "run: flatwalk vm build"
+
+
+@pytest.fixture(scope="module")
+def _built() -> None:
+    build.ensure(build.QEMU)
+    build.ensure(build.LINUX)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
+def test_a_command_sees_these_files_and_its_end_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("from the host\n")
+    script = "cat file; echo $GIVEN >&2; echo lost > written; cat written; exit 7"
+    said, complained = io.BytesIO(), io.BytesIO()
+    outcome = run.run(
+        run.Machine("l4l3+l2l1", cpus=2, memory="512M"),
+        ["sh", "-c", f"cd {tmp_path}; {script}"],
+        stdout=said,
+        stderr=complained,
+        environment={"GIVEN": "a word", "PATH": "/usr/bin:/bin"},
+    )
+    assert outcome.status == 7
+    assert said.getvalue() == b"from the host\nlost\n"
+    assert complained.getvalue() == b"a word\n"
+    assert not (tmp_path / "written").exists()
+    assert "x86/mm: flat page tables" in outcome.log
+    assert outcome.splats() == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
+def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
+    outcome = run.run(run.Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
+    assert outcome.status == 128 + 11
+    assert run.run(run.Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
+def test_linux_does_the_same_in_every_mode() -> None:
+    results = testing.run_tier("short")
+    assert [problem for result in results for problem in result.problems] == []
