@@ -110,7 +110,7 @@ _FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1
 
 #: What a process's table and a host's have in common.
 _PAGE_TABLE: dict[str, object] = {
-    "organisation": _one_of("radix", "flattened", "compendia", "elastic_cuckoo"),
+    "organisation": _one_of("radix", "flattened", "compendia", "elastic_cuckoo", "hashed", "clustered"),
     "levels": _one_of(3, 4, 5),
     "flatten": _list_of(_FLATTENED),
     "no_flatten_threshold": _whole(0),
@@ -126,8 +126,9 @@ _PAGE_TABLE: dict[str, object] = {
         },
         optional=frozenset({"walk_table_entries"}),
     ),
+    "buckets": _whole(),
 }
-_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density", "cuckoo"})
+_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density", "cuckoo", "buckets"})
 
 #: What a scheme can switch on beside its table.
 _MECHANISMS: dict[str, object] = {

@@ -149,6 +149,10 @@ pub enum NodeKind {
     Way,
     /// A way of the cuckoo walk table for its level.
     WalkTable,
+    /// The buckets of a table with chains for pages of its level.
+    Buckets,
+    /// A block of further nodes of such a table.
+    Chain,
 }
 
 /// How many nodes there are of a shape.

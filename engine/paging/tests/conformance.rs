@@ -149,14 +149,19 @@ impl Hardware {
         let hint = table.hint(input, known.each_ref().map(Option::as_ref));
         let probes = table.probes(input, hint);
         let mut found = Err(table.not_present(input));
-        for probe in probes.as_slice() {
-            match table.answer(input, probe, &memory.read_line(probe.at)) {
-                Answer::Nothing => {}
-                Answer::Leaf(leaf) => {
-                    assert!(found.is_err(), "{input:?} has two entries");
-                    found = Ok(leaf);
+        for first in probes.as_slice() {
+            let mut probe = *first;
+            loop {
+                match table.answer(input, &probe, &memory.read_line(probe.at)) {
+                    Answer::Nothing => break,
+                    Answer::Follow(next) => probe = next,
+                    Answer::Leaf(leaf) => {
+                        assert!(found.is_err(), "{input:?} has two entries");
+                        found = Ok(leaf);
+                        break;
+                    }
+                    Answer::Fault(fault) => return Err(fault),
                 }
-                Answer::Fault(fault) => return Err(fault),
             }
         }
         if found.is_ok() {

@@ -100,7 +100,7 @@ impl Ahead {
             let probes = table.probes(input, table.hint(input, [None, None]));
             (input, probes)
         };
-        let is_base = |probe: &&Probe<Hpa>| probe.part == Part::Pages(1);
+        let is_base = |probe: &&Probe<Hpa>| matches!(probe.part, Part::Pages(1) | Part::Chain(1));
         for probe in probes(address).1.as_slice().iter().filter(is_base) {
             prefetch(memory.word(probe.at));
             if let Some(caches) = caches {

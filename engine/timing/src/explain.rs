@@ -416,11 +416,21 @@ fn explain_line(
 ) -> ExplainStep {
     let LineRead { part, way, number, found } = line;
     let (served_by, cycles, how) = served(run, read, free);
+    let place = match part {
+        Part::Chain(_) => format!("node {way} of the chain"),
+        Part::Pages(_) | Part::WalkTable(_) => format!("way {way}"),
+    };
     let (table, page, meaning) = match part {
         Part::Pages(level) if found => {
             (page_name(level), level, meaning(on_path.entry, geometry, level))
         }
         Part::Pages(level) => (page_name(level), level, "does not hold the page".to_owned()),
+        Part::Chain(level) if found => {
+            (page_name(level), level, meaning(on_path.entry, geometry, level))
+        }
+        Part::Chain(level) => {
+            (page_name(level), level, "a node's head, which leads on or nowhere".to_owned())
+        }
         Part::WalkTable(level) => {
             let what = if found { "says which sizes there are" } else { "is another" };
             (walk_table_name(level), level, what.to_owned())
@@ -432,10 +442,10 @@ fn explain_line(
     let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
     ExplainStep::Entry {
         text: format!(
-            "{whose}{table} table, way {way}: {input}[{high}:{low}] hashes to line {number} at \
+            "{whose}{table} table, {place}: {input}[{high}:{low}] hashes to line {number} at \
              {address:#x}{shown}, {meaning}{how}."
         ),
-        level: format!("{}{table} way {way}", whose.trim_start()),
+        level: format!("{}{table} {place}", whose.trim_start()),
         index: number,
         index_bits: [high, low],
         entry_address: format!("{address:#x}"),

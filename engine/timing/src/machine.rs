@@ -739,6 +739,9 @@ pub struct Scheme {
     /// What elastic cuckoo tables are like.
     #[serde(default)]
     pub cuckoo: Option<Cuckoo>,
+    /// Buckets of a new table, of organisations with chains.
+    #[serde(default)]
+    pub buckets: Option<u32>,
     /// Page-table priority in L2 and LLC.
     #[serde(default)]
     pub page_table_priority: PriorityMode,
@@ -797,6 +800,9 @@ pub struct HostTable {
     /// As [`Scheme::cuckoo`].
     #[serde(default)]
     pub cuckoo: Option<Cuckoo>,
+    /// Buckets of a new table, of organisations with chains.
+    #[serde(default)]
+    pub buckets: Option<u32>,
 }
 
 /// What elastic cuckoo tables are like; see [`organisations::Cuckoo`].
@@ -922,7 +928,7 @@ impl Scheme {
     /// [`ConfigError`] when organisation and levels do not go together.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
         let geometry = geometry(self.levels, self.geometry)?;
-        layout(&self.organisation, geometry, &self.flatten, self.density, self.cuckoo)
+        layout(&self.organisation, geometry, &self.flatten, self.density, self.cuckoo, self.buckets)
     }
 
     /// Checks the mechanisms that the scheme switches on.
@@ -978,6 +984,7 @@ impl HostTable {
             &self.flatten,
             self.density,
             self.cuckoo,
+            self.buckets,
         )
     }
 }
@@ -1006,6 +1013,7 @@ fn layout(
     flatten: &[String],
     density: Option<Density>,
     cuckoo: Option<Cuckoo>,
+    buckets: Option<u32>,
 ) -> Result<Layout, ConfigError> {
     if let Some(Density { merge_us, .. }) = density {
         require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
@@ -1025,5 +1033,8 @@ fn layout(
         walk_table_entries: cuckoo.walk_table_entries,
     });
     let organisation = organisations::find(organisation)?;
-    Ok((organisation.layout)(geometry, &organisations::Settings { flatten, density, cuckoo })?)
+    Ok((organisation.layout)(
+        geometry,
+        &organisations::Settings { flatten, density, cuckoo, buckets },
+    )?)
 }

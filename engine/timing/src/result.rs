@@ -401,6 +401,8 @@ fn nodes(run: &Run) -> Vec<NodesResult> {
                 NodeKind::Node => format!("{whose}{}", levels_spanned(n.level, n.width)),
                 NodeKind::Way => format!("{whose}{} way", page_name(n.level)),
                 NodeKind::WalkTable => format!("{whose}{} way", walk_table_name(n.level)),
+                NodeKind::Buckets => format!("{whose}{} buckets", page_name(n.level)),
+                NodeKind::Chain => format!("{whose}{} chains", page_name(n.level)),
             },
             width: n.width,
             node_bytes: n.node_bytes,

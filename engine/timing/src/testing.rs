@@ -101,11 +101,20 @@ pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
     .expect("the test scheme reads")
 }
 
+/// A scheme of an organisation with chains, of four levels, with so many buckets at first.
+pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": organisation, "levels": 4, "buckets": buckets,
+    }))
+    .expect("the test scheme reads")
+}
+
 /// The table of `scheme`, as a host's.
 pub fn as_host(scheme: Scheme) -> HostTable {
-    let Scheme { organisation, levels, flatten, no_flatten_threshold, density, cuckoo, .. } =
-        scheme;
-    HostTable { organisation, levels, flatten, no_flatten_threshold, density, cuckoo }
+    let Scheme { organisation, levels, flatten, no_flatten_threshold, density, .. } = scheme;
+    let (cuckoo, buckets) = (scheme.cuckoo, scheme.buckets);
+    HostTable { organisation, levels, flatten, no_flatten_threshold, density, cuckoo, buckets }
 }
 
 /// Where the tests' data lies.

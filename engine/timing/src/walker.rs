@@ -319,7 +319,8 @@ impl<In: Address, A: Physical> Translates<In, A> for OneStage<'_, A> {
 
 /// One stage: its table, which is hashed, and its cuckoo walk caches.
 ///
-/// All reads are made in the cycle in which the page's number is hashed and the caches have answered.
+/// All first reads are made in the cycle in which the page's number is hashed and the caches have
+/// answered; where they lead to further ones, as in a chain, each of those follows on its own.
 /// The walk ends with the one that finds the entry, or with the last ([`WalkEnd`]); a page fault
 /// always with the last. Lines of walk tables that the caches lack are read afterwards.
 struct HashedStage<'a, In, A> {
@@ -371,7 +372,7 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
         record: &mut impl Record,
     ) {
         let level = match probe.part {
-            Part::Pages(level) => level,
+            Part::Pages(level) | Part::Chain(level) => level,
             Part::WalkTable(level) => walk_table_count(level),
         };
         let Probe { part, way, .. } = *probe;
@@ -412,28 +413,38 @@ impl<In: Address, A: Physical> Translates<In, A> for HashedStage<'_, In, A> {
         let start = if R::TIMED { at + self.cwc.latency() } else { at };
         let probes = self.table.probes(input, known.hint);
         let (mut found, mut last) = (None, start);
-        for probe in probes.as_slice() {
-            let (place, placed) = entries.place(probe.at, false, start, io)?;
-            io.reader.expect(place);
-            let line = self.memory.read_line(probe.at);
-            let leaf = match self.table.answer(input, probe, &line) {
-                Answer::Leaf(leaf) => Some(leaf),
-                Answer::Nothing | Answer::Fault(_) => None,
-            };
-            let touched = leaf
-                .filter(|leaf| allows(leaf.rights, purpose))
-                .map(|leaf| (leaf, leaf.entry.touched(purpose == Purpose::Store)))
-                .filter(|(leaf, entry)| *entry != leaf.entry);
-            if let Some((leaf, entry)) = touched {
-                self.memory.write(leaf.entry_address, entry.0);
-            }
-            let response = io.reader.read_entry(place, placed, touched.is_some());
-            let entry = leaf.map_or(Entry::ABSENT, |leaf| leaf.entry);
-            self.record(input, probe, entry, leaf.is_some(), placed, response, io.record);
-            last = last.max(response.ready);
-            if let Some(leaf) = leaf {
-                let entry = touched.map_or(leaf.entry, |(_, entry)| entry);
-                found = Some((Leaf { entry, ..leaf }, response.ready));
+        for first in probes.as_slice() {
+            let (mut next, mut now) = (Some(*first), start);
+            // What a read leads to is read after it; beside the other reads, though.
+            while let Some(probe) = next {
+                let (place, placed) = entries.place(probe.at, false, now, io)?;
+                io.reader.expect(place);
+                let line = self.memory.read_line(probe.at);
+                let answer = self.table.answer(input, &probe, &line);
+                let leaf = match answer {
+                    Answer::Leaf(leaf) => Some(leaf),
+                    Answer::Nothing | Answer::Follow(_) | Answer::Fault(_) => None,
+                };
+                next = match answer {
+                    Answer::Follow(next) => Some(next),
+                    Answer::Nothing | Answer::Leaf(_) | Answer::Fault(_) => None,
+                };
+                let touched = leaf
+                    .filter(|leaf| allows(leaf.rights, purpose))
+                    .map(|leaf| (leaf, leaf.entry.touched(purpose == Purpose::Store)))
+                    .filter(|(leaf, entry)| *entry != leaf.entry);
+                if let Some((leaf, entry)) = touched {
+                    self.memory.write(leaf.entry_address, entry.0);
+                }
+                let response = io.reader.read_entry(place, placed, touched.is_some());
+                let entry = leaf.map_or(Entry::ABSENT, |leaf| leaf.entry);
+                self.record(input, &probe, entry, leaf.is_some(), placed, response, io.record);
+                now = response.ready;
+                last = last.max(now);
+                if let Some(leaf) = leaf {
+                    let entry = touched.map_or(leaf.entry, |(_, entry)| entry);
+                    found = Some((Leaf { entry, ..leaf }, now));
+                }
             }
         }
         let Some((leaf, ready)) = found else {
@@ -839,7 +850,7 @@ mod tests {
     use super::*;
     use crate::mmu::NoClock;
     use crate::run::{Mode, Piece, Run};
-    use crate::testing::{DATA, Do, Scenario, as_host, cuckoo_scheme, go, scheme};
+    use crate::testing::{DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, scheme};
 
     const PAGE: u64 = 4096;
 
@@ -848,8 +859,13 @@ mod tests {
     fn agrees_with_the_tables_of_every_combination() {
         let schemes = || {
             let trees = [&[][..], &["L4L3", "L2L1"], &["L3L2"], &["L4L3L2"]];
-            // One that grows all the time, and one whose reads nothing narrows down.
-            let hashed = [cuckoo_scheme(64, true), cuckoo_scheme(4096, false)];
+            // Ones that grow all the time, and one whose reads nothing narrows down.
+            let hashed = [
+                cuckoo_scheme(64, true),
+                cuckoo_scheme(4096, false),
+                chained_scheme("hashed", 32),
+                chained_scheme("clustered", 64),
+            ];
             trees.into_iter().map(|flatten| scheme(4, flatten)).chain(hashed)
         };
         for (guest, host) in schemes().flat_map(|g| schemes().map(move |h| (g.clone(), h))) {
@@ -955,5 +971,26 @@ mod tests {
         assert_eq!(accesses, 9 + 3 + 3);
         // Three rounds one after the other; within a round, reads are under way together.
         assert!((3 * 2..=3 * (144 + 9) + 2).contains(&latency), "{latency}");
+    }
+
+    #[test]
+    fn a_chain_is_read_node_by_node() {
+        // As many pages as buckets, so that some share one; a walk ends with its first or a later read.
+        for (name, pages_in_a_node, least) in [("hashed", 1, 1), ("clustered", 16, 1)] {
+            let pages = 32 * pages_in_a_node;
+            let scenario = Scenario::new(chained_scheme(name, 32));
+            let mut run = scenario.start(&[(DATA, pages * PAGE)], true);
+            let walks: Vec<_> = (0..pages)
+                .step_by(pages_in_a_node as usize)
+                .map(|i| walk(&mut run, DATA + (i + pages_in_a_node / 2) * PAGE))
+                .collect();
+            let (accesses, _): (Vec<u64>, Vec<u64>) = walks.iter().copied().unzip();
+            assert!(accesses.iter().all(|n| (least..=8).contains(n)), "{name}: {accesses:?}");
+            assert!(accesses.iter().any(|&n| n > least + 1), "{name}: no two share a bucket");
+            // Hashing takes 2 cycles, and each read 4 at least, one after the other.
+            for (accesses, latency) in walks {
+                assert!(latency >= 2 + 4 * accesses, "{name}: {accesses} in {latency} cycles");
+            }
+        }
     }
 }

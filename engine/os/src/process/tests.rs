@@ -49,7 +49,15 @@ fn layouts() -> Vec<Layout> {
         merging(Geometry::X86_5, 2, 2),
         cuckoo(64, 0.1, Some([64, 64])),
         cuckoo(128, 0.6, None),
+        chained("hashed"),
+        chained("clustered"),
     ]
+}
+
+/// Tables with chains.
+fn chained(organisation: &str) -> Layout {
+    let settings = organisations::Settings { buckets: Some(32), ..Default::default() };
+    (organisations::find(organisation).unwrap().layout)(Geometry::X86_4, &settings).unwrap()
 }
 
 /// Elastic cuckoo tables with such ways at first.
@@ -608,9 +616,15 @@ impl Hardware {
                     |level| self.lines.get(&(level, table.walk_table_key(mapping.input, level)?));
                 let hint = table.hint(mapping.input, [line(2), line(3)]);
                 let probes = table.probes(mapping.input, hint);
-                let found = probes.as_slice().iter().any(|probe| {
-                    let line = process.memory().read_line(probe.at);
-                    matches!(table.answer(mapping.input, probe, &line), Answer::Leaf(_))
+                let found = probes.as_slice().iter().any(|first| {
+                    let mut probe = *first;
+                    loop {
+                        let line = process.memory().read_line(probe.at);
+                        match table.answer(mapping.input, &probe, &line) {
+                            Answer::Follow(next) => probe = next,
+                            answer => break matches!(answer, Answer::Leaf(_)),
+                        }
+                    }
                 });
                 assert!(found, "stale line of a walk table for {:?}", mapping.input);
             }

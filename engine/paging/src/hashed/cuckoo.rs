@@ -456,7 +456,7 @@ fn write<Out: Physical>(memory: &mut impl TableMemory<Out>, at: Out, line: &Line
 
 /// Spreads a key over 64 bits, the upper of which count.
 #[inline]
-fn mix(key: u64) -> u64 {
+pub(super) fn mix(key: u64) -> u64 {
     let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (product ^ product >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }

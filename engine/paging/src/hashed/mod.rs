@@ -9,6 +9,7 @@
 //! far they are carried over) and what an operating system keeps of its own: how many pages are
 //! mapped in each region.
 
+mod chained;
 mod cuckoo;
 mod line;
 mod walk;
@@ -25,6 +26,7 @@ use crate::table::{check_canonical, check_frame, check_page};
 use crate::tree::{Flush, Mapping, NodeKind, NodeStatistics, TableError};
 use crate::walk::{Fault, Leaf};
 
+use chained::Chained;
 use cuckoo::{Cuckoo, Moves};
 use line::{Format, HEADER_BITS, HEADERS, header, says_nothing, with_header, with_tag_of};
 
@@ -41,15 +43,113 @@ pub(crate) const MOST_WAYS: usize = cuckoo::MOST_WAYS;
 
 /// What the tables are made like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Design {
-    /// Ways of each table.
-    pub ways: u8,
-    /// log2 of the lines in a way of a new table.
-    pub first_shift: u8,
-    /// When tables are resized.
-    pub elasticity: Elasticity,
-    /// log2 of the lines in a way of the walk tables for levels 2 and 3; `None`: there are none.
-    pub walk_tables: Option<[u8; 2]>,
+pub enum Design {
+    /// Elastic cuckoo tables.
+    Cuckoo {
+        /// Ways of each table.
+        ways: u8,
+        /// log2 of the lines in a way of a new table.
+        first_shift: u8,
+        /// When tables are resized.
+        elasticity: Elasticity,
+        /// log2 of the lines in a way of the walk tables for levels 2 and 3; `None`: there are none.
+        walk_tables: Option<[u8; 2]>,
+    },
+    /// Buckets with chains.
+    Chained {
+        /// log2 of the pages that a node has entries for.
+        block_shift: u8,
+        /// log2 of the buckets of a new table.
+        first_shift: u8,
+    },
+}
+
+/// Where the entries of one page size are.
+#[derive(Clone, Debug)]
+enum Store<Out> {
+    Cuckoo(Cuckoo<Out>),
+    Chained(Chained<Out>),
+}
+
+impl<Out: Physical> Store<Out> {
+    fn entry(&self, memory: &impl EntryMemory<Out>, number: u64) -> Option<(Out, Entry)> {
+        match self {
+            Self::Cuckoo(table) => table.entry(memory, number),
+            Self::Chained(table) => table.entry(memory, number),
+        }
+    }
+
+    fn insert_entry(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        number: u64,
+        entry: Entry,
+        moves: &mut Moves,
+    ) -> Result<(), TableError> {
+        match self {
+            Self::Cuckoo(table) => table.insert_entry(memory, number, entry, moves),
+            Self::Chained(table) => table.insert_entry(memory, number, entry),
+        }
+    }
+
+    fn remove_entry(&mut self, memory: &mut impl TableMemory<Out>, number: u64, moves: &mut Moves) {
+        match self {
+            Self::Cuckoo(table) => table.remove_entry(memory, number, moves),
+            Self::Chained(table) => table.remove_entry(memory, number),
+        }
+    }
+
+    fn resizes(&self) -> Resizes {
+        match self {
+            Self::Cuckoo(table) => table.resizes(),
+            Self::Chained(table) => table.resizes(),
+        }
+    }
+
+    /// The way of the line for the pages that the header `number` is for.
+    fn way(&self, memory: &impl EntryMemory<Out>, number: u64) -> Option<u8> {
+        match self {
+            Self::Cuckoo(table) => table.find(memory, number).map(|(_, way)| way),
+            Self::Chained(_) => None,
+        }
+    }
+
+    fn statistics(&self, level: Level) -> Vec<NodeStatistics> {
+        match self {
+            Self::Cuckoo(table) => statistics(NodeKind::Way, level, table),
+            Self::Chained(table) => {
+                let mut used = table.used();
+                let blocks = [NodeKind::Buckets, NodeKind::Chain].into_iter().zip(table.blocks());
+                let all = blocks.map(|(kind, (node_bytes, nodes))| {
+                    let entries_used = std::mem::take(&mut used);
+                    NodeStatistics { kind, level, width: 1, node_bytes, nodes, entries_used }
+                });
+                all.filter(|blocks| blocks.nodes > 0).collect()
+            }
+        }
+    }
+
+    fn destroy(self, memory: &mut impl TableMemory<Out>) {
+        match self {
+            Self::Cuckoo(table) => table.destroy(memory),
+            Self::Chained(table) => table.destroy(memory),
+        }
+    }
+}
+
+/// The ways of a cuckoo table.
+fn statistics<Out: Physical>(
+    kind: NodeKind,
+    level: Level,
+    table: &Cuckoo<Out>,
+) -> Vec<NodeStatistics> {
+    let mut used = table.used();
+    let blocks = table.blocks().map(|(node_bytes, nodes)| {
+        // Lines in use are all counted with the ways that are filled now.
+        let entries_used = std::mem::take(&mut used);
+        NodeStatistics { kind, level, width: 1, node_bytes, nodes, entries_used }
+    });
+    blocks.collect()
 }
 
 /// Ways of a walk table.
@@ -70,7 +170,7 @@ pub struct Hashed<In, Out> {
     geometry: Geometry,
     design: Design,
     /// By level, from 1.
-    pages: [Option<Cuckoo<Out>>; 3],
+    pages: [Option<Store<Out>>; 3],
     /// For levels 2 and 3.
     walk_tables: Option<[Cuckoo<Out>; 2]>,
     /// Pages of each level in each region that an entry of the level above would span.
@@ -97,9 +197,11 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
             input: PhantomData,
         };
         let made = table.prepare(memory, 1).and_then(|()| {
-            let Some([second, third]) = design.walk_tables else { return Ok(()) };
+            let Design::Cuckoo { elasticity, walk_tables: Some([second, third]), .. } = design
+            else {
+                return Ok(());
+            };
             let new = |memory: &mut _, number, shift| {
-                let elasticity = design.elasticity;
                 Cuckoo::new(memory, Format::Headers, number, WALK_TABLE_WAYS, shift, elasticity)
             };
             let second = new(memory, 4, second)?;
@@ -155,7 +257,16 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
     pub fn probes(&self, input: In, hint: Hint) -> Probes<Out> {
         let mut probes = Probes::none();
         for (level, table) in (1..).zip(&self.pages) {
-            let Some(table) = table else { continue };
+            let table = match table {
+                None => continue,
+                Some(Store::Chained(table)) => {
+                    if hint.at(level) != Where::Nowhere {
+                        probes.push(table.first(self.number(input, level), level));
+                    }
+                    continue;
+                }
+                Some(Store::Cuckoo(table)) => table,
+            };
             let ways = match hint.at(level) {
                 Where::Nowhere => 0..0,
                 Where::Anywhere => 0..table.ways(),
@@ -164,7 +275,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
             let key = self.number(input, level) >> ENTRIES_SHIFT;
             for way in ways.start..ways.end.min(table.ways()) {
                 let (at, base) = table.slot(way, key);
-                probes.push(Probe { at, part: Part::Pages(level), way, base });
+                probes.push(Probe::whole(at, Part::Pages(level), way, base));
             }
         }
         probes
@@ -173,12 +284,28 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
     /// What the `line` found at `probe`, one of [`Hashed::probes`] of `input`, led to.
     #[inline]
     pub fn answer(&self, input: In, probe: &Probe<Out>, line: &Line) -> Answer<Out> {
-        let Part::Pages(level) = probe.part else { return Answer::Nothing };
+        let (Part::Pages(level) | Part::Chain(level)) = probe.part else { return Answer::Nothing };
         let number = self.number(input, level);
-        if !Format::Entries.matches(line, number >> ENTRIES_SHIFT) {
-            return Answer::Nothing;
-        }
-        let index = number % 8;
+        let index = match &self.pages[usize::from(level) - 1] {
+            Some(Store::Cuckoo(_)) => {
+                if !Format::Entries.matches(line, number >> ENTRIES_SHIFT) {
+                    return Answer::Nothing;
+                }
+                number % 8
+            }
+            Some(Store::Chained(table)) if !probe.entry => {
+                return match table.follow(number, level, probe, line) {
+                    // The entry stands in the line that has just been read.
+                    Some(next) if next.at == probe.at && next.entry => {
+                        self.answer(input, &next, line)
+                    }
+                    Some(next) => Answer::Follow(next),
+                    None => Answer::Nothing,
+                };
+            }
+            Some(Store::Chained(_)) => u64::from(probe.word),
+            None => return Answer::Nothing,
+        };
         let entry = Entry(line[index as usize]);
         let entry_address = probe.at.offset(index * 8);
         match entry.decode(self.geometry, level) {
@@ -192,9 +319,15 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
 
     /// The fault of a walk none of whose reads led anywhere.
     pub fn not_present(&self, input: In) -> Fault<Out> {
-        let key = self.number(input, 1) >> ENTRIES_SHIFT;
-        let at = self.pages[0].as_ref().map_or(Out::new(0), |table| table.slot(0, key).0);
-        Fault::NotPresent { level: 1, entry_address: at.offset(self.number(input, 1) % 8 * 8) }
+        let number = self.number(input, 1);
+        let entry_address = match &self.pages[0] {
+            Some(Store::Cuckoo(table)) => {
+                table.slot(0, number >> ENTRIES_SHIFT).0.offset(number % 8 * 8)
+            }
+            Some(Store::Chained(table)) => table.first(number, 1).at,
+            None => Out::new(0),
+        };
+        Fault::NotPresent { level: 1, entry_address }
     }
 
     /// Number of the line with the header for `input` in the walk table of `level`, and the lines that
@@ -206,7 +339,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         let mut probes = Probes::none();
         for way in 0..table.ways() {
             let (at, base) = table.slot(way, key);
-            probes.push(Probe { at, part: Part::WalkTable(level), way, base });
+            probes.push(Probe::whole(at, Part::WalkTable(level), way, base));
         }
         Some((key, probes))
     }
@@ -237,11 +370,15 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         if !self.geometry.is_canonical(input.raw()) {
             return Err(Fault::NotCanonical);
         }
-        for probe in self.probes(input, self.hint(input, [None, None])).as_slice() {
-            match self.answer(input, probe, &memory.read_line(probe.at)) {
-                Answer::Nothing => {}
-                Answer::Leaf(leaf) => return Ok(leaf),
-                Answer::Fault(fault) => return Err(fault),
+        for first in self.probes(input, self.hint(input, [None, None])).as_slice() {
+            let mut probe = *first;
+            loop {
+                match self.answer(input, &probe, &memory.read_line(probe.at)) {
+                    Answer::Nothing => break,
+                    Answer::Leaf(leaf) => return Ok(leaf),
+                    Answer::Follow(next) => probe = next,
+                    Answer::Fault(fault) => return Err(fault),
+                }
             }
         }
         Err(self.not_present(input))
@@ -305,28 +442,19 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
 
     /// The ways and walk tables that there are.
     pub fn statistics(&self) -> Vec<NodeStatistics> {
-        let ways = |kind: NodeKind, level: Level, table: &Cuckoo<Out>| {
-            let mut used = table.used();
-            let blocks = table.blocks().map(move |(node_bytes, nodes)| {
-                // Lines in use are all counted with the ways that are filled now.
-                let entries_used = std::mem::take(&mut used);
-                NodeStatistics { kind, level, width: 1, node_bytes, nodes, entries_used }
-            });
-            blocks.collect::<Vec<_>>()
-        };
         let pages = (1..).zip(&self.pages).filter_map(|(level, t)| t.as_ref().map(|t| (level, t)));
         let walk_tables = self.walk_tables.iter().flat_map(|tables| (2..).zip(tables));
         walk_tables
-            .flat_map(|(level, table)| ways(NodeKind::WalkTable, level, table))
-            .chain(pages.flat_map(|(level, table)| ways(NodeKind::Way, level, table)))
+            .flat_map(|(level, table)| statistics(NodeKind::WalkTable, level, table))
+            .chain(pages.flat_map(|(level, table)| table.statistics(level)))
             .collect()
     }
 
     /// How often its tables were resized, walk tables included.
     pub fn resizes(&self) -> Resizes {
-        let walk_tables = self.walk_tables.iter().flatten();
-        let all = self.pages.iter().flatten().chain(walk_tables);
-        all.fold(Resizes::default(), |sum, table| sum.and(table.resizes()))
+        let pages = self.pages.iter().flatten().map(Store::resizes);
+        let walk_tables = self.walk_tables.iter().flatten().map(Cuckoo::resizes);
+        pages.chain(walk_tables).fold(Resizes::default(), Resizes::and)
     }
 
     // ---- changing -------------------------------------------------------------------------------
@@ -424,8 +552,8 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
 
     /// Gives all memory back. Pages are the caller's.
     pub fn destroy(self, memory: &mut impl TableMemory<Out>) {
-        let walk_tables = self.walk_tables.into_iter().flatten();
-        self.pages.into_iter().flatten().chain(walk_tables).for_each(|table| table.destroy(memory));
+        self.pages.into_iter().flatten().for_each(|table| table.destroy(memory));
+        self.walk_tables.into_iter().flatten().for_each(|table| table.destroy(memory));
     }
 
     // ---- inside ---------------------------------------------------------------------------------
@@ -535,13 +663,21 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         memory: &mut impl TableMemory<Out>,
         level: Level,
     ) -> Result<(), TableError> {
-        let Design { ways, first_shift, elasticity, .. } = self.design;
         let table = &mut self.pages[usize::from(level) - 1];
-        if table.is_none() {
-            let (format, number) = (Format::Entries, u64::from(level));
-            let ways = usize::from(ways);
-            *table = Some(Cuckoo::new(memory, format, number, ways, first_shift, elasticity)?);
+        if table.is_some() {
+            return Ok(());
         }
+        let number = u64::from(level);
+        *table = Some(match self.design {
+            Design::Cuckoo { ways, first_shift, elasticity, .. } => {
+                let (format, ways) = (Format::Entries, usize::from(ways));
+                let cuckoo = Cuckoo::new(memory, format, number, ways, first_shift, elasticity)?;
+                Store::Cuckoo(cuckoo)
+            }
+            Design::Chained { block_shift, first_shift } => {
+                Store::Chained(Chained::new(memory, number, block_shift, first_shift)?)
+            }
+        });
         Ok(())
     }
 
@@ -598,7 +734,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
     }
 
     /// The table for pages of `level`, which has been made.
-    fn table(&mut self, level: Level) -> &mut Cuckoo<Out> {
+    fn table(&mut self, level: Level) -> &mut Store<Out> {
         self.pages[usize::from(level) - 1].as_mut().expect("it has been made")
     }
 
@@ -644,7 +780,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
                 bits |= u8::from(there) << (below - 1);
             }
             let own = self.pages[usize::from(level) - 1].as_ref();
-            if let Some((_, way)) = own.and_then(|table| table.find(memory, number)) {
+            if let Some(way) = own.and_then(|table| table.way(memory, number)) {
                 bits |= 1 << (level - 1) | way << WAY_SHIFT;
             }
             any |= self.set_header(memory, level, number, bits)?;

@@ -11,6 +11,8 @@ use crate::walk::{Fault, Leaf};
 pub enum Part {
     /// The entries of pages of this level.
     Pages(Level),
+    /// Nodes with such entries, linked to chains.
+    Chain(Level),
     /// The cuckoo walk table with a header for each line of entries of this level.
     WalkTable(Level),
 }
@@ -26,9 +28,19 @@ pub struct Probe<A> {
     pub way: u8,
     /// Where the way, or the table of buckets, begins.
     pub base: A,
+    /// Of a chain: which word of the line is meant.
+    pub(super) word: u8,
+    /// Of a chain: it is the entry, and not the head of a node.
+    pub(super) entry: bool,
 }
 
 impl<A: Physical> Probe<A> {
+    /// A line that is looked at as a whole.
+    #[inline]
+    pub(super) fn whole(at: A, part: Part, way: u8, base: A) -> Self {
+        Self { at, part, way, base, word: 0, entry: false }
+    }
+
     /// Number of the line in its way or table.
     pub fn line(&self) -> u64 {
         self.at.raw().wrapping_sub(self.base.raw()) / LINE_BYTES
@@ -42,6 +54,8 @@ pub enum Answer<A> {
     Nothing,
     /// To the translation.
     Leaf(Leaf<A>),
+    /// To a further read.
+    Follow(Probe<A>),
     /// To an entry that says nothing sensible.
     Fault(Fault<A>),
 }
@@ -59,7 +73,7 @@ pub struct Probes<A> {
 impl<A: Physical> Probes<A> {
     #[inline]
     pub(super) fn none() -> Self {
-        let nothing = Probe { at: A::new(0), part: Part::Pages(1), way: 0, base: A::new(0) };
+        let nothing = Probe::whole(A::new(0), Part::Pages(1), 0, A::new(0));
         Self { probes: [nothing; MOST_PROBES], used: 0 }
     }
 

@@ -49,6 +49,9 @@ const MOST_ENTRIES: u32 = 1 << 20;
 fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
     settings.flatten_nothing("elastic_cuckoo")?;
     settings.merge_nothing("elastic_cuckoo")?;
+    if settings.buckets.is_some() {
+        return Err(LayoutError::NoChains("elastic_cuckoo"));
+    }
     let cuckoo = settings.cuckoo.ok_or(LayoutError::NoCuckoo)?;
     let Cuckoo { ways, initial_entries, grow_occupancy, growth_factor, shrink_occupancy, .. } =
         cuckoo;
@@ -83,7 +86,7 @@ fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutE
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let permille = |share: f64| (share * 1000.0).round() as u32;
     let shift = |entries: u32| entries.ilog2() as u8;
-    let design = Design {
+    let design = Design::Cuckoo {
         ways: ways as u8,
         first_shift: shift(initial_entries),
         elasticity: Elasticity {
@@ -117,7 +120,8 @@ mod tests {
     #[test]
     fn parameters_are_read_and_checked() {
         let elasticity = Elasticity { grow_permille: 600, grow_shift: 2, shrink_permille: 200 };
-        let design = Design { ways: 3, first_shift: 14, elasticity, walk_tables: Some([12, 11]) };
+        let walk_tables = Some([12, 11]);
+        let design = Design::Cuckoo { ways: 3, first_shift: 14, elasticity, walk_tables };
         let layout = make(Geometry::X86_4, PAPER).unwrap();
         assert_eq!(layout.structure(), Structure::Hashed(design));
         assert!(layout.groups().is_empty());

@@ -1,8 +1,10 @@
 //! The registry of page-table organisations: one file and one line each.
 
+mod clustered;
 mod compendia;
 mod elastic_cuckoo;
 mod flattened;
+mod hashed;
 mod radix;
 
 use crate::geometry::{Geometry, Level, Width};
@@ -107,6 +109,8 @@ pub struct Settings<'a> {
     pub density: Option<Fractions>,
     /// What elastic cuckoo tables are like.
     pub cuckoo: Option<Cuckoo>,
+    /// Buckets of a new table with chains.
+    pub buckets: Option<u32>,
 }
 
 /// What elastic cuckoo tables are like.
@@ -149,7 +153,31 @@ impl Settings<'_> {
     }
 
     fn hash_nothing(&self, organisation: &'static str) -> Result<(), LayoutError> {
-        if self.cuckoo.is_none() { Ok(()) } else { Err(LayoutError::NothingToHash(organisation)) }
+        if self.cuckoo.is_some() {
+            return Err(LayoutError::NothingToHash(organisation));
+        }
+        if self.buckets.is_some() { Err(LayoutError::NoChains(organisation)) } else { Ok(()) }
+    }
+
+    /// The layout of `organisation`: chains of nodes for 2^`block_shift` pages.
+    fn chained(
+        &self,
+        organisation: &'static str,
+        geometry: Geometry,
+        block_shift: u8,
+    ) -> Result<Layout, LayoutError> {
+        self.flatten_nothing(organisation)?;
+        self.merge_nothing(organisation)?;
+        if self.cuckoo.is_some() {
+            return Err(LayoutError::NothingToHash(organisation));
+        }
+        let buckets = self.buckets.ok_or(LayoutError::NoBuckets(organisation))?;
+        if !buckets.is_power_of_two() || !(32..=1 << 22).contains(&buckets) {
+            return Err(LayoutError::Buckets(buckets));
+        }
+        let design = Design::Chained { block_shift, first_shift: buckets.ilog2() as u8 };
+        let structure = Structure::Hashed(design);
+        Ok(Layout { structure, ..Layout::with_groups(geometry, &[]) })
     }
 }
 
@@ -206,6 +234,17 @@ pub enum LayoutError {
         "organisation `{0}` has no cuckoo tables: leave `[cuckoo]` out, or use \"elastic_cuckoo\""
     )]
     NothingToHash(&'static str),
+    /// Buckets were given for an organisation that has none.
+    #[error(
+        "organisation `{0}` has no chains: leave `buckets` out, or use \"hashed\" or \"clustered\""
+    )]
+    NoChains(&'static str),
+    /// No buckets were given.
+    #[error("organisation `{0}` needs `buckets`, for example 4096")]
+    NoBuckets(&'static str),
+    /// A number of buckets that cannot be.
+    #[error("`buckets`: {0} is no power of two from 32 to 4194304")]
+    Buckets(u32),
     /// No cuckoo tables were described.
     #[error("organisation `elastic_cuckoo` needs a table `[cuckoo]`, as scheme ecpt has it")]
     NoCuckoo,
@@ -249,6 +288,8 @@ pub const REGISTRY: &[Organisation] = &[
     flattened::ORGANISATION,
     compendia::ORGANISATION,
     elastic_cuckoo::ORGANISATION,
+    hashed::ORGANISATION,
+    clustered::ORGANISATION,
 ];
 
 /// The organisation called `name`.

@@ -368,7 +368,9 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
                     | LayoutError::NoDensity,
                 ) => {}
                 // No tree: see `hashed_cases`.
-                Err(LayoutError::NoCuckoo | LayoutError::Tag { .. }) => continue 'organisations,
+                Err(
+                    LayoutError::NoCuckoo | LayoutError::NoBuckets(_) | LayoutError::Tag { .. },
+                ) => continue 'organisations,
                 Err(error) => panic!("{}: {groups:?}: {error}", organisation.name),
             }
         }
@@ -394,17 +396,22 @@ pub fn hashed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
     ];
     let mut cases = Vec::new();
     for organisation in REGISTRY {
-        for design in designs {
-            let settings = Settings { cuckoo: Some(design), ..Settings::default() };
+        let cuckoo = designs.map(|d| Settings { cuckoo: Some(d), ..Settings::default() });
+        let chained = Settings { buckets: Some(32), ..Settings::default() };
+        for settings in cuckoo.into_iter().chain([chained]) {
             match (organisation.layout)(geometry, &settings) {
                 Ok(layout) => {
-                    let name = format!("{} {geometry:?} {design:?}", organisation.name);
+                    let name = format!("{} {geometry:?} {settings:?}", organisation.name);
                     cases.push((name, layout));
                 }
                 Err(error) => assert!(
                     matches!(
                         error,
                         LayoutError::NothingToHash(_)
+                            | LayoutError::NoChains(_)
+                            | LayoutError::NoCuckoo
+                            | LayoutError::NoBuckets(_)
+                            | LayoutError::NoDensity
                             | LayoutError::NoGroups
                             | LayoutError::Tag { .. }
                     ),
