@@ -44,6 +44,7 @@ pub struct Machine {
     /// The page walkers.
     pub walker: Walker,
     /// How many cores share the last-level cache and memory; absent for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub multicore: Option<Multicore>,
     /// How hashed page tables are walked; absent for machines that cannot.
     pub hashed_walks: Option<HashedWalks>,
