@@ -147,7 +147,8 @@ def test_every_machine_runs(flatwalk: Flatwalk, tmp_path: Path, machine: str) ->
     schemes = [
         name
         for name, scheme in known.items()
-        if (guests or "host" not in scheme) and (hashes or not {"cuckoo", "buckets"} & set(scheme))
+        if (guests or not {"host", "shadow"} & set(scheme))
+        and (hashes or not {"cuckoo", "buckets"} & set(scheme))
     ]
     result = flatwalk(
         *["compare", "--workload", "random:64MiB", "--machine", machine, "--mode", mode, *SHORT],
@@ -419,6 +420,8 @@ def test_ctrl_c_while_recording(tmp_path: Path) -> None:
 # The examples of every --help.
 
 _SLOW = ("gups:8GiB", "sort big.txt", "python3")
+#: What takes minutes to hours: tests of their own run these commands in small.
+_LONG = ("reproduce", "record --workload")
 
 
 def _examples() -> list[Any]:
@@ -434,6 +437,7 @@ def _examples() -> list[Any]:
     return [
         pytest.param(line, marks=[pytest.mark.slow] if any(word in line for word in _SLOW) else [], id=line)
         for line in dict.fromkeys(found)
+        if not line.startswith(_LONG)
     ]
 
 

@@ -519,8 +519,8 @@ impl Cache {
                 )
             },
         )?;
-        require((1..=128).contains(&self.mshrs), &format!("{name}.mshrs"), || {
-            format!("{} (1 to 128)", self.mshrs)
+        require((1..=254).contains(&self.mshrs), &format!("{name}.mshrs"), || {
+            format!("{} (1 to 254)", self.mshrs)
         })?;
         require(
             (1..=100_000).contains(&self.latency_cycles),
