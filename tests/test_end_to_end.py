@@ -128,6 +128,29 @@ def test_compendia_walks_as_its_paper_says(
         assert runs[scheme]["os"]["merges"] == gibibytes
 
 
+def test_hashed_tables_beside_the_radix_table(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    result = flatwalk(
+        *["compare", "--workload", "gups:256MiB", "--large-pages", "0", "--instructions", "1M"],
+        *["--schemes", "radix4,ecpt,hashed,clustered", "--warmup", "1M", "--json", "out.json", "--no-report"],
+    )
+    assert result.code == 0, result.err
+    runs = _runs(tmp_path / "out.json")
+    for (scheme, _), run in runs.items():
+        assert run["page_table_bytes"] == sum(item["bytes"] for item in run["page_table"]["nodes"]), scheme
+        served = sum(item["accesses"] for item in run["walk"]["accesses_by_level"])
+        assert run["accesses_per_walk"] == pytest.approx(served / run["walks"])
+    # Three ways; the cuckoo walk caches know that there are no large pages.
+    assert runs["ecpt", 0]["accesses_per_walk"] == pytest.approx(3, abs=0.01)
+    assert runs["ecpt", 0]["os"]["resizes"] == 0, "65,536 pages are 8,192 lines, a sixth of the slots"
+    levels = {item["level"]: item["nodes"] for item in runs["ecpt", 0]["page_table"]["nodes"]}
+    assert levels == {"PMD-CWT way": 2, "PUD-CWT way": 2, "4K way": 3}
+    # A chain of a table with at least as many buckets as nodes; a clustered entry may be in a second line.
+    assert 1 <= runs["hashed", 0]["accesses_per_walk"] < 2
+    assert 1 < runs["clustered", 0]["accesses_per_walk"] < 3
+    assert runs["hashed", 0]["os"]["resizes"] > 0
+    assert "4K buckets" in {item["level"] for item in runs["clustered", 0]["page_table"]["nodes"]}
+
+
 def test_both_ideas_help_gups_and_together_most(flatwalk: Flatwalk, tmp_path: Path) -> None:
     result = flatwalk(
         *["compare", "--workload", "gups:8GiB", "--large-pages", "0", "--json", "out.json", "--no-report"],
