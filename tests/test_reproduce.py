@@ -80,11 +80,8 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
         for claim in experiment.claims:
             assert claim.needs or claim.points, claim.id
             for scale in SCALES if claim.needs is None else ():
-                try:
-                    jobs = runs.jobs_of(experiment, scale, claim)
-                except runs.MissingError:
-                    continue
-                assert jobs, claim.id
+                jobs = runs.jobs_of(experiment, scale, claim)
+                assert jobs or len(runs.missing_of(claim)) == len(claim.points), claim.id
                 assert all(len(job.key) == 64 for job in jobs.values())
 
 
@@ -193,7 +190,9 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     assert outcome(claim, 7.0, 32.66).verdict is Verdict.EXPLAINED
     wrong = outcome(claim, 40.0, 31.6)
     assert wrong.verdict is Verdict.EXPLAINED
-    assert wrong.why.startswith("FPT is outside the tolerance; the order is both < FPT, not FPT < both. Bec")
+    assert wrong.why.startswith(
+        "FPT is outside the tolerance; the order is both < FPT, not FPT < both. Because."
+    )
     assert outcome(claim, None, 31.6).why.startswith("FPT has no figure")
     path = tmp_path / "bare.toml"
     path.write_text(EXPERIMENT.replace('why = { small = "Because." }', ""))
@@ -202,8 +201,17 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     path.write_text(signs.replace("published = 8 ", "published = -8 "))
     other = load(path).claims[0]
     assert outcome(other, -1.0, 4.0).verdict is Verdict.REPRODUCED
-    assert "both is -4.50 of FPT, published -3.95" in outcome(other, -1.0, 4.5).why
+    assert "Both is -4.50 of FPT, published -3.95" in outcome(other, -1.0, 4.5).why
     assert "FPT has the other sign" in outcome(other, 1.0, 4.0).why
+    path.write_text(EXPERIMENT.replace('scheme = "fpt+ptp"', 'scheme = "no-such-scheme"'))
+    lacking = load(path)
+    jobs = runs.jobs_of(lacking, "small", lacking.claims[0])
+    found = verdicts.judge(
+        lacking, "small", lacking.claims[0], {job.key: fake.run() for job in jobs.values()}
+    )
+    assert found.verdict is Verdict.CANNOT
+    assert found.why == "This version has no scheme no-such-scheme."
+    assert [value.ours for value in found.values] == [0.0, None]
     path.write_text(EXPERIMENT.replace("published = 8 ", "range = [6, 8] "))
     ranged = load(path).claims[0]
     assert outcome(ranged, 5.0, 31.6).verdict is Verdict.REPRODUCED
@@ -223,6 +231,31 @@ def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -
     assert first.by_workload["gups:1GiB"] == pytest.approx(100 * (1000 / 925 - 1))
     assert first.by_workload["gups:2GiB"] == pytest.approx(100 * (1000 / 1850 - 1))
     assert first.ours == pytest.approx(100 * (math.sqrt(1000 / 925 * 1000 / 1850) - 1))
+
+
+def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.toml"
+    text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
+    path.write_text(text.replace('"skylake-server"', '"skylake-server-4core"'))
+    mixed = load(path)
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: dict[str, Any], _progress: object) -> list[list[Any]]:
+        asked.append(request)
+        cycles = {"radix4": 1000, "fpt": 500, "fpt+ptp": 250}
+        return [
+            [fake.run(item["scheme"]["name"], cycles=cycles[item["scheme"]["name"]])]
+            * len(request["sources"])
+            for item in request["runs"]
+        ]
+
+    monkeypatch.setattr(engine, "simulate_mix", answer)
+    jobs = runs.jobs_of(mixed, "small", mixed.claims[0])
+    results = runs.simulate(jobs.values(), runs.Store(tmp_path / "store"), 1, lambda *_: None)
+    assert [len(request["sources"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
+    assert [request["seed"] for request in asked] == [1, 3, 1], "as its first core has in the mix"
+    found = verdicts.judge(mixed, "small", mixed.claims[0], results)
+    assert [value.ours for value in found.values] == pytest.approx([100.0, 300.0])
 
 
 def test_interpolated_speedup_saves_what_the_accesses_save() -> None:

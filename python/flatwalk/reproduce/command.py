@@ -105,10 +105,7 @@ def gather(options: Options) -> show.Report:
         for claim in experiment.claims:
             if claim.id not in ids or claim.needs is not None:
                 continue
-            try:
-                mine = runs.jobs_of(experiment, options.scale, claim)
-            except runs.MissingError:
-                continue  # the verdict says so
+            mine = runs.jobs_of(experiment, options.scale, claim)
             jobs.update({job.key: job for job in mine.values()})
     store = runs.Store(runs.default_store())
     with output.Progress("Simulating") as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from flatwalk import report as pages
@@ -23,12 +24,13 @@ def _chart(outcome: Outcome) -> Chart:
     for point, value in pairs:
         known += [one for one in (value.ours, *value.by_workload.values()) if one is not None]
         if point.published is not None:
-            known += point.published if isinstance(point.published, tuple) else [point.published]
+            ends = point.published if isinstance(point.published, tuple) else [point.published]
+            known += [end for end in ends if math.isfinite(end)]
     low, high = min(known), max(known)
     span = (high - low) or 1.0
 
     def bar(name: str, ends: tuple[float, float], colour: int, text: str) -> Row:
-        left, right = (min(ends), max(ends))
+        left, right = (min(max(end, low), high) for end in (min(ends), max(ends)))
         segment = Segment((left - low) / span, (right - left) / span, colour, f"{name}: {text}")
         return Row(name, [segment], [text])
 
@@ -72,6 +74,15 @@ def _chart(outcome: Outcome) -> Chart:
     )
 
 
+def _comparisons(outcome: Outcome) -> list[str]:
+    """Each point's figures in words."""
+    triples = zip(outcome.claim.points, outcome.values, show.ours(outcome), strict=False)
+    return [
+        f"{point.label}: {figure} {show.unit(point)} (published {show.published(point)})"
+        for point, _, figure in triples
+    ]
+
+
 def html(report: show.Report) -> str:
     """All claims and their figures as one page, without scripts or network."""
     outcomes = report.outcomes()
@@ -80,7 +91,7 @@ def html(report: show.Report) -> str:
         counts=report.counts(),
         scale=report.scale,
         version=report.version,
-        outcomes=outcomes,
+        outcomes=[(outcome, _comparisons(outcome)) for outcome in outcomes],
         papers=PAPERS,
         charts=[_chart(outcome) for outcome in outcomes if outcome.claim.figure and outcome.values],
     )

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, mix, output, settings, units
 from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 
@@ -83,12 +83,17 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def source_of(workload: str) -> dict[str, Any]:
-    """The engine's source for a workload's name; `dense:SIZE` is one mapped range, accessed at random.
+    """The engine's source for a workload's name, or the sources of a mix's programs.
+
+    `dense:SIZE` is one mapped range, accessed at random.
 
     Raises:
         UsageError: If there is no such workload.
     """
     name, _, size = workload.partition(":")
+    if name in settings.names("mix"):
+        programs = mix.programs(workload)["programs"]
+        return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
     if name != "dense":
         return {"workload": parse_workload(workload)}
     area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}
@@ -167,11 +172,7 @@ def parts_of(point: Point) -> Iterator[dict[str, Any]]:
 
 
 def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
-    """The simulation of a selection.
-
-    Raises:
-        MissingError: If this version has its scheme not.
-    """
+    """The simulation of a selection."""
     series, size = experiment.series[selection.series], experiment.scales[scale]
     request = {
         "source": source_of(selection.workload),
@@ -198,17 +199,27 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
 
 
 def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
-    """All simulations of a claim.
-
-    Raises:
-        MissingError: If it needs a scheme that this version has not.
-    """
+    """All simulations of a claim, but for those of points that `missing_of` names."""
+    missing = missing_of(claim)
     return {
         selection: job_of(experiment, scale, selection)
         for point in claim.points
+        if point.label not in missing
         for part in parts_of(point)
         for selection in selections(experiment, scale, part)
     }
+
+
+def missing_of(claim: Claim) -> dict[str, str]:
+    """Points by label that need a scheme which this version has not, and which."""
+    found = {}
+    for point in claim.points:
+        for part in parts_of(point):
+            try:
+                scheme_of(part["scheme"])
+            except MissingError as missing:
+                found[point.label] = str(missing)
+    return found
 
 
 def default_store() -> Path:
@@ -243,14 +254,15 @@ class Store:
         return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
 
     def put(self, job: Job, run: Run) -> None:
-        """Keeps a result, without its settings, which are part of the key."""
-        slim = {key: value for key, value in run.items() if key != "configuration"}
-        output.write_whole(self._path(job), json.dumps(slim))
+        """Keeps a result."""
+        output.write_whole(self._path(job), json.dumps(run))
 
 
 def _size_bytes(source: Mapping[str, Any]) -> int:
     if "workload" in source:
         return int(source["workload"]["size_bytes"])
+    if "mix" in source:
+        return sum(map(_size_bytes, source["mix"]["sources"]))
     return sum(pages["end"] - pages["start"] for pages in source["mapping"]["pages"])
 
 
@@ -265,9 +277,27 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
         each = max(_size_bytes(members[0].request["source"]) * _BYTES_PER_BYTE, 1)
         most = max(int(_BYTES_AT_ONCE / each), 1)
         # Small pieces, too, for whoever interrupts: what a piece has done is kept when it is whole.
-        most = min(most, 16)
+        most = min(most, 32)
         found += [members[start : start + most] for start in range(0, len(members), most)]
     return found
+
+
+def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
+    """Runs of a mix. Each is that of its first core, with the weighted speed-up in place of the IPC.
+
+    The programs' own speeds, by which it is weighted, are those under today's table without large pages.
+    """
+    programs, sources = request["source"]["mix"].values()
+    common = {key: value for key, value in request.items() if key not in {"source", "runs"}}
+    today = {**request["runs"][0], "scheme": settings.scheme("radix4"), "large_pages": 0}
+    alone: dict[str, Run] = {}
+    for core, member in enumerate(sources):
+        if programs[core] not in alone:
+            asked = {**common, "seed": request["seed"] + core, "sources": [member], "runs": [today]}
+            alone[programs[core]] = engine.simulate_mix(asked, lambda _done, _total: None)[0][0]
+    cores = engine.simulate_mix({**common, "sources": sources, "runs": request["runs"]}, progress)
+    weighed = mix.weigh(programs, cores, alone)
+    return [cast("Run", {**result["cores"][0], "ipc": result["weighted_speedup"]}) for result in weighed]
 
 
 def simulate(
@@ -284,7 +314,8 @@ def simulate(
 
     def instructions(piece: list[Job]) -> int:
         request = piece[0].request
-        return len(piece) * int(request["instructions"] + request["warmup"] + request["skip"])
+        programs = len(request["source"].get("mix", {"programs": "1"})["programs"])
+        return len(piece) * programs * int(request["instructions"] + request["warmup"])
 
     total = sum(map(instructions, pieces))
     done = 0
@@ -299,8 +330,10 @@ def simulate(
             "threads": threads,
             "runs": [job.configuration for job in piece],
         }
-        response = engine.simulate(request, tell)
-        for job, run in zip(piece, response["runs"], strict=True):
+        found = (
+            _mixed(request, tell) if "mix" in request["source"] else engine.simulate(request, tell)["runs"]
+        )
+        for job, run in zip(piece, found, strict=True):
             store.put(job, run)
             results[job.key] = run
         done += here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,12 @@ def published(point: Point) -> str:
     """What the paper says, with its digits."""
     if point.published is None:
         return "–"
-    ends = point.published if isinstance(point.published, tuple) else (point.published,)
-    return " to ".join(_signed(f"{end:g}", end, point) for end in ends)
+    if isinstance(point.published, float):
+        return _signed(f"{point.published:g}", point.published, point)
+    low, high = (_signed(f"{end:g}", end, point) for end in point.published)
+    if math.isinf(point.published[1]):
+        return f"at least {low}"
+    return f"at most {high}" if math.isinf(point.published[0]) else f"{low} to {high}"
 
 
 def unit(point: Point) -> str:
@@ -80,7 +85,8 @@ def tolerance(claim: Claim) -> str:
     return ", ".join(parts)
 
 
-def _ours(outcome: Outcome) -> list[str]:
+def ours(outcome: Outcome) -> list[str]:
+    """Our figure for each point."""
     if not outcome.values:
         return ["–"] * len(outcome.claim.points)
     pairs = zip(outcome.claim.points, outcome.values, strict=True)
@@ -92,7 +98,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
     rows = []
     for outcome in report.outcomes():
         claim = outcome.claim
-        ours = _ours(outcome)
+        figures = ours(outcome)
         for position, point in enumerate(claim.points):
             first = position == 0
             rows.append(
@@ -100,7 +106,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
                     claim.id if first else "",
                     point.label,
                     published(point),
-                    ours[position],
+                    figures[position],
                     unit(point),
                     tolerance(claim) if first else "",
                     str(outcome.verdict) if first else "",
@@ -138,7 +144,7 @@ def markdown(report: Report, made_by: str) -> str:
     ]
     for outcome in report.outcomes():
         claim = outcome.claim
-        ours = _ours(outcome)
+        figures = ours(outcome)
 
         def cells(values: Sequence[str], points: Sequence[Point] = claim.points) -> str:
             pairs = zip(points, values, strict=True)
@@ -149,7 +155,7 @@ def markdown(report: Report, made_by: str) -> str:
             claim.text,
             f"{PAPERS[claim.paper]}: {claim.place}",
             cells([published(point) for point in claim.points]) or "–",
-            cells(ours) or "–",
+            cells(figures) or "–",
             tolerance(claim) if claim.points else "–",
             str(outcome.verdict),
             outcome.why,
@@ -222,7 +228,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "label": point.label,
                         "metric": point.metric,
                         "unit": unit(point),
-                        "published": point.published,
+                        "published": _plain(point.published),
                         **asdict(value),
                     }
                     for point, value in zip(outcome.claim.points, outcome.values, strict=False)
@@ -231,6 +237,13 @@ def to_json(report: Report) -> dict[str, Any]:
             for outcome in report.outcomes()
         ],
     }
+
+
+def _plain(published: float | tuple[float, float] | None) -> float | list[float | None] | None:
+    """As JSON has it: an end of a range that is none is null."""
+    if isinstance(published, tuple):
+        return [end if math.isfinite(end) else None for end in published]
+    return published
 
 
 def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> Report:
@@ -242,10 +255,10 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
         for claim in experiment.claims:
             if (old := by_id.get(claim.id)) is None:
                 continue
-            if old["verdict"] == Verdict.CANNOT:
-                outcomes.append(Outcome(claim, [], Verdict.CANNOT, claim.needs or old["why"]))
-                continue
             values = [Value(point["ours"], point["by_workload"]) for point in old["points"]]
-            outcomes.append(conclude(claim, values, written["scale"]))
+            if old["verdict"] == Verdict.CANNOT:
+                outcomes.append(Outcome(claim, values, Verdict.CANNOT, claim.needs or old["why"]))
+            else:
+                outcomes.append(conclude(claim, values, written["scale"]))
         found.append((experiment, outcomes))
     return Report(written["scale"], written["version"], found)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.runs import MissingError, Selection, jobs_of, selections
+from flatwalk.reproduce.runs import Selection, jobs_of, missing_of, selections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,7 +85,7 @@ def value_of(experiment: Experiment, scale: str, point: Point, run_of: Lookup) -
 
 
 def _middle(published: float | tuple[float, float]) -> float:
-    return sum(published) / 2 if isinstance(published, tuple) else published
+    return published if isinstance(published, float) else sum(published) / 2
 
 
 def _value_fails(point: Point, ours: float) -> bool:
@@ -115,8 +115,9 @@ def failures(claim: Claim, ours: list[float]) -> list[str]:
             if value * published <= 0
         ]
     if "order" in claim.checks:
-        by_paper = [point.label for point, _, _ in sorted(stated, key=lambda item: item[2])]
-        by_us = [point.label for point, _, _ in sorted(stated, key=lambda item: item[1])]
+        ranked = [item for item in stated if not isinstance(item[0].published, tuple)]
+        by_paper = [point.label for point, _, _ in sorted(ranked, key=lambda item: item[2])]
+        by_us = [point.label for point, _, _ in sorted(ranked, key=lambda item: item[1])]
         if by_paper != by_us:
             found.append(f"the order is {' < '.join(by_us)}, not {' < '.join(by_paper)}")
     if "ratio" in claim.checks:
@@ -134,13 +135,18 @@ def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str
     """Our figures for a claim, from the results of its jobs, and the verdict."""
     if claim.needs is not None:
         return Outcome(claim, [], Verdict.CANNOT, claim.needs)
-    try:
-        jobs = jobs_of(experiment, scale, claim)
-    except MissingError as missing:
-        return Outcome(claim, [], Verdict.CANNOT, f"there is no scheme {missing} yet")
+    jobs, missing = jobs_of(experiment, scale, claim), missing_of(claim)
+
+    def run_of(one: Selection) -> Run:
+        return results[jobs[one].key]
+
     values = [
-        value_of(experiment, scale, point, lambda one: results[jobs[one].key]) for point in claim.points
+        Value(None) if point.label in missing else value_of(experiment, scale, point, run_of)
+        for point in claim.points
     ]
+    if missing:
+        lacking = ", ".join(sorted(set(missing.values())))
+        return Outcome(claim, values, Verdict.CANNOT, f"This version has no scheme {lacking}.")
     return conclude(claim, values, scale)
 
 
@@ -149,17 +155,15 @@ def conclude(claim: Claim, values: list[Value], scale: str) -> Outcome:
     ours = [value.ours for value in values]
     known = [value for value in ours if value is not None]
     if len(known) < len(ours):
-        failed = [
-            f"{point.label} has no figure"
-            for point, value in zip(claim.points, ours, strict=True)
-            if value is None
-        ]
+        pairs = zip(claim.points, ours, strict=True)
+        failed = [f"{point.label} has no figure" for point, value in pairs if value is None]
     else:
         failed = failures(claim, known)
     if not failed:
         return Outcome(claim, values, Verdict.REPRODUCED, "")
     words = "; ".join(failed)
+    words = f"{words[0].upper()}{words[1:]}."
     why = claim.why.get(scale)
     if why is None:
-        return Outcome(claim, values, Verdict.NOT, f"{words}.")
-    return Outcome(claim, values, Verdict.EXPLAINED, f"{words}. {why}")
+        return Outcome(claim, values, Verdict.NOT, words)
+    return Outcome(claim, values, Verdict.EXPLAINED, f"{words} {why}")
