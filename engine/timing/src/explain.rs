@@ -440,13 +440,19 @@ fn explain_line(
     let address = on_path.entry_address;
     let entry = on_path.entry.0;
     let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
+    // Further nodes of a chain stand wherever there was room.
+    let linked = matches!(part, Part::Chain(_)) && way > 0;
+    let (index, found_by) = if linked {
+        (0, "linked to that before".to_owned())
+    } else {
+        (number, format!("{input}[{high}:{low}] hashes to line {number}"))
+    };
     ExplainStep::Entry {
         text: format!(
-            "{whose}{table} table, {place}: {input}[{high}:{low}] hashes to line {number} at \
-             {address:#x}{shown}, {meaning}{how}."
+            "{whose}{table} table, {place}: {found_by}, at {address:#x}{shown}, {meaning}{how}."
         ),
         level: format!("{}{table} {place}", whose.trim_start()),
-        index: number,
+        index,
         index_bits: [high, low],
         entry_address: format!("{address:#x}"),
         entry: format!("{entry:#018x}"),
@@ -489,7 +495,7 @@ fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
 mod tests {
     use super::*;
     use crate::run::Mode;
-    use crate::testing::{DATA, Do, Scenario, go, merging_scheme};
+    use crate::testing::{DATA, Do, Scenario, chained_scheme, go, merging_scheme};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -536,5 +542,34 @@ mod tests {
         let ia64 = Geometry::new(14, 11, 4).unwrap();
         assert_eq!([1, 2, 3].map(|level| page_size(ia64, level)), ["16K", "32M", "64G"]);
         assert_eq!([1, 2, 3].map(|level| page_size(Geometry::X86_4, level)), ["4K", "2M", "1G"]);
+    }
+
+    #[test]
+    fn nodes_of_a_chain_are_told_in_order() {
+        let scenario = Scenario::new(chained_scheme("clustered", 32));
+        let mut run = scenario.start(&[(DATA, 32 * 16 * 4096)], true);
+        let (mut most, mut caches) = (0, run.mmu.walker().without_caches());
+        for block in 0..32 {
+            let address = Gva::new(DATA + block * 16 * 4096);
+            let (_, whole) = map(&mut run, address, &mut Vec::new()).unwrap();
+            let mut reads = Reads::default();
+            caches
+                .walk(address, Purpose::Load, 0, &mut run.space, &mut NoClock, &mut reads)
+                .unwrap();
+            let mut steps = Vec::new();
+            explain_reads(&run, &whole, reads.0, false, &mut steps);
+            let texts = steps.iter().map(|step| match step {
+                ExplainStep::Entry { text, .. } => text.as_str(),
+                other => panic!("{other:?} in a walk"),
+            });
+            let texts: Vec<_> = texts.collect();
+            assert!(
+                texts[0].contains("node 0 of the chain: VA[47:12] hashes to line"),
+                "{texts:?}"
+            );
+            assert!(texts[texts.len() - 1].contains("maps the 4K page"), "{texts:?}");
+            most = most.max(texts.iter().filter(|text| text.contains("linked to that")).count());
+        }
+        assert!(most > 0, "no two blocks share a bucket");
     }
 }
