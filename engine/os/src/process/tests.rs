@@ -142,6 +142,19 @@ fn eight_gib_take_the_papers_page_tables() {
 }
 
 #[test]
+fn no_page_is_lost_when_a_chain_has_nodes_in_the_first_frame() {
+    // The first array of buckets is at address 0, which further nodes get once the table has grown.
+    for organisation in ["hashed", "clustered"] {
+        let configuration = configuration(chained(organisation), none());
+        let mut process = process(&configuration, 0, 4 << 30);
+        for page in 0..1500 {
+            let _ = touch(&mut process, page * 64 * PAGE);
+        }
+        assert_eq!(process.table().mappings(process.memory()).len(), 1500, "{organisation}");
+    }
+}
+
+#[test]
 fn a_fault_costs_what_it_took() {
     let mut process = process(&configuration(layout(Geometry::X86_4, &[]), none()), 0, GIB);
     let first = touch(&mut process, 0x1234);

@@ -174,7 +174,9 @@ impl<Out: Physical> Chained<Out> {
             let block = memory.allocate(POOL_SHIFT)?;
             let bytes = node_bytes(self.block_shift);
             self.pool.push(block);
-            self.free.extend((0..(1 << POOL_SHIFT) / bytes).rev().map(|i| block.offset(i * bytes)));
+            let nodes = (0..(1 << POOL_SHIFT) / bytes).rev().map(|i| block.offset(i * bytes));
+            // A link to address 0 says that no node follows, so nothing that is linked can be there.
+            self.free.extend(nodes.filter(|node| node.raw() != 0));
         }
         self.free.pop()
     }
