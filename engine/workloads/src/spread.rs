@@ -28,11 +28,11 @@ pub(crate) const DESCRIPTION: Description = Description {
 
 /// 16 KiB · 2048 · 2048.
 const STRIDE: u64 = 1 << 36;
-const PAGES: u64 = 128;
+pub(crate) const PAGES: u64 = 128;
 const GROUPS: u64 = 125;
 const LINE: u64 = 64;
 /// What is mapped of each page: a page of any size up to this.
-const MAPPED: u64 = 64 << 10;
+pub(crate) const MAPPED: u64 = 64 << 10;
 
 // Registers.
 const POINTER: u8 = 1;
@@ -40,6 +40,7 @@ const COUNT: u8 = 2;
 const INDEX: u8 = 3;
 const SWEPT: u8 = 4;
 const VALUE: u8 = 5;
+const GROUP: u8 = 7;
 
 fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let lines = size_bytes / LINE;
@@ -48,7 +49,10 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
         assembler.store(&[SWEPT, INDEX, VALUE]).operation(&[INDEX], &[INDEX, FLAGS]).branch();
     let reference =
         assembler.load(&[POINTER], POINTER).operation(&[COUNT], &[COUNT, FLAGS]).branch();
-    let length = lines * assembler.length(sweep) + PAGES * assembler.length(reference);
+    let group = assembler.operation(&[], &[INDEX]).operation(&[GROUP], &[GROUP, FLAGS]).branch();
+    let length = lines * assembler.length(sweep)
+        + PAGES * assembler.length(reference)
+        + assembler.length(group);
     let pages = (0..PAGES).map(|page| (LARGE_DATA + page * STRIDE, MAPPED));
     let plan = Plan {
         name: DESCRIPTION.name,
@@ -57,7 +61,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
         instructions: Some(GROUPS * length),
         data: std::iter::once((SMALL_DATA, size_bytes)).chain(pages).collect(),
     };
-    let spread = Spread { lines, swept: 0, groups: GROUPS, sweep, reference };
+    let spread = Spread { lines, swept: 0, groups: GROUPS, sweep, reference, group };
     Box::new(Program::new(plan, assembler, spread))
 }
 
@@ -69,6 +73,7 @@ struct Spread {
     groups: u64,
     sweep: BlockId,
     reference: BlockId,
+    group: BlockId,
 }
 
 impl Kernel for Spread {
@@ -83,6 +88,7 @@ impl Kernel for Spread {
         if end == self.lines {
             slice.blocks.extend((0..PAGES).map(|_| self.reference));
             slice.addresses.extend((0..PAGES).map(|page| LARGE_DATA + page * STRIDE));
+            slice.blocks.push(self.group);
             self.swept = 0;
             self.groups -= 1;
         }
