@@ -37,6 +37,10 @@ impl NodeAllocator<Hpa> for Flat {
         (self.next <= self.words.len() as u64 * 8).then_some(Hpa::new(at))
     }
 
+    fn end_bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
     fn free(&mut self, _at: Hpa, _size_shift: u8) {}
 }
 

@@ -64,6 +64,10 @@ impl NodeAllocator<Hpa> for Memory {
         Some(Hpa::new(at))
     }
 
+    fn end_bytes(&self) -> u64 {
+        1 << 48
+    }
+
     fn free(&mut self, _at: Hpa, _size_shift: u8) {}
 }
 

@@ -150,11 +150,24 @@ impl Entry {
         Self(base.raw() | size | Self::PRESENT | Self::WRITE | Self::USER)
     }
 
+    /// The entry with another address in it; all else stays.
+    #[must_use]
+    pub(crate) fn leading_to<A: Physical>(self, address: A) -> Self {
+        debug_assert!(Self::can_hold(address));
+        Self(self.0 & !Self::FRAME | address.raw())
+    }
+
     /// The entry with the O bit set: what it points to is indexed by the bits of this entry's own
     /// level too.
     #[must_use]
     pub fn overlapping(self) -> Self {
         Self(self.0 | Self::OVERLAP)
+    }
+
+    /// The entry, closed to user mode.
+    #[must_use]
+    pub(crate) fn supervisor(self) -> Self {
+        Self(self.0 & !Self::USER)
     }
 
     /// A leaf entry for the page at `frame`; `large` for any page that is not a base page.

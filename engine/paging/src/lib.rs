@@ -15,6 +15,7 @@ pub mod hardware;
 pub mod hashed;
 mod memory;
 pub mod organisations;
+mod recursion;
 mod table;
 mod tree;
 mod walk;
@@ -25,6 +26,7 @@ pub use geometry::{Geometry, GeometryError, Level, Width};
 pub use hashed::Hashed;
 pub use memory::{EntryMemory, EntryMemoryMut, NodeAllocator, TableMemory};
 pub use organisations::{Density, Layout, LayoutError, Shape, Structure};
+pub use recursion::Recursion;
 pub use table::{Made, PageTable};
 pub use tree::{
     Change, Densified, Flush, Levels, Mapping, NodeKind, NodeStatistics, TableError, Tree,

@@ -32,6 +32,14 @@ pub trait NodeAllocator<A: Physical> {
         let _ = (bottom, input);
         self.allocate(size_shift)
     }
+    /// Learns that the block at `at`, of `2^size_shift` bytes, is a node with entries of level `bottom` on
+    /// the path of `input`.
+    fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
+        let _ = (at, size_shift, bottom, input);
+    }
+    /// End of the memory that pages' frames can lie in, which begins at 0, in bytes: a table with an
+    /// entry for each frame is as long as that.
+    fn end_bytes(&self) -> u64;
     /// Takes back a block from [`NodeAllocator::allocate`].
     fn free(&mut self, at: A, size_shift: u8);
 }

@@ -43,9 +43,14 @@ pub enum TableError {
         /// Page size.
         page_bytes: u64,
     },
-    /// The frame has more address bits than an entry.
-    #[error("frame {0:#x} does not fit an entry: physical addresses have at most 52 bits")]
+    /// The frame has more address bits than an entry, or lies beyond the memory.
+    #[error(
+        "frame {0:#x} is too high: physical addresses have at most 52 bits, and lie in the memory"
+    )]
     FrameTooHigh(u64),
+    /// The frame has a page already, in a table with one entry for each frame.
+    #[error("frame {0:#x} has a page already: this table has one entry for each frame")]
+    FrameTaken(u64),
     /// No page of this level can be mapped.
     #[error("level {0} has no leaves: pages are mapped at levels 1 to 3 of those the table has")]
     NoSuchPage(Level),
@@ -153,6 +158,12 @@ pub enum NodeKind {
     Buckets,
     /// A block of further nodes of such a table.
     Chain,
+    /// The lines of a table with open addressing for pages of its level.
+    Lines,
+    /// A piece of a table with an entry for each frame of its level's pages.
+    Frames,
+    /// A piece of the anchors of such a table.
+    Anchors,
 }
 
 /// How many nodes there are of a shape.
@@ -877,7 +888,9 @@ fn allocate<Out: Physical>(
 ) -> Result<(Out, Width), TableError> {
     for width in (1..=wanted.clamp(1, level.min(3))).rev() {
         let shift = geometry.node_shift(width);
-        if let Some(base) = memory.allocate_for(shift, level + 1 - width, input) {
+        let bottom = level + 1 - width;
+        if let Some(base) = memory.allocate_for(shift, bottom, input) {
+            memory.is_node(base, shift, bottom, input);
             change.nodes += 1;
             change.node_bytes += 1 << shift;
             change.fallbacks += u32::from(width < wanted);

@@ -9,7 +9,8 @@
 mod support;
 
 use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, Geometry, Gva, Hpa, Leaf, Level, Rights, Step, Tree,
+    Address, Attributes, Entry, EntryMemory, Geometry, Gva, Hpa, Leaf, Level, Recursion, Rights,
+    Step, Tree,
 };
 use proptest::prelude::*;
 use support::{Case, Memory, Patchy, Sizes, cases_of};
@@ -19,15 +20,20 @@ type Table = Tree<Gva, Hpa>;
 /// Bits of an entry that kernels give the recursion: present and writable, not for user mode.
 const SUPERVISOR: u64 = 0b11;
 
-/// Lets the root point to itself at index `slot`.
+/// Lets the root point to itself at index `slot`, and checks that this is what the crate would write.
 fn recurse(memory: &mut Memory, table: &Table, slot: u64) {
+    let recursion = Recursion::new(table.geometry(), slot).unwrap();
+    let written: Vec<_> = recursion.entries(table.root()).collect();
     let sizes = Sizes::of(table.geometry());
     let root = table.root();
     let tables = sizes.fan.pow(u32::from(root.width) - 1);
     for i in 0..tables {
         let entry = root.base.raw() + 8 * (slot * tables + i);
         memory.set(entry, (root.base.raw() + 8 * sizes.fan * i) | SUPERVISOR);
+        assert_eq!(written[i as usize].0.raw(), entry);
+        assert_eq!(written[i as usize].1.0, memory.get(entry));
     }
+    assert_eq!(written.len() as u64, tables);
 }
 
 /// The address at which the entry of `level` on the path of `address` appears.
@@ -115,6 +121,9 @@ proptest! {
                 let address = at + within % bytes;
                 for (level, place) in path(&memory, &table, address) {
                     let window = entry_at(case.sizes, slot, address, level);
+                    let recursion = Recursion::new(case.geometry, slot).unwrap();
+                    prop_assert_eq!(recursion.window(Gva::new(address), level).raw(), window);
+                    prop_assert!(recursion.contains(window) && !recursion.contains(address));
                     let (seen, leaf) = translate(&memory, &table, window);
                     prop_assert_eq!(
                         seen, place, "{}: entry of level {} for {:#x}", case.name, level, address
@@ -161,6 +170,7 @@ fn the_glue_table_serves_a_conventional_walker() {
     recurse(&mut memory, &table, 300);
     let glue = table.root().base.offset(300 * 4096);
     let root = flatwalk_paging::Partial { base: glue, level: 4, width: 1, rights: Rights::ALL };
+    assert_eq!(Recursion::new(case.geometry, 300).unwrap().glue(table.root()), root);
     let mut walk = flatwalk_paging::Walk::from(case.geometry, root, Gva::new(at));
     let mut steps = 0;
     let leaf = loop {

@@ -5,7 +5,7 @@
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
 use flatwalk_os::PhysicalMemory;
-use flatwalk_paging::hashed::{Answer, Part, Probe};
+use flatwalk_paging::hashed::{Answer, Probe};
 use flatwalk_paging::{Address, Decoded, Entry, EntryMemory, Gva, Hashed, Hpa, PageTable, Step};
 
 use crate::hierarchy::Hierarchy;
@@ -100,7 +100,7 @@ impl Ahead {
             let probes = table.probes(input, table.hint(input, [None, None]));
             (input, probes)
         };
-        let is_base = |probe: &&Probe<Hpa>| matches!(probe.part, Part::Pages(1) | Part::Chain(1));
+        let is_base = |probe: &&Probe<Hpa>| probe.part.pages() == Some(1);
         for probe in probes(address).1.as_slice().iter().filter(is_base) {
             prefetch(memory.word(probe.at));
             if let Some(caches) = caches {

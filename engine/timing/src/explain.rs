@@ -418,19 +418,28 @@ fn explain_line(
     let (served_by, cycles, how) = served(run, read, free);
     let place = match part {
         Part::Chain(_) => format!("node {way} of the chain"),
+        Part::Open(_) => format!("line {way} looked at"),
+        Part::Anchor(_) => "anchor".to_owned(),
+        Part::Frame(_) => format!("frame {way} of the chain"),
         Part::Pages(_) | Part::WalkTable(_) => format!("way {way}"),
     };
     let (table, page, meaning) = match part {
-        Part::Pages(level) if found => {
+        Part::Frame(level) if found => {
+            (page_name(level), level, "the page's: it lies in the frame of this entry".to_owned())
+        }
+        Part::Pages(level) | Part::Chain(level) | Part::Open(level) if found => {
             (page_name(level), level, meaning(on_path.entry, geometry, level))
         }
-        Part::Pages(level) => (page_name(level), level, "does not hold the page".to_owned()),
-        Part::Chain(level) if found => {
-            (page_name(level), level, meaning(on_path.entry, geometry, level))
+        Part::Pages(level) | Part::Open(level) => {
+            (page_name(level), level, "does not hold the page".to_owned())
         }
         Part::Chain(level) => {
             (page_name(level), level, "a node's head, which leads on or nowhere".to_owned())
         }
+        Part::Anchor(level) => {
+            (page_name(level), level, "leads to the chain's first frame, or nowhere".to_owned())
+        }
+        Part::Frame(level) => (page_name(level), level, "another page's, or nobody's".to_owned()),
         Part::WalkTable(level) => {
             let what = if found { "says which sizes there are" } else { "is another" };
             (walk_table_name(level), level, what.to_owned())
@@ -441,9 +450,11 @@ fn explain_line(
     let entry = on_path.entry.0;
     let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
     // Further nodes of a chain stand wherever there was room.
-    let linked = matches!(part, Part::Chain(_)) && way > 0;
+    let linked = matches!(part, Part::Chain(_) | Part::Frame(_)) && way > 0;
     let (index, found_by) = if linked {
         (0, "linked to that before".to_owned())
+    } else if matches!(part, Part::Open(_)) && way > 0 {
+        (number, "behind that before".to_owned())
     } else {
         (number, format!("{input}[{high}:{low}] hashes to line {number}"))
     };

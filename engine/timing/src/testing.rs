@@ -101,6 +101,15 @@ pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
     .expect("the test scheme reads")
 }
 
+/// A scheme with an inverted table, of four levels.
+pub fn inverted_scheme() -> Scheme {
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "inverted", "levels": 4,
+    }))
+    .expect("the test scheme reads")
+}
+
 /// A scheme of an organisation with chains, of four levels, with so many buckets at first.
 pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
     serde_json::from_value(serde_json::json!({
@@ -114,7 +123,16 @@ pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
 pub fn as_host(scheme: Scheme) -> HostTable {
     let Scheme { organisation, levels, flatten, no_flatten_threshold, density, .. } = scheme;
     let (cuckoo, buckets) = (scheme.cuckoo, scheme.buckets);
-    HostTable { organisation, levels, flatten, no_flatten_threshold, density, cuckoo, buckets }
+    HostTable {
+        organisation,
+        levels,
+        flatten,
+        no_flatten_threshold,
+        density,
+        cuckoo,
+        buckets,
+        direct_segment: false,
+    }
 }
 
 /// Where the tests' data lies.

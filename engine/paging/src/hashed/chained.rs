@@ -8,7 +8,7 @@
 //! ```
 
 use super::cuckoo::Resizes;
-use super::line::{LINE_BYTES, Line};
+use super::line::Line;
 use super::walk::{Part, Probe};
 use crate::addr::Physical;
 use crate::entry::Entry;
@@ -262,9 +262,7 @@ impl<Out: Physical> Chained<Out> {
     }
 
     fn probe(&self, at: Out, level: Level, way: u8, entry: bool) -> Probe<Out> {
-        let within = at.raw() % LINE_BYTES;
-        let (line, word) = (Out::new(at.raw() - within), (within / 8) as u8);
-        Probe { word, entry, ..Probe::whole(line, Part::Chain(level), way, self.base) }
+        Probe { entry, ..Probe::word(at, Part::Chain(level), way, self.base) }
     }
 
     /// The first read of a walk for page `number`.

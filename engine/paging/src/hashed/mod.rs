@@ -11,7 +11,9 @@
 
 mod chained;
 mod cuckoo;
+mod inverted;
 mod line;
+mod open;
 mod walk;
 
 use std::marker::PhantomData;
@@ -28,7 +30,9 @@ use crate::walk::{Fault, Leaf};
 
 use chained::Chained;
 use cuckoo::{Cuckoo, Moves};
+use inverted::Inverted;
 use line::{Format, HEADER_BITS, HEADERS, header, says_nothing, with_header, with_tag_of};
+use open::Open;
 
 pub use cuckoo::{Elasticity, Resizes};
 pub use line::{LINE_BYTES, Line};
@@ -62,6 +66,13 @@ pub enum Design {
         /// log2 of the buckets of a new table.
         first_shift: u8,
     },
+    /// Lines in the first free place.
+    Open {
+        /// log2 of the lines of a new table.
+        first_shift: u8,
+    },
+    /// An entry for each frame.
+    Inverted,
 }
 
 /// Where the entries of one page size are.
@@ -69,6 +80,8 @@ pub enum Design {
 enum Store<Out> {
     Cuckoo(Cuckoo<Out>),
     Chained(Chained<Out>),
+    Open(Open<Out>),
+    Inverted(Inverted<Out>),
 }
 
 impl<Out: Physical> Store<Out> {
@@ -76,6 +89,8 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => table.entry(memory, number),
             Self::Chained(table) => table.entry(memory, number),
+            Self::Open(table) => table.entry(memory, number),
+            Self::Inverted(table) => table.entry(memory, number),
         }
     }
 
@@ -89,6 +104,8 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => table.insert_entry(memory, number, entry, moves),
             Self::Chained(table) => table.insert_entry(memory, number, entry),
+            Self::Open(table) => table.insert_entry(memory, number, entry),
+            Self::Inverted(table) => table.insert_entry(memory, number, entry),
         }
     }
 
@@ -96,6 +113,8 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => table.remove_entry(memory, number, moves),
             Self::Chained(table) => table.remove_entry(memory, number),
+            Self::Open(table) => table.remove_entry(memory, number),
+            Self::Inverted(table) => table.remove_entry(memory, number),
         }
     }
 
@@ -103,6 +122,19 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => table.resizes(),
             Self::Chained(table) => table.resizes(),
+            Self::Open(table) => table.resizes(),
+            Self::Inverted(table) => table.resizes(),
+        }
+    }
+
+    /// The first read of a walk for page `number`, where there is but one.
+    #[inline]
+    fn first(&self, number: u64, level: Level) -> Option<Probe<Out>> {
+        match self {
+            Self::Cuckoo(_) => None,
+            Self::Chained(table) => Some(table.first(number, level)),
+            Self::Open(table) => Some(table.first(number, level)),
+            Self::Inverted(table) => Some(table.first(number)),
         }
     }
 
@@ -110,7 +142,7 @@ impl<Out: Physical> Store<Out> {
     fn way(&self, memory: &impl EntryMemory<Out>, number: u64) -> Option<u8> {
         match self {
             Self::Cuckoo(table) => table.find(memory, number).map(|(_, way)| way),
-            Self::Chained(_) => None,
+            Self::Chained(_) | Self::Open(_) | Self::Inverted(_) => None,
         }
     }
 
@@ -118,13 +150,15 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => statistics(NodeKind::Way, level, table),
             Self::Chained(table) => {
-                let mut used = table.used();
-                let blocks = [NodeKind::Buckets, NodeKind::Chain].into_iter().zip(table.blocks());
-                let all = blocks.map(|(kind, (node_bytes, nodes))| {
-                    let entries_used = std::mem::take(&mut used);
-                    NodeStatistics { kind, level, width: 1, node_bytes, nodes, entries_used }
-                });
-                all.filter(|blocks| blocks.nodes > 0).collect()
+                let kinds = [NodeKind::Buckets, NodeKind::Chain];
+                of_blocks(kinds.into_iter().zip(table.blocks()), level, table.used())
+            }
+            Self::Open(table) => {
+                of_blocks([(NodeKind::Lines, (table.bytes(), 1))], level, table.used())
+            }
+            Self::Inverted(table) => {
+                let kinds = [NodeKind::Frames, NodeKind::Anchors];
+                of_blocks(kinds.into_iter().zip(table.blocks()), level, table.used())
             }
         }
     }
@@ -133,6 +167,8 @@ impl<Out: Physical> Store<Out> {
         match self {
             Self::Cuckoo(table) => table.destroy(memory),
             Self::Chained(table) => table.destroy(memory),
+            Self::Open(table) => table.destroy(memory),
+            Self::Inverted(table) => table.destroy(memory),
         }
     }
 }
@@ -143,13 +179,21 @@ fn statistics<Out: Physical>(
     level: Level,
     table: &Cuckoo<Out>,
 ) -> Vec<NodeStatistics> {
-    let mut used = table.used();
-    let blocks = table.blocks().map(|(node_bytes, nodes)| {
-        // Lines in use are all counted with the ways that are filled now.
+    // Lines in use are all counted with the ways that are filled now.
+    of_blocks(table.blocks().map(|blocks| (kind, blocks)), level, table.used())
+}
+
+/// Blocks by kind, each with its bytes and how many there are; `used` is counted with the first.
+fn of_blocks(
+    blocks: impl IntoIterator<Item = (NodeKind, (u64, u64))>,
+    level: Level,
+    mut used: u64,
+) -> Vec<NodeStatistics> {
+    let all = blocks.into_iter().map(|(kind, (node_bytes, nodes))| {
         let entries_used = std::mem::take(&mut used);
         NodeStatistics { kind, level, width: 1, node_bytes, nodes, entries_used }
     });
-    blocks.collect()
+    all.filter(|blocks| blocks.nodes > 0).collect()
 }
 
 /// Ways of a walk table.
@@ -259,13 +303,13 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         for (level, table) in (1..).zip(&self.pages) {
             let table = match table {
                 None => continue,
-                Some(Store::Chained(table)) => {
+                Some(Store::Cuckoo(table)) => table,
+                Some(table) => {
                     if hint.at(level) != Where::Nowhere {
-                        probes.push(table.first(self.number(input, level), level));
+                        probes.extend(table.first(self.number(input, level), level));
                     }
                     continue;
                 }
-                Some(Store::Cuckoo(table)) => table,
             };
             let ways = match hint.at(level) {
                 Where::Nowhere => 0..0,
@@ -284,7 +328,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
     /// What the `line` found at `probe`, one of [`Hashed::probes`] of `input`, led to.
     #[inline]
     pub fn answer(&self, input: In, probe: &Probe<Out>, line: &Line) -> Answer<Out> {
-        let (Part::Pages(level) | Part::Chain(level)) = probe.part else { return Answer::Nothing };
+        let Some(level) = probe.part.pages() else { return Answer::Nothing };
         let number = self.number(input, level);
         let index = match &self.pages[usize::from(level) - 1] {
             Some(Store::Cuckoo(_)) => {
@@ -304,6 +348,13 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
                 };
             }
             Some(Store::Chained(_)) => u64::from(probe.word),
+            Some(Store::Open(table)) => {
+                if !Format::Entries.matches(line, number >> ENTRIES_SHIFT) {
+                    return table.follow(probe, line).map_or(Answer::Nothing, Answer::Follow);
+                }
+                number % 8
+            }
+            Some(Store::Inverted(table)) => return table.answer(number, probe, line),
             None => return Answer::Nothing,
         };
         let entry = Entry(line[index as usize]);
@@ -324,7 +375,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
             Some(Store::Cuckoo(table)) => {
                 table.slot(0, number >> ENTRIES_SHIFT).0.offset(number % 8 * 8)
             }
-            Some(Store::Chained(table)) => table.first(number, 1).at,
+            Some(table) => table.first(number, 1).map_or(Out::new(0), |probe| probe.at),
             None => Out::new(0),
         };
         Fault::NotPresent { level: 1, entry_address }
@@ -500,7 +551,7 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
     /// Changes the page that `input` lies in; `change` may give it another frame or attributes.
     ///
     /// # Errors
-    /// [`TableError::NotMapped`] when there is none.
+    /// [`TableError::NotMapped`] when there is none, or what says that it cannot have that frame.
     pub fn update(
         &mut self,
         memory: &mut impl TableMemory<Out>,
@@ -513,7 +564,11 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         change(&mut new);
         check_frame(self.geometry, new.frame, leaf.level)?;
         let entry = Entry::leaf(new.frame, leaf.level > 1, new.attributes);
-        memory.write(leaf.entry_address, with_tag_of(entry, leaf.entry.0).0);
+        let number = self.number(input, leaf.level);
+        match self.table(leaf.level) {
+            Store::Inverted(table) => table.change_entry(memory, number, entry)?,
+            _ => memory.write(leaf.entry_address, with_tag_of(entry, leaf.entry.0).0),
+        }
         Ok((old, self.page_flush(old.input, leaf.level, Stale::default())))
     }
 
@@ -676,6 +731,11 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
             }
             Design::Chained { block_shift, first_shift } => {
                 Store::Chained(Chained::new(memory, number, block_shift, first_shift)?)
+            }
+            Design::Open { first_shift } => Store::Open(Open::new(memory, number, first_shift)?),
+            Design::Inverted => {
+                let frame_shift = self.geometry.shift(level);
+                Store::Inverted(Inverted::new(memory, level, frame_shift)?)
             }
         });
         Ok(())

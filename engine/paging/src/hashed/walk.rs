@@ -13,8 +13,29 @@ pub enum Part {
     Pages(Level),
     /// Nodes with such entries, linked to chains.
     Chain(Level),
+    /// Lines of such entries, which may be put behind others.
+    Open(Level),
+    /// The anchors of chains of frames of such pages.
+    Anchor(Level),
+    /// The entries of such frames.
+    Frame(Level),
     /// The cuckoo walk table with a header for each line of entries of this level.
     WalkTable(Level),
+}
+
+impl Part {
+    /// The level of the pages that it is for; `None` if it is for lines of entries.
+    #[inline]
+    pub fn pages(self) -> Option<Level> {
+        match self {
+            Self::Pages(level)
+            | Self::Chain(level)
+            | Self::Open(level)
+            | Self::Anchor(level)
+            | Self::Frame(level) => Some(level),
+            Self::WalkTable(_) => None,
+        }
+    }
 }
 
 /// A line that a walk reads.
@@ -24,11 +45,11 @@ pub struct Probe<A> {
     pub at: A,
     /// What it is part of.
     pub part: Part,
-    /// The way, or the place in the chain.
+    /// The way, or how many lines or nodes were read before it.
     pub way: u8,
     /// Where the way, or the table of buckets, begins.
     pub base: A,
-    /// Of a chain: which word of the line is meant.
+    /// Where it is not the whole line: which word of it is meant.
     pub(super) word: u8,
     /// Of a chain: it is the entry, and not the head of a node.
     pub(super) entry: bool,
@@ -39,6 +60,14 @@ impl<A: Physical> Probe<A> {
     #[inline]
     pub(super) fn whole(at: A, part: Part, way: u8, base: A) -> Self {
         Self { at, part, way, base, word: 0, entry: false }
+    }
+
+    /// The word at `at`, and what stands behind it in its line.
+    #[inline]
+    pub(super) fn word(at: A, part: Part, way: u8, base: A) -> Self {
+        let within = at.raw() % LINE_BYTES;
+        let line = A::new(at.raw() - within);
+        Self { word: (within / 8) as u8, ..Self::whole(line, part, way, base) }
     }
 
     /// Number of the line in its way or table.
@@ -81,6 +110,13 @@ impl<A: Physical> Probes<A> {
     pub(super) fn push(&mut self, probe: Probe<A>) {
         self.probes[self.used] = probe;
         self.used += 1;
+    }
+
+    #[inline]
+    pub(super) fn extend(&mut self, probe: Option<Probe<A>>) {
+        if let Some(probe) = probe {
+            self.push(probe);
+        }
     }
 
     /// All of them.

@@ -37,7 +37,7 @@
 //! - Walk tables are elastic too, and their lines tagged in the three spare bits of each header.
 //! - 1 GiB pages have a table, made like that of 2 MiB pages when the first is mapped.
 
-use super::{Cuckoo, Layout, LayoutError, Organisation, Settings, Structure};
+use super::{Cuckoo, Layout, LayoutError, Organisation, Settings};
 use crate::geometry::Geometry;
 use crate::hashed::{Design, ENTRIES_SHIFT, Elasticity, MOST_WAYS, TAG_BITS};
 
@@ -55,11 +55,7 @@ fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutE
     let cuckoo = settings.cuckoo.ok_or(LayoutError::NoCuckoo)?;
     let Cuckoo { ways, initial_entries, grow_occupancy, growth_factor, shrink_occupancy, .. } =
         cuckoo;
-    let bits = u32::from(geometry.address_bits() - geometry.page_shift());
-    let tag = bits.saturating_sub(ENTRIES_SHIFT);
-    if tag > TAG_BITS {
-        return Err(LayoutError::Tag { bits: tag, most: TAG_BITS });
-    }
+    fits_tag(geometry)?;
     let wrong = |key, problem: &str| Err(LayoutError::Cuckoo { key, problem: problem.to_owned() });
     if !(2..=MOST_WAYS as u32).contains(&ways) {
         return wrong("ways", "must be 2 to 4");
@@ -96,12 +92,19 @@ fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutE
         },
         walk_tables: cuckoo.walk_table_entries.map(|entries| entries.map(shift)),
     };
-    let layout = Layout::with_groups(geometry, &[]);
-    Ok(Layout { structure: Structure::Hashed(design), ..layout })
+    Ok(Layout::hashed(geometry, design))
+}
+
+/// Refuses geometries whose page numbers have more bits than a line's tag.
+pub(super) fn fits_tag(geometry: Geometry) -> Result<(), LayoutError> {
+    let bits = u32::from(geometry.address_bits() - geometry.page_shift());
+    let bits = bits.saturating_sub(ENTRIES_SHIFT);
+    if bits > TAG_BITS { Err(LayoutError::Tag { bits, most: TAG_BITS }) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Structure;
     use super::*;
 
     const PAPER: Cuckoo = Cuckoo {

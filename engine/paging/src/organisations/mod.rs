@@ -5,6 +5,8 @@ mod compendia;
 mod elastic_cuckoo;
 mod flattened;
 mod hashed;
+mod inverted;
+mod open;
 mod radix;
 
 use crate::geometry::{Geometry, Level, Width};
@@ -73,6 +75,11 @@ impl Layout {
         Self { geometry, structure: Structure::Tree, widths, density: None }
     }
 
+    /// A layout without levels.
+    fn hashed(geometry: Geometry, design: Design) -> Self {
+        Self { structure: Structure::Hashed(design), ..Self::with_groups(geometry, &[]) }
+    }
+
     /// Level groups, root first, as `(top level, width)`: what a tree without fall-backs has.
     pub fn groups(&self) -> Vec<(Level, Width)> {
         let mut groups = Vec::new();
@@ -109,7 +116,7 @@ pub struct Settings<'a> {
     pub density: Option<Fractions>,
     /// What elastic cuckoo tables are like.
     pub cuckoo: Option<Cuckoo>,
-    /// Buckets of a new table with chains.
+    /// Buckets of a new table with chains, or with open addressing.
     pub buckets: Option<u32>,
 }
 
@@ -171,13 +178,17 @@ impl Settings<'_> {
         if self.cuckoo.is_some() {
             return Err(LayoutError::NothingToHash(organisation));
         }
+        let first_shift = self.buckets_shift(organisation)?;
+        Ok(Layout::hashed(geometry, Design::Chained { block_shift, first_shift }))
+    }
+
+    /// log2 of `buckets`, which `organisation` needs.
+    fn buckets_shift(&self, organisation: &'static str) -> Result<u8, LayoutError> {
         let buckets = self.buckets.ok_or(LayoutError::NoBuckets(organisation))?;
         if !buckets.is_power_of_two() || !(32..=1 << 22).contains(&buckets) {
             return Err(LayoutError::Buckets(buckets));
         }
-        let design = Design::Chained { block_shift, first_shift: buckets.ilog2() as u8 };
-        let structure = Structure::Hashed(design);
-        Ok(Layout { structure, ..Layout::with_groups(geometry, &[]) })
+        Ok(buckets.ilog2() as u8)
     }
 }
 
@@ -236,7 +247,7 @@ pub enum LayoutError {
     NothingToHash(&'static str),
     /// Buckets were given for an organisation that has none.
     #[error(
-        "organisation `{0}` has no chains: leave `buckets` out, or use \"hashed\" or \"clustered\""
+        "organisation `{0}` takes no `buckets`: leave it out, or use \"hashed\", \"clustered\" or \"open\""
     )]
     NoChains(&'static str),
     /// No buckets were given.
@@ -290,6 +301,8 @@ pub const REGISTRY: &[Organisation] = &[
     elastic_cuckoo::ORGANISATION,
     hashed::ORGANISATION,
     clustered::ORGANISATION,
+    inverted::ORGANISATION,
+    open::ORGANISATION,
 ];
 
 /// The organisation called `name`.

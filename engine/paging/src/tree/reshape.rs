@@ -194,6 +194,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         })?;
         let shift = self.geometry.node_shift(width);
         let base = memory.allocate(shift).ok_or(TableError::OutOfMemory)?;
+        memory.is_node(base, shift, bottom, address);
         change.nodes += 1;
         change.node_bytes += 1 << shift;
         change.entries_written += parts.entries.len() as u64;
@@ -283,25 +284,29 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let prefix = self.prefix(old.level, input);
         let mut made: Vec<(Out, Width)> = Vec::new();
         let mut children: Vec<(Out, Node)> = Vec::new();
-        let mut obtain = |memory: &mut M, width: Width, change: &mut Change| {
-            let shift = geometry.node_shift(width);
-            if let Some(base) = memory.allocate(shift) {
-                made.push((base, width));
-                change.nodes += 1;
-                change.node_bytes += 1 << shift;
-                return Ok(base);
-            }
-            for &(base, width) in &made {
-                memory.free(base, geometry.node_shift(width));
-            }
-            Err(TableError::OutOfMemory)
-        };
+        let mut obtain =
+            |memory: &mut M, top: Level, width: Width, input: u64, change: &mut Change| {
+                let shift = geometry.node_shift(width);
+                if let Some(base) = memory.allocate(shift) {
+                    memory.is_node(base, shift, top + 1 - width, input);
+                    made.push((base, width));
+                    change.nodes += 1;
+                    change.node_bytes += 1 << shift;
+                    return Ok(base);
+                }
+                for &(base, width) in &made {
+                    memory.free(base, geometry.node_shift(width));
+                }
+                Err(TableError::OutOfMemory)
+            };
         // Within a merged node above there is room for its entries already.
         let home =
             self.merged_at(old.level + 1, input).map(|above| (above, self.part(above, input)));
-        let new = match home {
-            Some((_, part)) => part,
-            None => Partial { base: obtain(memory, width, change)?, width, ..old },
+        let new = if let Some((_, part)) = home {
+            part
+        } else {
+            let base = obtain(memory, old.level, width, input.raw(), change)?;
+            Partial { base, width, ..old }
         };
         let mut entries = Vec::new();
         for slot in 0..geometry.node_entries(width) {
@@ -334,7 +339,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     self.leaf(frame, level, united(replicas)).entry(level, 0)
                 }
                 _ => {
-                    let child = obtain(memory, child_width, change)?;
+                    let child_shift = geometry.shift(child_level + 1);
+                    let own = (geometry.node_entries(width) - 1) << child_shift;
+                    let path = input.raw() & !own | slot << child_shift;
+                    let child = obtain(memory, child_level, child_width, path, change)?;
                     for i in 0..per_child {
                         let entry = read(memory, i);
                         if entry.is_present() {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flatwalk_paging::organisations::{Cuckoo, Fractions, REGISTRY, Settings};
 use flatwalk_paging::{
     Address, Density, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level,
-    NodeAllocator, Partial, Shape, Width,
+    NodeAllocator, Partial, Shape, Structure, Width,
 };
 use rustc_hash::FxHashMap;
 
@@ -17,6 +17,8 @@ use rustc_hash::FxHashMap;
 const POISON: u64 = 0x000b_adba_dbad_b007;
 /// Blocks up to this size are used again; larger ones have addresses to spare.
 const REUSED_BYTES: u64 = 1 << 21;
+/// Where the memory ends that tests map pages to.
+const END_BYTES: u64 = 1 << 48;
 /// Larger blocks than 1 GiB do not exist.
 const LARGEST_SHIFT: u8 = 30;
 
@@ -142,6 +144,10 @@ impl NodeAllocator<Hpa> for Memory {
         self.counts.allocated += 1;
         self.counts.allocated_bytes += bytes;
         Some(Hpa::new(at))
+    }
+
+    fn end_bytes(&self) -> u64 {
+        END_BYTES
     }
 
     fn free(&mut self, at: Hpa, size_shift: u8) {
@@ -354,6 +360,7 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
             let groups = names(sizes.levels, &widths);
             let settings = Settings { flatten: &groups, density, ..Settings::default() };
             match (organisation.layout)(geometry, &settings) {
+                Ok(layout) if layout.structure() != Structure::Tree => continue 'organisations,
                 Ok(layout) => {
                     let (bits, levels) = (geometry.index_bits(), sizes.levels);
                     let density = layout.density();
@@ -398,8 +405,9 @@ pub fn hashed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
     for organisation in REGISTRY {
         let cuckoo = designs.map(|d| Settings { cuckoo: Some(d), ..Settings::default() });
         let chained = Settings { buckets: Some(32), ..Settings::default() };
-        for settings in cuckoo.into_iter().chain([chained]) {
+        for settings in cuckoo.into_iter().chain([chained, Settings::default()]) {
             match (organisation.layout)(geometry, &settings) {
+                Ok(layout) if layout.structure() == Structure::Tree => {}
                 Ok(layout) => {
                     let name = format!("{} {geometry:?} {settings:?}", organisation.name);
                     cases.push((name, layout));
