@@ -25,6 +25,7 @@ fn process(flatten: &[&str]) -> Process {
         reserved_bytes: 0,
         segment: None,
         ordered_levels: Vec::new(),
+        recursive_index: None,
         scattered: false,
         seed: 1,
     })

@@ -37,6 +37,14 @@ pub enum OsError {
         /// Address bits of the page table.
         bits: u8,
     },
+    /// An address at which a recursive page table shows itself.
+    #[error(
+        "address {address:#x} is where the recursive page table shows its own entries; set another `recursive_index` in the scheme"
+    )]
+    InWindow {
+        /// The address.
+        address: u64,
+    },
     /// A setting out of its range.
     #[error("`{setting}` is {value}, but must be {allowed}")]
     Setting {

@@ -9,6 +9,7 @@ use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physica
 use crate::buddy::{FRAME_BYTES, Frames};
 use crate::memory::PhysicalMemory;
 use crate::ordered::OrderedNodes;
+use crate::windows::Windows;
 
 /// What a fault or an event took. The timing model charges for it, beside a fixed cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,12 +44,15 @@ pub(crate) struct Kernel<A> {
     pub(crate) work: Work,
     /// Where nodes stand in order, if they do.
     pub(crate) ordered: Option<Box<OrderedNodes<A>>>,
+    /// By what addresses it accesses entries, if not by physical ones.
+    pub(crate) windows: Option<Box<Windows<A>>>,
     entries_read: Cell<u64>,
 }
 
 impl<A: Physical> Kernel<A> {
     pub(crate) fn new(memory: PhysicalMemory<A>, frames: Frames) -> Self {
-        Self { memory, frames, work: Work::default(), ordered: None, entries_read: Cell::new(0) }
+        let (work, entries_read) = (Work::default(), Cell::new(0));
+        Self { memory, frames, work, ordered: None, windows: None, entries_read }
     }
 
     /// The work done since the last call.
@@ -64,6 +68,15 @@ impl<A: Physical> Kernel<A> {
         self.work = Work { nodes, nodes_freed, ..before };
         self.entries_read.set(read);
         result
+    }
+
+    /// Where an access to the entry at `at` goes; what the hardware reads for that is counted.
+    #[inline]
+    fn place(&self, at: A) -> A {
+        let Some(windows) = &self.windows else { return at };
+        let (place, walked) = windows.place(&self.memory, at);
+        self.entries_read.set(self.entries_read.get() + walked);
+        place
     }
 
     /// A block of 2^`size_shift` bytes for data, zeroed.
@@ -99,7 +112,7 @@ impl<A: Physical> EntryMemory<A> for Kernel<A> {
     #[inline]
     fn read(&self, at: A) -> u64 {
         self.entries_read.set(self.entries_read.get() + 1);
-        self.memory.read(at)
+        self.memory.read(self.place(at))
     }
 
     /// A line is one access, as an entry is.
@@ -114,7 +127,8 @@ impl<A: Physical> EntryMemoryMut<A> for Kernel<A> {
     #[inline]
     fn write(&mut self, at: A, value: u64) {
         self.work.entries_written += 1;
-        self.memory.write(at, value);
+        let place = self.place(at);
+        self.memory.write(place, value);
     }
 }
 
@@ -136,8 +150,21 @@ impl<A: Physical> NodeAllocator<A> for Kernel<A> {
         Some(at)
     }
 
+    fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
+        if let Some(windows) = &mut self.windows {
+            windows.is_node(at, size_shift, bottom, input);
+        }
+    }
+
+    fn end_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
     fn free(&mut self, at: A, size_shift: u8) {
         self.work.nodes_freed += 1;
+        if let Some(windows) = &mut self.windows {
+            windows.forget(at);
+        }
         if let Some(ordered) = &mut self.ordered
             && ordered.vacate(&mut self.frames, at)
         {

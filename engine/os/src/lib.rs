@@ -11,6 +11,7 @@ mod process;
 mod random;
 mod virtual_machine;
 pub mod vma;
+mod windows;
 pub use buddy::Buddy;
 pub use error::OsError;
 pub use kernel::Work;

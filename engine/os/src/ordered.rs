@@ -214,6 +214,7 @@ mod tests {
             reserved_bytes: 0,
             segment: None,
             ordered_levels: vec![1, 2],
+            recursive_index: None,
             scattered: false,
             seed: 1,
         })

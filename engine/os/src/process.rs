@@ -8,11 +8,11 @@
 //! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
 //! collapsed into large pages later (no khugepaged), and nothing is swapped.
 
-use flatwalk_paging::hashed::Resizes;
+use flatwalk_paging::hashed::{Design, Resizes};
 use flatwalk_paging::{
     Address, Attributes as EntryAttributes, Densified, Entry, EntryMemory, Fault, Flush, Geometry,
-    Gva, Hpa, Layout, Level, Levels, Made, Mapping, NodeStatistics, PageTable, Physical, Rights,
-    Step, TableError, Width,
+    Gva, Hpa, Layout, Level, Levels, Made, Mapping, NodeStatistics, PageTable, Physical, Recursion,
+    Rights, Shape, Step, Structure, TableError, Width,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
@@ -24,6 +24,7 @@ use crate::memory::PhysicalMemory;
 use crate::ordered::OrderedNodes;
 use crate::policy::{LargePages, Policy, PolicyShape, accessible};
 use crate::vma::{AddressSpace, Attributes, Pages, Vma};
+use crate::windows::Windows;
 
 /// What a process runs on and how the operating system decides.
 #[derive(Clone, Debug)]
@@ -50,6 +51,9 @@ pub struct Configuration {
     /// Levels of entries whose nodes stand in contiguous memory, in the order of the addresses that
     /// they translate, as ASAP wants; see [`OrderedNodes`].
     pub ordered_levels: Vec<Level>,
+    /// Index at which the root leads back to itself, if the kernel accesses page-table entries by virtual
+    /// addresses; see [`Recursion`]. Of trees that are not merged by density.
+    pub recursive_index: Option<u16>,
     /// Whether the 2 MiB blocks that frames come from are drawn at random; see [`Buddy::scatter`].
     pub scattered: bool,
     /// Seed of all three.
@@ -128,6 +132,12 @@ pub struct Statistics {
     pub resizes: u64,
     /// Times that there was no contiguous memory for that, or not for as much as was due.
     pub resize_refusals: u64,
+    /// Page-table entries that the kernel accessed by virtual addresses, of a recursive table.
+    pub window_accesses: u64,
+    /// Page-table entries that the hardware read to find those.
+    pub window_reads: u64,
+    /// Entries that the kernel accessed otherwise, as they were not linked into that table.
+    pub unlinked_accesses: u64,
     /// Large pages split.
     pub splits: u64,
     /// Pages mapped ahead of any access, by events.
@@ -200,6 +210,17 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             let memory_bytes = configuration.memory_bytes;
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
+        if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
+            // Made with the machine, for whatever it runs: no program pays for that.
+            let _: Work = kernel.take_work();
+        }
+        if let Some(index) = configuration.recursive_index {
+            let recursion = recursion(&configuration.layout, index)?;
+            let tree = table.tree().ok_or_else(|| no_recursion(index))?;
+            let memory = &mut kernel.memory;
+            let windows = Windows::new(recursion, geometry, tree.root(), memory);
+            kernel.windows = Some(Box::new(windows));
+        }
         let mut statistics = Statistics::default();
         if let Some(tree) = table.tree() {
             let (level, wanted) = configuration.layout.groups()[0];
@@ -247,6 +268,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         (&self.table, &mut self.kernel.memory)
     }
 
+    /// The same, and where its nodes stand in order, if they are to.
+    #[allow(clippy::type_complexity, reason = "three things that are borrowed together")]
+    pub fn table_memory_and_order(
+        &mut self,
+    ) -> (&PageTable<In, Out>, &mut PhysicalMemory<Out>, Option<&OrderedNodes<Out>>) {
+        (&self.table, &mut self.kernel.memory, self.kernel.ordered.as_deref())
+    }
+
     /// The areas.
     pub fn areas(&self) -> &AddressSpace {
         &self.areas
@@ -257,6 +286,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         &self.kernel.frames
     }
 
+    /// Addresses that are translated without the table.
+    pub fn segment(&self) -> std::ops::Range<u64> {
+        let shift = self.geometry.page_shift();
+        self.segment.start << shift..self.segment.end << shift
+    }
+
     /// Where page-table nodes stand in order, if they are to.
     pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Out>> {
         self.kernel.ordered.as_deref()
@@ -265,9 +300,15 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// Counts since the start.
     pub fn statistics(&self) -> Statistics {
         let Resizes { grown, shrunk, refused, curtailed } = self.table.resizes();
+        let windows = self.kernel.windows.as_ref();
+        let [window_accesses, window_reads, unlinked_accesses] =
+            windows.map_or([0; 3], |windows| windows.counts());
         Statistics {
             resizes: grown + shrunk,
             resize_refusals: refused + curtailed,
+            window_accesses,
+            window_reads,
+            unlinked_accesses,
             ..self.statistics
         }
     }
@@ -293,6 +334,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// # Errors
     /// [`OsError::BeyondAddressSpace`] or [`OsError::OutOfMemory`].
     pub fn fault(&mut self, address: In, access: Access) -> Result<FaultOutcome<In>, OsError> {
+        self.outside_windows(address.raw())?;
         let page = address.raw() >> self.geometry.page_shift();
         let mut flushes = Flushes::default();
         let mut found = self.table.translate(&self.kernel, address);
@@ -892,6 +934,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             if !self.geometry.is_canonical(end) {
                 return Err(self.beyond(end));
             }
+            self.outside_windows(end)?;
         }
         if address >> 63 == last >> 63 {
             Ok(start..(last >> shift) + 1)
@@ -933,6 +976,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Outcome { work, flushes: flushes.into_iter().collect() }
     }
 
+    /// Refuses addresses at which a recursive table shows itself.
+    fn outside_windows(&self, address: u64) -> Result<(), OsError> {
+        match &self.kernel.windows {
+            Some(windows) if windows.recursion().contains(address) => {
+                Err(OsError::InWindow { address })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn beyond(&self, address: u64) -> OsError {
         OsError::BeyondAddressSpace { address, bits: self.geometry.address_bits() }
     }
@@ -947,6 +1000,21 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     fn table_error(&self, error: TableError) -> OsError {
         if error == TableError::OutOfMemory { self.out_of_memory() } else { OsError::Table(error) }
+    }
+}
+
+/// The recursion of a table of `layout` at `index`.
+fn recursion(layout: &Layout, index: u16) -> Result<Recursion, OsError> {
+    let fixed = layout.density().is_none();
+    let recursion = Recursion::new(layout.geometry(), index.into()).filter(|_| fixed);
+    recursion.ok_or_else(|| no_recursion(index))
+}
+
+fn no_recursion(index: u16) -> OsError {
+    OsError::Setting {
+        setting: "recursive_index",
+        value: index.to_string(),
+        allowed: "256 to 511, of a table that is a tree with nodes as large as pages and a root that stays",
     }
 }
 

@@ -46,14 +46,22 @@ impl VirtualMachine {
         let outcome = self.guest.apply(event)?;
         let mut flushes = Vec::new();
         if let Event::Populate { address, length, .. } = *event {
-            let mut frames = Vec::new();
             let Self { guest, host } = self;
+            // Beyond the guest's memory there is nothing to back, and within a host's segment neither.
+            let segment = guest.segment();
+            let (first, last) = (address.max(segment.start), (address + length).min(segment.end));
+            let mut frames = Vec::new();
+            if first < last {
+                let base = guest.memory().size_bytes() - (segment.end - segment.start);
+                frames.push((Gpa::new(base + (first - segment.start)), last - first));
+            }
             guest
                 .table()
                 .visit(guest.memory(), Gva::new(address), length, &mut |mapping| {
                     frames.push((mapping.frame, guest.table().geometry().span(mapping.level)));
                 })
                 .map_err(OsError::Table)?;
+            frames.retain(|(frame, _)| !host.segment().contains(&frame.raw()));
             for (frame, bytes) in frames {
                 let mut at = frame.raw();
                 while at < frame.raw() + bytes {
@@ -109,6 +117,7 @@ mod tests {
             reserved_bytes: 0,
             segment: None,
             ordered_levels: Vec::new(),
+            recursive_index: None,
             scattered: true,
             seed: 3,
         }

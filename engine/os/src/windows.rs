@@ -1,0 +1,125 @@
+//! A kernel that reads and writes its page-table entries by virtual addresses: see
+//! [`flatwalk_paging::Recursion`].
+//!
+//! Each access to an entry is one to its window, and goes where the page table itself says. No TLB keeps
+//! windows, so that each costs a walk. Of nodes that are not linked into the table yet, or no longer, there
+//! is no window; a kernel maps them at a place of its own for that time, and those accesses are counted.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use flatwalk_paging::{
+    Address, Entry, EntryMemory, EntryMemoryMut, Geometry, Gva, Level, Partial, Physical,
+    Recursion, Step, Walk,
+};
+
+use crate::memory::PhysicalMemory;
+
+/// A node of the table.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    size_shift: u8,
+    /// Level of its entries.
+    bottom: Level,
+    /// An address whose path leads through it.
+    input: u64,
+}
+
+/// The windows of one table.
+#[derive(Debug)]
+pub(crate) struct Windows<A> {
+    recursion: Recursion,
+    geometry: Geometry,
+    root: Partial<A>,
+    nodes: BTreeMap<A, Node>,
+    /// Accesses by windows, entries that their walks read, and accesses without windows.
+    accesses: Cell<u64>,
+    walked: Cell<u64>,
+    unlinked: Cell<u64>,
+}
+
+impl<A: Physical> Windows<A> {
+    /// Makes the table at `root`, which is empty yet, recursive.
+    pub(crate) fn new(
+        recursion: Recursion,
+        geometry: Geometry,
+        root: Partial<A>,
+        memory: &mut PhysicalMemory<A>,
+    ) -> Self {
+        for (at, entry) in recursion.entries(root) {
+            memory.write(at, entry.0);
+        }
+        let (accesses, walked, unlinked) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let nodes = BTreeMap::new();
+        let mut windows = Self { recursion, geometry, root, nodes, accesses, walked, unlinked };
+        let size_shift = geometry.node_shift(root.width);
+        windows.is_node(root.base, size_shift, root.bottom(), 0);
+        windows
+    }
+
+    pub(crate) fn recursion(&self) -> Recursion {
+        self.recursion
+    }
+
+    /// Learns of a node; see [`flatwalk_paging::NodeAllocator::is_node`].
+    pub(crate) fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
+        self.nodes.insert(at, Node { size_shift, bottom, input });
+    }
+
+    /// The node at `at` is no more.
+    pub(crate) fn forget(&mut self, at: A) {
+        self.nodes.remove(&at);
+    }
+
+    /// The window of the entry at `at`, if it is in a node.
+    fn window(&self, at: A) -> Option<Gva> {
+        let (&base, node) = self.nodes.range(..=at).next_back()?;
+        let within = at.raw() - base.raw();
+        if within >> node.size_shift != 0 {
+            return None;
+        }
+        let shift = self.geometry.shift(node.bottom);
+        let all = (1 << (node.size_shift - 3)) - 1;
+        let path = node.input & !(all << shift) | ((within / 8) << shift);
+        Some(self.recursion.window(Gva::new(path), node.bottom))
+    }
+
+    /// Where an access to the entry at `at` goes, and how many entries the hardware reads for that: by its
+    /// window, or without one where it has none now.
+    pub(crate) fn place(&self, memory: &PhysicalMemory<A>, at: A) -> (A, u64) {
+        let found = self.window(at).and_then(|window| self.translate(memory, window));
+        match found {
+            // Anything else is what was linked there before, or will be no more.
+            Some((place, walked)) if place == at => {
+                self.accesses.set(self.accesses.get() + 1);
+                self.walked.set(self.walked.get() + walked);
+                (place, walked)
+            }
+            _ => {
+                self.unlinked.set(self.unlinked.get() + 1);
+                (at, 0)
+            }
+        }
+    }
+
+    /// Where `window` lies, as hardware finds it, and how many entries it read.
+    fn translate(&self, memory: &PhysicalMemory<A>, window: Gva) -> Option<(A, u64)> {
+        let mut walk: Walk<Gva, A> = Walk::from(self.geometry, self.root, window);
+        for walked in 1.. {
+            match walk.feed(Entry(memory.read(walk.entry_address()))) {
+                Step::Table(_) => {}
+                Step::Leaf(leaf) => {
+                    let within = window.raw() & (self.geometry.span(leaf.level) - 1);
+                    return Some((leaf.frame.offset(within), walked));
+                }
+                Step::Fault(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Accesses by windows, entries that their walks read, and accesses that no window could be used for.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        [self.accesses.get(), self.walked.get(), self.unlinked.get()]
+    }
+}
