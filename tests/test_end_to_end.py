@@ -131,7 +131,8 @@ def test_compendia_walks_as_its_paper_says(
 def test_hashed_tables_beside_the_radix_table(flatwalk: Flatwalk, tmp_path: Path) -> None:
     result = flatwalk(
         *["compare", "--workload", "gups:256MiB", "--large-pages", "0", "--instructions", "1M"],
-        *["--schemes", "radix4,ecpt,hashed,clustered", "--warmup", "1M", "--json", "out.json", "--no-report"],
+        *["--schemes", "radix4,ecpt,hashed,clustered,inverted,hdc", "--warmup", "1M"],
+        *["--json", "out.json", "--no-report"],
     )
     assert result.code == 0, result.err
     runs = _runs(tmp_path / "out.json")
@@ -148,6 +149,12 @@ def test_hashed_tables_beside_the_radix_table(flatwalk: Flatwalk, tmp_path: Path
     assert 1 <= runs["hashed", 0]["accesses_per_walk"] < 2
     assert 1 < runs["clustered", 0]["accesses_per_walk"] < 3
     assert runs["hashed", 0]["os"]["resizes"] > 0
+    # 64 GiB have 16 Mi frames: an anchor, and one of 65,536 pages.
+    assert runs["inverted", 0]["accesses_per_walk"] == pytest.approx(2, abs=0.01)
+    sizes = {item["level"]: item["bytes"] for item in runs["inverted", 0]["page_table"]["nodes"]}
+    assert sizes == {"4K frames": 256 << 20, "4K anchors": 128 << 20}
+    # Lines of eight pages, at most 0.6 of them in use.
+    assert 1 <= runs["hdc", 0]["accesses_per_walk"] < 1.8
     assert "4K buckets" in {item["level"] for item in runs["clustered", 0]["page_table"]["nodes"]}
 
 

@@ -174,7 +174,9 @@ class Run(TypedDict):
     branch: dict[str, int] | None
     priority: dict[str, float]
     asap: Asap | None
+    host_asap: Asap | None
     direct_segment: DirectSegment | None
+    host_direct_segment: DirectSegment | None
     pom_tlb: PomTlb | None
     csalt: Csalt | None
     warnings: list[str]

@@ -110,7 +110,9 @@ _FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1
 
 #: What a process's table and a host's have in common.
 _PAGE_TABLE: dict[str, object] = {
-    "organisation": _one_of("radix", "flattened", "compendia", "elastic_cuckoo", "hashed", "clustered"),
+    "organisation": _one_of(
+        "radix", "flattened", "compendia", "elastic_cuckoo", "hashed", "clustered", "inverted", "open"
+    ),
     "levels": _one_of(3, 4, 5),
     "flatten": _list_of(_FLATTENED),
     "no_flatten_threshold": _whole(0),
@@ -136,6 +138,7 @@ _MECHANISMS: dict[str, object] = {
     "direct_segment": _Table({"memory_fraction": _number}),
     "pom_tlb": _Table({"size_bytes": _whole(), "predictor_entries": _whole()}),
     "shadow": _flag,
+    "recursive_index": _whole(256),
     "csalt": _Table({"epoch_accesses": _whole(), "translation_weight": _number}),
 }
 
@@ -150,7 +153,9 @@ _SCHEME = _Table(
         "page_table_priority": _one_of("off", "phases", "always"),
         **_MECHANISMS,
         "translation": _one_of("walked", "free"),
-        "host": _Table(_PAGE_TABLE, optional=_PAGE_TABLE_OPTIONAL),
+        "host": _Table(
+            {**_PAGE_TABLE, "direct_segment": _flag}, optional=_PAGE_TABLE_OPTIONAL | {"direct_segment"}
+        ),
     },
     optional=_PAGE_TABLE_OPTIONAL | {"geometry", "page_table_priority", "translation", "host", *_MECHANISMS},
 )
@@ -377,13 +382,16 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
                 remedy=f"name it with --schemes {member['name']}",
             )
     first, second = schemes
+    host = {key: second[key] for key in _PAGE_TABLE if key in second}
+    if "direct_segment" in second:
+        host["direct_segment"] = True
     return {
         **first,
         "name": pair,
         "title": f"{first['title']}, in a guest",
         "description": f"In the guest: {first['description']} In the host: {second['description']}",
         "source": f"{first['source']}; host: {second['source']}",
-        "host": {key: second[key] for key in _PAGE_TABLE if key in second},
+        "host": host,
     }
 
 

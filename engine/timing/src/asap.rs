@@ -8,15 +8,21 @@
 //! finds the lines there or on their way. A prefetch takes an MSHR if one is free; it does not wait
 //! for one.
 //!
+//! In a guest this happens in each dimension. When the L2 TLB misses, the guest's two entries are
+//! prefetched: the hypervisor keeps the guest's arrays contiguous in its own memory too, so that registers
+//! can hold where they start there. And for each address that the host translates during the walk, its two
+//! entries are prefetched when that translation begins.
+//!
 //! Departs from the paper: registers are per level, as many for each ([`OrderedNodes`] says why),
-//! and the longest ranges get them. Not modelled: prefetching in a guest.
+//! and the longest ranges get them. Where a guest's array lies in the host's memory is looked up in the
+//! host's table at no cost, instead of being contiguous; what the host has not backed is not prefetched.
 
 use flatwalk_os::{OrderedNodes, Range};
-use flatwalk_paging::{Address, Geometry, Gva, Hpa};
+use flatwalk_paging::{Address, Geometry, Hpa, Physical};
 
 use crate::machine;
 use crate::mmu::TableReader;
-use crate::walker::{Read, Record, Trail};
+use crate::walker::{Read, Record, Stage};
 
 /// Levels whose entries are prefetched, in the order in which a walk wants them.
 pub const LEVELS: [u8; 2] = [2, 1];
@@ -35,13 +41,14 @@ pub struct AsapStatistics {
     pub uncovered: u64,
 }
 
-/// The prefetcher of one core.
+/// The prefetcher of one core, for one table, which is in memory of addresses `A`.
 #[derive(Clone, Debug)]
-pub struct Asap {
+pub struct Asap<A = Hpa> {
+    stage: Stage,
     geometry: Geometry,
     registers: usize,
     /// Those in the registers, [`LEVELS`] one after the other.
-    ranges: Vec<Range<Hpa>>,
+    ranges: Vec<Range<A>>,
     /// Which ranges these are, as [`OrderedNodes::version`] counts.
     version: Option<u64>,
     /// What it did.
@@ -49,26 +56,30 @@ pub struct Asap {
 }
 
 /// Lines prefetched for one walk that it has not read yet.
-pub struct Prefetched<'a> {
-    lines: [Option<Hpa>; LEVELS.len()],
-    trail: &'a mut Trail,
+pub struct Prefetched<'a, T> {
+    stage: Stage,
+    /// In the memory that the table is in.
+    lines: [Option<u64>; LEVELS.len()],
+    record: &'a mut T,
 }
 
-impl Record for Prefetched<'_> {
+impl<T: Record> Record for Prefetched<'_, T> {
     fn read(&mut self, read: &Read) {
         for line in &mut self.lines {
-            if line.is_some_and(|line| line.raw() >> 6 == read.entry_address >> 6) {
+            let reads = |line| line >> 6 == read.entry_address >> 6;
+            if self.stage == read.stage && line.is_some_and(reads) {
                 *line = None;
             }
         }
-        self.trail.read(read);
+        self.record.read(read);
     }
 }
 
-impl Asap {
-    /// Empty registers, for tables of `geometry`.
-    pub fn new(settings: &machine::Asap, geometry: Geometry) -> Self {
+impl<A: Physical> Asap<A> {
+    /// Empty registers, for the tables of `stage`, which have `geometry`.
+    pub fn new(settings: &machine::Asap, stage: Stage, geometry: Geometry) -> Self {
         Self {
+            stage,
             geometry,
             registers: settings.range_registers as usize,
             ranges: Vec::new(),
@@ -78,7 +89,7 @@ impl Asap {
     }
 
     /// Loads the registers, as the operating system does whenever a range changes.
-    fn load(&mut self, nodes: &OrderedNodes<Hpa>) {
+    fn load(&mut self, nodes: &OrderedNodes<A>) {
         self.version = Some(nodes.version());
         self.ranges.clear();
         for level in LEVELS {
@@ -88,30 +99,33 @@ impl Asap {
         }
     }
 
-    /// Prefetches for a walk of `address` that begins at cycle `at` and leaves `trail`.
-    pub fn prefetch<'a, R: TableReader>(
+    /// Prefetches for a walk of `address` that begins at cycle `at` and leaves `record`; `place` says
+    /// where in the host's memory an entry lies.
+    pub fn prefetch<'a, R: TableReader, T: Record>(
         &mut self,
-        address: Gva,
+        address: impl Address,
         at: u64,
-        nodes: &OrderedNodes<Hpa>,
+        nodes: &OrderedNodes<A>,
+        place: impl Fn(A) -> Option<Hpa>,
         reader: &mut R,
-        trail: &'a mut Trail,
-    ) -> Prefetched<'a> {
+        record: &'a mut T,
+    ) -> Prefetched<'a, T> {
         if self.version != Some(nodes.version()) {
             self.load(nodes);
         }
-        let mut prefetched = Prefetched { lines: [None; LEVELS.len()], trail };
+        let mut prefetched = Prefetched { stage: self.stage, lines: [None; LEVELS.len()], record };
         let mut covered = false;
         for (line, level) in prefetched.lines.iter_mut().zip(LEVELS) {
-            let holds = |range: &&Range<Hpa>| {
+            let holds = |range: &&Range<A>| {
                 range.level == level && (range.start..=range.last).contains(&address.raw())
             };
             let Some(range) = self.ranges.iter().find(holds) else { continue };
             covered = true;
             let entry = (address.raw() - range.start) >> self.geometry.shift(level);
-            let place = range.base.offset(entry * 8);
+            let entry_address = range.base.offset(entry * 8);
+            let Some(place) = place(entry_address) else { continue };
             if reader.prefetch_entry(place, at) {
-                *line = Some(place);
+                *line = Some(entry_address.raw());
                 self.statistics.prefetches += 1;
             } else {
                 self.statistics.dropped += 1;
@@ -122,16 +136,16 @@ impl Asap {
     }
 
     /// Notes which prefetches a walk that is over did not use.
-    pub fn finish(&mut self, prefetched: &Prefetched<'_>) {
+    pub fn finish<T>(&mut self, prefetched: &Prefetched<'_, T>) {
         self.statistics.unused += prefetched.lines.iter().flatten().count() as u64;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::machine::{Asap, PriorityMode};
+    use crate::machine::{Asap, DirectSegment, HostTable, PriorityMode, Pwc};
     use crate::run::{Mode, Run};
-    use crate::testing::{DATA, Do, Scenario, go, scheme};
+    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -157,7 +171,7 @@ mod tests {
 
     /// What the prefetcher did since the last walk but one: made, dropped, unused, uncovered.
     fn counts(run: &Run) -> (u64, u64, u64, u64) {
-        let s = run.mmu.asap().unwrap().statistics;
+        let s = run.mmu.asap().unwrap();
         (s.prefetches, s.dropped, s.unused, s.uncovered)
     }
 
@@ -224,6 +238,57 @@ mod tests {
         let mut run = scenario.start(&[(DATA, GIB)], true);
         assert_eq!(walk(&mut run, DATA), (3, 1 + 12 + 142 + 4));
         assert_eq!(counts(&run), (1, 0, 0, 0), "there is no node of level 1");
+    }
+
+    /// A guest whose walks take only one dimension: the host's, or its own, is done by a segment.
+    fn one_dimension(of_the_host: bool, range_registers: u32) -> Run {
+        let mut scenario = scenario(&[], range_registers);
+        let host = HostTable { direct_segment: !of_the_host, ..host_table(4, &[]) };
+        scenario.scheme.host = Some(host);
+        if of_the_host {
+            scenario.scheme.direct_segment = Some(DirectSegment { memory_fraction: 0.5 });
+        }
+        scenario.start(&[(DATA, GIB)], true)
+    }
+
+    #[test]
+    fn each_dimension_of_a_guests_walk_is_prefetched_for() {
+        for of_the_host in [false, true] {
+            let mut plain = one_dimension(of_the_host, 0);
+            let mut asap = one_dimension(of_the_host, 16);
+            // As on the machine itself: a cycle for a page-walk cache, the root's entry, and three from
+            // memory, of which the last two are asked for at once. They take the bus for a cycle each. The
+            // host's root is in L2, as a process's is; the guest's comes from memory, a cycle late, since
+            // that is when the second of them comes.
+            let (root, root_after) = if of_the_host { (12, 12) } else { (142, 143) };
+            assert_eq!(walk(&mut plain, DATA), (4, 1 + root + 3 * 142));
+            assert_eq!(walk(&mut asap, DATA), (4, 1 + root_after + 142 + 4 + 4));
+            let prefetches = [asap.mmu.asap(), asap.mmu.walker().host_asap()]
+                .map(|asap| asap.map_or(0, |asap| asap.prefetches - asap.unused));
+            assert_eq!(prefetches, if of_the_host { [0, 2] } else { [2, 0] });
+        }
+    }
+
+    #[test]
+    fn a_two_dimensional_walk_prefetches_for_the_guest_and_for_each_of_the_hosts_walks() {
+        let run = |range_registers| {
+            let mut scenario = scenario(&[], range_registers);
+            scenario.scheme.host = Some(host_table(4, &[]));
+            scenario.machine.pwc = Pwc::None;
+            let virtualisation = scenario.machine.virtualisation.as_mut().unwrap();
+            (virtualisation.pwc, virtualisation.nested_tlb) = (Pwc::None, Vec::new());
+            let mut run = scenario.start(&[(DATA, GIB)], true);
+            // The host backs the guest's nodes.
+            go(&mut run, &[Do::Load(DATA + 77 * LARGE + 64 * 4096)]);
+            let (accesses, latency) = walk(&mut run, DATA + 77 * LARGE);
+            let asap = [run.mmu.asap(), run.mmu.walker().host_asap()];
+            (accesses, latency, asap.map(|asap| asap.map_or(0, |a| a.prefetches + a.dropped)))
+        };
+        let (plain, asap) = (run(0), run(16));
+        assert_eq!((plain.0, asap.0), (24, 24));
+        // Two entries of the guest's, and two for each of five walks of the host's.
+        assert_eq!((plain.2, asap.2), ([0, 0], [2, 10]));
+        assert!(asap.1 < plain.1, "{} and {}", asap.1, plain.1);
     }
 
     #[test]

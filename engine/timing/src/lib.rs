@@ -64,16 +64,6 @@ pub enum ConfigError {
     /// A guest asked of a machine that cannot run one.
     #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
-    /// A mechanism in a guest that is modelled on the machine itself only.
-    #[error(
-        "`{mechanism}` is modelled without a hypervisor only: leave it out of scheme `{scheme}`, or `host`"
-    )]
-    NotInGuests {
-        /// The key of the mechanism's section.
-        mechanism: &'static str,
-        /// The scheme.
-        scheme: String,
-    },
     /// A hashed table asked of a machine that cannot walk one.
     #[error(
         "machine `{0}` does not say how it walks hashed tables: add a table `[hashed_walks]`, as \

@@ -743,6 +743,10 @@ pub struct Scheme {
     /// Buckets of a new table, of organisations with chains.
     #[serde(default)]
     pub buckets: Option<u32>,
+    /// Index at which the root leads back to itself, for a kernel that accesses page-table entries by
+    /// virtual addresses.
+    #[serde(default)]
+    pub recursive_index: Option<u16>,
     /// Page-table priority in L2 and LLC.
     #[serde(default)]
     pub page_table_priority: PriorityMode,
@@ -804,6 +808,10 @@ pub struct HostTable {
     /// Buckets of a new table, of organisations with chains.
     #[serde(default)]
     pub buckets: Option<u32>,
+    /// Registers translate all of the guest's memory, and the table is not needed; see
+    /// [`crate::segment`].
+    #[serde(default)]
+    pub direct_segment: bool,
 }
 
 /// What elastic cuckoo tables are like; see [`organisations::Cuckoo`].
@@ -962,14 +970,7 @@ impl Scheme {
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;
-        let native_only =
-            [("asap", self.asap.is_some()), ("direct_segment", self.direct_segment.is_some())];
-        match native_only.into_iter().find(|&(_, on)| on && self.host.is_some()) {
-            Some((mechanism, _)) => {
-                Err(ConfigError::NotInGuests { mechanism, scheme: self.name.clone() })
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

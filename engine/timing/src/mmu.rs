@@ -3,6 +3,7 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read.
 
+use flatwalk_os::Process;
 use flatwalk_paging::{Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::asap::{Asap, AsapStatistics};
@@ -222,9 +223,11 @@ pub struct Mmu {
     walkers: Slots,
     free: Option<Free>,
     asap: Option<Box<Asap>>,
+    /// The same for a guest's table.
+    guest_asap: Option<Box<Asap<Gpa>>>,
     pom_tlb: Option<Box<PomTlb>>,
     vhpt: Option<Vhpt>,
-    /// Something helps walks: `asap`, `pom_tlb` or `vhpt`.
+    /// Something helps walks: `asap`, `guest_asap`, `pom_tlb` or `vhpt`.
     assisted: bool,
     segment: Option<Box<Segment>>,
     /// Something translates before the TLBs do: `free` or `segment`.
@@ -251,6 +254,7 @@ impl Mmu {
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
             asap: None,
+            guest_asap: None,
             pom_tlb: None,
             vhpt,
             assisted: vhpt.is_some(),
@@ -264,6 +268,14 @@ impl Mmu {
     /// Prefetches for every walk from now on.
     pub fn set_asap(&mut self, asap: Asap) {
         self.asap = Some(Box::new(asap));
+        self.assisted = true;
+    }
+
+    /// Prefetches for every walk in a guest from now on: by `guest` for its table, by `host` whenever the
+    /// host's is walked.
+    pub fn set_guest_asap(&mut self, guest: Asap<Gpa>, host: Option<Asap>) {
+        self.guest_asap = Some(Box::new(guest));
+        self.walker.set_host_asap(host);
         self.assisted = true;
     }
 
@@ -289,14 +301,26 @@ impl Mmu {
         self.bypassed = true;
     }
 
-    /// The direct segment, if there is one.
-    pub fn segment(&self) -> Option<&Segment> {
-        self.segment.as_deref()
+    /// Translates from a guest to its memory by `segment`, where it can, instead of walking its table.
+    pub fn set_guest_segment(&mut self, segment: Segment<Gpa>) {
+        self.walker.set_guest_segment(segment);
     }
 
-    /// The prefetcher, if there is one.
-    pub fn asap(&self) -> Option<&Asap> {
-        self.asap.as_deref()
+    /// Translates from a guest's memory to the host's by `segment` instead of walking the host's table.
+    pub fn set_host_segment(&mut self, segment: Segment) {
+        self.walker.set_host_segment(segment);
+    }
+
+    /// Size of the process's own direct segment in bytes, and translations that it gave, if there is one.
+    pub fn segment(&self) -> Option<(u64, u64)> {
+        let beside_tlb = self.segment.as_ref().map(|s| (s.bytes(), s.translations));
+        beside_tlb.or_else(|| self.walker.guest_segment().map(|s| (s.bytes(), s.translations)))
+    }
+
+    /// What was prefetched from the process's own table, if anything is.
+    pub fn asap(&self) -> Option<AsapStatistics> {
+        let own = self.asap.as_ref().map(|asap| asap.statistics);
+        own.or_else(|| self.guest_asap.as_ref().map(|asap| asap.statistics))
     }
 
     /// True if instruction fetches are translated.
@@ -510,15 +534,24 @@ impl Mmu {
         reader: &mut R,
         trail: &mut Trail,
     ) -> Result<Found, Stopped> {
-        let result = match (&mut self.asap, space.ordered_nodes()) {
-            (Some(asap), Some(nodes)) => {
-                let mut prefetched = asap.prefetch(address, asked, nodes, reader, trail);
-                let walker = &mut self.walker;
-                let result = walker.walk(address, purpose, start, space, reader, &mut prefetched);
-                asap.finish(&prefetched);
-                result
-            }
-            _ => self.walk_unhelped(address, purpose, start, space, reader, trail),
+        let walker = &mut self.walker;
+        let native = self.asap.as_mut().zip(space.native().and_then(Process::ordered_nodes));
+        let guest = self.guest_asap.as_mut().zip(space.virtual_machine());
+        let result = if let Some((asap, nodes)) = native {
+            let mut prefetched = asap.prefetch(address, asked, nodes, Some, reader, trail);
+            let result = walker.walk(address, purpose, start, space, reader, &mut prefetched);
+            asap.finish(&prefetched);
+            result
+        } else if let Some((asap, vm)) = guest
+            && let Some(nodes) = vm.guest.ordered_nodes()
+        {
+            let place = |entry| walker.place_of(vm, entry);
+            let mut prefetched = asap.prefetch(address, asked, nodes, place, reader, trail);
+            let result = walker.walk(address, purpose, start, space, reader, &mut prefetched);
+            asap.finish(&prefetched);
+            result
+        } else {
+            self.walk_unhelped(address, purpose, start, space, reader, trail)
         };
         if let (Some(pom_tlb), Ok(found)) = (&mut self.pom_tlb, &result) {
             pom_tlb.insert(address, found, reader);
@@ -681,6 +714,9 @@ impl Mmu {
         self.l2.reset_statistics();
         self.walker.reset_statistics();
         if let Some(asap) = &mut self.asap {
+            asap.statistics = AsapStatistics::default();
+        }
+        if let Some(asap) = &mut self.guest_asap {
             asap.statistics = AsapStatistics::default();
         }
         if let Some(pom_tlb) = &mut self.pom_tlb {

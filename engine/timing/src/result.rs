@@ -3,13 +3,16 @@
 //! All counts are of the measured part, after warm-up; sizes are of its end. Times are in cycles and
 //! absent in functional mode.
 
+use flatwalk_os::OrderedNodes;
 use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
 use serde::Serialize;
 
+use crate::asap::AsapStatistics;
 use crate::energy::EnergyResult;
 use crate::machine::PageSize;
 use crate::pwc::PwcStatistics;
 use crate::run::{GuestFrames, Mode, Run, RunConfiguration, ThpMode};
+use crate::space::Space;
 use crate::walker::{Caches, Stage, Walker, walk_table_count};
 
 /// Everything that one run found.
@@ -50,7 +53,11 @@ pub struct RunResult {
     pub branch: Option<BranchResult>,
     pub priority: PriorityResult,
     pub asap: Option<AsapResult>,
+    /// The same of the host's table.
+    pub host_asap: Option<AsapResult>,
     pub direct_segment: Option<SegmentResult>,
+    /// The host's.
+    pub host_direct_segment: Option<SegmentResult>,
     pub pom_tlb: Option<PomTlbResult>,
     pub csalt: Option<CsaltResult>,
     pub warnings: Vec<String>,
@@ -181,12 +188,22 @@ pub struct OsResult {
     pub merge_refusals: u64,
     pub resizes: u64,
     pub resize_refusals: u64,
+    pub windows: Option<WindowsResult>,
     pub splits: u64,
     pub populated_pages: u64,
     pub implicit_mappings: u64,
     pub protection_mismatches: u64,
     pub context_switches: Option<u64>,
     pub events: u64,
+}
+
+/// How a kernel accessed the entries of its recursive table.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WindowsResult {
+    pub accesses: u64,
+    pub reads: u64,
+    pub unlinked: u64,
 }
 
 /// Branches.
@@ -357,6 +374,7 @@ impl RunResult {
                 }),
             },
             asap: asap(run),
+            host_asap: host_asap(run),
             pom_tlb: run.mmu.pom_tlb().map(|pom_tlb| {
                 let s = pom_tlb.statistics;
                 PomTlbResult {
@@ -371,7 +389,11 @@ impl RunResult {
                 llc_data_ways: llc.data_ways(),
                 divisions: l2.changes + llc.changes,
             }),
-            direct_segment: run.mmu.segment().map(|segment| SegmentResult {
+            direct_segment: run
+                .mmu
+                .segment()
+                .map(|(bytes, translations)| SegmentResult { bytes, translations }),
+            host_direct_segment: run.mmu.walker().host_segment().map(|segment| SegmentResult {
                 bytes: segment.bytes(),
                 translations: segment.translations,
             }),
@@ -382,8 +404,20 @@ impl RunResult {
 }
 
 fn asap(run: &Run) -> Option<AsapResult> {
-    let (asap, nodes) = (run.mmu.asap()?.statistics, run.space.ordered_nodes()?);
-    Some(AsapResult {
+    let statistics = run.mmu.asap()?;
+    match &run.space {
+        Space::Native(process) => Some(asap_result(statistics, process.ordered_nodes()?)),
+        Space::Virtual(vm) => Some(asap_result(statistics, vm.guest.ordered_nodes()?)),
+    }
+}
+
+fn host_asap(run: &Run) -> Option<AsapResult> {
+    let nodes = run.space.virtual_machine()?.host.ordered_nodes()?;
+    Some(asap_result(run.mmu.walker().host_asap()?, nodes))
+}
+
+fn asap_result<A: Physical>(asap: AsapStatistics, nodes: &OrderedNodes<A>) -> AsapResult {
+    AsapResult {
         prefetches: asap.prefetches,
         dropped: asap.dropped,
         unused: asap.unused,
@@ -391,7 +425,7 @@ fn asap(run: &Run) -> Option<AsapResult> {
         ranges: nodes.ranges().count() as u64,
         reserved_bytes: nodes.reserved_bytes(),
         scattered_nodes: nodes.scattered_nodes(),
-    })
+    }
 }
 
 fn nodes(run: &Run) -> Vec<NodesResult> {
@@ -403,6 +437,9 @@ fn nodes(run: &Run) -> Vec<NodesResult> {
                 NodeKind::WalkTable => format!("{whose}{} way", walk_table_name(n.level)),
                 NodeKind::Buckets => format!("{whose}{} buckets", page_name(n.level)),
                 NodeKind::Chain => format!("{whose}{} chains", page_name(n.level)),
+                NodeKind::Lines => format!("{whose}{} lines", page_name(n.level)),
+                NodeKind::Frames => format!("{whose}{} frames", page_name(n.level)),
+                NodeKind::Anchors => format!("{whose}{} anchors", page_name(n.level)),
             },
             width: n.width,
             node_bytes: n.node_bytes,
@@ -533,6 +570,11 @@ fn os_result(run: &Run) -> OsResult {
         merge_refusals: now.merge_refusals,
         resizes: now.resizes,
         resize_refusals: now.resize_refusals,
+        windows: run.configuration.scheme.recursive_index.map(|_| WindowsResult {
+            accesses: now.window_accesses - before.window_accesses,
+            reads: now.window_reads - before.window_reads,
+            unlinked: now.unlinked_accesses - before.unlinked_accesses,
+        }),
         splits: now.splits - before.splits,
         populated_pages: now.populated_pages - before.populated_pages,
         implicit_mappings: now.implicit_mappings - before.implicit_mappings,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError, Thp};
-use flatwalk_paging::{Address, Gva, Hpa, Layout};
+use flatwalk_paging::{Address, Gpa, Gva, Hpa, Layout, Structure};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use crate::pom_tlb::PomTlb;
 use crate::relocate::Relocation;
 use crate::segment::{self, Segment};
 use crate::space::{Costs, Space};
-use crate::walker::{Stopped, Walker};
+use crate::walker::{Stage, Stopped, Walker};
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,6 +237,7 @@ impl Run {
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
             ordered_levels: if scheme.asap.is_some() { asap::LEVELS.to_vec() } else { Vec::new() },
+            recursive_index: scheme.recursive_index,
             scattered: scheme.host.is_some()
                 && configuration.guest_frames == GuestFrames::Scattered,
             seed,
@@ -253,7 +254,10 @@ impl Run {
                     layout.geometry(),
                 )?,
                 memory_bytes: host_memory_bytes(memory_bytes),
-                reserved_bytes: pom_tlb_bytes,
+                reserved_bytes: pom_tlb_bytes + if host.direct_segment { memory_bytes } else { 0 },
+                segment: host.direct_segment.then_some(0..memory_bytes),
+                // A host reaches its table for a guest without that table's help.
+                recursive_index: None,
                 scattered: false,
                 seed: !seed,
                 ..own.clone()
@@ -670,12 +674,31 @@ fn mmu(
         end -= pom_tlb.size_bytes;
         mmu.set_pom_tlb(PomTlb::new(pom_tlb, Hpa::new(end), geometry));
     }
-    if let Some(range) = segment {
-        end -= range.end - range.start;
-        mmu.set_segment(Segment::new(range, Hpa::new(end)));
+    let own_memory_bytes = memory_bytes.unwrap_or(machine.os.memory_bytes);
+    let hosts_segment = scheme.host.as_ref().is_some_and(|host| host.direct_segment);
+    if hosts_segment {
+        end -= own_memory_bytes;
+        mmu.set_host_segment(Segment::new(0..own_memory_bytes, Hpa::new(end)));
     }
-    if let Some(asap) = &scheme.asap {
-        mmu.set_asap(Asap::new(asap, geometry));
+    if let Some(range) = segment {
+        let bytes = range.end - range.start;
+        if host.is_none() {
+            mmu.set_segment(Segment::new(range, Hpa::new(end - bytes)));
+        } else if hosts_segment {
+            let base = Hpa::new(end + own_memory_bytes - bytes);
+            mmu.set_segment(Segment::new(range, base));
+        } else {
+            mmu.set_guest_segment(Segment::new(range, Gpa::new(own_memory_bytes - bytes)));
+        }
+    }
+    match (&scheme.asap, host) {
+        (None, _) => {}
+        (Some(asap), None) => mmu.set_asap(Asap::new(asap, Stage::One, geometry)),
+        (Some(asap), Some(host)) => {
+            let tree = host.structure() == Structure::Tree;
+            let hosts = tree.then(|| Asap::new(asap, Stage::Two, host.geometry()));
+            mmu.set_guest_asap(Asap::new(asap, Stage::One, geometry), hosts);
+        }
     }
     Ok(mmu)
 }

@@ -1,8 +1,6 @@
 //! What is translated: a process on the machine itself, or in a guest; and who answers its faults.
 
-use flatwalk_os::{
-    Access, Configuration, OrderedNodes, OsError, Process, Statistics, VirtualMachine, Work,
-};
+use flatwalk_os::{Access, Configuration, OsError, Process, Statistics, VirtualMachine, Work};
 use flatwalk_paging::{Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics};
 use flatwalk_trace::Event;
 
@@ -118,11 +116,19 @@ impl Space {
         }
     }
 
-    /// Where the nodes of a process on the machine itself stand in order, if they are to.
-    pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Hpa>> {
+    /// The process, if it is on the machine itself.
+    pub fn native(&self) -> Option<&Process<Gva, Hpa>> {
         match self {
-            Self::Native(process) => process.ordered_nodes(),
+            Self::Native(process) => Some(process),
             Self::Virtual(_) => None,
+        }
+    }
+
+    /// The guest and what it runs on, if it is in one.
+    pub fn virtual_machine(&self) -> Option<&VirtualMachine> {
+        match self {
+            Self::Native(_) => None,
+            Self::Virtual(vm) => Some(vm),
         }
     }
 
@@ -218,14 +224,19 @@ mod tests {
     use std::collections::{BTreeMap, HashMap};
     use std::path::Path;
 
-    use flatwalk_os::Random;
-    use flatwalk_paging::Address;
+    use flatwalk_os::{LargePages, Random};
+    use flatwalk_paging::{Address, organisations};
+    use flatwalk_trace::{Advice, Backing, Protection};
 
     use super::*;
     use crate::machine::{Scheme, TranslationMode};
     use crate::mmu::NoClock;
     use crate::run::{Mode, Piece, Run};
-    use crate::testing::{Scenario, go};
+    use crate::testing::{
+        Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, merging_scheme,
+        scheme,
+    };
+    use crate::walker::Walker;
 
     /// Below 2^39, where tables of three levels reach too.
     const DATA: u64 = 64 << 30;
@@ -280,10 +291,210 @@ mod tests {
                     let at = place(&mut run, address, Purpose::Load);
                     assert_eq!(memory.get(&at), Some(value), "{} at {address:#x}", scheme.name);
                 }
-                let walked = scheme.translation == TranslationMode::Walked
-                    && scheme.direct_segment.is_none();
+                // A segment of the guest's alone leaves the host's table to be walked.
+                let paged = scheme.direct_segment.is_none()
+                    || scheme.host.as_ref().is_some_and(|host| !host.direct_segment);
+                let walked = scheme.translation == TranslationMode::Walked && paged;
                 assert_eq!(run.mmu.statistics.total().walks > 0, walked, "{}", scheme.name);
             }
         }
+    }
+
+    /// A table of each organisation: small ones, that are merged and resized all the time.
+    fn organisations() -> Vec<Scheme> {
+        let schemes = vec![
+            scheme(4, &[]),
+            scheme(4, &["L4L3", "L2L1"]),
+            merging_scheme(6, 4, 0.0),
+            cuckoo_scheme(64, true),
+            chained_scheme("hashed", 32),
+            chained_scheme("clustered", 32),
+            chained_scheme("open", 64),
+            inverted_scheme(),
+        ];
+        for organisation in organisations::REGISTRY {
+            let of = |scheme: &Scheme| scheme.organisation == organisation.name;
+            assert!(schemes.iter().any(of), "no table of `{}`", organisation.name);
+        }
+        schemes
+    }
+
+    /// A guest's program, what it believes, and what lies in the host's memory.
+    struct Guest {
+        name: String,
+        space: Space,
+        mmu: Mmu,
+        /// The last value stored in each page, by the page's address.
+        written: BTreeMap<u64, u64>,
+        memory: HashMap<Hpa, u64>,
+    }
+
+    impl Guest {
+        /// A guest with `guest`'s table on a host with `host`'s, where half of the blocks that are asked
+        /// for to be large cannot be had.
+        fn new(guest: &Scheme, host: &Scheme) -> Self {
+            let machine = Scenario::new(guest.clone()).machine;
+            let (layout, host_layout) =
+                (guest.layout().unwrap(), as_host(host.clone()).layout().unwrap());
+            let own = Configuration {
+                layout,
+                no_flatten_threshold: 32,
+                large_pages: LargePages::Below { boundary: DATA + BYTES / 4 },
+                memory_bytes: 1 << 30,
+                reserved_bytes: 0,
+                segment: None,
+                fragmentation: 0.2,
+                large_failure_probability: 0.5,
+                ordered_levels: Vec::new(),
+                recursive_index: None,
+                scattered: true,
+                seed: 1,
+            };
+            let large_pages = LargePages::Below { boundary: 1 << 28 };
+            let host_configuration = Configuration {
+                layout: host_layout,
+                large_pages,
+                memory_bytes: 1 << 32,
+                scattered: false,
+                seed: 2,
+                ..own.clone()
+            };
+            let virtualisation = machine.virtualisation.as_ref().unwrap();
+            let walker = Walker::nested(&machine, virtualisation, &layout, &host_layout).unwrap();
+            Self {
+                name: format!("{} over {}", guest.organisation, host.organisation),
+                space: Space::new(&own, Some(&host_configuration)).unwrap(),
+                mmu: Mmu::new(&machine, layout.geometry(), walker, false),
+                written: BTreeMap::new(),
+                memory: HashMap::new(),
+            }
+        }
+
+        fn place(&mut self, address: u64, purpose: Purpose) -> Hpa {
+            for _ in 0..64 {
+                let Self { space, mmu, .. } = self;
+                match mmu.translate(Gva::new(address), purpose, 0, space, &mut NoClock) {
+                    Ok(found) => return found.physical,
+                    Err(stopped) => {
+                        let _: Handled = space.fault(stopped.untranslated, purpose, mmu).unwrap();
+                    }
+                }
+            }
+            panic!("{}: {address:#x} faults again and again", self.name);
+        }
+
+        fn store(&mut self, address: u64, value: u64) {
+            let at = self.place(address, Purpose::Store);
+            self.memory.insert(at, value);
+            self.written.insert(address, value);
+        }
+
+        fn check(&mut self, address: u64, value: u64) {
+            let at = self.place(address, Purpose::Load);
+            assert_eq!(self.memory.get(&at), Some(&value), "{} at {address:#x}", self.name);
+        }
+
+        fn apply(&mut self, event: &Event) {
+            let _: Work = self.space.apply(event, &mut self.mmu).unwrap();
+        }
+
+        fn forget(&mut self, start: u64, length: u64) {
+            self.written.retain(|address, _| !(start..start + length).contains(address));
+        }
+    }
+
+    fn map(address: u64, length: u64) -> Event {
+        let protection = Protection { read: true, write: true, execute: false };
+        Event::Map { address, length, protection, backing: Backing::Anonymous, shared: false }
+    }
+
+    /// Merged, taken apart, resized, and refused one of those, or a large page.
+    fn upheavals(statistics: Statistics) -> [u64; 4] {
+        let s = statistics;
+        let refused = s.merge_refusals + s.resize_refusals + s.node_fallbacks;
+        [s.merges, s.unmerges, s.resizes, refused + s.large_page_fallbacks]
+    }
+
+    #[test]
+    fn every_table_over_every_table_keeps_what_was_written() {
+        let mut all = [[0; 4]; 2];
+        for (guest, host) in
+            organisations().iter().flat_map(|g| organisations().into_iter().map(move |h| (g, h)))
+        {
+            let mut guest = Guest::new(guest, &host);
+            guest.apply(&map(DATA, BYTES));
+            let mut random = Random::new(7);
+            let page = |random: &mut Random| DATA + random.below(BYTES >> 12) * 4096;
+            for value in 0..500 {
+                let address = page(&mut random);
+                guest.store(address, value);
+                let (start, length) = (page(&mut random) & !0xf_ffff, 2 << 20);
+                match value % 25 {
+                    // A page that was used just now: whatever the hardware keeps of it is stale.
+                    3 => {
+                        guest.apply(&Event::Unmap { address, length: 4096 });
+                        guest.apply(&map(address, 4096));
+                        guest.forget(address, 4096);
+                    }
+                    8 => {
+                        let advice = Advice::DontNeed;
+                        guest.apply(&Event::Advise { address: start, length, advice });
+                        guest.forget(start, length);
+                    }
+                    13 => {
+                        let to = DATA + 2 * BYTES + value * (4 << 20);
+                        let (from, from_length, to_length) = (start, length, length);
+                        guest.apply(&Event::Remap { from, from_length, to, to_length });
+                        let moved: Vec<_> = guest
+                            .written
+                            .range(start..start + length)
+                            .map(|(&a, &v)| (a, v))
+                            .collect();
+                        guest.forget(start, length);
+                        for (address, value) in moved {
+                            guest.written.insert(to + (address - start), value);
+                            guest.check(to + (address - start), value);
+                        }
+                        guest.apply(&map(start, length));
+                    }
+                    18 => {
+                        for write in [false, true] {
+                            let protection = Protection { read: true, write, execute: false };
+                            guest.apply(&Event::Protect { address: start, length, protection });
+                        }
+                    }
+                    _ => {
+                        let known = guest.written.range(page(&mut random)..).next();
+                        if let Some((&address, &value)) = known {
+                            guest.check(address, value);
+                        }
+                    }
+                }
+                if value % 250 == 249 {
+                    for (address, value) in guest.written.clone() {
+                        guest.check(address, value);
+                    }
+                    // Most of it goes, so that merged nodes and large tables are too large.
+                    let (kept, length) = (BYTES / 16, 64 * BYTES);
+                    guest.apply(&Event::Unmap { address: DATA + kept, length });
+                    guest.forget(DATA + kept, length);
+                    guest.apply(&map(DATA + kept, BYTES - kept));
+                }
+            }
+            for (address, value) in guest.written.clone() {
+                guest.check(address, value);
+            }
+            let Space::Virtual(vm) = &guest.space else { panic!("there is a guest") };
+            for (sum, statistics) in
+                all.iter_mut().zip([vm.guest.statistics(), vm.host.statistics()])
+            {
+                let more = upheavals(statistics);
+                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+            }
+        }
+        let [guests, hosts] = all;
+        assert!(guests.iter().all(|&n| n >= 8), "{guests:?}");
+        // A host takes nothing back.
+        assert!(hosts[0] > 5 && hosts[2] > 20 && hosts[3] > 20, "{hosts:?}");
     }
 }

@@ -14,19 +14,21 @@
 //! - The host's are tagged with guest-physical addresses and serve every walk of its table.
 //! - The nested TLB holds translations of pages with guest page tables; data pages do not go in.
 
-use flatwalk_os::{PhysicalMemory, VirtualMachine};
+use flatwalk_os::{OrderedNodes, PhysicalMemory, VirtualMachine};
 use flatwalk_paging::hashed::{Answer, Part, Probe};
 use flatwalk_paging::{
-    Address, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gpa, Gva, Hashed, Hpa, Layout,
-    Leaf, Level, PageTable, Partial, Physical, Rights, Step, Structure, Tree, Walk,
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gpa, Gva, Hashed,
+    Hpa, Layout, Leaf, Level, PageTable, Partial, Physical, Rights, Step, Structure, Tree, Walk,
 };
 
 use crate::ConfigError;
+use crate::asap::{Asap, AsapStatistics};
 use crate::cwc::Cwc;
 use crate::hierarchy::{Response, Served};
 use crate::machine::{GuestPwc, Machine, Virtualisation, WalkEnd};
 use crate::mmu::{Purpose, TableReader};
 use crate::pwc::Pwc;
+use crate::segment::Segment;
 use crate::space::{Space, Untranslated};
 use crate::tlb::{Tlb, Translation};
 
@@ -372,8 +374,12 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
         record: &mut impl Record,
     ) {
         let level = match probe.part {
-            Part::Pages(level) | Part::Chain(level) => level,
             Part::WalkTable(level) => walk_table_count(level),
+            Part::Pages(level)
+            | Part::Chain(level)
+            | Part::Open(level)
+            | Part::Anchor(level)
+            | Part::Frame(level) => level,
         };
         let Probe { part, way, .. } = *probe;
         record.read(&Read {
@@ -464,9 +470,51 @@ impl<In: Address, A: Physical> Translates<In, A> for HashedStage<'_, In, A> {
     }
 }
 
+/// A stage without a table: registers translate.
+struct SegmentStage<'a, A> {
+    geometry: Geometry,
+    segment: &'a mut Segment<A>,
+}
+
+impl<A: Physical> SegmentStage<'_, A> {
+    /// The page of a level that a segment is made of which leads to `found`.
+    fn page(&self, found: A) -> (A, Level) {
+        let level = if self.segment.is_aligned(self.geometry.span(2)) { 2 } else { 1 };
+        (A::new(found.raw() & !(self.geometry.span(level) - 1)), level)
+    }
+}
+
+impl<In: Address, A: Physical> Translates<In, A> for SegmentStage<'_, A> {
+    fn span(&self, level: Level) -> u64 {
+        self.geometry.span(level)
+    }
+
+    fn known(&self, input: In) -> Option<(A, Level)> {
+        self.segment.place(input).map(|found| self.page(found))
+    }
+
+    fn walk<R: TableReader, T: Record>(
+        &mut self,
+        input: In,
+        _purpose: Purpose,
+        at: u64,
+        _entries: &mut impl Place<A>,
+        _io: &mut Io<'_, R, T>,
+    ) -> Result<(Leaf<A>, u64), Stopped> {
+        let Some(found) = self.segment.translate(input) else {
+            return Err(stopped(Stage::Two, input.raw(), at, false));
+        };
+        let (frame, level) = self.page(found);
+        let attributes = Attributes { rights: Rights::ALL, accessed: true, dirty: true };
+        let entry = Entry::leaf(frame, level > 1, attributes);
+        Ok((Leaf { frame, level, rights: Rights::ALL, entry_address: A::new(0), entry }, at))
+    }
+}
+
 /// The host's stage, as the guest's walk uses it.
 struct Host<'a, S> {
     stage: S,
+    asap: Option<(&'a mut Asap, &'a OrderedNodes<Hpa>)>,
     nested_tlb: Option<&'a mut Tlb>,
     guest_pwc: GuestPwc,
 }
@@ -493,18 +541,48 @@ impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
     ) -> Result<Found, Stopped> {
         let (leaf, now) = guest.walk(address, purpose, at, self, io)?;
         let within = address.raw() & (guest.span(leaf.level) - 1);
-        let data = leaf.frame.offset(within);
-        let (page, ready) = self.stage.walk(data, purpose, now, &mut Direct, io)?;
-        let level = leaf.level.min(page.level);
+        let mut found =
+            self.walk_for_data(leaf.frame.offset(within), leaf.level, purpose, now, io)?;
+        found.rights = found.rights.and(leaf.rights);
+        found.dirty &= leaf.entry.is_dirty();
+        Ok(found)
+    }
+
+    /// A walk for `data`, which lies in a page of `level` of the guest's.
+    fn walk_for_data<R: TableReader, T: Record>(
+        &mut self,
+        data: Gpa,
+        level: Level,
+        purpose: Purpose,
+        at: u64,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<Found, Stopped> {
+        let (page, ready) = self.walk_stage(data, purpose, at, io)?;
+        let level = level.min(page.level);
         let at = self.offset(data, page.frame, page.level);
         let within = data.raw() & (self.stage.span(level) - 1);
-        Ok(Found {
-            frame: Hpa::new(at.raw() - within),
-            level,
-            rights: leaf.rights.and(page.rights),
-            dirty: leaf.entry.is_dirty() && page.entry.is_dirty(),
-            ready,
-        })
+        let frame = Hpa::new(at.raw() - within);
+        Ok(Found { frame, level, rights: page.rights, dirty: page.entry.is_dirty(), ready })
+    }
+
+    /// A walk of the host's table alone.
+    #[inline]
+    fn walk_stage<R: TableReader, T: Record>(
+        &mut self,
+        input: Gpa,
+        purpose: Purpose,
+        at: u64,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<(Leaf<Hpa>, u64), Stopped> {
+        let Some((asap, nodes)) = &mut self.asap else {
+            return self.stage.walk(input, purpose, at, &mut Direct, io);
+        };
+        let Io { reader, record } = io;
+        let mut prefetched = asap.prefetch(input, at, nodes, Some, &mut **reader, &mut **record);
+        let helped = &mut Io { reader: &mut **reader, record: &mut prefetched };
+        let result = self.stage.walk(input, purpose, at, &mut Direct, helped);
+        asap.finish(&prefetched);
+        result
     }
 }
 
@@ -534,7 +612,7 @@ impl<S: Translates<Gpa, Hpa>> Place<Gpa> for Host<'_, S> {
         }
         // Processors write accessed bits to guest tables, so the host sees their pages as written
         // (Intel SDM volume 3, section 28.3.5).
-        let (leaf, ready) = self.stage.walk(entry, Purpose::Store, at, &mut Direct, io)?;
+        let (leaf, ready) = self.walk_stage(entry, Purpose::Store, at, io)?;
         if let Some(tlb) = &mut self.nested_tlb {
             let (frame, level, rights) = (leaf.frame, leaf.level, leaf.rights);
             let found = Translation { frame, level, rights, dirty: true, requested: at, ready };
@@ -620,6 +698,10 @@ pub struct Nested {
     /// Pages with guest page tables.
     pub tlb: Option<Tlb>,
     guest_pwc: GuestPwc,
+    /// What prefetches entries of the host's table.
+    asap: Option<Box<Asap>>,
+    guest_segment: Option<Segment<Gpa>>,
+    host_segment: Option<Segment>,
 }
 
 impl Walker {
@@ -647,7 +729,63 @@ impl Walker {
             host: Caches::new(machine, &virtualisation.pwc, host)?,
             tlb: (!tlb.is_empty()).then(|| Tlb::new(tlb, host.geometry())),
             guest_pwc: virtualisation.guest_pwc,
+            asap: None,
+            guest_segment: None,
+            host_segment: None,
         })))
+    }
+
+    /// Prefetches entries of the host's table from now on, if there is one.
+    pub fn set_host_asap(&mut self, asap: Option<Asap>) {
+        if let Self::Nested(nested) = self {
+            nested.asap = asap.map(Box::new);
+        }
+    }
+
+    /// Translates by `segment` where that can, instead of walking the guest's table.
+    pub fn set_guest_segment(&mut self, segment: Segment<Gpa>) {
+        if let Self::Nested(nested) = self {
+            nested.guest_segment = Some(segment);
+        }
+    }
+
+    /// Translates by `segment` instead of walking the host's table.
+    pub fn set_host_segment(&mut self, segment: Segment) {
+        if let Self::Nested(nested) = self {
+            nested.host_segment = Some(segment);
+        }
+    }
+
+    fn nest(&self) -> Option<&Nested> {
+        match self {
+            Self::Native(_) => None,
+            Self::Nested(nested) => Some(nested),
+        }
+    }
+
+    /// What was prefetched from the host's table, if anything is.
+    pub fn host_asap(&self) -> Option<AsapStatistics> {
+        self.nest()?.asap.as_ref().map(|asap| asap.statistics)
+    }
+
+    /// The segment to the guest's memory, if there is one that is not beside the L1 TLB.
+    pub fn guest_segment(&self) -> Option<&Segment<Gpa>> {
+        self.nest()?.guest_segment.as_ref()
+    }
+
+    /// The segment to the host's memory, if there is one.
+    pub fn host_segment(&self) -> Option<&Segment> {
+        self.nest()?.host_segment.as_ref()
+    }
+
+    /// Where in the host's memory `address` lies now, at no cost; `None` where it is not backed.
+    pub fn place_of(&self, vm: &VirtualMachine, address: Gpa) -> Option<Hpa> {
+        if let Some(segment) = self.host_segment() {
+            return segment.place(address);
+        }
+        let table = vm.host.table();
+        let leaf = table.translate(vm.host.memory(), address).ok()?;
+        Some(leaf.frame.offset(address.raw() & (table.geometry().span(leaf.level) - 1)))
     }
 
     /// The same walker with nothing in its caches, and none to put anything in.
@@ -660,6 +798,9 @@ impl Walker {
                 host: nested.host.none(),
                 tlb: None,
                 guest_pwc: nested.guest_pwc,
+                asap: None,
+                guest_segment: nested.guest_segment.clone(),
+                host_segment: nested.host_segment.clone(),
             })),
         }
     }
@@ -764,6 +905,11 @@ impl Walker {
                 if let Some(tlb) = &mut nested.tlb {
                     tlb.reset_statistics();
                 }
+                if let Some(asap) = &mut nested.asap {
+                    asap.statistics = AsapStatistics::default();
+                }
+                nested.guest_segment.iter_mut().for_each(|segment| segment.translations = 0);
+                nested.host_segment.iter_mut().for_each(|segment| segment.translations = 0);
             }
         }
     }
@@ -792,43 +938,65 @@ impl Nested {
     ) -> Result<Found, Stopped> {
         let nested_tlb = self.tlb.as_mut();
         let guest_pwc = self.guest_pwc;
-        let (table, memory) = vm.host.table_and_memory();
-        match (&mut self.host, table) {
+        let data = self.guest_segment.as_mut().and_then(|segment| segment.translate(address));
+        let (host_table, memory, nodes) = vm.host.table_memory_and_order();
+        let asap = self.asap.as_deref_mut().zip(nodes);
+        let guest = vm.guest.table_and_memory();
+        let guest = GuestSide { data, caches: &mut self.guest, table: guest.0, memory: guest.1 };
+        if let Some(segment) = &mut self.host_segment {
+            let stage = SegmentStage { geometry: host_table.geometry(), segment };
+            let host = Host { stage, asap: None, nested_tlb: None, guest_pwc };
+            return guest.over(host, address, purpose, at, io);
+        }
+        match (&mut self.host, host_table) {
             (Caches::Tree(pwc), PageTable::Tree(tree)) => {
                 let stage = OneStage::new(Stage::Two, tree, memory, pwc);
-                let host = Host { stage, nested_tlb, guest_pwc };
-                over(host, &mut self.guest, address, purpose, at, vm.guest.table_and_memory(), io)
+                guest.over(Host { stage, asap, nested_tlb, guest_pwc }, address, purpose, at, io)
             }
             (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
                 let stage = HashedStage { stage: Stage::Two, table, memory, cwc };
-                let host = Host { stage, nested_tlb, guest_pwc };
-                over(host, &mut self.guest, address, purpose, at, vm.guest.table_and_memory(), io)
+                guest.over(Host { stage, asap, nested_tlb, guest_pwc }, address, purpose, at, io)
             }
             _ => unreachable!("caches are made for the table that is walked"),
         }
     }
 }
 
-/// A walk of the guest's `table` over `host`.
-fn over<S: Translates<Gpa, Hpa>, R: TableReader, T: Record>(
-    mut host: Host<'_, S>,
-    caches: &mut Caches<Gpa>,
-    address: Gva,
-    purpose: Purpose,
-    at: u64,
-    (table, memory): (&PageTable<Gva, Gpa>, &mut PhysicalMemory<Gpa>),
-    io: &mut Io<'_, R, T>,
-) -> Result<Found, Stopped> {
-    match (caches, table) {
-        (Caches::Tree(pwc), PageTable::Tree(tree)) => {
-            let guest = OneStage::new(Stage::One, tree, memory, pwc);
-            host.walk(guest, address, purpose, at, io)
+/// The guest's side of a walk.
+struct GuestSide<'a> {
+    /// Where a segment says that the data is.
+    data: Option<Gpa>,
+    caches: &'a mut Caches<Gpa>,
+    table: &'a PageTable<Gva, Gpa>,
+    memory: &'a mut PhysicalMemory<Gpa>,
+}
+
+impl GuestSide<'_> {
+    /// A walk over `host`.
+    fn over<S: Translates<Gpa, Hpa>, R: TableReader, T: Record>(
+        self,
+        mut host: Host<'_, S>,
+        address: Gva,
+        purpose: Purpose,
+        at: u64,
+        io: &mut Io<'_, R, T>,
+    ) -> Result<Found, Stopped> {
+        let Self { data, caches, table, memory } = self;
+        if let Some(data) = data {
+            // Segments are made of large pages.
+            return host.walk_for_data(data, 2, purpose, at, io);
         }
-        (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
-            let guest = HashedStage { stage: Stage::One, table, memory, cwc };
-            host.walk(guest, address, purpose, at, io)
+        match (caches, table) {
+            (Caches::Tree(pwc), PageTable::Tree(tree)) => {
+                let guest = OneStage::new(Stage::One, tree, memory, pwc);
+                host.walk(guest, address, purpose, at, io)
+            }
+            (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+                let guest = HashedStage { stage: Stage::One, table, memory, cwc };
+                host.walk(guest, address, purpose, at, io)
+            }
+            _ => unreachable!("caches are made for the table that is walked"),
         }
-        _ => unreachable!("caches are made for the table that is walked"),
     }
 }
 
@@ -850,7 +1018,9 @@ mod tests {
     use super::*;
     use crate::mmu::NoClock;
     use crate::run::{Mode, Piece, Run};
-    use crate::testing::{DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, scheme};
+    use crate::testing::{
+        DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, scheme,
+    };
 
     const PAGE: u64 = 4096;
 
@@ -865,6 +1035,8 @@ mod tests {
                 cuckoo_scheme(4096, false),
                 chained_scheme("hashed", 32),
                 chained_scheme("clustered", 64),
+                chained_scheme("open", 32),
+                inverted_scheme(),
             ];
             trees.into_iter().map(|flatten| scheme(4, flatten)).chain(hashed)
         };
@@ -971,6 +1143,45 @@ mod tests {
         assert_eq!(accesses, 9 + 3 + 3);
         // Three rounds one after the other; within a round, reads are under way together.
         assert!((3 * 2..=3 * (144 + 9) + 2).contains(&latency), "{latency}");
+    }
+
+    #[test]
+    fn an_inverted_walk_reads_an_anchor_and_then_frame_by_frame() {
+        let mut run = Scenario::new(inverted_scheme()).start(&[(DATA, 4096 * PAGE)], true);
+        let accesses = |i| walk(&mut run, DATA + i * PAGE).0;
+        let all: Vec<u64> = (0..4096).map(accesses).collect();
+        // 8 Mi anchors for 4 Ki pages: few share one.
+        assert!(all.iter().all(|accesses| (2..=4).contains(accesses)), "{all:?}");
+        assert!(all.iter().filter(|&&accesses| accesses == 2).count() > 4000, "{all:?}");
+        // Half as many pages as there are anchors, in a machine whose memory is full to the half.
+        let mut scenario = Scenario::new(inverted_scheme());
+        scenario.mode = Mode::Functional;
+        scenario.machine.os.memory_bytes = 1 << 30;
+        let pages = 1 << 17;
+        let mut run = scenario.start(&[(DATA, pages * PAGE)], true);
+        go(&mut run, &(0..pages).map(|i| Do::Load(DATA + i * PAGE)).collect::<Vec<_>>());
+        let total = run.mmu.statistics.total();
+        assert_eq!(total.walks, pages);
+        // An anchor, and the half of the others of a chain at the load a half: 1 + 1 + a / 2.
+        let mean = total.accesses as f64 / total.walks as f64;
+        assert!((mean - 2.25).abs() < 0.01, "{mean}");
+    }
+
+    #[test]
+    fn open_addressing_reads_one_line_and_few_behind_it() {
+        // 1024 lines of eight pages each, up to 0.6 of which are in use.
+        let mut scenario = Scenario::new(chained_scheme("open", 1024));
+        scenario.mode = Mode::Functional;
+        let lines = 600;
+        let mut run = scenario.start(&[(DATA, 8 * lines * PAGE)], true);
+        let apart = (0..lines).map(|i| Do::Load(DATA + 8 * i * PAGE));
+        go(&mut run, &apart.collect::<Vec<_>>());
+        let total = run.mmu.statistics.total();
+        assert_eq!((total.walks, run.space.statistics().resizes), (lines, 0));
+        // Knuth, volume 3, section 6.4: (1 + 1 / (1 − a)) / 2 lines for one that is there.
+        let mean = total.accesses as f64 / total.walks as f64;
+        let load = lines as f64 / 1024.0;
+        assert!((mean - 0.5 * (1.0 + 1.0 / (1.0 - load))).abs() < 0.2, "{mean}");
     }
 
     #[test]
