@@ -7,6 +7,7 @@ import pytest
 
 from flatwalk import mix, settings
 from flatwalk.errors import UsageError
+from flatwalk.report.mix import render
 from tests import fake
 
 if TYPE_CHECKING:
@@ -51,6 +52,25 @@ def test_weighted_speed_up_by_hand() -> None:
     assert relative == pytest.approx([1.0, 1.25, 1.0]), "each over the first at its own pages"
 
 
+def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
+    alone = {"a": fake.run(cycles=1000), "b": fake.run(cycles=250)}
+    base = [fake.run(cycles=2000), fake.run(cycles=500)]
+    other = [fake.run("fpt", cycles=1000), fake.run("fpt", cycles=1000)]
+    answer = {
+        "version": "0",
+        "mix": {"name": "mine", "title": "A & B", "source": "none", "programs": ["a", "b"]},
+        "alone": [{"program": program, **run} for program, run in alone.items()],
+        "runs": mix.weigh(["a", "b"], [base, other], alone),
+    }
+    page = render(answer)
+    assert "A &amp; B" in page
+    assert "fpt serves the programs together best, with a weighted speed-up of 1.250" in page
+    # A quarter more in all: all of a, a quarter of b.
+    for name, change in [("fpt", "+25.0 %"), ("fpt, 1: a", "0.0 %"), ("fpt, 2: b", "−75.0 %")]:
+        row = page[page.index(f'<th scope="row">{name}</th>') :]
+        assert change in row[: row.index("</tr>")], name
+
+
 def test_a_mix_runs_and_says_how_much_faster(flatwalk: Flatwalk, tmp_path: Path) -> None:
     arguments = ["--mix", "2*gups:64MiB,random:64MiB", "--schemes", "radix4,fpt+ptp", "--large-pages", "0"]
     result = flatwalk("compare", *arguments, *SHORT, "--json", "out.json")
@@ -68,7 +88,17 @@ def test_a_mix_runs_and_says_how_much_faster(flatwalk: Flatwalk, tmp_path: Path)
         assert all(core["instructions"] >= 100_000 for core in run["cores"])
         weights = [core["ipc"] / alone[core["workload"]] for core in run["cores"]]
         assert run["weighted_speedup"] == pytest.approx(sum(weights))
-    again = flatwalk("compare", *arguments, *SHORT, "--json", "-")
+    page = (tmp_path / "flatwalk-report.html").read_text()
+    for told in (
+        "2*gups:64MiB,random:64MiB",
+        "Weighted speed-up",
+        "fpt+ptp, 3: random:64MiB",
+        "gups:64MiB a",
+    ):
+        assert told in page
+    for run in answer["runs"]:
+        assert f"{run['weighted_speedup']:.3f}" in page
+    again = flatwalk("compare", *arguments, *SHORT, "--json", "-", "--no-report")
     assert json.loads(again.out) == answer, "the same mix gives the same figures"
 
 
@@ -78,7 +108,6 @@ def test_a_mix_runs_and_says_how_much_faster(flatwalk: Flatwalk, tmp_path: Path)
         (["--mix", "5*gups:64MiB"], "4 cores"),
         (["--mix", "2*gups", "--machine", "skylake-server"], "1 cores"),
         (["--mix", "2*gups", "--workload", "gups"], "more than one thing"),
-        (["--mix", "2*gups", "--report", "r.html"], "no report"),
         (["--mix", "2*gups", "--mode", "functional"], "take time"),
         (["--mix", "gups,none.fwt"], "flatwalk record -o none.fwt"),
         (["--mix", "gups,gusp"], "no workload 'gusp'"),

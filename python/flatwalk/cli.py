@@ -215,7 +215,7 @@ def compare(
             mode=work.check_mode(mode),
             json=json,
             energy=energy,
-            report=None if no_report else report or (None if mix else work.DEFAULT_REPORT),
+            report=None if no_report else report or work.DEFAULT_REPORT,
             keep_trace=keep_trace,
             jobs=jobs,
         )

@@ -77,8 +77,9 @@ def run(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
     """
     mix = programs(options.mix or "")
     _check(options, mix, runs[0]["machine"])
-    if options.json is not None and str(options.json) != "-":
-        output.check_writable(options.json, "--json")
+    for path, option in ((options.json, "--json"), (options.report, "--report")):
+        if path is not None and str(path) != "-":
+            output.check_writable(path, option)
     request = {
         "instructions": lengths.instructions or WORKLOAD_INSTRUCTIONS,
         "warmup": WORKLOAD_WARMUP if lengths.warmup is None else lengths.warmup,
@@ -112,6 +113,11 @@ def run(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
         else:
             output.write_whole(options.json, text)
     _present(options, mix, results)
+    if options.report is not None:
+        from flatwalk.report.mix import render  # noqa: PLC0415
+
+        output.write_whole(options.report, render(answer))
+        output.note(f"Report: {options.report.absolute()}")
 
 
 def weigh(programs: list[str], cores: list[list[Run]], alone: dict[str, Run]) -> list[dict[str, Any]]:
@@ -147,10 +153,6 @@ def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> No
             "more than one thing to simulate",
             where="--mix, --workload, --trace and -- CMD",
             remedy="give one of them",
-        )
-    if options.report is not None:
-        raise UsageError(
-            "a mix has no report", where="--report", remedy="leave it out; --json has all figures"
         )
     if options.mode != "timing":
         raise UsageError("programs share caches, which take time", where="--mode", remedy="leave it out")

@@ -30,7 +30,7 @@ def render(response: Response) -> str:
         page_words=large_page_words(runs),
         charts=charts.build(runs),
         warnings=warnings_of(runs),
-        configurations=_configurations(runs),
+        configurations=configurations(runs),
         trace=response["trace"],
         version=response["version"],
         settings=[pages_label(members[0]) for members in grouped(runs)],
@@ -53,7 +53,7 @@ def fill(template: str, **values: object) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _configurations(runs: list[Run]) -> list[tuple[str, str]]:
+def configurations(runs: list[Run]) -> list[tuple[str, str]]:
     """The resolved settings, each once: (title, JSON)."""
     found: dict[str, Any] = {}
     for run in runs:

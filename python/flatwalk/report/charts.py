@@ -128,41 +128,64 @@ def _stack(parts: Sequence[tuple[float, int, str]], top: float) -> list[Segment]
     return segments
 
 
-def _speed(runs: list[Run]) -> Chart:
-    changes = [(run.get("speedup") or 1.0) - 1 for run in runs]
-    low, high = min(0.0, *changes), max(0.0, *changes)
+@dataclass(frozen=True)
+class Change:
+    """A row of a chart of changes: 0.1 is 10 % more."""
+
+    name: str
+    change: float
+    figures: list[str] = field(default_factory=list)  # beside the change itself
+    is_bound: bool = False
+
+
+def changes(
+    key: str, title: str, note: str, columns: list[str], panels: list[tuple[str, list[Change]]]
+) -> Chart:
+    """A chart of changes, to both sides of a line."""
+    every = [row for _, rows in panels for row in rows]
+    low, high = min([0.0, *(row.change for row in every)]), max([0.0, *(row.change for row in every)])
     span = max(high - low, 0.02)
     low, high = (low - 0.02 * span if low < 0 else 0.0), low + span * 1.02 if high > 0 else 0.0
     span = (high - low) or 1.0
     origin = -low / span
 
-    def row(run: Run) -> Row:
-        change = (run.get("speedup") or 1.0) - 1
-        length = abs(change) / span
-        start = origin if change >= 0 else origin - length
-        colour = 3 if is_bound(run) else 0 if change >= 0 else 1
-        text = units.signed_percent(change)
-        ipc = "–" if run["ipc"] is None else f"{run['ipc']:.3f}"
-        return Row(run["scheme"], [Segment(start, length, colour, f"{run['scheme']}: {text}")], [text, ipc])
+    def draw(row: Change) -> Row:
+        length = abs(row.change) / span
+        start = origin if row.change >= 0 else origin - length
+        colour = 3 if row.is_bound else 0 if row.change >= 0 else 1
+        text = units.signed_percent(row.change)
+        segments = [Segment(start, length, colour, f"{row.name}: {text}")]
+        return Row(row.name, segments, [text, *row.figures])
 
     scale = steps(max(high, -low))
     marks = [step for step in (*(-s for s in reversed(scale[1:])), *scale) if low <= step <= high]
+    bounds = [(3, "bound: translation free")] if any(row.is_bound for row in every) else []
     return Chart(
-        "speed",
-        "Speed-up",
-        f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster.",
-        ["speed-up", "IPC"],
-        _panels(runs, row),
+        key,
+        title,
+        note,
+        columns,
+        [Panel(label, [draw(row) for row in rows]) for label, rows in panels],
         [
             Tick((mark - low) / span, f"{100 * mark:+g} %".replace("-", "−") if mark else "0")
             for mark in marks
         ],
         origin=origin,
-        legend=[
-            (0, "faster"),
-            (1, "slower"),
-            *([(3, "bound: translation free")] if any(map(is_bound, runs)) else []),
-        ],
+        legend=[(0, "faster"), (1, "slower"), *bounds],
+    )
+
+
+def _speed(runs: list[Run]) -> Chart:
+    def row(run: Run) -> Change:
+        ipc = "–" if run["ipc"] is None else f"{run['ipc']:.3f}"
+        return Change(run["scheme"], (run.get("speedup") or 1.0) - 1, [ipc], is_bound(run))
+
+    return changes(
+        "speed",
+        "Speed-up",
+        f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster.",
+        ["speed-up", "IPC"],
+        [(pages_label(members[0]), [row(run) for run in members]) for members in grouped(runs)],
     )
 
 

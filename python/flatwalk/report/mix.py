@@ -1,0 +1,93 @@
+"""The report of a mix of programs, as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flatwalk.report import charts, configurations, fill
+from flatwalk.results import is_bound, pages_key, pages_label, warnings_of
+
+if TYPE_CHECKING:
+    from flatwalk.results import Run
+
+    Results = list[dict[str, Any]]
+
+
+def render(answer: dict[str, Any]) -> str:
+    """The report of what `compare --mix --json` writes."""
+    groups: dict[tuple[int | None, str | None], Results] = {}
+    for result in answer["runs"]:
+        groups.setdefault(pages_key(result["cores"][0]), []).append(result)
+    runs: list[Run] = [run for result in answer["runs"] for run in result["cores"]]
+    first, programs = runs[0], answer["mix"]["programs"]
+    alone = {run["program"]: run["ipc"] for run in answer["alone"]}
+    return fill(
+        "mix.html.j2",
+        mix=answer["mix"],
+        machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
+        machine_name=first["machine"],
+        first=first,
+        headlines=[_headline(results) for results in groups.values()],
+        warnings=warnings_of(runs),
+        charts=[_weighted(list(groups.values())), _shares(list(groups.values()), programs, alone)],
+        alone=[(program, "–" if ipc is None else f"{ipc:.3f}") for program, ipc in alone.items()],
+        configurations=configurations(runs),
+        version=answer["version"],
+    )
+
+
+def _label(results: Results) -> str:
+    return pages_label(results[0]["cores"][0])
+
+
+def _headline(results: Results) -> tuple[str, str]:
+    """Of one large-page setting: its label, and which scheme serves all programs together best."""
+    real = [result for result in results if not is_bound(result["cores"][0])] or results
+    best = max(real, key=lambda result: result["weighted_speedup"])
+    value = f"a weighted speed-up of {best['weighted_speedup']:.3f}"
+    return _label(results), f"{best['scheme']} serves the programs together best, with {value}."
+
+
+def _weighted(groups: list[Results]) -> charts.Chart:
+    def row(result: dict[str, Any]) -> charts.Change:
+        change = (result["relative_weighted_speedup"] or 1.0) - 1
+        weighted = f"{result['weighted_speedup']:.3f}"
+        return charts.Change(result["scheme"], change, [weighted], is_bound(result["cores"][0]))
+
+    return charts.changes(
+        "weighted",
+        "Weighted speed-up",
+        f"Over the programs, the sum of each one's IPC over its IPC alone under {groups[0][0]['scheme']}; "
+        "the bar is its change against the first scheme. Right of the line is faster.",
+        ["change", "weighted speed-up"],
+        [(_label(results), [row(result) for result in results]) for results in groups],
+    )
+
+
+def _shares(groups: list[Results], programs: list[str], alone: dict[str, float | None]) -> charts.Chart:
+    def row(scheme: str, core: int, run: Run) -> charts.Change:
+        ipc, own = run["ipc"], alone[programs[core]]
+        change = ipc / own - 1 if ipc and own else 0.0
+        figure = "–" if ipc is None else f"{ipc:.3f}"
+        return charts.Change(f"{scheme}, {core + 1}: {programs[core]}", change, [figure], is_bound(run))
+
+    chart = charts.changes(
+        "programs",
+        "What each program gets",
+        "Speed of each program in the mix against its speed alone, with all of the shared cache, under "
+        "the first scheme.",
+        ["change", "IPC"],
+        [
+            (
+                _label(results),
+                [
+                    row(result["scheme"], core, run)
+                    for result in results
+                    for core, run in enumerate(result["cores"])
+                ],
+            )
+            for results in groups
+        ],
+    )
+    return replace(chart, rows="scheme, core: program")
