@@ -111,8 +111,18 @@ impl Trail {
 
     /// A line of a TLB in memory was read. It counts as an entry of level 0.
     pub(crate) fn translations(&mut self, served: Served) {
-        self.reads[self.used] = (Stage::One, 0, served);
-        self.used += 1;
+        self.note((Stage::One, 0, served));
+    }
+
+    #[inline]
+    fn note(&mut self, note: (Stage, Level, Served)) {
+        match self.reads.get_mut(self.used) {
+            Some(slot) => {
+                *slot = note;
+                self.used += 1;
+            }
+            None => self.more.push(note),
+        }
     }
 
     /// In the order in which they were read.
@@ -131,14 +141,7 @@ impl Trail {
 impl Record for Trail {
     #[inline]
     fn read(&mut self, read: &Read) {
-        let note = (read.stage, read.level, read.response.served);
-        match self.reads.get_mut(self.used) {
-            Some(slot) => {
-                *slot = note;
-                self.used += 1;
-            }
-            None => self.more.push(note),
-        }
+        self.note((read.stage, read.level, read.response.served));
     }
 }
 
