@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::{Geometry, Layout, Level, Structure, organisations};
+use flatwalk_paging::organisations::{self, Cuckoo};
+use flatwalk_paging::{Geometry, Layout, Level, Structure};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
@@ -814,25 +815,6 @@ pub struct HostTable {
     pub direct_segment: bool,
 }
 
-/// What elastic cuckoo tables are like; see [`organisations::Cuckoo`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cuckoo {
-    /// Ways of each table.
-    pub ways: u32,
-    /// Lines of eight entries in each way of a new table.
-    pub initial_entries: u32,
-    /// Share of slots in use above which a table grows, 0 to 1.
-    pub grow_occupancy: f64,
-    /// To how many times its size.
-    pub growth_factor: u32,
-    /// Share of slots in use below which it shrinks by half.
-    pub shrink_occupancy: f64,
-    /// Lines in each way of the walk tables for levels 2 and 3; none without.
-    #[serde(default)]
-    pub walk_table_entries: Option<[u32; 2]>,
-}
-
 /// When an organisation merges nodes by how full they are, and what that costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -1025,14 +1007,6 @@ fn layout(
     let density = density.map(|density| organisations::Fractions {
         merge: density.merge_fraction,
         unmerge: density.unmerge_fraction,
-    });
-    let cuckoo = cuckoo.map(|cuckoo| organisations::Cuckoo {
-        ways: cuckoo.ways,
-        initial_entries: cuckoo.initial_entries,
-        grow_occupancy: cuckoo.grow_occupancy,
-        growth_factor: cuckoo.growth_factor,
-        shrink_occupancy: cuckoo.shrink_occupancy,
-        walk_table_entries: cuckoo.walk_table_entries,
     });
     let organisation = organisations::find(organisation)?;
     Ok((organisation.layout)(

@@ -9,6 +9,8 @@ mod inverted;
 mod open;
 mod radix;
 
+use serde::{Deserialize, Serialize};
+
 use crate::geometry::{Geometry, Level, Width};
 use crate::hashed::Design;
 
@@ -121,19 +123,21 @@ pub struct Settings<'a> {
 }
 
 /// What elastic cuckoo tables are like.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cuckoo {
     /// Ways of each table.
     pub ways: u32,
     /// Lines of eight entries in each way of a new table.
     pub initial_entries: u32,
-    /// Share of slots in use above which a table grows.
+    /// Share of slots in use above which a table grows, 0 to 1.
     pub grow_occupancy: f64,
     /// To how many times its size.
     pub growth_factor: u32,
     /// Share of slots in use below which it shrinks by half.
     pub shrink_occupancy: f64,
     /// Lines in each way of the walk tables for levels 2 and 3, if there are any.
+    #[serde(default)]
     pub walk_table_entries: Option<[u32; 2]>,
 }
 
