@@ -420,8 +420,8 @@ def test_advise_without_measuring(call: Callable[..., Result]) -> None:
 def test_advise_on_another_hosts_figures(call: Callable[..., Result], tmp_path: Path) -> None:
     record = {**host(), "cpu": {"model_name": "Another"}}
     result = walk_result(
-        schema="flatwalk-host/1", version="1", unit="ns", parameters={}, host=record, started="", busy={},
-        skipped=[], notes=[], histograms={},
+        schema="flatwalk-host/2", version="1", unit="ns", parameters={}, host=record, started="", busy={},
+        pace_nanoseconds=0.5, skipped=[], notes=[], histograms={},
     )  # fmt: skip
     (tmp_path / "w.json").write_text(json.dumps(result))
     done = call("host", "advise", "w.json", "--no-measure")

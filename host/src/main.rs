@@ -11,6 +11,7 @@ mod ebizzy;
 mod error;
 mod flush;
 mod gups;
+mod pace;
 mod pagefault;
 mod random;
 mod sys;
@@ -24,7 +25,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Count, Counters, EventSpec};
-use crate::error::Error;
+use crate::error::{Attempt, Error};
+use crate::pace::Pace;
 
 /// What every bench is told.
 #[derive(Debug, Deserialize)]
@@ -50,6 +52,8 @@ struct Response<R> {
     counts: Vec<Count>,
     /// Times that the kernel took the processor away during the measured part.
     preemptions: u64,
+    /// See [`pace`]: the slower of before and after.
+    pace_nanoseconds: f64,
     notes: Vec<String>,
 }
 
@@ -91,11 +95,15 @@ fn run<P: DeserializeOwned, R: Serialize>(
     }
     let counters = Counters::open(&request.events, &mut notes);
     let mut context = Context { cpus: request.cpus, counters, preemptions: 0, notes };
+    let pace = Pace::new().attempting(|| "memory for the processor's pace".to_owned())?;
+    let before = pace.nanoseconds();
     let result = bench(&request.bench, &mut context)?;
+    let pace_nanoseconds = before.max(pace.nanoseconds());
     let response = Response {
         result,
         counts: context.counters.read(),
         preemptions: context.preemptions,
+        pace_nanoseconds,
         notes: context.notes,
     };
     serde_json::to_string(&response).map_err(Error::Parameters)

@@ -145,7 +145,7 @@ impl<A: Physical> Asap<A> {
 mod tests {
     use crate::machine::{Asap, DirectSegment, HostTable, PriorityMode, Pwc};
     use crate::run::{Mode, Run};
-    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme};
+    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -158,15 +158,6 @@ mod tests {
         let l1d = scenario.machine.l1d.as_mut().unwrap();
         (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
         scenario
-    }
-
-    /// Accesses and latency of the one walk that a load of `address` makes.
-    fn walk(run: &mut Run, address: u64) -> (u64, u64) {
-        run.mmu.reset_statistics();
-        go(run, &[Do::Chase(address)]);
-        let total = run.mmu.statistics.total();
-        assert_eq!(total.walks, 1);
-        (total.accesses, total.latency_cycles)
     }
 
     /// What the prefetcher did since the last walk but one: made, dropped, unused, uncovered.

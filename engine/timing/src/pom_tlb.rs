@@ -199,7 +199,7 @@ mod tests {
     use crate::machine::PomTlb;
     use crate::run::{Mode, Piece, Run};
     use crate::space::Space;
-    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme};
+    use crate::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
     const PAGE: u64 = 4096;
     const LARGE: u64 = 2 << 20;
@@ -218,11 +218,9 @@ mod tests {
 
     /// Accesses and latency of the one miss of the L2 TLB that a load of `address` is.
     fn miss(run: &mut Run, address: u64) -> (u64, u64) {
-        run.mmu.reset_statistics();
-        go(run, &[Do::Chase(address)]);
-        let total = run.mmu.statistics.total();
-        assert_eq!((run.mmu.statistics.l2_tlb_misses, total.walks), (1, 1));
-        (total.accesses, total.latency_cycles)
+        let walked = walk(run, address);
+        assert_eq!(run.mmu.statistics.l2_tlb_misses, 1);
+        walked
     }
 
     /// Drives a page out of both TLBs: those of the test machine have 16 entries at most.

@@ -251,3 +251,12 @@ pub fn go(run: &mut Run, accesses: &[Do]) {
         .unzip();
     run.take(&Piece::Slice(Slice { thread: 0, blocks, addresses })).unwrap();
 }
+
+/// Accesses and latency of the one walk that a load of `address` makes.
+pub fn walk(run: &mut Run, address: u64) -> (u64, u64) {
+    run.mmu.reset_statistics();
+    go(run, &[Do::Chase(address)]);
+    let total = run.mmu.statistics.total();
+    assert_eq!(total.walks, 1);
+    (total.accesses, total.latency_cycles)
+}

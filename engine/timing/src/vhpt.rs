@@ -126,8 +126,8 @@ mod tests {
 
     use crate::explain::{ExplainStep, explain};
     use crate::machine::{Pages, Pwc};
-    use crate::run::{Mode, Piece, Run};
-    use crate::testing::{DATA, Do, Scenario, go, scheme};
+    use crate::run::{Mode, Piece};
+    use crate::testing::{DATA, Do, Scenario, go, scheme, walk};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -139,15 +139,6 @@ mod tests {
         let l1d = scenario.machine.l1d.as_mut().unwrap();
         (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
         scenario
-    }
-
-    /// Accesses and latency of the one walk that a load of `address` makes.
-    fn walk(run: &mut Run, address: u64) -> (u64, u64) {
-        run.mmu.reset_statistics();
-        go(run, &[Do::Chase(address)]);
-        let total = run.mmu.statistics.total();
-        assert_eq!(total.walks, 1);
-        (total.accesses, total.latency_cycles)
     }
 
     #[test]

@@ -127,8 +127,8 @@ def _show(
     )
     for name, (one, p) in found.items():
         print(f"{name}: {'B is ' if p < 0.05 else ''}{stats.verdict(one, p, rate=rate)}.")
-    if any(p < 0.05 for _, p in found.values()) and (busy := _busy(a, b)):
-        print(f"But the host was busy with other things while {busy}: measure again before believing it.")
+    if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
+        print(f"But {doubt}: measure again before believing it.")
     if len(found) > 1:
         print(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
     for path, result in zip(names, (a, b), strict=True):
@@ -137,10 +137,20 @@ def _show(
             print(f"warning: {path}: {line}")
 
 
-def _busy(a: Result, b: Result) -> str:
-    """Which of the two was disturbed: what a difference may be due to."""
-    was = [name for name, one in (("A", a), ("B", b)) if machine.disturbances(one["busy"], one["cpus"])]
-    return f"{' and '.join(was)} {'was' if len(was) == 1 else 'were'} measured" if was else ""
+def _doubt(a: Result, b: Result) -> str:
+    """What else a difference may be due to, if something disturbed one of the two."""
+    busy = [name for name, one in (("A", a), ("B", b)) if machine.disturbances(one["busy"], one["cpus"])]
+    if busy:
+        were = "was" if len(busy) == 1 else "were"
+        return f"the host was busy with other things while {' and '.join(busy)} {were} measured"
+    slower, quicker = sorted((("A", a), ("B", b)), key=lambda one: -one[1]["pace_nanoseconds"])
+    change = slower[1]["pace_nanoseconds"] / quicker[1]["pace_nanoseconds"] - 1
+    if change <= machine.PACE_TOLERANCE:
+        return ""
+    return (
+        f"the processor itself was {100 * change:.0f} % slower while {slower[0]} was measured, at reading its "
+        "own caches (another program on the same core, perhaps of another virtual machine, or a lower clock)"
+    )
 
 
 def _as_json(
@@ -155,7 +165,7 @@ def _as_json(
         "bench": a["bench"],
         "unit": a["unit"],
         "host_changes": changes,
-        "busy": bool(_busy(a, b)),
+        "busy": bool(_doubt(a, b)),
         "variants": {
             name: {
                 "verdict": stats.verdict(one, p, rate=a["rate"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Rounds that are measured whatever time they take.
 FEWEST_RUNS = 5
+#: Times the rounds asked for that are tried at most, to have so many undisturbed ones.
+_TRIES = 3
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 
 
@@ -292,7 +295,10 @@ class _Round:
 
     samples: list[dict[str, Any]]
     shares: dict[str, float]
-    quiet: bool
+    #: No other program was busy, as far as this system knows.
+    alone: bool
+    #: The processor's, in nanoseconds: the slowest of all samples.
+    pace: float
 
 
 class _Session:
@@ -329,19 +335,22 @@ class _Session:
                     "round": turn,
                     "value": _positive(answer.pop(self.bench.key), variant),
                     "preemptions": answer.pop("preemptions"),
+                    "pace_nanoseconds": answer.pop("pace_nanoseconds"),
                     "counts": answer.pop("counts"),
                     "answer": answer,
                 }
             )
             done()
         shares = busyness.shares()
-        return _Round(samples, shares, quiet=not machine.disturbances(shares, self.cpus))
+        alone = not machine.disturbances(shares, self.cpus)
+        return _Round(samples, shares, alone, max(sample["pace_nanoseconds"] for sample in samples))
 
     def rounds(self, progress: Callable[[int, int | None], None]) -> list[_Round]:
         """Measures, and returns the rounds that count, in order.
 
-        A round during which other programs were busy is measured again at the end, as long as time
-        and twice the rounds asked for allow. If too few were quiet then, all count.
+        A round during which other programs were busy, or the processor slower than it can be, is measured
+        again at the end, as long as time and three times the rounds asked for allow. If too few were
+        undisturbed then, all count.
         """
         plan, start, steps = self.plan, time.monotonic(), 0
 
@@ -352,20 +361,29 @@ class _Session:
 
         self.measure(-1, step)  # warms up
         rounds: list[_Round] = []
-        while len(rounds) < 2 * plan.runs and sum(one.quiet for one in rounds) < plan.runs:
+        while len(rounds) < _TRIES * plan.runs and len(_undisturbed(rounds)) < plan.runs:
             if len(rounds) >= min(FEWEST_RUNS, plan.runs) and time.monotonic() - start > plan.at_most_seconds:
                 self.notes[f"Time was up after {len(rounds)} rounds (--at-most)."] = None
                 break
             rounds.append(self.measure(len(rounds), step))
-        quiet = [one for one in rounds if one.quiet]
-        if len(quiet) < min(FEWEST_RUNS, plan.runs):
+        found = _undisturbed(rounds)
+        if len(found) < min(FEWEST_RUNS, plan.runs):
             return rounds[: plan.runs]
-        if len(quiet) < len(rounds):
-            left_out = len(rounds) - len(quiet)
-            self.notes[
-                f"{left_out} of {len(rounds)} rounds do not count: other programs were busy meanwhile."
-            ] = None
-        return quiet
+        busy = sum(not one.alone for one in rounds)
+        for count, why in [
+            (busy, "other programs were busy meanwhile"),
+            (len(rounds) - len(found) - busy, "something outside this system slowed the processor down"),
+        ]:
+            if count:
+                self.notes[f"{count} of {len(rounds)} rounds do not count: {why}."] = None
+        return found
+
+
+def _undisturbed(rounds: list[_Round]) -> list[_Round]:
+    """Rounds without other programs, at the processor's best pace."""
+    alone = [one for one in rounds if one.alone]
+    best = min((one.pace for one in alone), default=0.0)
+    return [one for one in alone if one.pace <= (1 + machine.PACE_TOLERANCE) * best]
 
 
 def run(
@@ -396,6 +414,7 @@ def run(
         "samples": [sample for one in rounds for sample in one.samples],
         "skipped": bench.skipped,
         "busy": shares,
+        "pace_nanoseconds": statistics.median(one.pace for one in rounds),
         "warnings": machine.warnings(host, session.cpus) + machine.disturbances(shares, session.cpus),
         "notes": list(session.notes),
         "histograms": {},

@@ -11,7 +11,7 @@ from flatwalk.output import write_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = "flatwalk-host/1"
+SCHEMA = "flatwalk-host/2"
 _KEYS = {
     "bench": str,
     "version": str,
@@ -23,6 +23,7 @@ _KEYS = {
     "samples": list,
     "titles": dict,
     "busy": dict,
+    "pace_nanoseconds": float,
     "started": str,
     "skipped": list,
     "warnings": list,
@@ -31,7 +32,8 @@ _KEYS = {
 }
 
 #: What `flatwalk host BENCH --save` writes. Keys as above, and: schema, seconds, seed. `started` is
-#: ISO 8601. A sample: variant, round, value, answer, counts, preemptions.
+#: ISO 8601. A sample: variant, round, value, answer, counts, preemptions,
+#: pace_nanoseconds (host/src/pace.rs).
 Result = dict[str, Any]
 
 
