@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from abc import ABC, abstractmethod
 from typing import IO, TYPE_CHECKING
 
 from flatwalk import output, units
@@ -183,7 +184,7 @@ class _Requests:
         return self._answers.read(count + 2)[:-2]
 
 
-class _KeyValue:
+class _KeyValue(ABC):
     """Loads records, then asks for random ones until the recorder has enough."""
 
     #: Bytes of a record's value; with its key and the server's own bytes, about 1 KiB.
@@ -199,17 +200,17 @@ class _KeyValue:
         self._reads = float(program.options["reads"])
         self._socket_path = directory / "socket"
 
+    @abstractmethod
     def set(self, key: int) -> bytes:
         """A request that stores a record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get(self, key: int) -> bytes:
         """A request for a record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, client: _Requests) -> None:
         """Reads one answer whole."""
-        raise NotImplementedError
 
     def _batches(self, requests: Iterator[bytes], client: _Requests) -> None:
         while batch := [request for _, request in zip(range(_PIPELINE), requests, strict=False)]:
