@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flatwalk.cache import directory
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, sources
 
@@ -35,7 +36,7 @@ PATCH = """\
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return build.cache_directory()
+    return directory("vm")
 
 
 @pytest.fixture

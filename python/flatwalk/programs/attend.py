@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from flatwalk import compiler
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import find_recorder
 
@@ -111,13 +111,5 @@ def build_region(directory: Path) -> Path:
     source = Path(__file__).with_name("region.c")
     places = [header, source.parents[3] / "recorder"]
     include = [f"-I{place}" for place in places if (place / "flatwalk.h").is_file()]
-    line = ["cc", "-O2", "-shared", "-fPIC", *include, "-o", str(library), str(source)]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise FlatwalkError(
-            "there is no C compiler", where="cc", remedy="as root: apt-get install gcc libc6-dev"
-        ) from error
-    if done.returncode != 0:
-        raise FlatwalkError(f"the region library does not compile: {done.stderr.strip()}", where=str(source))
+    compiler.build(source, library, ["-shared", "-fPIC", *include])
     return library

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import engine, output
+from flatwalk import cache, engine, output
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import figures, runs, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
@@ -107,7 +107,7 @@ def gather(options: Options) -> show.Report:
                 continue
             mine = runs.jobs_of(experiment, options.scale, claim)
             jobs.update({job.key: job for job in mine.values()})
-    store = runs.Store(runs.default_store())
+    store = runs.Store(cache.directory("reproduce"))
     with output.Progress("Simulating") as progress:
         results = runs.simulate(jobs.values(), store, options.jobs, progress)
     found = [

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, mix, output, settings, units
@@ -21,6 +19,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
     from flatwalk.results import Run
@@ -220,12 +219,6 @@ def missing_of(claim: Claim) -> dict[str, str]:
             except MissingError as missing:
                 found[point.label] = str(missing)
     return found
-
-
-def default_store() -> Path:
-    """Where results are kept, after the XDG base directory specification."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "flatwalk" / "reproduce"
 
 
 class Store:

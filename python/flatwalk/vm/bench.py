@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
@@ -61,7 +58,7 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
     """
-    plugin = _plugin(source)
+    plugin = guest.plugin("count", source)
     program = guest.guest_program(guest.GUEST / "tests" / "gups.c")
     rows = []
     for mode in modes:
@@ -99,34 +96,6 @@ def markdown(rows: Sequence[Row]) -> str:
             f"| {row.table_bytes >> 10} | {row.flat_bytes >> 10} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def _plugin(source: Path | None) -> Path:
-    """The counting plugin, compiled against QEMU's header."""
-    include = build.find(build.QEMU, source) / "include"
-    text = guest.GUEST / "guest" / "count.c"
-    key = hashlib.sha256(text.read_bytes() + (include / "qemu-plugin.h").read_bytes()).hexdigest()[:16]
-    made = build.cache_directory() / "guest" / f"count-{key}.so"
-    if made.is_file():
-        return made
-    made.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=made.parent) as directory:
-        part = Path(directory) / "count.so"
-        done = subprocess.run(
-            ["gcc", "-O2", "-Wall", "-shared", "-fPIC", f"-I{include}", "-o", part, text],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise FlatwalkError(
-                f"the counting plugin does not compile:\n{done.stderr}",
-                where=str(text),
-                remedy="see the message; gcc and libc6-dev are needed",
-            )
-        part.replace(made)
-    return made
 
 
 def _run(machine: guest.Machine, command: list[str], plugin: Path, source: Path | None) -> Counts:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import output
+from flatwalk import cache, output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import sources
 
@@ -252,12 +252,6 @@ LINUX = Component(
 _COMPONENTS = (QEMU, LINUX)
 
 
-def cache_directory() -> Path:
-    """Where sources and builds are kept: the user's cache directory, by the XDG rules."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "flatwalk" / "vm"
-
-
 def find(component: Component, source: Path | None = None) -> Path:
     """The directory of what was built.
 
@@ -312,9 +306,9 @@ def missing_packages() -> list[str]:
 
 def _place(component: Component, source: Path | None) -> Path:
     if source is None or not (source / component.name).is_dir():
-        return cache_directory() / f"{component.name}-{component.key()}"
+        return cache.directory("vm") / f"{component.name}-{component.key()}"
     tree = hashlib.sha256(os.fsencode(source.absolute() / component.name)).hexdigest()[:16]
-    return cache_directory() / f"{component.name}-source-{tree}"
+    return cache.directory("vm") / f"{component.name}-source-{tree}"
 
 
 def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -> Path:
@@ -384,7 +378,7 @@ def _whole(place: Path) -> Iterator[Path]:
 
 
 def _steps(component: Component, directory: Path, jobs: int) -> Steps:
-    kept = cache_directory() / f"{component.name}-failed.log"
+    kept = cache.directory("vm") / f"{component.name}-failed.log"
     return Steps(component.name, directory / "log", kept, jobs)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from flatwalk import cache, compiler
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import build
 
@@ -129,35 +130,43 @@ def guest_program(source: Path) -> Path:
     Raises:
         FlatwalkError: If it cannot be compiled.
     """
-    key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    program = build.cache_directory() / "guest" / f"{source.stem}-{key}"
-    if program.is_file():
-        return program
+    return _compiled(source, source.stem, ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"])
+
+
+def plugin(name: str, source: Path | None) -> Path:
+    """A plugin of linux/guest/, compiled once for each text of it and of QEMU's header.
+
+    Args:
+        name: Of its source, without `.c`.
+        source: The user's own trees, as built by `vm build --source`.
+
+    Raises:
+        FlatwalkError: If QEMU is not built, or the plugin cannot be compiled.
+    """
+    header = build.find(build.QEMU, source) / "include" / "qemu-plugin.h"
+    flags = ["-Wall", "-shared", "-fPIC", f"-I{header.parent}"]
+    return _compiled(GUEST / "guest" / f"{name}.c", f"{name}.so", flags, header)
+
+
+def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> Path:
+    """What a C compiler makes of a source, kept under a key of its text and its headers'."""
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers))).hexdigest()[:16]
+    made = cache.directory("vm") / "guest" / f"{key}-{name}"
+    if made.is_file():
+        return made
     try:
-        program.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=program.parent) as directory:
-            made = Path(directory) / "program"
-            done = subprocess.run(
-                ["gcc", "-O2", "-Wall", "-D_GNU_SOURCE", "-static", "-pthread", "-o", made, source],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise FlatwalkError(
-                    f"a guest's program does not compile:\n{done.stderr}",
-                    where=str(source),
-                    remedy="see the message; gcc and libc6-dev are needed",
-                )
-            made.replace(program)
+        made.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FlatwalkError(
-            f"a guest's program cannot be made: {error.strerror}",
-            where=str(error.filename or source),
-            remedy="install gcc and libc6-dev; free some space",
+            f"there is no place for what is compiled: {error.strerror}",
+            where=str(error.filename),
+            remedy="free some space, or set XDG_CACHE_HOME to another place",
         ) from error
-    return program
+    with tempfile.TemporaryDirectory(dir=made.parent) as directory:
+        part = Path(directory) / name
+        compiler.build(source, part, flags)
+        part.replace(made)
+    return made
 
 
 def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:

@@ -1,0 +1,12 @@
+"""Where what can be made again is kept from one call to the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def directory(name: str) -> Path:
+    """The part `name` of the user's cache directory, after the XDG base directory specification."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "flatwalk" / name
