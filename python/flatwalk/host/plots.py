@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import units
+from flatwalk import templates, units
 from flatwalk.host import results, show, stats
 
 if TYPE_CHECKING:
@@ -34,20 +34,6 @@ class Panel:
     axis: tuple[str, str]
     verdict: str
     differs: bool
-
-
-def render(template: str, **values: object) -> str:
-    """Fills a template of this package."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-
-    environment = Environment(
-        loader=PackageLoader("flatwalk", "host"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(**values)
 
 
 def _panel(
@@ -98,7 +84,8 @@ def diff(
         )
         for name, (one, p) in found.items()
     ]
-    return render(
+    return templates.fill(
+        "host",
         "diff.html.j2",
         title=f"{a['bench']}: {names[0]} and {names[1]}",
         unit=a["unit"],
@@ -161,7 +148,8 @@ def address_space(found: Process, levels: list[Level], rows: list[list[str]], ve
 
     small, large = inspection.present_bytes(found)
     biggest = sorted(found.areas, key=lambda area: area.sizes.get("Rss", 0), reverse=True)[:20]
-    return render(
+    return templates.fill(
+        "host",
         "inspect.html.j2",
         title=f"Process {found.pid}: {found.name}",
         small=units.size(small),

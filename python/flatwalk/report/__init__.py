@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import units
+from flatwalk import templates
 from flatwalk.explain import explain, large_page_words
 from flatwalk.report import charts
 from flatwalk.results import grouped, pages_label, warnings_of
@@ -18,7 +18,8 @@ def render(response: Response) -> str:
     """The report of a comparison as HTML; runs carry their speed-ups."""
     runs = response["runs"]
     first = runs[0]
-    return fill(
+    return templates.fill(
+        "report",
         "report.html.j2",
         workload=first["workload"],
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
@@ -35,22 +36,6 @@ def render(response: Response) -> str:
         version=response["version"],
         settings=[pages_label(members[0]) for members in grouped(runs)],
     )
-
-
-def fill(template: str, **values: object) -> str:
-    """A template of this package as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-
-    environment = Environment(
-        loader=PackageLoader("flatwalk", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["size"] = units.size
-    environment.filters["count"] = units.count
-    return environment.get_template(template).render(**values)
 
 
 def configurations(runs: list[Run]) -> list[tuple[str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk.report import charts, configurations, fill
+from flatwalk import templates
+from flatwalk.report import charts, configurations
 from flatwalk.results import is_bound, pages_key, pages_label, warnings_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def render(answer: dict[str, Any]) -> str:
     runs: list[Run] = [run for result in answer["runs"] for run in result["cores"]]
     first, programs = runs[0], answer["mix"]["programs"]
     alone = {run["program"]: run["ipc"] for run in answer["alone"]}
-    return fill(
+    return templates.fill(
+        "report",
         "mix.html.j2",
         mix=answer["mix"],
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from flatwalk import report as pages
+from flatwalk import templates
 from flatwalk.report.charts import Chart, Panel, Row, Segment, Tick, spaced, steps
 from flatwalk.reproduce import show
 from flatwalk.reproduce.experiments import PAPERS
@@ -86,7 +86,8 @@ def _comparisons(outcome: Outcome) -> list[str]:
 def html(report: show.Report) -> str:
     """All claims and their figures as one page, without scripts or network."""
     outcomes = report.outcomes()
-    return pages.fill(
+    return templates.fill(
+        "report",
         "reproduction.html.j2",
         counts=report.counts(),
         scale=report.scale,
