@@ -115,57 +115,37 @@ def test_a_mistake_in_a_machine_names_file_key_and_remedy(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("scheme", "old", "new", "told"),
     [
-        ('organisation = "flattened"', 'organisation = "flat"', ["organisation", "did you mean flattened?"]),
-        ("no_flatten_threshold", "no_flaten_threshold", ["did you mean no_flatten_threshold?"]),
-        ('"L4L3"', '"L4L1"', ["flatten"]),
-        ("levels = 4", "levels = 6", ["levels", "6"]),
-        ('title = "', 'title = 1 # "', ["title"]),
+        (
+            "fpt",
+            'organisation = "flattened"',
+            'organisation = "flat"',
+            ["organisation", "did you mean flattened?"],
+        ),
+        ("fpt", "no_flatten_threshold", "no_flaten_threshold", ["did you mean no_flatten_threshold?"]),
+        ("fpt", '"L4L3"', '"L4L1"', ["flatten"]),
+        ("fpt", "levels = 4", "levels = 6", ["levels", "6"]),
+        ("fpt", 'title = "', 'title = 1 # "', ["title"]),
+        ("compendia", "merge_us = 20", "merge_ms = 20", ["density.merge_ms", "did you mean merge_us?"]),
+        ("compendia", "merge_us = 20 ", "# ", ["density.merge_us is missing"]),
+        (
+            "compendia",
+            "merge_fraction = 0.125",
+            'merge_fraction = "1/8"',
+            ["density.merge_fraction", "'1/8'"],
+        ),
+        ("compendia", "[density]", "[densities]", ["did you mean density?"]),
+        ("ecpt", "ways = 3 ", "way = 3 ", ["cuckoo.way", "did you mean ways?"]),
+        ("ecpt", "[4096, 2048]", '"4096"', ["cuckoo.walk_table_entries", "must be a list"]),
+        ("ecpt", "grow_occupancy = 0.6 ", "# ", ["cuckoo.grow_occupancy is missing"]),
+        ("ecpt", '"elastic_cuckoo"', '"elastic_cuckoos"', ["did you mean elastic_cuckoo?"]),
     ],
 )
 def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
-    tmp_path: Path, old: str, new: str, told: list[str]
+    tmp_path: Path, scheme: str, old: str, new: str, told: list[str]
 ) -> None:
-    path = _edited(tmp_path, "scheme", "fpt", old, new)
-    with pytest.raises(UsageError) as caught:
-        settings.scheme(path)
-    for words in told:
-        assert words in caught.value.what
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("merge_us = 20", "merge_ms = 20", ["density.merge_ms", "did you mean merge_us?"]),
-        ("merge_us = 20 ", "# ", ["density.merge_us is missing"]),
-        ("merge_fraction = 0.125", 'merge_fraction = "1/8"', ["density.merge_fraction", "'1/8'"]),
-        ("[density]", "[densities]", ["did you mean density?"]),
-    ],
-)
-def test_a_mistake_in_a_density_names_file_key_and_remedy(
-    tmp_path: Path, old: str, new: str, told: list[str]
-) -> None:
-    path = _edited(tmp_path, "scheme", "compendia", old, new)
-    with pytest.raises(UsageError) as caught:
-        settings.scheme(path)
-    for words in told:
-        assert words in caught.value.what
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("ways = 3 ", "way = 3 ", ["cuckoo.way", "did you mean ways?"]),
-        ("[4096, 2048]", '"4096"', ["cuckoo.walk_table_entries", "must be a list"]),
-        ("grow_occupancy = 0.6 ", "# ", ["cuckoo.grow_occupancy is missing"]),
-        ('"elastic_cuckoo"', '"elastic_cuckoos"', ["did you mean elastic_cuckoo?"]),
-    ],
-)
-def test_a_mistake_in_a_cuckoo_table_names_file_key_and_remedy(
-    tmp_path: Path, old: str, new: str, told: list[str]
-) -> None:
-    path = _edited(tmp_path, "scheme", "ecpt", old, new)
+    path = _edited(tmp_path, "scheme", scheme, old, new)
     with pytest.raises(UsageError) as caught:
         settings.scheme(path)
     for words in told:
