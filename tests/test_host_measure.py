@@ -258,7 +258,7 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
     [
         (lambda _: [], "no JSON object"),
         (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
-        (lambda r: r | {"schema": "flatwalk-host/2"}, "has format flatwalk-host/2"),
+        (lambda r: r | {"schema": "flatwalk-host/1"}, "has format flatwalk-host/1"),
         (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
         (lambda r: r | {"samples": [{"variant": "file", "value": "x"}]}, "sample 0 is no measurement"),
         (lambda r: r | {"samples": [{"variant": "file", "value": -1.0}]}, "sample 0 is no measurement"),

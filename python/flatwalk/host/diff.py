@@ -148,8 +148,8 @@ def _doubt(a: Result, b: Result) -> str:
     if change <= machine.PACE_TOLERANCE:
         return ""
     return (
-        f"the processor itself was {100 * change:.0f} % slower while {slower[0]} was measured, at reading its "
-        "own caches (another program on the same core, perhaps of another virtual machine, or a lower clock)"
+        f"the processor itself was {100 * change:.0f} % slower while {slower[0]} was measured, at reading "
+        "its own caches (another program on its core, perhaps of another virtual machine, or a lower clock)"
     )
 
 
