@@ -80,7 +80,7 @@ def test_a_written_trace(written: Path) -> None:
     trace = compare(written)
     assert not trace.ended_early
     assert trace.found["threads"] > 2
-    assert len(trace.found["events"]) == 10
+    assert len(trace.found["events"]) == 12
     # Every way to code an address, but for the rarest.
     assert set(trace.codes) >= set(range(18))
     epochs = [epoch for epoch, item in trace.stored if isinstance(item, Slice)]

@@ -492,6 +492,11 @@ def _rights(bits: int) -> dict[str, bool]:
     return {"read": bool(bits & 1), "write": bool(bits & 2), "execute": bool(bits & 4)}
 
 
+def _level(level: int) -> int:
+    check(1 <= level <= 5, "an entry of a level that no table has")
+    return level
+
+
 #: Kind of event: name, and its fields with their types.
 EVENTS_BY_KIND: dict[int, tuple[str, list[tuple[str, str]]]] = {
     1: ("map", [("address", "varint"), ("length", "varint"), ("protection", "rights"), ("backing", "backing"),
@@ -505,6 +510,8 @@ EVENTS_BY_KIND: dict[int, tuple[str, list[tuple[str, str]]]] = {
     8: ("thread_start", [("thread", "varint")]),
     9: ("thread_exit", [("thread", "varint")]),
     10: ("marker", [("name", "text")]),
+    11: ("root", [("cr3", "varint"), ("cr4", "varint")]),
+    12: ("entry", [("address", "varint"), ("value", "varint"), ("level", "level")]),
 }  # fmt: skip
 
 
@@ -516,6 +523,7 @@ def _event(payload: Bytes) -> dict[str, Any]:
         "advice": lambda: ADVICES[payload.u8(4)],
         "flag": lambda: bool(payload.u8(2)),
         "text": lambda: payload.take(payload.varint(2**16)).decode(),
+        "level": lambda: _level(payload.u8()),
     }
     kind = payload.u8()
     check(kind in EVENTS_BY_KIND, "an event of an unknown kind")
@@ -532,6 +540,7 @@ def _encoded(event: dict[str, Any]) -> bytes:
         "advice": lambda advice: bytes([ADVICES.index(advice)]),
         "flag": lambda flag: bytes([flag]),
         "text": lambda text: varint(len(text.encode())) + text.encode(),
+        "level": lambda level: bytes([level]),
     }
     kind, (_, fields) = next((k, e) for k, e in EVENTS_BY_KIND.items() if e[0] == event["event"])
     return bytes([kind]) + b"".join(writers[writer](event[key]) for key, writer in fields)

@@ -448,7 +448,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let access = if store { Access::Store } else { Access::Load };
                 self.populate(&pages, access, &mut flushes)?;
             }
-            Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Marker { .. } => {
+            Event::ThreadStart { .. }
+            | Event::ThreadExit { .. }
+            | Event::Marker { .. }
+            | Event::Root { .. }
+            | Event::Entry { .. } => {
                 return Ok(Outcome { work: Work::default(), flushes: Vec::new() });
             }
         }

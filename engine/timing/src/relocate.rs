@@ -144,7 +144,11 @@ impl Relocation {
                 };
                 self.parts(low, high - low).into_iter().map(moved).collect()
             }
-            Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Marker { .. } => {
+            Event::ThreadStart { .. }
+            | Event::ThreadExit { .. }
+            | Event::Marker { .. }
+            | Event::Root { .. }
+            | Event::Entry { .. } => {
                 vec![event.clone()]
             }
         }

@@ -138,7 +138,7 @@ fn event(random: &mut Random) -> Event {
     let protection = Protection { read, write, execute };
     let backings = [Backing::Anonymous, Backing::File, Backing::Stack, Backing::Heap];
     let advices = [Advice::HugePage, Advice::NoHugePage, Advice::DontNeed, Advice::Populate];
-    match random.below(10) {
+    match random.below(12) {
         0 => Event::Map {
             address,
             length,
@@ -154,6 +154,8 @@ fn event(random: &mut Random) -> Event {
         6 => Event::Populate { address, length, store: random.one_in(2) },
         7 => Event::ThreadStart { thread: random.below(4) as u32 },
         8 => Event::ThreadExit { thread: random.below(4) as u32 },
+        9 => Event::Root { cr3: address, cr4: to },
+        10 => Event::Entry { address, level: 1 + random.below(5) as u8, value: to },
         _ => Event::Marker { name: format!("märker {}", random.below(100)) },
     }
 }

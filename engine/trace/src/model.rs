@@ -161,6 +161,12 @@ pub enum Event {
     ThreadExit { thread: ThreadId },
     /// The program marked a place (region-of-interest start/stop, a name).
     Marker { name: String },
+    /// The recorded machine translates by the tables that these registers name (x86-64's CR3 and CR4,
+    /// as docs/flat-page-tables.md has them).
+    Root { cr3: u64, cr4: u64 },
+    /// The recorded machine's processor read `value`, an entry of `level`, at physical address
+    /// `address` of its own memory: part of the recorded program's real page tables.
+    Entry { address: u64, level: u8, value: u64 },
 }
 
 /// One piece of a trace, in order.

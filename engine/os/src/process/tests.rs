@@ -981,7 +981,9 @@ impl Model {
             Event::Populate { .. }
             | Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
-            | Event::Marker { .. } => {}
+            | Event::Marker { .. }
+            | Event::Root { .. }
+            | Event::Entry { .. } => {}
         }
     }
 

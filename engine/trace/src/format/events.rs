@@ -65,6 +65,8 @@ pub(crate) fn kind_name(event: &Event) -> &'static str {
         Event::ThreadStart { .. } => "thread_start",
         Event::ThreadExit { .. } => "thread_exit",
         Event::Marker { .. } => "marker",
+        Event::Root { .. } => "root",
+        Event::Entry { .. } => "entry",
     }
 }
 
@@ -117,6 +119,8 @@ pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
             tagged(10, &[], &[]);
             put_string(out, name);
         }
+        Event::Root { cr3, cr4 } => tagged(11, &[*cr3, *cr4], &[]),
+        Event::Entry { address, level, value } => tagged(12, &[*address, *value], &[*level]),
     }
 }
 
@@ -130,6 +134,13 @@ fn flag(cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
 
 fn thread(cursor: &mut Cursor<'_>) -> Result<u32, Malformed> {
     cursor.bounded(u64::from(u32::MAX)).map(|thread| thread as u32)
+}
+
+fn level(cursor: &mut Cursor<'_>) -> Result<u8, Malformed> {
+    match cursor.byte()? {
+        level @ 1..=5 => Ok(level),
+        _ => Err("a page-table entry is of a level that no table has"),
+    }
 }
 
 /// Reads what [`put`] wrote.
@@ -180,6 +191,11 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
         8 => Event::ThreadStart { thread: thread(cursor)? },
         9 => Event::ThreadExit { thread: thread(cursor)? },
         10 => Event::Marker { name: cursor.string()? },
+        11 => Event::Root { cr3: cursor.varint()?, cr4: cursor.varint()? },
+        12 => {
+            let (address, value) = (cursor.varint()?, cursor.varint()?);
+            Event::Entry { address, value, level: level(cursor)? }
+        }
         _ => return Err("an event is of an unknown kind"),
     })
 }

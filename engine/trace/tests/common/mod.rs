@@ -137,6 +137,12 @@ pub fn event() -> impl Strategy<Value = Event> {
         any::<u32>().prop_map(|thread| Event::ThreadStart { thread }),
         any::<u32>().prop_map(|thread| Event::ThreadExit { thread }),
         ".{0,20}".prop_map(|name| Event::Marker { name }),
+        any::<(u64, u64)>().prop_map(|(cr3, cr4)| Event::Root { cr3, cr4 }),
+        (any::<u64>(), 1..=5_u8, any::<u64>()).prop_map(|(address, level, value)| Event::Entry {
+            address,
+            level,
+            value
+        }),
     ]
 }
 
