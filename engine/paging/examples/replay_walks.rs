@@ -8,16 +8,8 @@
 use std::io::BufRead;
 use std::process::ExitCode;
 
-use flatwalk_paging::hardware::Paging;
-use flatwalk_paging::{Address, Fault, Gva, Hpa, Leaf, Step, Walk};
-
-/// What the machine made of a walk.
-enum Outcome {
-    /// Physical address, and size of the page.
-    Page(u64, u64),
-    /// Error code of the page fault.
-    Fault(u64),
-}
+use flatwalk_paging::hardware::{Outcome, Paging};
+use flatwalk_paging::{Address, Gva};
 
 /// A line of the file.
 struct Walked {
@@ -29,12 +21,6 @@ struct Walked {
     entries: Vec<(u64, u64)>,
 }
 
-/// Bits of a page fault's error code.
-const PRESENT: u64 = 1;
-const RESERVED: u64 = 1 << 3;
-/// Bits of CR4.
-const LA57: u64 = 1 << 12;
-const FLAT: u64 = 1 << 29;
 /// MAXPHYADDR of QEMU's processors, unless they are asked for another.
 const PHYSICAL_BITS: u8 = 40;
 
@@ -44,15 +30,10 @@ fn parse(line: &str) -> Option<Walked> {
     let [_cpu, root, control, address, _kind, _mode, ref rest @ ..] = fields[..] else {
         return None;
     };
-    let control = number(control)?;
-    let paging = Paging {
-        five_levels: control & LA57 != 0,
-        flat: control & FLAT != 0,
-        physical_bits: PHYSICAL_BITS,
-    };
+    let paging = Paging::new(number(control)?, PHYSICAL_BITS);
     let (outcome, rest) = match rest {
         ["page", physical, bytes, rest @ ..] => {
-            (Outcome::Page(number(physical)?, number(bytes)?), rest)
+            (Outcome::Page { physical: number(physical)?, bytes: number(bytes)? }, rest)
         }
         ["fault", code, rest @ ..] => (Outcome::Fault(number(code)?), rest),
         _ => return None,
@@ -70,48 +51,18 @@ fn parse(line: &str) -> Option<Walked> {
 fn replay(walked: &Walked) -> Result<(), String> {
     let paging = walked.paging;
     let address = Gva::new(walked.address);
-    let mut walk = Walk::from(paging.geometry(), paging.root(walked.root, address), address);
-    let mut found: Option<Result<Leaf<Hpa>, Fault<Hpa>>> = None;
-    for &(at, word) in &walked.entries {
-        if found.is_some() {
-            return Err(format!("the machine went on to {at:#x}, the engine had ended"));
+    let mut entries = walked.entries.iter();
+    let found = paging.translate(walked.root, address, |wanted, _| match entries.next() {
+        None => Err("the machine had ended, the engine goes on".to_owned()),
+        Some(&(at, _)) if at != wanted.raw() => {
+            Err(format!("the machine read {at:#x}, the engine {wanted:#x}"))
         }
-        let wanted = walk.entry_address();
-        if wanted.raw() != at {
-            return Err(format!("the machine read {at:#x}, the engine {wanted:#x}"));
-        }
-        match walk.feed(paging.entry(word, walk.at().bottom())) {
-            Step::Table(_) => {}
-            Step::Leaf(leaf) => found = Some(Ok(leaf)),
-            Step::Fault(fault) => found = Some(Err(fault)),
-        }
+        Some(&(_, word)) => Ok(word),
+    })?;
+    if let Some((at, _)) = entries.next() {
+        return Err(format!("the machine went on to {at:#x}, the engine had ended"));
     }
-    match (&walked.outcome, found) {
-        (_, None) => Err("the machine had ended, the engine goes on".to_owned()),
-        (&Outcome::Page(physical, bytes), Some(Ok(leaf))) => {
-            let size = paging.geometry().span(leaf.level);
-            let target = leaf.frame.raw() + walked.address % size;
-            if (target, size) == (physical, bytes) {
-                Ok(())
-            } else {
-                Err(format!(
-                    "the machine found {physical:#x} in a page of {bytes:#x} bytes, the engine {target:#x} of {size:#x}"
-                ))
-            }
-        }
-        // A right is missing; which ones there are depends on more than the tables.
-        (&Outcome::Fault(code), Some(Ok(_))) if code & (PRESENT | RESERVED) == PRESENT => Ok(()),
-        (&Outcome::Fault(code), Some(Err(Fault::NotPresent { .. }))) if code & PRESENT == 0 => {
-            Ok(())
-        }
-        (&Outcome::Fault(code), Some(Err(Fault::Reserved { .. }))) if code & RESERVED != 0 => {
-            Ok(())
-        }
-        (Outcome::Page(..), Some(Err(fault))) => Err(format!("the engine found {fault:?}")),
-        (Outcome::Fault(code), Some(other)) => Err(format!(
-            "the machine raised a fault with code {code:#x}, the engine found {other:?}"
-        )),
-    }
+    paging.compare(address, found, walked.outcome)
 }
 
 fn main() -> ExitCode {

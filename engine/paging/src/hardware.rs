@@ -7,10 +7,16 @@
 use crate::addr::{Address, Hpa};
 use crate::entry::{Entry, Rights};
 use crate::geometry::{Geometry, Level};
-use crate::walk::Partial;
+use crate::walk::{Fault, Leaf, Partial, Step, Walk};
 
 /// CR3 bit 52 says that the root is flat, and bit 52 of an entry that the next table is.
 const FLAT: u64 = 1 << 52;
+/// Bits of CR4: five levels, and flat tables.
+const CR4_LA57: u64 = 1 << 12;
+const CR4_FLAT: u64 = 1 << 29;
+/// Bits of a page fault's error code.
+const FAULT_PRESENT: u64 = 1;
+const FAULT_RESERVED: u64 = 1 << 3;
 /// Bits of an address below a flat table's alignment: those beyond the 4 KiB that every table has.
 const BELOW_FLAT: u64 = 0x1f_f000;
 /// In an entry that maps a large page, PAT and not a bit of the address.
@@ -29,7 +35,92 @@ pub struct Paging {
     pub physical_bits: u8,
 }
 
+/// What a machine made of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It translated.
+    Page {
+        /// Physical address of the byte asked for.
+        physical: u64,
+        /// Bytes of the page that it lies in.
+        bytes: u64,
+    },
+    /// It raised a page fault with this error code.
+    Fault(u64),
+}
+
 impl Paging {
+    /// As CR4 has it.
+    #[must_use]
+    pub fn new(cr4: u64, physical_bits: u8) -> Self {
+        Self { five_levels: cr4 & CR4_LA57 != 0, flat: cr4 & CR4_FLAT != 0, physical_bits }
+    }
+
+    /// Walks for `address`. `read` gives the word at a physical address; it is also told the lowest
+    /// level of the table that the word is in.
+    ///
+    /// # Errors
+    /// What `read` fails with.
+    pub fn translate<In: Address, E>(
+        self,
+        cr3: u64,
+        address: In,
+        mut read: impl FnMut(Hpa, Level) -> Result<u64, E>,
+    ) -> Result<Result<Leaf<Hpa>, Fault<Hpa>>, E> {
+        let mut walk = Walk::from(self.geometry(), self.root(cr3, address), address);
+        loop {
+            let level = walk.at().bottom();
+            let word = read(walk.entry_address(), level)?;
+            match walk.feed(self.entry(word, level)) {
+                Step::Table(_) => {}
+                Step::Leaf(leaf) => return Ok(Ok(leaf)),
+                Step::Fault(fault) => return Ok(Err(fault)),
+            }
+        }
+    }
+
+    /// Compares what [`Paging::translate`] found for `address` with what a machine did.
+    ///
+    /// # Errors
+    /// The difference, in words.
+    pub fn compare<In: Address>(
+        self,
+        address: In,
+        found: Result<Leaf<Hpa>, Fault<Hpa>>,
+        machine: Outcome,
+    ) -> Result<(), String> {
+        match (machine, found) {
+            (Outcome::Page { physical, bytes }, Ok(leaf)) => {
+                let size = self.geometry().span(leaf.level);
+                let target = leaf.frame.raw() + address.raw() % size;
+                if (target, size) == (physical, bytes) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "the machine found {physical:#x} in a page of {bytes:#x} bytes, the engine {target:#x} of {size:#x}"
+                ))
+            }
+            // A right is missing; which ones there are depends on more than the tables.
+            (Outcome::Fault(code), Ok(_))
+                if code & (FAULT_PRESENT | FAULT_RESERVED) == FAULT_PRESENT =>
+            {
+                Ok(())
+            }
+            (Outcome::Fault(code), Err(Fault::NotPresent { .. })) if code & FAULT_PRESENT == 0 => {
+                Ok(())
+            }
+            (Outcome::Fault(code), Err(Fault::Reserved { .. })) if code & FAULT_RESERVED != 0 => {
+                Ok(())
+            }
+            (Outcome::Page { physical, .. }, Err(fault)) => {
+                Err(format!("the machine found {physical:#x}, the engine {fault:?}"))
+            }
+            (Outcome::Fault(code), found) => Err(format!(
+                "the machine raised a fault with code {code:#x}, the engine found {found:?}"
+            )),
+        }
+    }
+
     /// How addresses are cut into indices.
     #[must_use]
     pub fn geometry(self) -> Geometry {
