@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../recorder/flatwalk.h"
+
 static int status_port = -1;
 
 static void switch_off(void)
@@ -214,6 +216,8 @@ int main(void)
 			_exit(127);
 		}
 		environ = environment;
+		/* If the guest is recorded: the program that comes now. */
+		flatwalk_start();
 		execvp(arguments[0], arguments);
 		dprintf(2, "%s: %s\n", arguments[0], strerror(errno));
 		_exit(errno == ENOENT ? 127 : 126);
@@ -221,6 +225,7 @@ int main(void)
 	close(out[1]);
 	close(err[1]);
 	status = pump(child, (int[]){ out[0], err[0] }, ports);
+	flatwalk_stop();
 	if (WIFSIGNALED(status))
 		snprintf(line, sizeof(line), "signal %d\n", WTERMSIG(status));
 	else

@@ -104,11 +104,7 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
             std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
         if !failed {
             with_state(|state| {
-                let left_behind = state.space.left_behind(number, &arguments);
-                let event = state.space.event_of(number, &arguments, result as u64);
-                for event in event.iter().chain(&left_behind) {
-                    emit(state, event);
-                }
+                note(state, number, &arguments, result as u64);
                 if number == libc::SYS_mmap
                     && arguments[2] & libc::PROT_EXEC as u64 != 0
                     && arguments[3] & libc::MAP_ANONYMOUS as u64 == 0
@@ -128,6 +124,15 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
         }
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         region().state.store(STATE_RUNNING, Ordering::Release);
+    }
+}
+
+/// Takes note of a mapping call that succeeded with `result`.
+pub fn note(state: &mut State, number: i64, arguments: &[u64; 6], result: u64) {
+    let left_behind = state.space.left_behind(number, arguments);
+    let event = state.space.event_of(number, arguments, result);
+    for event in event.iter().chain(&left_behind) {
+        emit(state, event);
     }
 }
 

@@ -10,8 +10,9 @@ use flatwalk_trace::Event;
 
 use crate::channel::{
     ADDRESS_MASK, BUFFER_WORDS, BUFFERS, Region, SIZE_POSITION, SLOTS, STATE_LIMIT, STORE_POSITION,
-    Slot, Stopped, block_word, epoch_word,
+    Slot, Stopped, block_word, epoch_word, joins_word,
 };
+use crate::guest;
 use crate::interest::start_recording;
 use crate::lock::Lock;
 use crate::options::Options;
@@ -150,7 +151,7 @@ fn room(vcpu: c_uint, slot: &Slot) -> u64 {
 /// Position of the size within QEMU's access information …
 const SIZE_IN_INFORMATION: u32 = 4;
 /// … and what stands for a store there …
-const STORE: u32 = 1 << 17;
+pub const STORE: u32 = 1 << 17;
 /// … and for an atomic update: load and store.
 const UPDATE: u32 = 3 << 16;
 
@@ -186,6 +187,7 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
                     && !grant(slot, |budget| &mut budget.record)
                 {
                     region.state.store(STATE_LIMIT, Ordering::Release);
+                    guest::tell_checks();
                     sys::exit_now(0);
                 }
                 let room = slot
@@ -247,6 +249,45 @@ fn leave(vcpu: c_uint, slot: &Slot) {
     } else if slot.end.load(Ordering::Relaxed).wrapping_sub(slot.next.load(Ordering::Relaxed)) < 16
     {
         change_buffer(vcpu, slot, None);
+    }
+}
+
+/// In a guest, where one vCPU runs all threads: `thread` runs from here on, or (`None`) something that is
+/// not recorded. To be called before the mode changes.
+pub fn switch(vcpu: c_uint, thread: Option<u32>) {
+    let slot = slot(vcpu);
+    let Some(thread) = thread else {
+        if mode() == Mode::Skip {
+            let unspent = slot.left.load(Ordering::Relaxed).max(0);
+            BUDGET.with(|budget| {
+                if budget.skip < UNLIMITED {
+                    budget.skip += unspent;
+                }
+            });
+        }
+        leave(vcpu, slot);
+        slot.left.store(-1, Ordering::Relaxed);
+        return;
+    };
+    thread_of(vcpu).store(thread, Ordering::Relaxed);
+    match slot.thread.load(Ordering::Relaxed).checked_sub(1) {
+        None if mode() == Mode::Wait => slot.left.store(-1, Ordering::Relaxed),
+        Some(other) if other != thread => {
+            change_buffer(vcpu, slot, Some(thread));
+            // It has its own count of events, which its next block brings up to date.
+            slot.epoch.store(u64::MAX, Ordering::Relaxed);
+        }
+        _ => {}
+    }
+}
+
+/// In a guest: the events so far concern the block under way, if it is recorded.
+pub fn join(vcpu: c_uint) {
+    let slot = slot(vcpu);
+    if slot.thread.load(Ordering::Relaxed) != 0 {
+        let epoch = region().epoch.0.load(Ordering::Acquire);
+        put(slot, room(vcpu, slot), joins_word(epoch));
+        slot.epoch.store(epoch, Ordering::Relaxed);
     }
 }
 

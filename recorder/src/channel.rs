@@ -39,6 +39,9 @@ pub enum Word {
     Block(u32),
     /// The thread has seen this many events.
     Epoch(u64),
+    /// The latest block is of this epoch: the events before it came to pass while the block was under
+    /// way, for its further accesses.
+    Joins(u64),
     /// An access by the latest block: packed size, kind and instruction index, and the address.
     Access(u16, u64),
     /// Not a word that the recorder writes.
@@ -48,6 +51,7 @@ pub enum Word {
 const ACCESS: u64 = 1 << 63;
 const BLOCK: u64 = 1 << 60;
 const EPOCH: u64 = 2 << 60;
+const JOINS: u64 = 3 << 60;
 const PAYLOAD: u64 = (1 << 60) - 1;
 
 /// The word that starts block `number`.
@@ -58,6 +62,11 @@ pub const fn block_word(number: u32) -> u64 {
 /// The word that says that `epoch` events have been seen.
 pub const fn epoch_word(epoch: u64) -> u64 {
     EPOCH | (epoch & PAYLOAD)
+}
+
+/// The word that says that the latest block is of `epoch`.
+pub const fn joins_word(epoch: u64) -> u64 {
+    JOINS | (epoch & PAYLOAD)
 }
 
 /// The fixed part of an access word: which instruction of the block.
@@ -106,6 +115,8 @@ pub fn decode(word: u64) -> Word {
         Word::Block(number)
     } else if word & !PAYLOAD == EPOCH {
         Word::Epoch(word & PAYLOAD)
+    } else if word & !PAYLOAD == JOINS {
+        Word::Joins(word & PAYLOAD)
     } else {
         Word::Invalid
     }
@@ -203,6 +214,10 @@ pub const CONTROL_DEFINE: u64 = 1;
 pub const CONTROL_EVENT: u64 = 2;
 /// Something the user should read.
 pub const CONTROL_WARNING: u64 = 3;
+/// Why the recording is worthless: text. The process ends.
+pub const CONTROL_FAILURE: u64 = 4;
+/// Of a guest: how many walks and how many accesses were checked, each a `u64`.
+pub const CONTROL_CHECKED: u64 = 5;
 
 /// Bytes of a region.
 pub const REGION_BYTES: usize = size_of::<Region>();
@@ -422,10 +437,12 @@ pub enum Origin {
     Start,
     /// Another recorded process forked.
     Fork,
+    /// It is a machine, and one of its programs is recorded.
+    Guest,
 }
 
 /// Names the layout of [`Region`] and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/1");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/2");
 
 #[cfg(test)]
 mod tests {

@@ -19,8 +19,12 @@ pub struct Code {
 /// What an instruction says of its accesses.
 #[derive(Clone, Copy, Default)]
 struct Expected {
-    /// It makes an access if it completes.
-    must_access: bool,
+    /// Loads and stores that it makes at least if it completes; a string instruction that repeats itself,
+    /// if its count is not 0.
+    loads: u32,
+    stores: u32,
+    /// Where it is.
+    address: u64,
     /// How long its memory operand is.
     operand_bytes: u16,
     /// Each element is an access of its own: it is a string instruction, or gathers.
@@ -116,24 +120,24 @@ impl Code {
             && accesses.last().is_none_or(|last| instruction(last) < self.instructions.len())
     }
 
-    /// How many instructions completed, given the accesses made and where execution went on.
+    /// How many instructions completed, given the accesses made and where execution went on; and whether
+    /// the accesses alone say so.
     ///
-    /// All of them, unless an instruction that must access memory did not, nor did any after it,
-    /// and execution did not go on where the block leads: then a fault (or QEMU itself, to repeat
-    /// the instruction alone) left the block there. The instruction that faulted counts if it made
-    /// some access before.
-    pub fn completed(&self, accesses: &[u64], following: Option<u64>) -> usize {
+    /// All of them, unless an instruction that must access memory did not make all its accesses, nor did
+    /// any after it make one, and execution went on with it again, or not where the block leads: then a
+    /// fault (or QEMU itself, to repeat the instruction alone) left the block there.
+    pub fn completed(&self, accesses: &[u64], following: Option<u64>) -> (usize, bool) {
         let all = self.instructions.len();
-        let reached =
-            accesses.last().map_or(0, |&word| usize::from(meta_instruction(meta(word))) + 1);
-        let Some(stuck) = (reached..all).find(|&index| self.instructions[index].must_access) else {
-            return all;
-        };
+        let reached = accesses.last().map_or(0, |&word| usize::from(meta_instruction(meta(word))));
+        let undone =
+            (reached..all).find(|&index| !self.instructions[index].is_done(index, accesses));
+        let Some(undone) = undone else { return (all, true) };
         let goes_on = match (self.successors, following) {
             (Some(successors), Some(following)) => successors.contains(&following),
             _ => false,
         };
-        if goes_on { all } else { stuck }
+        let comes_again = following == Some(self.instructions[undone].address);
+        (if goes_on && !comes_again { all } else { undone }, false)
     }
 }
 
@@ -158,6 +162,17 @@ fn repeats(decoded: &iced_x86::Instruction) -> bool {
 }
 
 impl Expected {
+    /// Whether it made all the accesses that it must, as instruction `index` of its block.
+    fn is_done(&self, index: usize, accesses: &[u64]) -> bool {
+        let own =
+            accesses.iter().filter(|&&word| usize::from(meta_instruction(meta(word))) == index);
+        let (mut loads, mut stores) = (0, 0);
+        for &word in own {
+            *(if meta_store(meta(word)) { &mut stores } else { &mut loads }) += 1;
+        }
+        loads >= self.loads && stores >= self.stores
+    }
+
     fn of(decoded: &iced_x86::Instruction, factory: &mut InstructionInfoFactory) -> Expected {
         use Mnemonic::{
             Cldemote, Clflush, Clflushopt, Clwb, Fxsave, Fxsave64, Prefetchnta, Prefetcht0,
@@ -165,10 +180,21 @@ impl Expected {
             Xsaveopt, Xsaveopt64,
         };
         let info = factory.info(decoded);
-        let certain = info.used_memory().iter().any(|memory| {
-            use OpAccess::{Read, ReadCondWrite, ReadWrite, Write};
-            matches!(memory.access(), Read | Write | ReadWrite | ReadCondWrite)
-        });
+        let repeated = u32::from(repeats(decoded));
+        let (mut loads, mut stores) = (0, 0);
+        for memory in info.used_memory() {
+            use OpAccess::{CondRead, CondWrite, Read, ReadCondWrite, ReadWrite, Write};
+            let (load, store) = match memory.access() {
+                Read => (1, 0),
+                Write => (0, 1),
+                ReadWrite | ReadCondWrite => (1, 1),
+                CondRead => (repeated, 0),
+                CondWrite => (0, repeated),
+                _ => (0, 0),
+            };
+            loads += load;
+            stores += store;
+        }
         let mnemonic = decoded.mnemonic();
         let hint = matches!(
             mnemonic,
@@ -185,7 +211,9 @@ impl Expected {
         );
         let operand_bytes = decoded.memory_size().size() as u16;
         Expected {
-            must_access: certain && !hint && !repeats(decoded),
+            loads: if hint { 0 } else { loads },
+            stores: if hint { 0 } else { stores },
+            address: decoded.ip(),
             // Of implied operands (a push's) nothing is said; they are not in pieces.
             operand_bytes: if operand_bytes == 0 { u16::MAX } else { operand_bytes },
             elements: decoded.is_string_instruction() || decoded.is_vsib(),

@@ -14,8 +14,9 @@ use flatwalk_trace::{Event, Header, Summary, TraceError, Writer};
 use serde::Serialize;
 
 use crate::channel::{
-    self, BUFFER_WORDS, BUFFERS, COMMAND_DETACH, COMMAND_END, CONTROL_DEFINE, CONTROL_EVENT,
-    CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region, SLOTS, STATE_EXECUTING, STATE_LIMIT,
+    self, BUFFER_WORDS, BUFFERS, COMMAND_DETACH, COMMAND_END, CONTROL_CHECKED, CONTROL_DEFINE,
+    CONTROL_EVENT, CONTROL_FAILURE, CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region, SLOTS,
+    STATE_EXECUTING, STATE_LIMIT,
 };
 use crate::decode::{DecodeError, Recording};
 use crate::sys;
@@ -59,6 +60,15 @@ pub enum Report {
         pid: i32,
         /// What.
         message: String,
+    },
+    /// The engine's walker and a machine that is recorded agreed.
+    Checked {
+        /// Whose.
+        pid: i32,
+        /// On so many of the machine's walks.
+        walks: u64,
+        /// On so many of the program's accesses, which were sampled.
+        accesses: u64,
     },
     /// A trace is complete.
     End {
@@ -220,7 +230,10 @@ impl Guest {
     ) -> Result<Reason, String> {
         let header = Header {
             name: self.hello.command.join(" "),
-            origin: "qemu-user".into(),
+            origin: match self.hello.origin {
+                Origin::Start | Origin::Fork => "qemu-user".into(),
+                Origin::Guest => "qemu-system".into(),
+            },
             architecture: "x86_64".into(),
         };
         let mut session = Session {
@@ -269,6 +282,7 @@ impl Guest {
                 let _ = session.finish();
                 Err(match error {
                     DecodeError::Trace(error) => explain(&error),
+                    DecodeError::Wrong(why) => why,
                     DecodeError::Corrupt(what) => format!(
                         "the program destroyed the recorder's memory ({what}); the trace ends there. \
                          Check the program for stray stores, e.g. with valgrind"
@@ -446,6 +460,21 @@ impl Session<'_> {
                     pid: self.guest.hello.pid,
                     message: String::from_utf8_lossy(&self.control).into_owned(),
                 }),
+                CONTROL_FAILURE => {
+                    let why = String::from_utf8_lossy(&self.control).into_owned();
+                    return Err(DecodeError::Wrong(why));
+                }
+                CONTROL_CHECKED => {
+                    let (numbers, rest) = self.control.as_chunks();
+                    let (&[walks, accesses], []) = (numbers, rest) else {
+                        return Err(DecodeError::Corrupt("a count of checks is malformed"));
+                    };
+                    report(&Report::Checked {
+                        pid: self.guest.hello.pid,
+                        walks: u64::from_le_bytes(walks),
+                        accesses: u64::from_le_bytes(accesses),
+                    });
+                }
                 _ => return Err(DecodeError::Corrupt("a control record is of no known kind")),
             }
         }

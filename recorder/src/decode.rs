@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use flatwalk_trace::{Block, Instruction, Operands, Slice, ThreadId, TraceError, Writer};
 
-use crate::channel::{ADDRESS_MASK, Word, decode, is_access, meta, meta_size};
+use crate::channel::{ADDRESS_MASK, Word, decode, epoch_word, is_access, meta, meta_size};
 use crate::code::Code;
 
 const NONE: u32 = u32::MAX;
@@ -24,6 +24,8 @@ pub enum DecodeError {
     Corrupt(&'static str),
     /// The trace could not be written.
     Trace(TraceError),
+    /// The recorder found its own recording wrong.
+    Wrong(String),
 }
 
 impl From<TraceError> for DecodeError {
@@ -58,6 +60,10 @@ struct Variant {
     /// The trace's block; `NONE` if no instruction completed.
     id: u32,
     instructions: u32,
+    /// Accesses of the instructions that completed.
+    accesses: u32,
+    /// The reported accesses alone say that this is how the block was executed.
+    certain: bool,
     next: u32,
 }
 
@@ -130,7 +136,16 @@ impl Recording {
         writer: &mut Writer,
     ) -> Result<(), DecodeError> {
         let mut state = self.threads.remove(&thread).unwrap_or_default();
-        state.words.extend(words);
+        for word in words {
+            if let Word::Joins(epoch) = decode(word) {
+                // The latest block is still there, since its accesses may not all have come.
+                let block = state.words.iter().rposition(|&w| matches!(decode(w), Word::Block(_)));
+                let block = block.ok_or(DecodeError::Corrupt("no block is under way"))?;
+                state.words.insert(block, epoch_word(epoch));
+            } else {
+                state.words.push(word);
+            }
+        }
         let result = self.consume(thread, &mut state, writer, false);
         self.threads.insert(thread, state);
         result
@@ -177,6 +192,7 @@ impl Recording {
                     let rest = &words[at + 1..];
                     // The usual case first: just as the time before.
                     if let Some(variant) = self.variants.get(translated.first as usize)
+                        && variant.certain
                         && let Some(accesses) = rest.get(..variant.metas.len())
                         && accesses
                             .iter()
@@ -184,7 +200,12 @@ impl Recording {
                             .all(|(&word, &wanted)| meta(word) == wanted)
                         && match rest.get(accesses.len()) {
                             Some(&next) => !is_access(next),
-                            None => last || translated.ends_in_call,
+                            // Not so where a fault left the block before the call.
+                            None => {
+                                last || translated.ends_in_call
+                                    && variant.instructions as usize
+                                        == translated.instructions.len()
+                            }
                         }
                         && variant.append(accesses, &mut state.slice)
                     {
@@ -217,7 +238,7 @@ impl Recording {
                     self.instructions += u64::from(variant.instructions);
                     at += 1 + reported.len();
                 }
-                Word::Access(..) | Word::Invalid => {
+                Word::Access(..) | Word::Joins(_) | Word::Invalid => {
                     return Err(DecodeError::Corrupt("an access belongs to no block"));
                 }
             }
@@ -262,11 +283,13 @@ impl Recording {
         writer: &mut Writer,
     ) -> Result<u32, DecodeError> {
         let translated = &mut self.translated[number as usize];
-        let joined = join(accesses, translated.code());
+        let code = translated.code();
+        let joined = join(accesses, code);
+        let (count, certain) = code.completed(accesses, following);
         let (mut previous, mut current) = (NONE, translated.first);
         while let Some(variant) = self.variants.get(current as usize) {
             let next = variant.next;
-            if variant.is(accesses, joined.as_deref()) {
+            if variant.instructions == count as u32 && variant.is(accesses, joined.as_deref()) {
                 if previous != NONE {
                     self.variants[previous as usize].next = next;
                     self.variants[current as usize].next = translated.first;
@@ -280,23 +303,25 @@ impl Recording {
         if !code.could_make(accesses) {
             return Err(DecodeError::Corrupt("an access is by no instruction of its block"));
         }
-        let count = code.completed(accesses, following);
+        let mut rest = accesses;
+        let mut take = |pieces: usize| {
+            let (access, tail) = rest.split_at(pieces);
+            rest = tail;
+            code.access(access)
+        };
+        let mut list: Vec<_> = match &joined {
+            None => accesses.iter().map(|_| take(1)).collect(),
+            Some(joined) => joined.iter().map(|&pieces| take(pieces.into())).collect(),
+        };
+        // What a fault left undone comes again.
+        list.retain(|access| usize::from(access.instruction) < count);
+        let made = list.len() as u32;
         let id = if count == 0 {
             NONE
         } else {
-            let mut rest = accesses;
-            let mut take = |pieces: usize| {
-                let (access, tail) = rest.split_at(pieces);
-                rest = tail;
-                code.access(access)
-            };
-            let list = match &joined {
-                None => accesses.iter().map(|_| take(1)).collect(),
-                Some(joined) => joined.iter().map(|&pieces| take(pieces.into())).collect(),
-            };
             writer.define(Block {
                 instructions: translated.instructions[..count].into(),
-                accesses: list,
+                accesses: list.into(),
             })?
         };
         let variant = Variant {
@@ -304,6 +329,8 @@ impl Recording {
             joined,
             id,
             instructions: count as u32,
+            accesses: made,
+            certain,
             next: translated.first,
         };
         translated.first = self.variants.len() as u32;
@@ -340,9 +367,13 @@ impl Variant {
             return true;
         }
         match &self.joined {
-            None => slice.addresses.extend(accesses.iter().map(|&word| word & ADDRESS_MASK)),
+            None => {
+                let made = &accesses[..self.accesses as usize];
+                slice.addresses.extend(made.iter().map(|&word| word & ADDRESS_MASK));
+            }
             Some(joined) => {
                 let before = slice.addresses.len();
+                let end = before + self.accesses as usize;
                 let mut rest = accesses;
                 for &pieces in joined {
                     let (group, tail) = rest.split_at(usize::from(pieces));
@@ -357,6 +388,7 @@ impl Variant {
                     slice.addresses.push(group[0] & ADDRESS_MASK);
                     rest = tail;
                 }
+                slice.addresses.truncate(end);
             }
         }
         slice.blocks.push(self.id);
@@ -370,7 +402,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::channel::{SIZE_POSITION, STORE_POSITION, access_word, block_word, epoch_word};
+    use crate::channel::{SIZE_POSITION, STORE_POSITION, access_word, block_word, joins_word};
 
     /// A block's address, and the lengths and bytes of its instructions.
     fn definition(code: &[&[u8]]) -> Vec<u8> {
@@ -427,6 +459,83 @@ mod tests {
         assert_eq!(slices, vec![vec![(5, vec![0x1000, 0x2000, 0x3000])]; words.len()]);
     }
 
+    #[test]
+    fn a_block_joins_the_events_that_it_needed() {
+        // Two blocks of epoch 0, of which the second is joined to 3 between its accesses; one of 3.
+        let accesses = |at: u64| {
+            [
+                block_word(0),
+                load(0, 3, at),
+                load(1, 3, at + 0x1000),
+                load(1, 3, at + 0x1008),
+                load(2, 0, at + 0x2000) | 1 << STORE_POSITION,
+            ]
+        };
+        let mut words = vec![epoch_word(0)];
+        words.extend(accesses(0x10_0000));
+        let mut second = accesses(0x20_0000).to_vec();
+        second.insert(3, joins_word(3));
+        second.insert(3, joins_word(2));
+        words.extend(second);
+        words.extend(accesses(0x30_0000));
+        words.push(epoch_word(4));
+        let mut writer = writer("joins");
+        for chunk in 1..=words.len() {
+            let mut recording = Recording::default();
+            recording.define(&block()).unwrap();
+            for words in words.chunks(chunk) {
+                recording.add(5, words.iter().copied(), &mut writer).unwrap();
+            }
+            let taken = recording.take_slices().into_iter();
+            let firsts = |slices: Vec<Slice>| -> Vec<u64> {
+                slices.iter().flat_map(|slice| slice.addresses.iter().step_by(3)).copied().collect()
+            };
+            let taken: Vec<_> = taken.map(|(epoch, slices)| (epoch, firsts(slices))).collect();
+            assert_eq!(taken, [(0, vec![0x10_0000]), (3, vec![0x20_0000, 0x30_0000])]);
+        }
+        let mut recording = Recording::default();
+        let nowhere = recording.add(0, [joins_word(1)].into_iter(), &mut writer);
+        assert!(matches!(nowhere, Err(DecodeError::Corrupt(_))));
+    }
+
+    #[test]
+    fn what_a_fault_left_undone_comes_again_and_counts_once() {
+        // `mov rax, [rdi]; add [rsi], rax`, of which the addition's store faults; it comes again alone.
+        let (mov, add): (&[u8], &[u8]) = (&[0x48, 0x8b, 0x07], &[0x48, 0x01, 0x06]);
+        let mut alone = 0x40_1003_u64.to_le_bytes().to_vec();
+        alone.push(3);
+        alone.extend_from_slice(add);
+        // `stosb; rep stosb`, of which the repetition's first store faults.
+        let repeated = definition(&[&[0xaa], &[0xf3, 0xaa]]);
+        let mut rest = 0x40_1001_u64.to_le_bytes().to_vec();
+        rest.extend_from_slice(&[2, 0xf3, 0xaa]);
+        let store = |instruction, shift, at| load(instruction, shift, at) | 1 << STORE_POSITION;
+        let words = [
+            block_word(0),
+            load(0, 3, 0x1000),
+            load(1, 3, 0x2000),
+            block_word(1),
+            load(0, 3, 0x2000),
+            store(0, 3, 0x2000),
+            // Again, and then with a count of 0.
+            block_word(2),
+            store(0, 0, 0x3000),
+            block_word(3),
+            store(0, 0, 0x3001),
+            block_word(3),
+            block_word(1),
+        ];
+        let mut recording = Recording::default();
+        for code in [&definition(&[mov, add]), &alone, &repeated, &rest] {
+            recording.define(code).unwrap();
+        }
+        recording.add(0, words.into_iter(), &mut writer("again")).unwrap();
+        let slices: Vec<_> = recording.take_slices().into_values().flatten().collect();
+        assert_eq!(slices[0].addresses, [0x1000, 0x2000, 0x2000, 0x3000, 0x3001]);
+        // mov; add; stosb; rep stosb; rep stosb without anything to do.
+        assert_eq!(recording.instructions, 5);
+    }
+
     proptest! {
         /// The recorded program may overwrite what was recorded.
         #[test]
@@ -436,6 +545,7 @@ mod tests {
                     any::<u64>(),
                     (0..3_u32).prop_map(block_word),
                     (0..3_u64).prop_map(epoch_word),
+                    (0..3_u64).prop_map(joins_word),
                     (0..5_u16, 0..8_u64, 0..40_u64).prop_map(|(i, size, at)| load(i, size, 8 * at)),
                 ],
                 0..200,

@@ -142,7 +142,8 @@ const MARKER_NUMBER: u32 = 0x464c_5700;
 /// `nopl disp32(%rip)`: follows a named marker and points at the name.
 const POINTER: [u8; 3] = [0x0f, 0x1f, 0x05];
 
-fn marker_of(code: &[u8]) -> Option<u8> {
+/// The number of the marker that an instruction is, if it is one.
+pub fn marker_of(code: &[u8]) -> Option<u8> {
     let rest = code.strip_prefix(&MARKER)?;
     let number = u32::from_le_bytes(rest.try_into().ok()?);
     (number & 0xffff_ff00 == MARKER_NUMBER).then_some(number as u8)

@@ -13,11 +13,13 @@ pub mod collect;
 pub mod decode;
 pub mod elf;
 pub mod exec;
+pub mod guest;
 pub mod interest;
 pub mod lock;
 pub mod options;
 pub mod process;
 pub mod qemu;
+pub mod ram;
 pub mod space;
 pub mod sys;
 pub mod translate;
@@ -27,7 +29,7 @@ use std::ffi::{CStr, c_char, c_int};
 use channel::Origin;
 use options::Options;
 use process::Setup;
-use qemu::Qemu;
+use qemu::{Qemu, System};
 
 /// Tells QEMU which plugin interface this plugin was written against.
 #[unsafe(no_mangle)]
@@ -52,10 +54,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
     };
     // SAFETY: a NUL-terminated string.
     let target = unsafe { CStr::from_ptr(info.target_name) };
-    let result = if info.system_emulation || target != c"x86_64" {
+    let result = if target != c"x86_64" {
         Err("this plugin records x86-64 Linux programs: run it under qemu-x86_64".into())
+    } else if info.system_emulation && info.most_vcpus != 1 {
+        Err("a guest that is recorded has one CPU: leave --cpus out".into())
     } else {
-        Options::parse(&arguments).and_then(|options| install(id, options))
+        Options::parse(&arguments).and_then(|options| install(id, options, info.system_emulation))
     };
     match result {
         Ok(()) => 0,
@@ -66,25 +70,34 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Sets everything up.
-fn install(id: qemu::PluginId, options: Options) -> Result<(), String> {
-    let qemu = Qemu::find().map_err(|name| {
-        format!(
-            "this QEMU has no {name}; flatwalk needs qemu-user 7.2 (Debian: apt install qemu-user)"
-        )
-    })?;
+/// Sets everything up, for one process or for a program of a whole machine.
+fn install(id: qemu::PluginId, options: Options, is_machine: bool) -> Result<(), String> {
+    let needed = if is_machine { "`flatwalk vm build` makes" } else { "Debian's qemu-user 7.2 is" };
+    let lacks = |name| format!("this QEMU has no {name}; {needed} one that has");
+    let qemu = Qemu::find().map_err(lacks)?;
+    let system = is_machine.then(System::find).transpose().map_err(lacks)?;
     if !capture::is_layout_known(&qemu) {
         return Err(
-            "this QEMU describes accesses in an unknown way; flatwalk needs qemu-user 7.2".into()
+            "this QEMU describes accesses in an unknown way; flatwalk needs version 7.2".into()
         );
     }
-    let command = program();
-    process::attach(Origin::Start, &options.socket, &command)?;
+    let command = options.name.clone().map_or_else(program, |name| vec![name]);
+    let origin = if is_machine { Origin::Guest } else { Origin::Start };
+    process::attach(origin, &options.socket, &command)?;
     capture::set_up(&options);
-    process::set_mode(interest::first_mode(&options));
-    process::set_up(Setup { qemu, options, command });
+    if !is_machine {
+        process::set_mode(interest::first_mode(&options));
+    }
+    process::set_up(Setup { qemu, options, command, system });
     // SAFETY: called from QEMU's installation of this plugin, with its identity.
     unsafe {
+        if let Some(system) = system {
+            (qemu.on_vcpu_init)(id, guest::on_vcpu_init);
+            (qemu.on_translate)(id, guest::on_translate);
+            (system.on_walk)(id, guest::on_walk);
+            (system.on_exit)(id, guest::on_exit, std::ptr::null_mut());
+            return Ok(());
+        }
         (qemu.on_vcpu_init)(id, capture::on_vcpu_init);
         (qemu.on_vcpu_exit)(id, capture::on_vcpu_exit);
         (qemu.on_translate)(id, translate::on_translate);

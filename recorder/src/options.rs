@@ -17,6 +17,8 @@ pub struct Options {
     pub stop_at: Option<Place>,
     /// Whether programs started through exec are recorded.
     pub follow_exec: bool,
+    /// What the trace is called; what QEMU was told to run if not given.
+    pub name: Option<String>,
 }
 
 impl Options {
@@ -41,6 +43,7 @@ impl Options {
                 "start-at" => options.start_at = Some(value.parse()?),
                 "stop-at" => options.stop_at = Some(value.parse()?),
                 "follow-exec" => options.follow_exec = value == "on",
+                "name" => options.name = Some(value.into()),
                 _ => return Err(format!("`{key}` is no option of this plugin")),
             }
         }

@@ -14,9 +14,9 @@ use crate::channel::{
 use crate::interest::{self, Wanted};
 use crate::lock::Lock;
 use crate::options::Options;
-use crate::qemu::Qemu;
+use crate::qemu::{Qemu, System};
 use crate::space::Space;
-use crate::{elf, sys};
+use crate::{elf, guest, sys};
 
 /// What the process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Setup {
     pub options: Options,
     /// The program as the user sees it, with its arguments.
     pub command: Vec<String>,
+    /// More of QEMU's functions, if it emulates a whole machine.
+    pub system: Option<System>,
 }
 
 /// The address space, and where regions of interest begin and end.
@@ -155,6 +157,10 @@ pub fn begin() {
 
 /// Tells which pages are in memory.
 pub fn populate(state: &mut State) {
+    if setup().system.is_some() {
+        guest::populate(state);
+        return;
+    }
     match state.space.populated(state.guest_base) {
         Ok(events) => events.iter().for_each(|event| emit(state, event)),
         Err(error) => warn(&format!(

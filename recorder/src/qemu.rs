@@ -29,6 +29,46 @@ pub struct QemuInfo {
     pub current_version: c_int,
     /// True for a full machine.
     pub system_emulation: bool,
+    /// Of a full machine: virtual CPUs at its start.
+    pub vcpus: c_int,
+    /// And at most.
+    pub most_vcpus: c_int,
+}
+
+/// Opaque translation of an access.
+#[repr(C)]
+pub struct HardwareAddress([u8; 0]);
+
+/// Entries that a walk reads at most.
+pub const WALK_ENTRIES: usize = 5;
+
+/// A walk of the guest's page tables (`struct qemu_plugin_page_walk` of our series).
+#[repr(C)]
+pub struct PageWalk {
+    /// CR3.
+    pub root: u64,
+    /// CR4.
+    pub control: u64,
+    /// The address to translate.
+    pub address: u64,
+    /// It was to be written.
+    pub is_store: bool,
+    /// An instruction was to be read.
+    pub is_fetch: bool,
+    /// By unprivileged code.
+    pub is_user: bool,
+    /// There is no translation, or none for that access.
+    pub faulted: bool,
+    /// Error code of the page fault.
+    pub fault_code: u32,
+    /// How many entries were read.
+    pub count: u32,
+    /// Physical address and value of each, in order.
+    pub entries: [[u64; 2]; WALK_ENTRIES],
+    /// Physical address of what was asked for.
+    pub physical: u64,
+    /// Bytes of the page that it lies in.
+    pub page_bytes: u64,
 }
 
 /// Callbacks that neither read nor write registers.
@@ -36,6 +76,10 @@ pub const NO_REGISTERS: c_int = 0;
 /// Selects loads and stores.
 pub const LOADS_AND_STORES: c_int = 3;
 
+/// Called after each walk, on the thread of the vCPU that walked.
+pub type WalkCallback = unsafe extern "C" fn(PluginId, c_uint, *const PageWalk);
+/// Called when QEMU ends.
+pub type ExitCallback = unsafe extern "C" fn(PluginId, *mut c_void);
 /// Called for a vCPU's start and end.
 pub type VcpuCallback = unsafe extern "C" fn(PluginId, c_uint);
 /// Called for each block translated.
@@ -51,20 +95,20 @@ pub type SyscallCallback =
 pub type SyscallReturnCallback = unsafe extern "C" fn(PluginId, c_uint, i64, i64);
 
 macro_rules! interface {
-    ($($(#[$doc:meta])* $field:ident = $symbol:literal : fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// QEMU's functions.
+    ($(#[$about:meta])* $name:ident: $($(#[$doc:meta])* $field:ident = $symbol:literal : fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy)]
-        pub struct Qemu {
+        pub struct $name {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Qemu {
+        impl $name {
             /// Looks the functions up in the running executable.
             ///
             /// # Errors
             /// The name of the first function that is not there.
-            pub fn find() -> Result<Qemu, &'static str> {
-                Ok(Qemu {
+            pub fn find() -> Result<$name, &'static str> {
+                Ok($name {
                     $($field: {
                         let name = concat!($symbol, "\0");
                         // SAFETY: `name` ends in a NUL.
@@ -88,6 +132,8 @@ macro_rules! interface {
 }
 
 interface! {
+    /// QEMU's functions.
+    Qemu:
     /// Registers for vCPU starts.
     on_vcpu_init = "qemu_plugin_register_vcpu_init_cb": fn(PluginId, VcpuCallback);
     /// Registers for vCPU ends.
@@ -124,6 +170,23 @@ interface! {
     program_code_start = "qemu_plugin_start_code": fn() -> u64;
     /// Where execution begins: the interpreter's entry point if there is one.
     program_entry = "qemu_plugin_entry_code": fn() -> u64;
+}
+
+interface! {
+    /// Functions that only a QEMU that emulates whole machines has a use for, one of them of our series.
+    System:
+    /// Registers for walks of the guest's page tables.
+    on_walk = "qemu_plugin_register_vcpu_page_walk_cb": fn(PluginId, WalkCallback);
+    /// Registers for QEMU's end.
+    on_exit = "qemu_plugin_register_atexit_cb": fn(PluginId, ExitCallback, *mut c_void);
+    /// Where in QEMU's memory an instruction's bytes are; null if they are not in RAM.
+    instruction_host_address = "qemu_plugin_insn_haddr": fn(*const TranslatedInstruction) -> *const c_void;
+    /// What QEMU's TLB says of an access; null if it says nothing any more. For use in its callback alone.
+    hardware_address = "qemu_plugin_get_hwaddr": fn(u32, u64) -> *const HardwareAddress;
+    /// Whether it is of a device.
+    is_device = "qemu_plugin_hwaddr_is_io": fn(*const HardwareAddress) -> bool;
+    /// Where it is in the guest's RAM, as QEMU numbers its bytes.
+    ram_address = "qemu_plugin_hwaddr_phys_addr": fn(*const HardwareAddress) -> u64;
 }
 
 impl Qemu {

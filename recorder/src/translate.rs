@@ -2,6 +2,7 @@
 //! call when the block runs.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpKind};
@@ -12,7 +13,10 @@ use crate::channel::{CONTROL_DEFINE, access_word};
 use crate::interest;
 use crate::lock::Lock;
 use crate::process::{begin, send, setup};
-use crate::qemu::{LOADS_AND_STORES, NO_REGISTERS, PluginId, TranslationBlock};
+use crate::qemu::{
+    AccessCallback, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PluginId, Qemu,
+    TranslatedInstruction, TranslationBlock,
+};
 
 /// Blocks that were translated, by their code: QEMU translates the same code many times over.
 #[derive(Default)]
@@ -58,6 +62,93 @@ fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> boo
         || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
 }
 
+/// A block that is being translated.
+pub struct Fresh {
+    block: *mut TranslationBlock,
+    /// Its address, then length and bytes of each instruction: what the collector is told.
+    pub code: Vec<u8>,
+    /// QEMU's handle of each instruction, its address, and where its bytes are in `code`.
+    handles: Vec<(*mut TranslatedInstruction, u64, Range<usize>)>,
+}
+
+impl Fresh {
+    /// Reads the block.
+    ///
+    /// # Safety
+    /// QEMU is translating `block`.
+    pub unsafe fn read(qemu: &Qemu, block: *mut TranslationBlock) -> Fresh {
+        // SAFETY: the caller's promise.
+        let length = unsafe { (qemu.block_length)(block) };
+        let mut code = Vec::with_capacity(length * 6 + 8);
+        let mut handles = Vec::with_capacity(length);
+        for index in 0..length {
+            // SAFETY: `index` is within the block; the data is as long as the instruction.
+            unsafe {
+                let handle = (qemu.block_instruction)(block, index);
+                let size = (qemu.instruction_length)(handle);
+                let bytes =
+                    std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
+                let address = (qemu.instruction_address)(handle);
+                if index == 0 {
+                    code.extend_from_slice(&address.to_le_bytes());
+                }
+                code.push(size as u8);
+                code.extend_from_slice(bytes);
+                handles.push((handle, address, code.len() - size..code.len()));
+            }
+        }
+        Fresh { block, code, handles }
+    }
+
+    /// Instructions.
+    pub fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+
+    /// Of each instruction: QEMU's handle, its address, its bytes.
+    pub fn instructions(&self) -> impl Iterator<Item = (*mut TranslatedInstruction, u64, &[u8])> {
+        self.handles
+            .iter()
+            .map(|(handle, address, bytes)| (*handle, *address, &self.code[bytes.clone()]))
+    }
+
+    /// Has QEMU call `on_block` with `data` when the block begins, and `on_access` for each access.
+    ///
+    /// # Safety
+    /// The block is still being translated, and the callbacks have QEMU's signatures.
+    pub unsafe fn watch(
+        &self,
+        qemu: &Qemu,
+        on_block: ExecuteCallback,
+        data: *mut c_void,
+        on_access: AccessCallback,
+    ) {
+        // SAFETY: the caller's promise; the handles are of this block.
+        unsafe {
+            (qemu.on_block)(self.block, on_block, NO_REGISTERS, data);
+            let mut factory = InstructionInfoFactory::new();
+            for (index, (handle, address, bytes)) in self.instructions().enumerate() {
+                if may_access(&mut factory, bytes, address) {
+                    // Both kinds at once: QEMU 7.2 sends loads to a callback that was registered for
+                    // stores alone.
+                    let word = access_word(index as u16) as *mut c_void;
+                    (qemu.on_access)(handle, on_access, NO_REGISTERS, LOADS_AND_STORES, word);
+                }
+            }
+        }
+    }
+}
+
+/// The number of the block with this code, which the collector is told of.
+pub fn number_of(code: &[u8]) -> u32 {
+    TRANSLATIONS.with(|translations| translations.get_or_insert_default().number_of(code))
+}
+
 /// QEMU translates a block.
 ///
 /// # Safety
@@ -65,48 +156,21 @@ fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> boo
 pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
     let qemu = &setup().qemu;
     begin();
-    // SAFETY: QEMU keeps `block` valid during this callback.
-    let length = unsafe { (qemu.block_length)(block) };
-    let mut code = Vec::with_capacity(length * 6 + 8);
-    let mut handles = Vec::with_capacity(length);
-    for index in 0..length {
-        // SAFETY: `index` is within the block; the data is as long as the instruction.
-        unsafe {
-            let handle = (qemu.block_instruction)(block, index);
-            let size = (qemu.instruction_length)(handle);
-            let bytes =
-                std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
-            let address = (qemu.instruction_address)(handle);
-            if index == 0 {
-                code.extend_from_slice(&address.to_le_bytes());
-            }
-            code.push(size as u8);
-            code.extend_from_slice(bytes);
-            handles.push((handle, address, code.len() - size..code.len()));
-        }
-    }
-    let number =
-        TRANSLATIONS.with(|translations| translations.get_or_insert_default().number_of(&code));
-    // SAFETY: the handles are of this block; QEMU calls back with the signature of each function.
+    // SAFETY: QEMU keeps `block` valid during this callback, and calls back with the signature of each
+    // function.
     unsafe {
+        let fresh = Fresh::read(qemu, block);
+        let number = number_of(&fresh.code);
         // Callbacks run in the order of registration: a start counts for the block that it is in.
         interest::watch_places(qemu, block, |place| {
-            handles.iter().any(|&(_, address, _)| address == place)
+            fresh.instructions().any(|(_, address, _)| address == place)
         });
-        let data = u64::from(number) | (length as u64) << 32;
-        (qemu.on_block)(block, on_block, NO_REGISTERS, data as *mut c_void);
-        let mut factory = InstructionInfoFactory::new();
-        for (index, (handle, address, bytes)) in handles.iter().enumerate() {
-            let bytes = &code[bytes.clone()];
-            if may_access(&mut factory, bytes, *address) {
-                // Both kinds at once: QEMU 7.2 sends loads to a callback that was registered for
-                // stores alone.
-                let word = access_word(index as u16) as *mut c_void;
-                (qemu.on_access)(*handle, on_access, NO_REGISTERS, LOADS_AND_STORES, word);
-            }
-            let next = handles.get(index + 1);
-            let next = next.map(|(_, address, bytes)| (*address, &code[bytes.clone()]));
-            interest::watch_marker(qemu, *handle, bytes, next);
+        let data = u64::from(number) | (fresh.len() as u64) << 32;
+        fresh.watch(qemu, on_block, data as *mut c_void, on_access);
+        let mut instructions = fresh.instructions().peekable();
+        while let Some((handle, _, bytes)) = instructions.next() {
+            let next = instructions.peek().map(|&(_, address, bytes)| (address, bytes));
+            interest::watch_marker(qemu, handle, bytes, next);
         }
     }
 }
