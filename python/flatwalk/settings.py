@@ -153,11 +153,13 @@ _SCHEME = _Table(
         "page_table_priority": _one_of("off", "phases", "always"),
         **_MECHANISMS,
         "translation": _one_of("walked", "free"),
+        "recorded": _flag,
         "host": _Table(
             {**_PAGE_TABLE, "direct_segment": _flag}, optional=_PAGE_TABLE_OPTIONAL | {"direct_segment"}
         ),
     },
-    optional=_PAGE_TABLE_OPTIONAL | {"geometry", "page_table_priority", "translation", "host", *_MECHANISMS},
+    optional=_PAGE_TABLE_OPTIONAL
+    | {"geometry", "page_table_priority", "translation", "recorded", "host", *_MECHANISMS},
 )
 
 _PWC = _Table(
@@ -378,6 +380,12 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
         if "host" in member:
             raise UsageError(
                 f"{member['name']} is a guest and its host already",
+                where=where,
+                remedy=f"name it with --schemes {member['name']}",
+            )
+        if member.get("recorded"):
+            raise UsageError(
+                f"{member['name']} is the table of a machine, not of a guest or host that is simulated",
                 where=where,
                 remedy=f"name it with --schemes {member['name']}",
             )

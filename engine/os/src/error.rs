@@ -63,6 +63,9 @@ pub enum OsError {
         /// Share asked for.
         percent: u8,
     },
+    /// The page tables of a recorded machine cannot be used.
+    #[error("{0}")]
+    Recorded(String),
     /// The page table refused a change that the operating system's books say is possible: an
     /// error in the simulator.
     #[error(

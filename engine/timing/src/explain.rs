@@ -219,6 +219,11 @@ fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
         (Walker::Native(caches), Space::Native(process)) => {
             explain_caches(caches, process.table(), "", address, steps);
         }
+        (Walker::Native(caches), Space::Recorded(_)) => {
+            if let Caches::Tree(pwc) = &**caches {
+                explain_structures(pwc, "", address, steps);
+            }
+        }
         (Walker::Nested(nested), Space::Virtual(vm)) => {
             explain_caches(&nested.guest, vm.guest.table(), "guest ", address, steps);
         }

@@ -24,6 +24,7 @@ pub mod mmu;
 mod mshrs;
 pub mod pom_tlb;
 pub mod pwc;
+pub mod recorded;
 pub mod relocate;
 pub mod result;
 pub mod run;

@@ -771,6 +771,9 @@ pub struct Scheme {
     /// leaves the guest.
     #[serde(default)]
     pub shadow: bool,
+    /// The table is that of the machine on which a whole system was recorded, as the trace tells it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
     /// The host's table, where the process runs in a guest and all of the above is the guest's.
     #[serde(default)]
     pub host: Option<HostTable>,
@@ -952,7 +955,24 @@ impl Scheme {
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;
-        Ok(())
+        let of_our_own = [
+            ("geometry", self.geometry.is_some()),
+            ("flatten", !self.flatten.is_empty()),
+            ("density", self.density.is_some()),
+            ("asap", self.asap.is_some()),
+            ("pom_tlb", self.pom_tlb.is_some()),
+            ("direct_segment", self.direct_segment.is_some()),
+            ("recursive_index", self.recursive_index.is_some()),
+            ("shadow", self.shadow),
+            ("host", self.host.is_some()),
+            ("organisation", self.organisation != "radix"),
+        ];
+        match of_our_own.into_iter().find(|&(_, on)| on && self.recorded) {
+            Some((key, _)) => require(false, key, || {
+                "has no meaning where the table is `recorded`: leave it out".to_owned()
+            }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ const GIB: u64 = 1 << 30;
 fn process(run: &Run) -> &Process {
     match &run.space {
         Space::Native(process) => process,
-        Space::Virtual(_) => panic!("there is a guest"),
+        Space::Virtual(_) | Space::Recorded(_) => panic!("it has no process of ours"),
     }
 }
 

@@ -408,6 +408,7 @@ fn asap(run: &Run) -> Option<AsapResult> {
     match &run.space {
         Space::Native(process) => Some(asap_result(statistics, process.ordered_nodes()?)),
         Space::Virtual(vm) => Some(asap_result(statistics, vm.guest.ordered_nodes()?)),
+        Space::Recorded(_) => None,
     }
 }
 

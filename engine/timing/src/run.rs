@@ -19,6 +19,7 @@ use crate::hierarchy::Hierarchy;
 use crate::machine::{Density, DirectSegment, Machine, PriorityMode, Scheme, TranslationMode};
 use crate::mmu::{Mmu, NoClock, Purpose};
 use crate::pom_tlb::PomTlb;
+use crate::recorded::Recorded;
 use crate::relocate::Relocation;
 use crate::segment::{self, Segment};
 use crate::space::{Costs, Space};
@@ -264,7 +265,7 @@ impl Run {
             })
         });
         let host = host.transpose()?;
-        let space = Space::new(&own, host.as_ref())?;
+        let space = space(scheme, &own, host.as_ref())?;
         let timed = timed(&configuration, seed)?;
         let host_layout = host.as_ref().map(|host| host.layout);
         let mmu = mmu(&configuration, layout, host_layout, segment)?;
@@ -424,6 +425,14 @@ impl Run {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), OsError> {
+        if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
+            // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
+            if self.configuration.scheme.recorded {
+                self.space.apply(event, &mut self.mmu)?;
+                self.code_page = u64::MAX;
+            }
+            return Ok(());
+        }
         let work = self.space.apply(event, &mut self.mmu)?;
         self.code_page = u64::MAX;
         // Populating stands for a part of the program that is not in the trace: it takes no time.
@@ -620,6 +629,19 @@ impl Run {
 /// and for the host's own table.
 fn host_memory_bytes(guest_bytes: u64) -> u64 {
     2 * guest_bytes
+}
+
+/// What is translated: by tables of our own, or by those of a recorded machine.
+fn space(
+    scheme: &Scheme,
+    own: &flatwalk_os::Configuration,
+    host: Option<&flatwalk_os::Configuration>,
+) -> Result<Space, OsError> {
+    if scheme.recorded {
+        let recorded = Recorded::new(own.layout.geometry(), own.memory_bytes)?;
+        return Ok(Space::Recorded(Box::new(recorded)));
+    }
+    Space::new(own, host)
 }
 
 /// The core and the caches, in timing mode.

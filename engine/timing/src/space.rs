@@ -6,6 +6,7 @@ use flatwalk_trace::Event;
 
 use crate::machine;
 use crate::mmu::{Mmu, Purpose};
+use crate::recorded::Recorded;
 
 /// What could not be translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum Space {
     Native(Box<Process<Gva, Hpa>>),
     /// A process in a guest.
     Virtual(Box<VirtualMachine>),
+    /// A process of a recorded machine, by that machine's own tables.
+    Recorded(Box<Recorded>),
 }
 
 impl Space {
@@ -83,7 +86,8 @@ impl Space {
                 let flushed = !outcome.flushes.is_empty();
                 Ok(Handled { work: outcome.work, flushed, by_host: true })
             }
-            (Self::Native(_), Untranslated::GuestPhysical(_)) => {
+            (Self::Recorded(recorded), Untranslated::Virtual(at)) => Err(recorded.missing(at)),
+            (Self::Native(_) | Self::Recorded(_), Untranslated::GuestPhysical(_)) => {
                 unreachable!("there is no guest")
             }
         }
@@ -96,6 +100,12 @@ impl Space {
     pub fn apply(&mut self, event: &Event, mmu: &mut Mmu) -> Result<Work, OsError> {
         let outcome = match self {
             Self::Native(process) => process.apply(event)?,
+            Self::Recorded(recorded) => {
+                if let Some(stale) = recorded.apply(event)? {
+                    mmu.flush(&stale);
+                }
+                return Ok(Work::default());
+            }
             Self::Virtual(vm) => {
                 let (outcome, host) = vm.apply(event)?;
                 for flush in &host {
@@ -113,6 +123,7 @@ impl Space {
         match self {
             Self::Native(process) => process.table().geometry(),
             Self::Virtual(vm) => vm.guest.table().geometry(),
+            Self::Recorded(recorded) => recorded.geometry(),
         }
     }
 
@@ -120,14 +131,14 @@ impl Space {
     pub fn native(&self) -> Option<&Process<Gva, Hpa>> {
         match self {
             Self::Native(process) => Some(process),
-            Self::Virtual(_) => None,
+            Self::Virtual(_) | Self::Recorded(_) => None,
         }
     }
 
     /// The guest and what it runs on, if it is in one.
     pub fn virtual_machine(&self) -> Option<&VirtualMachine> {
         match self {
-            Self::Native(_) => None,
+            Self::Native(_) | Self::Recorded(_) => None,
             Self::Virtual(vm) => Some(vm),
         }
     }
@@ -137,13 +148,14 @@ impl Space {
         match self {
             Self::Native(process) => process.statistics(),
             Self::Virtual(vm) => vm.guest.statistics(),
+            Self::Recorded(_) => Statistics::default(),
         }
     }
 
     /// What the host counted since the start, if there is one.
     pub fn host_statistics(&self) -> Option<Statistics> {
         match self {
-            Self::Native(_) => None,
+            Self::Native(_) | Self::Recorded(_) => None,
             Self::Virtual(vm) => Some(vm.host.statistics()),
         }
     }
@@ -153,13 +165,14 @@ impl Space {
         match self {
             Self::Native(process) => process.nodes(),
             Self::Virtual(vm) => vm.guest.nodes(),
+            Self::Recorded(recorded) => recorded.nodes(),
         }
     }
 
     /// Nodes of the host's table, if there is one.
     pub fn host_nodes(&self) -> Option<Vec<NodeStatistics>> {
         match self {
-            Self::Native(_) => None,
+            Self::Native(_) | Self::Recorded(_) => None,
             Self::Virtual(vm) => Some(vm.host.nodes()),
         }
     }
@@ -169,6 +182,7 @@ impl Space {
         match self {
             Self::Native(process) => process.data_bytes(),
             Self::Virtual(vm) => vm.guest.data_bytes(),
+            Self::Recorded(recorded) => recorded.data_bytes(),
         }
     }
 }
@@ -250,7 +264,8 @@ mod tests {
             .map(|path| toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
             .collect();
         assert!(schemes.len() >= 11);
-        schemes
+        // What has no table of its own needs a trace that tells one.
+        schemes.into_iter().filter(|scheme: &Scheme| !scheme.recorded).collect()
     }
 
     /// Where `address` lies for an access that is made now.

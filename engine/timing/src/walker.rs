@@ -840,6 +840,17 @@ impl Walker {
                 let Leaf { frame, level, rights, entry, .. } = leaf;
                 Ok(Found { frame, level, rights, dirty: entry.is_dirty(), ready })
             }
+            (Self::Native(caches), Space::Recorded(recorded)) => {
+                let Caches::Tree(pwc) = &mut **caches else {
+                    unreachable!("caches are made for the table that is walked")
+                };
+                let geometry = recorded.geometry();
+                let (root, memory) = recorded.root_and_memory(address);
+                let mut stage = OneStage { stage: Stage::One, geometry, root, memory, pwc };
+                let (leaf, ready) = stage.walk(address, purpose, at, &mut Direct, io)?;
+                let Leaf { frame, level, rights, entry, .. } = leaf;
+                Ok(Found { frame, level, rights, dirty: entry.is_dirty(), ready })
+            }
             (Self::Nested(nested), Space::Virtual(vm)) => nested.walk(address, purpose, at, vm, io),
             _ => unreachable!("a walker is made for the space that it walks"),
         }
