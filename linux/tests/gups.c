@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "../../recorder/flatwalk.h"
+
 #define PAGE 4096UL
 #define MARK 0x100000000000UL /* as in linux/guest/count.c */
 #define MEMORY (MARK + (1UL << 30)) /* in one range of level 3, whatever the mode */
@@ -45,6 +47,7 @@ int main(int argc, char **argv)
 	for (uint64_t page = 0; page < pages; page++)
 		*(uint64_t *)(memory + page * PAGE) = page;
 	begin(2);
+	flatwalk_start();
 	for (uint64_t i = 0; i < updates; i++) {
 		random = random * 6364136223846793005 + 1442695040888963407;
 		*(uint64_t *)(memory + (random >> 20) % pages * PAGE) += i;

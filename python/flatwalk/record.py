@@ -113,19 +113,33 @@ def _shortened(command: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Which part of a program is recorded."""
+class Part:
+    """Which part of a program is recorded.
 
-    skip: int
-    limit: int | None
-    start_at: str | None
-    stop_at: str | None
+    Args:
+        skip: Instructions to pass over.
+        limit: Instructions to record.
+        start_at: Where recording starts, and
+        stop_at: where it ends: see `record`.
+        limit_option: What the user calls the limit.
+    """
+
+    skip: int = 0
+    limit: int | None = None
+    start_at: str | None = None
+    stop_at: str | None = None
+    limit_option: str = "--limit"
 
     def __post_init__(self) -> None:
+        """Checks what a user may have given.
+
+        Raises:
+            UsageError: If there is no such part.
+        """
         if self.limit is not None and self.limit <= 0:
             raise UsageError(
                 f"a limit of {self.limit} instructions records nothing",
-                where="--limit",
+                where=self.limit_option,
                 remedy="give 1 or more",
             )
         if self.skip < 0:
@@ -200,20 +214,20 @@ def record(
     """
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
-    part = _Part(skip, limit, start_at, stop_at)
+    part = Part(skip, limit, start_at, stop_at)
     environment = dict(os.environ if env is None else env)
     program, arguments = resolve(command, environment)
     qemu = find_qemu()
     plugin, collector = find_recorder()
     output = output.absolute()
-    _check_output(output)
+    check_output(output)
     around = surroundings or Surroundings()
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
         if around.user is not None:
             shutil.chown(directory, around.user)
         socket = Path(directory) / "collector"
         options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
-        line = [str(qemu), "-plugin", _plugin_argument(plugin, options)]
+        line = [str(qemu), "-plugin", plugin_argument(plugin, options)]
         host = {}
         for name, value in environment.items():
             # Loader settings for the program are not for QEMU; but -E takes commas for separators.
@@ -226,7 +240,7 @@ def record(
         return session.run([str(collector), "--socket", str(socket), "--output", str(output)], line, host)
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
     """Sees to it that the trace can be written, and that nothing but a trace is overwritten.
 
     Raises:
@@ -256,7 +270,8 @@ def _starts_with(path: Path, magic: bytes) -> bool:
     return False
 
 
-def _plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
+def plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
+    """The value of QEMU's `-plugin`."""
     parts = [str(plugin), *(f"{key}={value}" for key, value in options.items())]
     return ",".join(part.replace(",", ",,") for part in parts)
 
@@ -316,21 +331,139 @@ def find_recorder() -> tuple[Path, Path]:
     )
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What the engine's walker found as a recorded machine did."""
+
+    #: Walks of the machine, of any address.
+    walks: int
+    #: Accesses of the program, of which some are sampled.
+    accesses: int
+
+
+class Reports:
+    """What a collector has told so far."""
+
+    def __init__(self) -> None:
+        #: Instructions so far, by file.
+        self.counts: dict[str, int] = {}
+        #: Process number and command, by file.
+        self.commands: dict[str, tuple[int, list[str]]] = {}
+        self.traces: list[ProcessTrace] = []
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+        self.checked: Checked | None = None
+
+    def note(self, report: dict[str, Any]) -> None:
+        """Takes note of one report."""
+        match report["type"]:
+            case "start":
+                self.commands[report["file"]] = (report["pid"], report["command"])
+            case "progress":
+                self.counts[report["file"]] = report["instructions"]
+            case "warning":
+                self.warnings.append(report["message"])
+            case "checked":
+                self.checked = Checked(report["walks"], report["accesses"])
+            case "end":
+                if report["error"]:
+                    self.errors.append(report["error"])
+                if report["file"]:
+                    _, command = self.commands[report["file"]]
+                    self.counts[report["file"]] = report["instructions"]
+                    self.traces.append(
+                        ProcessTrace(
+                            Path(report["file"]),
+                            report["pid"],
+                            command,
+                            report["instructions"],
+                            report["bytes"],
+                            report["reason"],
+                        )
+                    )
+
+    def keep_partial(self) -> None:
+        """What the collector could not finish (it was killed) is still a trace."""
+        for file, (pid, command) in self.commands.items():
+            partial = Path(f"{file}.part")
+            if partial.is_file() and all(str(trace.path) != file for trace in self.traces):
+                partial.rename(file)
+                size = Path(file).stat().st_size
+                count = self.counts.get(file, 0)
+                self.traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed"))
+                self.warnings.append(f"the collector was killed; {file} holds what it had written")
+
+    def raise_errors(self, output: Path) -> None:
+        """Raises what went wrong, if anything did.
+
+        Raises:
+            RecordError: With all of it.
+        """
+        if self.errors:
+            kept = [str(trace.path) for trace in self.traces if trace.instructions]
+            what = "; ".join(dict.fromkeys(self.errors))
+            note = f" (kept, valid up to that point: {', '.join(kept)})" if kept else ""
+            raise RecordError(f"recording failed: {what}{note}", where=str(output))
+
+
+@contextlib.contextmanager
+def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
+    """A collector for what the caller starts, and has seen to its end when it leaves.
+
+    Yields:
+        The collector's socket, and what it tells, which is all there afterwards.
+
+    Raises:
+        RecordError: If there is no collector, or it does not start.
+    """
+    _, program = find_recorder()
+    told = Reports()
+    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+        socket = Path(directory) / "collector"
+        line = [str(program), "--socket", str(socket), "--output", str(output)]
+        collector = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            assert collector.stdout is not None
+            lines = _Lines(collector.stdout)
+            _wait_until_ready(lines, line)
+            thread = threading.Thread(target=_take_note, args=(lines, told))
+            thread.start()
+            try:
+                yield socket, told
+            finally:
+                _tell(collector, "close")
+                thread.join()
+        finally:
+            _end(None, collector)
+            told.keep_partial()
+
+
+def _take_note(lines: _Lines, told: Reports) -> None:
+    while not lines.ended:
+        for report in lines.read(0.1):
+            told.note(report)
+
+
+def _wait_until_ready(lines: _Lines, collect: list[str]) -> None:
+    for report in lines.read(30.0):
+        if report["type"] == "ready":
+            return
+    raise RecordError("the collector does not start", where=collect[0], remedy="see its message above")
+
+
 class _Session:
     """One call of `record`."""
 
     def __init__(
-        self, output: Path, part: _Part, progress: Progress | None, surroundings: Surroundings
+        self, output: Path, part: Part, progress: Progress | None, surroundings: Surroundings
     ) -> None:
         self._output = output
         self._part = part
         self._progress = progress
         self._around = surroundings
-        self._counts: dict[str, int] = {}
-        self._commands: dict[str, tuple[int, list[str]]] = {}
-        self._traces: list[ProcessTrace] = []
-        self._warnings: list[str] = []
-        self._errors: list[str] = []
+        self._told = Reports()
         self._interrupted = 0
         self._told_to_end = False
 
@@ -346,7 +479,7 @@ class _Session:
             with self._signals(lambda: program):
                 assert collector.stdout is not None
                 reports = _Lines(collector.stdout)
-                self._wait_until_ready(reports, collect)
+                _wait_until_ready(reports, collect)
                 with self._files() as files:
                     program = subprocess.Popen(
                         line, env=environment, cwd=self._around.directory, **files, **identity
@@ -356,7 +489,7 @@ class _Session:
                 self._follow(program, collector, reports)
         finally:
             _end(program, collector)
-            self._keep_partial()
+            self._told.keep_partial()
         status = program.returncode
         seconds = time.monotonic() - start
         self._raise_errors(status, line)
@@ -370,7 +503,7 @@ class _Session:
             raise self._nothing_recorded(status, line)
         at_limit = traces[0].reason == "limit"
         return RecordResult(
-            self._output, traces, instructions, seconds, None if at_limit else status, self._warnings
+            self._output, traces, instructions, seconds, None if at_limit else status, self._told.warnings
         )
 
     @contextlib.contextmanager
@@ -382,12 +515,6 @@ class _Session:
         with self._around.log.open("wb") as log:
             yield {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
 
-    def _wait_until_ready(self, reports: _Lines, collect: list[str]) -> None:
-        for report in reports.read(30.0):
-            if report["type"] == "ready":
-                return
-        raise RecordError("the collector does not start", where=collect[0], remedy="see its message above")
-
     def _follow(
         self, program: subprocess.Popen[bytes], collector: subprocess.Popen[bytes], reports: _Lines
     ) -> None:
@@ -396,9 +523,9 @@ class _Session:
         noted = detached = False
         while not reports.ended:
             for report in reports.read(0.1):
-                self._note(report)
+                self._told.note(report)
             if self._progress:
-                self._progress(sum(self._counts.values()), self._part.limit)
+                self._progress(sum(self._told.counts.values()), self._part.limit)
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
                 self._interrupted = 0
@@ -415,49 +542,9 @@ class _Session:
                 detached = True
                 _tell(collector, "detach")
 
-    def _note(self, report: dict[str, Any]) -> None:
-        match report["type"]:
-            case "start":
-                self._commands[report["file"]] = (report["pid"], report["command"])
-            case "progress":
-                self._counts[report["file"]] = report["instructions"]
-            case "warning":
-                self._warnings.append(report["message"])
-            case "end":
-                if report["error"]:
-                    self._errors.append(report["error"])
-                if report["file"]:
-                    _, command = self._commands[report["file"]]
-                    self._counts[report["file"]] = report["instructions"]
-                    self._traces.append(
-                        ProcessTrace(
-                            Path(report["file"]),
-                            report["pid"],
-                            command,
-                            report["instructions"],
-                            report["bytes"],
-                            report["reason"],
-                        )
-                    )
-
-    def _keep_partial(self) -> None:
-        """What the collector could not finish (it was killed) is still a trace."""
-        for file, (pid, command) in self._commands.items():
-            partial = Path(f"{file}.part")
-            if partial.is_file() and all(str(trace.path) != file for trace in self._traces):
-                partial.rename(file)
-                size = Path(file).stat().st_size
-                count = self._counts.get(file, 0)
-                self._traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed"))
-                self._warnings.append(f"the collector was killed; {file} holds what it had written")
-
     def _raise_errors(self, status: int, line: list[str]) -> None:
-        if self._errors:
-            kept = [str(trace.path) for trace in self._traces if trace.instructions]
-            what = "; ".join(dict.fromkeys(self._errors))
-            note = f" (kept, valid up to that point: {', '.join(kept)})" if kept else ""
-            raise RecordError(f"recording failed: {what}{note}", where=str(self._output))
-        if not self._traces:
+        self._told.raise_errors(self._output)
+        if not self._told.traces:
             raise _not_started(status, line)
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
@@ -478,12 +565,12 @@ class _Session:
     def _in_order(self, pid: int) -> list[ProcessTrace]:
         """Puts the trace of the last program of the command's own process first, at the name asked for."""
         # By their starts: a program's end may be told after that of the one it became by an exec.
-        started = list(self._commands)
-        own = [trace for trace in self._traces if trace.pid == pid]
+        started = list(self._told.commands)
+        own = [trace for trace in self._told.traces if trace.pid == pid]
         if not own:
-            return self._traces
+            return self._told.traces
         last = max(own, key=lambda trace: started.index(str(trace.path)))
-        first = next((trace for trace in self._traces if trace.path == self._output), last)
+        first = next((trace for trace in self._told.traces if trace.path == self._output), last)
         renamed = {}
         if first is not last:
             swap = self._output.with_name(f"{self._output.name}.swap")
@@ -500,7 +587,7 @@ class _Session:
                 trace.bytes,
                 trace.reason,
             )
-            for trace in self._traces
+            for trace in self._told.traces
         ]
         return sorted(traces, key=lambda trace: trace.path != self._output)
 

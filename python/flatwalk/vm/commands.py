@@ -68,6 +68,7 @@ Levels = Annotated[int, Option("--levels", metavar="N", help="Levels of page tab
     epilog=_examples(
         "run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
         "run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
+        "run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
     ),
 )
 def run(
@@ -91,6 +92,26 @@ def run(
     log: Annotated[
         Path | None, Option("--log", metavar="FILE", help="Where the kernel's messages go.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        Option(
+            "--record", metavar="FILE", help="Write a trace of the command, with its page tables' entries."
+        ),
+    ] = None,
+    skip: Annotated[
+        str | None,
+        Option(
+            "--skip", metavar="COUNT", help="Instructions of the command to leave out of the trace first."
+        ),
+    ] = None,
+    instructions: Annotated[
+        str | None,
+        Option("--instructions", metavar="COUNT", help="Instructions to record; the guest ends after them."),
+    ] = None,
+    start_at: Annotated[
+        str | None,
+        Option("--start-at", metavar="marker", help="Begin recording at the program's flatwalk_start()."),
+    ] = None,
     source: Source = None,
 ) -> None:
     """Boot a guest and run a command in it, in this system's own files.
@@ -98,6 +119,10 @@ def run(
     The command sees this system's files; what it writes stays in the guest's memory and is gone with it.
     Its output and its exit status are ours.
     """
+    from flatwalk import output, units  # noqa: PLC0415
+    from flatwalk.errors import UsageError  # noqa: PLC0415
+    from flatwalk.record import Part  # noqa: PLC0415
+    from flatwalk.vm import live  # noqa: PLC0415
     from flatwalk.vm import run as work  # noqa: PLC0415
 
     machine = work.Machine(
@@ -109,7 +134,31 @@ def run(
         check=check,
         parameters=tuple(parameter or ()),
     )
-    outcome = work.run(machine, command, source=source)
+    if record is None:
+        given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at}
+        for option in (name for name, value in given.items() if value is not None):
+            raise UsageError(
+                "there is no trace to leave anything out of", where=option, remedy="give --record FILE, too"
+            )
+        outcome = work.run(machine, command, source=source)
+    else:
+        if start_at not in (None, "marker"):
+            raise UsageError(
+                f"{start_at!r} is no place that is known in a guest",
+                where="--start-at",
+                remedy="give marker, and flatwalk_start() in the program",
+            )
+        part = Part(
+            start_at=start_at,
+            skip=units.parse_count(skip, "--skip") if skip is not None else 0,
+            limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,
+            limit_option="--instructions",
+        )
+        recording = live.record(machine, command, record, part, source=source)
+        output.note(str(recording))
+        if recording.outcome is None:
+            return
+        outcome = recording.outcome
     if log is not None:
         log.write_text(outcome.log, encoding="utf-8")
     for line in outcome.splats():
@@ -154,6 +203,9 @@ def bench(
     levels: Annotated[
         list[int] | None, Option("--levels", metavar="N", help="Levels of page tables [default: 4 and 5].")
     ] = None,
+    time: Annotated[
+        bool, Option("--time", help="Measure time instead: what is recorded in guests, in the timing model.")
+    ] = False,
     source: Source = None,
 ) -> None:
     """Measure flattening in a guest: entries read per walk, kernel instructions, page-table bytes.
@@ -162,9 +214,16 @@ def bench(
     each mode. Instructions and walks are counted by a plugin of QEMU; nothing is sampled. The kernel is the
     one that `vm test` tests, with its checks on, so that instructions are to be compared, not taken as they
     are. Prints a table in Markdown.
+
+    With --time, GUPS and PageRank are recorded in guests of each mode, with their page tables, and simulated:
+    entries and cycles per walk, IPC, time.
     """
     from flatwalk.vm import bench as work  # noqa: PLC0415
     from flatwalk.vm import run as guest  # noqa: PLC0415
+    from flatwalk.vm import timed  # noqa: PLC0415
 
     chosen = modes.split(",") if modes else guest.MODES
+    if time:
+        print(timed.markdown(timed.measure(chosen, levels=levels or (4,), source=source)), end="")
+        return
     print(work.markdown(work.measure(chosen, levels or (4, 5), source=source)), end="")

@@ -1,0 +1,118 @@
+"""Records a program in a guest, with the walks of the page tables that the guest's kernel made for it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from flatwalk import record as recorder
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import run as guest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded."""
+
+    trace: recorder.ProcessTrace
+    #: How often the engine's walker, reading the guest's memory, was held against QEMU.
+    checked: recorder.Checked
+    #: How the command ended; None if the guest was ended because the limit was reached.
+    outcome: guest.Outcome | None
+    #: Things worth knowing.
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        trace = self.trace
+        agreed = f"{self.checked.walks:,} walks and {self.checked.accesses:,} sampled accesses"
+        lines = [
+            f"{trace.path}: {trace.instructions:,} instructions ({trace.bytes / 1e6:,.1f} MB)",
+            f"the engine's walker and QEMU agree on {agreed}",
+            *(f"note: {warning}" for warning in self.warnings),
+        ]
+        return "\n".join(lines)
+
+
+def record(
+    machine: guest.Machine,
+    command: Sequence[str],
+    output: Path,
+    part: recorder.Part | None = None,
+    *,
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+    source: Path | None = None,
+) -> Recording:
+    """Runs a command in a guest and records what its process does in user mode.
+
+    See docs/vm.md for what a recording holds.
+
+    Args:
+        machine: The guest, which has one CPU.
+        command: The program and its arguments, as in the current directory.
+        output: Trace to write.
+        part: Instructions to skip and to record; at the end of these the guest ends.
+        stdout: As for `run.run`, and so are:
+        stderr: the same for the program's messages,
+        environment: its environment, and
+        source: the user's own trees.
+
+    Raises:
+        UsageError: If the guest or the output cannot be.
+        RecordError: If the recorder is missing, recording failed, nothing was recorded, or the engine's
+            walker and QEMU did not agree.
+        FlatwalkError: As `run.run`.
+    """
+    if machine.cpus != 1:
+        raise UsageError(
+            "a guest that is recorded has one CPU", where="--cpus", remedy="leave it out, or do not --record"
+        )
+    plugin, _ = recorder.find_recorder()
+    part = part or recorder.Part()
+    output = output.absolute()
+    recorder.check_output(output)
+    outcome: guest.Outcome | None = None
+    failure: FlatwalkError | None = None
+    with recorder.collecting(output) as (socket, told):
+        options = {"socket": str(socket), "name": shlex.join(command), **part.options()}
+        try:
+            outcome = guest.run(
+                machine,
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                environment=environment,
+                source=source,
+                options=[
+                    *("-plugin", recorder.plugin_argument(plugin, options)),
+                    # Where the recorder finds the guest's memory.
+                    *("-object", f"memory-backend-memfd,id=ram,size={machine.memory}"),
+                    *("-machine", "memory-backend=ram"),
+                ],
+            )
+        except FlatwalkError as error:
+            # The recorder may know better why.
+            failure = error
+    told.raise_errors(output)
+    trace = next(iter(told.traces), None)
+    if failure is not None and (trace is None or trace.reason != "limit"):
+        raise failure
+    if trace is None or told.checked is None or trace.instructions == 0:
+        output.unlink(missing_ok=True)
+        where, remedy = shlex.join(command), "see its messages above"
+        if part.skip:
+            where, remedy = "--skip", "skip fewer instructions"
+        elif part.start_at:
+            where, remedy = "--start-at", "call flatwalk_start() in the program, or leave this out"
+        raise recorder.RecordError(
+            "the program ended before anything was recorded",
+            where=where,
+            remedy=remedy,
+        )
+    return Recording(trace, told.checked, outcome, list(dict.fromkeys(told.warnings)))
