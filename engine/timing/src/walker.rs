@@ -22,6 +22,7 @@ use flatwalk_paging::{
 };
 
 use crate::ConfigError;
+use crate::ahead::prefetch;
 use crate::asap::{Asap, AsapStatistics};
 use crate::cwc::Cwc;
 use crate::hierarchy::{Response, Served};
@@ -421,6 +422,10 @@ impl<In: Address, A: Physical> Translates<In, A> for HashedStage<'_, In, A> {
         let known = self.cwc.look_up(self.table, input, at);
         let start = if R::TIMED { at + self.cwc.latency() } else { at };
         let probes = self.table.probes(input, known.hint);
+        // So that the host's reads, too, are under way together.
+        for probe in probes.as_slice() {
+            prefetch(self.memory.word(probe.at));
+        }
         let (mut found, mut last) = (None, start);
         for first in probes.as_slice() {
             let (mut next, mut now) = (Some(*first), start);
