@@ -13,7 +13,7 @@ import pytest
 
 from flatwalk.errors import UsageError
 from flatwalk.record import Part, record
-from flatwalk.vm import build, live
+from flatwalk.vm import build, live, timed
 from flatwalk.vm.run import Machine
 from tests.flat_page_tables import NX, Case, Page
 from tests.trace_reader import Definition, Slice, Trace
@@ -43,6 +43,24 @@ def test_what_cannot_be_recorded_is_refused(call: Call, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("no trace")
     result = call("vm", "run", "--record", "kept", "--", "true")
     assert (result.code, (tmp_path / "kept").read_text()) == (2, "no trace")
+
+
+def test_a_mode_is_timed_against_off_in_all_its_boots() -> None:
+    def runs(*cycles: int) -> list[Any]:
+        return [
+            {"cycles": n, "ipc": 1000 / n, "accesses_per_walk": 1.5, "walk_latency_cycles": n / 10}
+            for n in cycles
+        ]
+
+    rows = [
+        timed.Row("gups", "off", 4, runs(1000, 1200), runs(500, 500)),
+        timed.Row("gups", "l2l1", 4, runs(880, 880), runs(500, 500)),
+        timed.Row("gups", "l2l1", 5, runs(880, 880), runs(500, 500)),
+    ]
+    off, flat, alone = timed.markdown(rows).splitlines()[2:]
+    assert off == "| gups | off | 4 | 1.50 | 110.0 | 0.917 | 0.458 | 1.000 | 0.909, 1.091 |"
+    assert flat == "| gups | l2l1 | 4 | 1.50 | 88.0 | 1.136 | 0.568 | 0.800 | 0.800, 0.800 |"
+    assert alone.endswith("| – | –, – |")
 
 
 class Executed(NamedTuple):
