@@ -78,15 +78,25 @@ void run(void)
 
     begin();
     point(GLUE | FULL);
-    touch(0);
     touch(1);
     end("demoted-to-a-table-of-its-parts");
 
     begin();
-    point(FLAT_B | FULL | FLAT);
+    point(GLUE | FULL);
     touch(0);
+    touch(0);
+    end("!demoted-and-not-flushed-in-time");
+
+    begin();
+    point(FLAT_B | FULL | FLAT);
     touch(1);
     end("moved-and-not-used-again");
+
+    begin();
+    point(FLAT_B | FULL | FLAT);
+    touch(0);
+    touch(0);
+    end("!moved-and-not-flushed-in-time");
 
     begin();
     point(FLAT_B | FULL | FLAT);
@@ -126,6 +136,15 @@ void run(void)
     end("a-right-withdrawn-and-cr3-loaded");
 
     begin();
+    point((FLAT_A | FULL | FLAT) & ~RW);
+    flush();
+    touch(0);
+    point(FLAT_A | FULL | FLAT);
+    touch(0);
+    touch(0);
+    end("a-right-granted");
+
+    begin();
     *at(FLAT_A) = LAST_B | FULL;
     touch(0);
     end("last-level-copied-and-read");
@@ -148,7 +167,7 @@ void run(void)
     end("unmapped-and-used");
 
     status += attempt(0, ADDRESS + 4096 * used++, 0, 0, 0);
-    end(status == 28 ? "!unmapped-and-used-again" : "there-was-no-page-fault");
+    end(status == 28 ? "!unmapped-and-not-flushed-in-time" : "there-was-no-page-fault");
 
     text("end\n");
 }
