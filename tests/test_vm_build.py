@@ -5,8 +5,12 @@ That it builds QEMU is seen in test_flat_page_tables.py, which needs one.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +21,6 @@ from flatwalk.vm import build, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.conftest import Result
 
@@ -127,6 +130,34 @@ def test_a_build_that_ends_early_leaves_nothing(
     assert "flatwalk vm build" in str(error.value)
 
 
+def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
+    component: build.Component, cache: Path, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+
+    def endless(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+        del tree, out
+        # A build tool with a compiler that never ends, and holds the pipe open.
+        script = f"exec 3>{held}; sleep 100000 & echo started >&3; wait"
+        steps.run("compiling", "sh", "-c", script, cwd=work, remedy="")
+
+    def interrupt() -> None:
+        with held.open() as pipe:
+            pipe.readline()
+            os.kill(os.getpid(), signal.SIGINT)
+            # Until the last who holds the pipe has ended.
+            pipe.read()
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        build.ensure(replace(component, make=endless))
+    thread.join(60)
+    assert not thread.is_alive()
+    assert left(cache) == set()
+
+
 def test_what_a_killed_build_left_goes_away(component: build.Component, cache: Path) -> None:
     (cache / ".qemu-killed" / "work").mkdir(parents=True)
     place = build.ensure(component)
@@ -168,6 +199,15 @@ def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
     assert error.value.where is not None
     assert error.value.where.endswith("0001-change.patch")
     assert "1.0-1" in str(error.value.remedy)
+
+
+def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> None:
+    plain, debug = build.LINUX, build.DEBUG_LINUX
+    assert (debug.series, debug.base, debug.directory) == (plain.series, plain.base, plain.directory)
+    assert debug.key() != plain.key()
+    with pytest.raises(FlatwalkError, match="linux-debug is not built") as error:
+        build.find(debug, Path("/no/such/tree"))
+    assert error.value.remedy == "run: flatwalk vm build --source /no/such/tree --debug"
 
 
 def test_own_trees_are_built_as_they_are_and_again_each_time(

@@ -10,16 +10,17 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk import cache, output
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import sources
+from flatwalk.vm import processes, sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 #: How many lines of a failed command's output are shown.
@@ -45,6 +46,13 @@ _QEMU_OPTIONS = (
     "--disable-docs",
 )
 _FIRMWARE = Path("/usr/share/seabios")
+#: Of the kernel's own tests of its memory management: those that need no other libraries, hosts or modules.
+SELFTESTS = (
+    *("compaction_test", "gup_test", "hugepage-mmap", "hugepage-mremap", "hugepage-shm", "hugetlb-madvise"),
+    *("khugepaged", "madv_populate", "map_fixed_noreplace", "map_hugetlb", "map_populate", "mlock2-tests"),
+    *("mrelease_test", "mremap_dontunmap", "mremap_test", "protection_keys_64", "soft-dirty"),
+    *("split_huge_page_test", "thuge-gen", "userfaultfd", "va_128TBswitch"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,20 @@ class Component:
     source_package: bool
     #: Builds TREE in WORK and puts the results in the empty OUT.
     make: Callable[[Path, Path, Path, Steps], None]
+    #: Files beside its series that configure it.
+    configuration: tuple[str, ...] = ("config",)
+    #: Whose source it is built from, if that is no component of its own name.
+    variant_of: str = ""
+
+    @property
+    def source_name(self) -> str:
+        """What its series' directory, and a user's own tree of it, are called."""
+        return self.variant_of or self.name
 
     @property
     def directory(self) -> Path:
         """Where its series and base are."""
-        return _REPOSITORY / self.name
+        return _REPOSITORY / self.source_name
 
     @property
     def base(self) -> sources.Base:
@@ -85,7 +102,7 @@ class Component:
         digest = hashlib.sha256()
         for text in (*self.recipe, self.base.package, self.base.version):
             digest.update(text.encode() + b"\0")
-        for path in (*self.series, self.directory / "config"):
+        for path in (*self.series, *(self.directory / name for name in self.configuration)):
             if path.is_file():
                 digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
@@ -96,7 +113,7 @@ class Built:
     """Where the results of a build are."""
 
     name: str
-    #: QEMU: bin, share and include. Linux: bzImage, vmlinux, System.map, config.
+    #: QEMU: bin, share, include. Linux: bzImage, vmlinux, System.map, config; for debugging selftests, too.
     path: Path
 
 
@@ -137,6 +154,7 @@ class Steps:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
+                    process_group=0,
                 )
             except OSError as error:
                 raise FlatwalkError(
@@ -144,14 +162,11 @@ class Steps:
                 ) from error
             with process:
                 assert process.stdout is not None
-                try:
+                with processes.ended_together(process):
                     for number, line in enumerate(process.stdout, 1):
                         log.write(line)
                         told = _DONE_OF.match(line)
                         progress(int(told[1]) if told else number, int(told[2]) if told else None)
-                except BaseException:
-                    process.terminate()
-                    raise
         if process.returncode:
             shutil.copyfile(self._log, self._kept)
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -184,26 +199,44 @@ def _make_qemu(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         shutil.copy2(image, firmware)
 
 
-def _make_linux(tree: Path, work: Path, out: Path, steps: Steps) -> None:
+def _make_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: Sequence[str]) -> None:
     remedy = "see the message above; packages that Linux misses are installed with apt-get"
-    fragment = _REPOSITORY / "linux" / "config"
+    fragments = [_REPOSITORY / "linux" / name for name in configuration]
+    settings = [line for path in fragments for line in path.read_text(encoding="utf-8").splitlines()]
+    whole = work / "allconfig"
+    whole.write_text("\n".join([*settings, ""]), encoding="utf-8")
     make = ("make", "-C", str(tree), f"O={work}", f"-j{steps.jobs}")
-    steps.run("configuring", *make, f"KCONFIG_ALLCONFIG={fragment}", "allnoconfig", cwd=work, remedy=remedy)
-    wanted = [
-        line for line in fragment.read_text(encoding="utf-8").splitlines() if line.startswith("CONFIG_")
-    ]
+    steps.run("configuring", *make, f"KCONFIG_ALLCONFIG={whole}", "allnoconfig", cwd=work, remedy=remedy)
     got = set((work / ".config").read_text(encoding="utf-8").splitlines())
-    ignored = [line for line in wanted if line not in got and not line.endswith("=n")]
+    wanted = [line for line in settings if line.startswith("CONFIG_") and not line.endswith("=n")]
+    ignored = [line for line in wanted if line not in got]
     if ignored:
         raise FlatwalkError(
             f"Linux does not take these settings: {', '.join(ignored)}",
-            where=str(fragment),
+            where=", ".join(map(str, fragments)),
             remedy="name what they depend on, too",
         )
     steps.run("compiling", *make, "bzImage", cwd=work, remedy=remedy)
     for product in ("arch/x86/boot/bzImage", "vmlinux", "System.map"):
         shutil.copy2(work / product, out)
     shutil.copy2(work / ".config", out / "config")
+
+
+def _make_debug_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: Sequence[str]) -> None:
+    _make_linux(tree, work, out, steps, configuration)
+    remedy = "see the message above"
+    make = ("make", f"-j{steps.jobs}")
+    steps.run("headers", *make, "-C", str(tree), f"O={work}", "headers", cwd=work, remedy=remedy)
+    selftests = out / "selftests"
+    selftests.mkdir()
+    steps.run(
+        "selftests",
+        *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "vm")),
+        *(f"OUTPUT={selftests}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
+        *(str(selftests / name) for name in SELFTESTS),
+        cwd=work,
+        remedy=remedy,
+    )
 
 
 QEMU = Component(
@@ -247,7 +280,16 @@ LINUX = Component(
     recipe=("allnoconfig",),
     fetch=sources.Archive.packaged_source,
     source_package=False,
-    make=_make_linux,
+    make=partial(_make_linux, configuration=("config",)),
+)
+#: The same kernel with the checks that make it many times slower, and its selftests of memory management.
+DEBUG_LINUX = replace(
+    LINUX,
+    name="linux-debug",
+    recipe=("allnoconfig", *SELFTESTS),
+    configuration=("config", "config.debug"),
+    make=partial(_make_debug_linux, configuration=("config", "config.debug")),
+    variant_of="linux",
 )
 _COMPONENTS = (QEMU, LINUX)
 
@@ -265,23 +307,27 @@ def find(component: Component, source: Path | None = None) -> Path:
     path = _place(component, source)
     if not (path / component.product).is_file():
         option = f" --source {source}" if source else ""
+        if component is DEBUG_LINUX:
+            option += " --debug"
         raise FlatwalkError(
             f"{component.name} is not built", where=str(path), remedy=f"run: flatwalk vm build{option}"
         )
     return path
 
 
-def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
+def build(source: Path | None = None, *, jobs: int = 0, debug: bool = False) -> list[Built]:
     """Builds what is not built yet.
 
     Args:
         source: A directory with the user's own trees `qemu` or `linux`, to be built as they are.
         jobs: Compilers at once; 0 is one per core.
+        debug: Whether to build the kernel with all of its checks, too.
 
     Raises:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
-    chosen = [component for component in _COMPONENTS if component.directory.is_dir()]
+    components = (*_COMPONENTS, DEBUG_LINUX) if debug else _COMPONENTS
+    chosen = [component for component in components if component.directory.is_dir()]
     if not chosen and source is None:
         raise FlatwalkError(
             "there is no series to build",
@@ -290,7 +336,7 @@ def build(source: Path | None = None, *, jobs: int = 0) -> list[Built]:
         )
     if source is not None:
         source = source.absolute()
-        chosen = [component for component in _COMPONENTS if (source / component.name).is_dir()]
+        chosen = [component for component in components if (source / component.source_name).is_dir()]
         if not chosen:
             raise UsageError(
                 f"{source} holds neither qemu nor linux", where="--source", remedy="give their parent"
@@ -305,9 +351,9 @@ def missing_packages() -> list[str]:
 
 
 def _place(component: Component, source: Path | None) -> Path:
-    if source is None or not (source / component.name).is_dir():
+    if source is None or not (source / component.source_name).is_dir():
         return cache.directory("vm") / f"{component.name}-{component.key()}"
-    tree = hashlib.sha256(os.fsencode(source.absolute() / component.name)).hexdigest()[:16]
+    tree = hashlib.sha256(os.fsencode(source.absolute() / component.source_name)).hexdigest()[:16]
     return cache.directory("vm") / f"{component.name}-source-{tree}"
 
 
@@ -332,9 +378,9 @@ def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -
     sources.check_installed(component.needs)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(place.parent / f"{component.name}.lock"):
+        with _alone(place.parent / f"{component.source_name}.lock"):
             if source is not None:
-                _build_own(component, source / component.name, place, jobs)
+                _build_own(component, source / component.source_name, place, jobs)
             elif not (place / component.product).is_file():  # nobody else built it while we waited
                 _build_series(component, place, jobs)
     except OSError as error:

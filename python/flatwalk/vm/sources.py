@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
+from flatwalk.vm import processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,14 +136,7 @@ class Archive:
 
     def _apt(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
         try:
-            done = subprocess.run(
-                [program, "--config-file", str(self._configuration), *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                cwd=cwd,
-                check=False,
-            )
+            done = processes.run([program, "--config-file", str(self._configuration), *arguments], cwd=cwd)
         except FileNotFoundError as error:
             raise FlatwalkError(f"{program} is missing", remedy=f"use Debian 12, {_OWN_TREE}") from error
         if done.returncode:
@@ -244,9 +238,7 @@ def _entries() -> list[str]:
 
 def _run(program: str, *arguments: str) -> str:
     try:
-        done = subprocess.run(
-            [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        done = processes.run([program, *arguments])
     except FileNotFoundError as error:
         raise FlatwalkError(f"{program} is missing", remedy=f"use Debian 12, {_OWN_TREE}") from error
     if done.returncode:
