@@ -2,8 +2,8 @@
  * The guest's first process. The host's root file system comes in over 9p, read-only, under a tmpfs that
  * takes what is written. Runs one command in it, hands its output and its end to the host, and switches off.
  *
- * The command is in /job: its working directory, the number of its arguments and they, then its environment,
- * each string ended by a zero byte. Ports, by name: stdout, stderr, status.
+ * The command is in /job: its working directory, "fed" if it has input, the number of its arguments and they, then
+ * its environment, each string ended by a zero byte. Ports, by name: stdin if it has input, stdout, stderr, status.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ static void attach(const char *source, const char *target, const char *type, uns
 }
 
 /* Opens the virtio port that the host has given this name. */
-static int port(const char *name)
+static int port(const char *name, int flags)
 {
 	DIR *ports = opendir("/sys/class/virtio-ports");
 	struct dirent *entry;
@@ -74,7 +74,7 @@ static int port(const char *name)
 			fclose(file);
 			closedir(ports);
 			snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
-			fd = open(path, O_WRONLY | O_CLOEXEC);
+			fd = open(path, flags | O_CLOEXEC);
 			if (fd < 0)
 				fail("open", path);
 			return fd;
@@ -152,7 +152,7 @@ int main(void)
 {
 	static const char *const devices[] = { "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr" };
 	static const char *const fds[] = { "/proc/self/fd", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2" };
-	int out[2], err[2], ports[2], null, status;
+	int out[2], err[2], ports[2], in, status;
 	size_t length, count;
 	char *job, *at, *directory, **arguments, **environment;
 	char line[64];
@@ -161,9 +161,9 @@ int main(void)
 	attach("proc", "/proc", "proc", 0, NULL);
 	attach("sysfs", "/sys", "sysfs", 0, NULL);
 	attach("devtmpfs", "/dev", "devtmpfs", 0, NULL);
-	status_port = port("status");
-	ports[0] = port("stdout");
-	ports[1] = port("stderr");
+	status_port = port("status", O_WRONLY);
+	ports[0] = port("stdout", O_WRONLY);
+	ports[1] = port("stderr", O_WRONLY);
 	job = read_all("/job", &length);
 
 	attach("tmpfs", "/over", "tmpfs", 0, "size=90%");
@@ -189,6 +189,8 @@ int main(void)
 	at = job;
 	directory = at;
 	at += strlen(at) + 1;
+	in = strcmp(at, "fed") ? open("/dev/null", O_RDONLY | O_CLOEXEC) : port("stdin", O_RDONLY);
+	at += strlen(at) + 1;
 	count = strtoul(at, NULL, 10);
 	at += strlen(at) + 1;
 	arguments = calloc(length + 1, sizeof(char *));
@@ -200,15 +202,14 @@ int main(void)
 	for (size_t i = 0; at < job + length; i++, at += strlen(at) + 1)
 		environment[i] = at;
 
-	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (null < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
+	if (in < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
 		fail("open", "pipes");
 	child = fork();
 	if (child < 0)
 		fail("start", arguments[0]);
 	if (!child) {
 		setsid();
-		dup2(null, 0);
+		dup2(in, 0);
 		dup2(out[1], 1);
 		dup2(err[1], 2);
 		if (chdir(directory)) {

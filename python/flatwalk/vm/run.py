@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import re
-import signal
+import select
+import socket
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from flatwalk import cache, compiler
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build
+from flatwalk.vm import build, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ class Machine:
         feature: Whether the CPU has flattened page tables.
         check: Whether QEMU looks for flushes that are missing.
         parameters: More of the kernel's command line.
+        debug: Whether the kernel is the one with all of its checks, which is much slower.
     """
 
     mode: str = "off"
@@ -57,6 +59,7 @@ class Machine:
     feature: bool = True
     check: bool = False
     parameters: tuple[str, ...] = ()
+    debug: bool = False
 
     def __post_init__(self) -> None:
         """Checks what a user may have given.
@@ -186,9 +189,10 @@ def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
     return bytes(out)
 
 
-def _job(command: Sequence[str], directory: str, environment: Mapping[str, str]) -> bytes:
+def _job(command: Sequence[str], directory: str, environment: Mapping[str, str], *, fed: bool) -> bytes:
     words = [
         directory,
+        "fed" if fed else "unfed",
         str(len(command)),
         *command,
         *(f"{name}={value}" for name, value in environment.items()),
@@ -200,8 +204,10 @@ def run(
     machine: Machine,
     command: Sequence[str],
     *,
+    stdin: int | None = None,
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
+    timeout_s: float | None = None,
     environment: Mapping[str, str] | None = None,
     source: Path | None = None,
     options: Sequence[str] = (),
@@ -213,8 +219,10 @@ def run(
     Args:
         machine: The guest.
         command: The program and its arguments, as in the current directory.
+        stdin: A file descriptor that its input comes from; it has none if none is given.
         stdout: Where its output goes; ours if none is given.
         stderr: The same for its messages.
+        timeout_s: How long the guest may run.
         environment: Its environment; ours if none is given.
         source: The user's own trees, as built by `vm build --source`.
         options: More of QEMU's options.
@@ -223,9 +231,10 @@ def run(
         FlatwalkError: If QEMU or Linux is not built, or the guest does not come to an end of its own.
     """
     qemu = build.find(build.QEMU, source) / "bin" / "qemu-system-x86_64"
-    kernel = build.find(build.LINUX, source) / "bzImage"
+    kernel = build.find(build.DEBUG_LINUX if machine.debug else build.LINUX, source) / "bzImage"
     init = guest_program(GUEST / "guest" / "init.c").read_bytes()
-    job = _job(command, str(Path.cwd()), os.environ if environment is None else environment)
+    given = os.environ if environment is None else environment
+    job = _job(command, str(Path.cwd()), given, fed=stdin is not None)
     files = {
         "dev": (stat.S_IFDIR | 0o755, b""),
         "init": (stat.S_IFREG | 0o755, init),
@@ -239,6 +248,7 @@ def run(
                 "stdout": stack.enter_context(_forwarded(stdout or sys.stdout.buffer)),
                 "stderr": stack.enter_context(_forwarded(stderr or sys.stderr.buffer)),
             }
+            inputs, ports = stack.enter_context(_fed(stdin))
             arguments = [
                 str(qemu),
                 *machine.arguments(),
@@ -250,9 +260,10 @@ def run(
                 *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci"),
                 *_port("status", work / "status"),
                 *(word for port, end in ends.items() for word in _port(port, Path(f"/dev/fd/{end}"))),
+                *ports,
                 *options,
             ]
-            messages = _qemu(arguments, tuple(ends.values()))
+            messages = _qemu(arguments, (*ends.values(), *inputs), timeout_s)
         log = _text(work / "log")
         told = _text(work / "status")
     match told.split():
@@ -318,7 +329,49 @@ def _forwarded(to: IO[bytes]) -> Iterator[int]:
         thread.join()
 
 
-def _qemu(arguments: list[str], descriptors: tuple[int, ...]) -> str:
+@contextlib.contextmanager
+def _fed(source: int | None) -> Iterator[tuple[list[int], list[str]]]:
+    """Hands what comes from a file on to the guest's port `stdin`, which ends when the file does.
+
+    Yields:
+        The descriptors that QEMU needs, and its options.
+    """
+    if source is None:
+        yield [], []
+        return
+    ours, theirs = socket.socketpair()
+    over_reading, over_writing = os.pipe()
+
+    def feed() -> None:
+        with ours, contextlib.suppress(OSError):
+            while source in select.select([source, over_reading], [], [])[0]:
+                got = os.read(source, 65536)
+                if not got:
+                    break
+                ours.sendall(got)
+            # QEMU learns that there is no more; were all closed, it would drop what it has not read.
+            ours.shutdown(socket.SHUT_WR)
+            select.select([over_reading], [], [])
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    name = "stdin"
+    try:
+        yield (
+            [theirs.fileno()],
+            [
+                *("-chardev", f"socket,id={name},fd={theirs.fileno()}"),
+                *("-device", f"virtserialport,chardev={name},name={name}"),
+            ],
+        )
+    finally:
+        theirs.close()
+        os.close(over_writing)
+        thread.join()
+        os.close(over_reading)
+
+
+def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float | None) -> str:
     """Runs QEMU to its end and returns its messages; it stops when we are interrupted."""
     try:
         process = subprocess.Popen(
@@ -327,7 +380,7 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...]) -> str:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=descriptors,
-            # Its own group: Ctrl-C comes to us, and we stop it.
+            # Ctrl-C comes to us, and we stop it.
             process_group=0,
         )
     except OSError as error:
@@ -335,11 +388,14 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...]) -> str:
             f"QEMU does not start: {error.strerror}", where=arguments[0], remedy="run: flatwalk vm build"
         ) from error
     try:
-        messages = process.communicate()[1].decode(errors="replace")
-    except BaseException:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        raise
+        with processes.ended_together(process):
+            messages = process.communicate(timeout=timeout_s)[1].decode(errors="replace")
+    except subprocess.TimeoutExpired as error:
+        raise FlatwalkError(
+            f"the guest has not come to an end within {timeout_s:g} s, and was stopped",
+            where="--timeout",
+            remedy="give it more time, or more of the host's",
+        ) from error
     if process.returncode:
         raise FlatwalkError(
             f"QEMU failed: {messages.strip() or process.returncode}",
