@@ -8,6 +8,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,6 +27,9 @@
 #define MADV_COLLAPSE 25
 #endif
 #define PR_SET_FLAT_PAGE_TABLES 0x464c4154
+#define PR_GET_FLAT_PAGE_TABLES 0x464c4155
+#define FLAT_NEVER 1
+#define FLAT_ALWAYS 2
 
 #define KIB 1024UL
 #define MIB (1024UL * KIB)
@@ -544,6 +548,77 @@ static void test_switch(void)
 	}
 }
 
+/*
+ * One thread does nothing but read pages that its CPU has not met before, page by page as it is told, while their tables
+ * become flat and cease to be. A CPU that has not been told of it may go on by entries that are out of use: QEMU's
+ * checking mode says so once the flush is overdue, which is a second after it could first have been noticed.
+ */
+enum { RANGES = 16, PAGES = 32 };
+static volatile unsigned int asked, answered;
+
+static void use_cpu(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	CHECK(!sched_setaffinity(0, sizeof(set), &set));
+}
+
+static void *read_when_asked(void *argument)
+{
+	const char *memory = argument;
+
+	/* No system call from here on: it might switch address spaces, which flushes. */
+	use_cpu(1);
+	while (answered < RANGES * PAGES) {
+		unsigned int next = answered;
+
+		while (asked == next)
+			;
+		CHECK(memory[next % RANGES * 2 * MIB + next / RANGES * PAGE] == 1);
+		answered = next + 1;
+	}
+	return NULL;
+}
+
+static void ask(unsigned int times)
+{
+	while (times--) {
+		unsigned int now = ++asked;
+
+		poll(NULL, 0, 7);
+		while (answered != now)
+			;
+	}
+}
+
+static void test_flush(void)
+{
+	/* Where there is nothing else, whatever the levels that are flattened. */
+	char *memory = (char *)0x200000000000, *at;
+	pthread_t reader;
+
+	/* What was flat once is not flattened again: begin with what never was. */
+	if (!prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0)) {
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0));
+		execl("/proc/self/exe", "mm", "flush", NULL);
+		CHECK(!"exec");
+	}
+	CHECK(mmap(memory, RANGES * 2 * MIB, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
+	use_cpu(0);
+	for (at = memory; at < memory + RANGES * 2 * MIB; at += 2 * MIB)
+		memset(at, 1, PAGES * PAGE);
+	CHECK(!pthread_create(&reader, NULL, read_when_asked, memory));
+	ask(2 * RANGES);
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	ask(15 * RANGES);
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
+	ask(15 * RANGES);
+	CHECK(!pthread_join(reader, NULL));
+}
+
 /* What test_exec executes. */
 static void test_nothing(void)
 {
@@ -558,7 +633,7 @@ static const struct {
 	{ "mmap", test_mmap },	       { "mremap", test_mremap }, { "thp", test_thp },
 	{ "hugetlb", test_hugetlb },   { "ksm", test_ksm },	  { "userfaultfd", test_userfaultfd },
 	{ "swap", test_swap },	       { "gup", test_gup },	  { "switch", test_switch },
-	{ "nothing", test_nothing },
+	{ "flush", test_flush },       { "nothing", test_nothing },
 };
 
 int main(int argc, char **argv)
