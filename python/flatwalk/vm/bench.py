@@ -1,8 +1,10 @@
-"""Measures what flattening costs and saves: entries read per walk, page-table bytes, instructions."""
+"""Measures what flattening costs and saves: entries per walk, instructions, bytes, blocks refused."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +15,40 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Pages that the program writes to, and updates of them at random.
 _PAGES, _UPDATES = 131072, 400_000
 #: The program's phases, as the counting plugin numbers them.
 _LOADING, _RUNNING = 1, 2
+_PHASES = {_LOADING: "loading", _RUNNING: "running"}
 _MEMORY = "1G"
+#: Why the kernel runs, as the counting plugin calls it, and as the table does.
+CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "other": "other"}
+#: Where the kernel is entered for what; all its other entries are `other`.
+_ENTRIES = {
+    "asm_exc_page_fault": "fault",
+    "entry_SYSCALL_64": "syscall",
+    "asm_sysvec_apic_timer_interrupt": "timer",
+    "restore_regs_and_return_to_kernel": "back",
+    "__switch_to_asm": "switch",
+}
+_OTHER_ENTRY = re.compile(r"asm_(exc|sysvec)_\w+|asm_common_interrupt|asm_spurious_interrupt")
+#: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
+#: per cent of it.
+_CROWD, _AT_ONCE, _CROWD_MIB, _SWAP_PERCENT = 120, 8, 512, (0, 6, 50)
+#: How much of memory and swap space they want, in per cent: the kernel, and flat blocks, want some, too.
+_WANTED_PERCENT = 65
+#: The modes that this is done in: the ASPLOS paper's, and the one with most blocks.
+CROWD_MODES = ("l3l2", "l4l3+l2l1")
 
 
 @dataclass(frozen=True)
 class Counts:
     """What one run came to."""
 
-    #: Instructions of the kernel in each phase.
-    kernel_instructions: dict[int, int]
+    #: Instructions of the kernel in each phase, by what it was entered for.
+    kernel_instructions: dict[int, dict[str, int]]
     #: Page walks of programs' accesses in each phase, by the number of entries that they read.
     walks: dict[int, dict[int, int]]
     #: Bytes of the program's page tables at its end, and of the flat blocks among them.
@@ -43,10 +64,8 @@ class Row:
     levels: int
     #: Entries read by a walk of a program's access, on average over the updates at random.
     entries_per_walk: float
-    #: Instructions of the kernel for each page written first, flattening included.
-    instructions_per_fault: float
-    #: Instructions of the kernel for each update, which are not page faults.
-    instructions_per_update: float
+    #: Instructions of the kernel in each phase, by what it was entered for.
+    kernel_instructions: dict[int, dict[str, int]]
     #: Bytes of the program's page tables, and of the flat blocks among them.
     table_bytes: int
     flat_bytes: int
@@ -70,8 +89,7 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
                 mode,
                 count,
                 sum(n * times for n, times in walks.items()) / sum(walks.values()),
-                found.kernel_instructions[_LOADING] / _PAGES,
-                found.kernel_instructions[_RUNNING] / _UPDATES,
+                found.kernel_instructions,
                 found.table_bytes,
                 found.flat_bytes,
             )
@@ -80,22 +98,186 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
     return rows
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The table of docs/FULL-SYSTEM.md."""
+@dataclass(frozen=True)
+class Crowd:
+    """What became of processes that wanted more memory than there was."""
+
+    mode: str
+    #: Swap space, in per cent of the guest's memory.
+    swap_percent: int
+    #: Blocks that were to be had, and those that were not.
+    allocated: int
+    refused: int
+    #: Processes by the number of flat blocks that they ended with.
+    processes: dict[int, int]
+
+
+def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[Crowd]:
+    """Runs many processes at once in guests with little memory; each is flattened from its first table on.
+
+    Raises:
+        FlatwalkError: If QEMU or Linux is not built, or a guest fails.
+    """
+    program = guest.guest_program(guest.GUEST / "tests" / "crowd.c")
+    script = guest.GUEST / "tests" / "run.sh"
+    found = []
+    for mode in modes:
+        for swap_percent in _SWAP_PERCENT:
+            machine = guest.Machine(mode, cpus=4, memory=f"{_CROWD_MIB}M")
+            swap_mib = _CROWD_MIB * swap_percent // 100
+            pages = ((_CROWD_MIB + swap_mib) << 8) * _WANTED_PERCENT // 100 // _AT_ONCE
+            call = f"{program} {_CROWD} {_AT_ONCE} {pages}"
+            said = io.BytesIO()
+            with contextlib.ExitStack() as stack:
+                options = guest.drive(stack.enter_context(guest.disk(swap_mib << 20))) if swap_mib else []
+                outcome = guest.run(
+                    machine,
+                    [str(script), "1", "0", "0", "-", "-", f"run={call}"],
+                    stdout=said,
+                    source=source,
+                    options=options,
+                )
+            _check(outcome, call)
+            counters: dict[str, int] = {}
+            processes: dict[int, int] = {}
+            for line in said.getvalue().decode().splitlines():
+                match line.split():
+                    case ["processes", "with", blocks, "blocks:", number]:
+                        processes[int(blocks)] = int(number)
+                    case ["counter", name, number]:
+                        counters[name] = int(number)
+            row = Crowd(
+                mode,
+                swap_percent,
+                counters["flat_table_alloc"],
+                counters["flat_table_alloc_failed"],
+                processes,
+            )
+            output.note(f"{mode}, swap of {swap_percent} %: {row.refused} blocks refused")
+            found.append(row)
+    return found
+
+
+def _check(outcome: guest.Outcome, call: str) -> None:
+    if outcome.status or outcome.splats():
+        raise FlatwalkError(
+            f"the workload ended with {outcome.status}: {'; '.join(outcome.splats())}",
+            where=call,
+            remedy="run it with `flatwalk vm run` and look at --log",
+        )
+
+
+def _table(heads: Sequence[str], words: int, lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown whose first columns are words, and the others numbers."""
+    rule = [*["---"] * words, *["---:"] * (len(heads) - words)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, rule, *lines))
+
+
+def walks_table(rows: Sequence[Row]) -> str:
+    """What a walk reads, what a page fault costs, and how large page tables are."""
+    faults = {
+        (row.mode, row.levels): sum(row.kernel_instructions[_LOADING].values()) / _PAGES for row in rows
+    }
+
+    def line(row: Row) -> list[str]:
+        fault, base = faults[row.mode, row.levels], faults.get(("off", row.levels))
+        return [
+            *(row.mode, str(row.levels), f"{row.entries_per_walk:.3f}"),
+            f"{fault:.0f}" + (f" ({fault / base:.3f})" if base else ""),
+            f"{sum(row.kernel_instructions[_RUNNING].values()) / _UPDATES:.2f}",
+            *(str(row.table_bytes >> 10), str(row.flat_bytes >> 10)),
+        ]
+
     heads = (
         *("mode", "levels", "entries per walk", "kernel instructions per page fault"),
         *("per update", "page tables, KiB", "of them flat, KiB"),
     )
-    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(heads) - 1)]
-    base = {row.levels: row.instructions_per_fault for row in rows if row.mode == "off"}
-    for row in rows:
-        ratio = f" ({row.instructions_per_fault / base[row.levels]:.3f})" if row.levels in base else ""
-        lines.append(
-            f"| {row.mode} | {row.levels} | {row.entries_per_walk:.3f} "
-            f"| {row.instructions_per_fault:.0f}{ratio} | {row.instructions_per_update:.2f} "
-            f"| {row.table_bytes >> 10} | {row.flat_bytes >> 10} |"
+    return _table(heads, 1, map(line, rows))
+
+
+def causes_table(rows: Sequence[Row]) -> str:
+    """What the kernel's instructions were for, in each phase, in thousands."""
+    base = {
+        (row.levels, phase): sum(spent.values())
+        for row in rows
+        if row.mode == "off"
+        for phase, spent in row.kernel_instructions.items()
+    }
+
+    def line(row: Row, phase: int) -> list[str]:
+        spent = row.kernel_instructions[phase]
+        whole, off = sum(spent.values()), base.get((row.levels, phase))
+        return [
+            *(row.mode, _PHASES[phase], str(row.levels)),
+            *(f"{spent[cause] / 1000:.0f}" for cause in CAUSES),
+            f"{whole / 1000:.0f}" + (f" ({whole / off:.3f})" if off else ""),
+        ]
+
+    heads = ("mode", "phase", "levels", *CAUSES.values(), "all")
+    return _table(heads, 2, [line(row, phase) for row in rows for phase in _PHASES])
+
+
+def crowd_table(rows: Sequence[Crowd]) -> str:
+    """How many blocks, and how many processes, had to do without."""
+
+    def line(row: Crowd) -> list[str]:
+        asked, most = row.allocated + row.refused, max(row.processes)
+        fewer = sum(number for blocks, number in row.processes.items() if blocks < most)
+        whole = sum(row.processes.values())
+        return [
+            *(row.mode, f"{row.swap_percent} %", str(asked), str(row.refused)),
+            f"{100 * row.refused / max(asked, 1):.1f} %",
+            f"{fewer} of {whole} ({100 * fewer / whole:.1f} %)",
+        ]
+
+    heads = ("mode", "swap", "blocks asked for", "refused", "share", "processes with fewer than others")
+    return _table(heads, 1, map(line, rows))
+
+
+def update(document: Path, tables: Mapping[str, str]) -> None:
+    """Puts tables into a document, between the lines `<!-- begin NAME -->` and `<!-- end NAME -->`.
+
+    Raises:
+        FlatwalkError: If the document cannot be read or written, or has no place for a table.
+    """
+    try:
+        text = document.read_text(encoding="utf-8")
+        for name, table in tables.items():
+            begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+            before, begun, rest = text.partition(begin)
+            _, ended, after = rest.partition(end)
+            text = "".join([before, begun, table, ended, after])
+            if not begun or not ended:
+                raise FlatwalkError(
+                    f"there is no place for the table `{name}`",
+                    where=str(document),
+                    remedy=f"mark it by the lines <!-- begin {name} --> and <!-- end {name} -->",
+                )
+        document.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FlatwalkError(
+            f"the document cannot be updated: {error.strerror}",
+            where=str(document),
+            remedy="name an existing document",
+        ) from error
+
+
+def _places(source: Path | None) -> list[str]:
+    """The counting plugin's arguments: where the kernel is entered, and what for."""
+    table = build.find(build.LINUX, source) / "System.map"
+    found = {}
+    for line in table.read_text(encoding="ascii").splitlines():
+        address, _, symbol = line.split()
+        if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol):
+            found[symbol] = f"{_ENTRIES.get(symbol, 'other')}={address}"
+    missing = [symbol for symbol in _ENTRIES if symbol not in found]
+    if missing:
+        raise FlatwalkError(
+            f"this Linux has no {', '.join(missing)}",
+            where=str(table),
+            remedy="bench the Linux that `flatwalk vm build` builds",
         )
-    return "\n".join(lines) + "\n"
+    return list(found.values())
 
 
 def _run(machine: guest.Machine, command: list[str], plugin: Path, source: Path | None) -> Counts:
@@ -106,21 +288,16 @@ def _run(machine: guest.Machine, command: list[str], plugin: Path, source: Path 
             command,
             stdout=said,
             source=source,
-            options=["-plugin", f"{plugin},out={counted.name}"],
+            options=["-plugin", ",".join([str(plugin), f"out={counted.name}", *_places(source)])],
         )
         told = Path(counted.name).read_text(encoding="utf-8")
-    if outcome.status or outcome.splats():
-        raise FlatwalkError(
-            f"the workload ended with {outcome.status}: {'; '.join(outcome.splats())}",
-            where=" ".join(command),
-            remedy="run it with `flatwalk vm run` and look at --log",
-        )
-    kernel: dict[int, int] = {}
+    _check(outcome, " ".join(command))
+    kernel: dict[int, dict[str, int]] = {}
     walks: dict[int, dict[int, int]] = {}
     for line in told.splitlines():
         match line.split():
-            case [phase, "instructions", "kernel", number]:
-                kernel[int(phase)] = int(number)
+            case [phase, "instructions", cause, number] if cause in CAUSES:
+                kernel.setdefault(int(phase), {})[cause] = int(number)
             case [phase, "walks", entries, number]:
                 walks.setdefault(int(phase), {})[int(entries)] = int(number)
     sizes = {}
