@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import shutil
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, run, testing
+from flatwalk.vm import bench, build, run, testing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +95,68 @@ def test_a_case_that_went_wrong_says_how() -> None:
     ]
 
 
+def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
+    miss = "flat-pt-check: missing flush: vCPU 1, CR3 1"
+    splat = "WARNING: CPU: 1 PID: 44 at mm/memory.c:123"
+    for unflushed, said, problems in (
+        (0, [], []),
+        (0, [miss], [f"the kernel says: {miss}"]),
+        (1, [miss], []),
+        (1, [], ["no missing flush was found"]),
+        (1, [miss, splat], [f"the kernel says: {splat}"]),
+    ):
+        case = testing.Case("l2l1", run.Machine("l2l1"), ("flush",), unflushed=unflushed)
+        result = testing.Result(case, statuses={"flush": 0}, complaints=said)
+        assert testing.differences(result, {"flush": 0}) == problems
+
+
+def test_each_flush_is_left_out_in_some_case() -> None:
+    for tier in ("short", "full"):
+        assert {case.unflushed for case in testing.cases(tier)} == {0, 1, 2}
+    assert [case.machine.mode for case in testing.cases("short", ["l3l2"])] == ["off", "l3l2", "l3l2"]
+
+
+ROWS = [
+    bench.Row(
+        "off", 4, 4.0, {1: dict.fromkeys(bench.CAUSES, 262_144_000), 2: dict.fromkeys(bench.CAUSES, 0)}, 0, 0
+    ),
+    bench.Row(
+        "l3l2",
+        4,
+        3.0,
+        {1: dict.fromkeys(bench.CAUSES, 131_072_000), 2: dict.fromkeys(bench.CAUSES, 100_000)},
+        0,
+        0,
+    ),
+]
+
+
+def test_instructions_are_compared_with_off() -> None:
+    last = bench.walks_table(ROWS).splitlines()[-1]
+    assert last == "| l3l2 | 4 | 3.000 | 4000 (0.500) | 1.00 | 0 | 0 |"
+    lines = bench.causes_table(ROWS).splitlines()
+    assert lines[0] == "| mode | phase | levels | timer | system calls | page faults | other | all |"
+    assert lines[-2] == "| l3l2 | loading | 4 | 131072 | 131072 | 131072 | 131072 | 524288 (0.500) |"
+    assert lines[-1] == "| l3l2 | running | 4 | 100 | 100 | 100 | 100 | 400 |"
+
+
+def test_refused_blocks_are_shares() -> None:
+    crowd = bench.Crowd("l3l2", 50, 190, 10, {0: 2, 1: 10, 2: 88})
+    assert bench.crowd_table([crowd]).splitlines()[-1] == (
+        "| l3l2 | 50 % | 200 | 10 | 5.0 % | 12 of 100 (12.0 %) |"
+    )
+
+
+def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
+    document = tmp_path / "text.md"
+    document.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
+    bench.update(document, {"a": "new\n"})
+    assert document.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
+    with pytest.raises(FlatwalkError, match="no place for the table `b`"):
+        bench.update(document, {"a": "newer\n", "b": ""})
+    assert "newer" not in document.read_text()
+
+
 def test_every_mode_is_tested() -> None:
     for tier in ("short", "full"):
         assert {case.machine.mode for case in testing.cases(tier)} == set(run.MODES)
@@ -136,10 +199,45 @@ def test_a_command_sees_these_files_and_its_end_is_ours(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_built")
+@pytest.mark.parametrize("size", [0, 5, 300_000])
+def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> None:
+    given = tmp_path / "input"
+    given.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+    said = io.BytesIO()
+    with given.open("rb") as file:
+        outcome = run.run(run.Machine(memory="512M"), ["cat"], stdin=file.fileno(), stdout=said)
+    assert (outcome.status, said.getvalue()) == (0, given.read_bytes())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
+def test_a_guest_is_stopped_when_its_time_is_over() -> None:
+    silent, theirs = socket.socketpair()
+    with silent, theirs, pytest.raises(FlatwalkError, match="not come to an end within 3 s") as caught:
+        run.run(run.Machine(memory="512M"), ["cat"], stdin=theirs.fileno(), timeout_s=3)
+    assert caught.value.where == "--timeout"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
 def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
     outcome = run.run(run.Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
     assert outcome.status == 128 + 11
     assert run.run(run.Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_built")
+def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
+    row = bench.measure(["l3l2"], (4,))[0]
+    assert f"{row.entries_per_walk:.2f}" == "3.00"
+    loading, running = (row.kernel_instructions[phase] for phase in (1, 2))
+    # Pages are written one after the other, then again at random; the program makes no system call meanwhile.
+    assert loading["fault"] > 131072 * 1000
+    assert loading["fault"] > 10 * (loading["timer"] + loading["syscall"] + loading["other"])
+    assert running["fault"] < loading["fault"] / 1000
+    assert running["timer"] > 0
+    assert loading["syscall"] == running["syscall"] == 0
 
 
 @pytest.mark.slow
