@@ -55,9 +55,17 @@ selftest() {
     return "$1"
 }
 
+# The reader has its CPU for itself: were another process to run there, its address space would flush everything.
+flush() {
+    for process in /proc/[0-9]*; do
+        taskset --pid 1 "${process#/proc/}" >/dev/null 2>&1
+    done
+    "$mm" flush
+}
+
 for name; do
     case $name in
-    pressure | stress) $name >&2 ;;
+    flush | pressure | stress) $name >&2 ;;
     run=*)
         # Not a test: its output is the result.
         eval "${name#run=}" || exit

@@ -48,6 +48,7 @@ class Machine:
         memory: As QEMU takes it: `2G`.
         feature: Whether the CPU has flattened page tables.
         check: Whether QEMU looks for flushes that are missing.
+        grace_ms: How long after a change QEMU grants Linux for the flush.
         parameters: More of the kernel's command line.
         debug: Whether the kernel is the one with all of its checks, which is much slower.
     """
@@ -58,6 +59,7 @@ class Machine:
     memory: str = "1G"
     feature: bool = True
     check: bool = False
+    grace_ms: int = 1000
     parameters: tuple[str, ...] = ()
     debug: bool = False
 
@@ -87,7 +89,7 @@ class Machine:
             f"flat-pt={'on' if self.feature else 'off'}",
         ]
         if self.check:
-            features.append("flat-pt-check=on")
+            features += ["flat-pt-check=on", f"flat-pt-check-grace={self.grace_ms}"]
         line = " ".join(
             [
                 "console=ttyS0",
