@@ -6,7 +6,6 @@ That it builds QEMU is seen in test_flat_page_tables.py, which needs one.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flatwalk import output
 from flatwalk.cache import directory
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, sources
@@ -131,7 +131,7 @@ def test_a_build_that_ends_early_leaves_nothing(
 
 
 def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
-    component: build.Component, cache: Path, tmp_path: Path
+    component: build.Component, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)
@@ -139,17 +139,15 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
     def endless(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
         del tree, out
         # A build tool with a compiler that never ends, and holds the pipe open.
-        script = f"exec 3>{held}; sleep 100000 & echo started >&3; wait"
+        script = f"exec 3>{held}; sleep 100000 & echo started; wait"
         steps.run("compiling", "sh", "-c", script, cwd=work, remedy="")
 
-    def interrupt() -> None:
-        with held.open() as pipe:
-            pipe.readline()
-            os.kill(os.getpid(), signal.SIGINT)
-            # Until the last who holds the pipe has ended.
-            pipe.read()
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt, daemon=True)
+    monkeypatch.setattr(output.Progress, "__call__", interrupt)
+    # Reads until the last who holds the pipe has ended.
+    thread = threading.Thread(target=held.read_text, daemon=True)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         build.ensure(replace(component, make=endless))
@@ -201,6 +199,7 @@ def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
     assert "1.0-1" in str(error.value.remedy)
 
 
+@pytest.mark.usefixtures("cache")
 def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> None:
     plain, debug = build.LINUX, build.DEBUG_LINUX
     assert (debug.series, debug.base, debug.directory) == (plain.series, plain.base, plain.directory)

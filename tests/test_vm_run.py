@@ -141,10 +141,8 @@ def test_instructions_are_compared_with_off() -> None:
 
 
 def test_refused_blocks_are_shares() -> None:
-    crowd = bench.Crowd("l3l2", 50, 190, 10, {0: 2, 1: 10, 2: 88})
-    assert bench.crowd_table([crowd]).splitlines()[-1] == (
-        "| l3l2 | 50 % | 200 | 10 | 5.0 % | 12 of 100 (12.0 %) |"
-    )
+    crowd = bench.Crowd("l3l2", 50, 190, 10)
+    assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
 
 
 def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
@@ -232,12 +230,12 @@ def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
     row = bench.measure(["l3l2"], (4,))[0]
     assert f"{row.entries_per_walk:.2f}" == "3.00"
     loading, running = (row.kernel_instructions[phase] for phase in (1, 2))
-    # Pages are written one after the other, then again at random; the program makes no system call meanwhile.
+    # Pages are written one after the other, then again at random; only the guest's first process does more.
     assert loading["fault"] > 131072 * 1000
     assert loading["fault"] > 10 * (loading["timer"] + loading["syscall"] + loading["other"])
     assert running["fault"] < loading["fault"] / 1000
     assert running["timer"] > 0
-    assert loading["syscall"] == running["syscall"] == 0
+    assert running["timer"] > running["syscall"]
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@
  *
  * Walks that fault, and walks of the kernel, are left out. Arguments: out=FILE, and addresses of the kernel:
  * timer=, syscall=, fault=, other= where it is entered for that; back= where it goes on with what an entry has
- * interrupted in the kernel itself; switch= where it turns to another thread. An instruction counts for the entry
- * nearest to it; what a thread does after it was switched to, until the next entry, is other.
+ * interrupted in the kernel itself; switch= where it turns to another thread; tick= what it calls only in interrupts of
+ * a timer, whatever the entry. An instruction counts for the entry nearest to it; what a thread does after it was
+ * switched to, until the next entry, is other.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -23,8 +24,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 enum { ENTRIES_MAX = 8, PHASES = 4, PLACES_MAX = 64, NESTED_MAX = 16 };
 #define MARK UINT64_C(0x100000000000) /* as in linux/tests/gups.c */
 
-enum cause { OTHER, TIMER, SYSCALL, FAULT, CAUSES, BACK = CAUSES, SWITCH };
-static const char *const names[] = { "other", "timer", "syscall", "fault", "back", "switch" };
+enum cause { OTHER, TIMER, SYSCALL, FAULT, CAUSES, BACK = CAUSES, SWITCH, TICK };
+static const char *const names[] = { "other", "timer", "syscall", "fault", "back", "switch", "tick" };
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static FILE *file;
@@ -71,6 +72,9 @@ static void on_place(unsigned int vcpu, void *data)
     account();
     if (what == SWITCH) {
         depth = 0;
+    } else if (what == TICK) {
+        if (depth)
+            causes[depth - 1] = TIMER;
     } else if (what == BACK) {
         depth -= depth > 0;
     } else {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import FlatwalkError
+from flatwalk.vm import build
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ _ENTRIES = {
     "asm_sysvec_apic_timer_interrupt": "timer",
     "restore_regs_and_return_to_kernel": "back",
     "__switch_to_asm": "switch",
+    # Not all timers have an entry of their own.
+    "hrtimer_interrupt": "tick",
+    "tick_handle_periodic": "tick",
 }
 _OTHER_ENTRY = re.compile(r"asm_(exc|sysvec)_\w+|asm_common_interrupt|asm_spurious_interrupt")
 #: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
@@ -108,8 +112,6 @@ class Crowd:
     #: Blocks that were to be had, and those that were not.
     allocated: int
     refused: int
-    #: Processes by the number of flat blocks that they ended with.
-    processes: dict[int, int]
 
 
 def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[Crowd]:
@@ -139,11 +141,8 @@ def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[C
                 )
             _check(outcome, call)
             counters: dict[str, int] = {}
-            processes: dict[int, int] = {}
             for line in said.getvalue().decode().splitlines():
                 match line.split():
-                    case ["processes", "with", blocks, "blocks:", number]:
-                        processes[int(blocks)] = int(number)
                     case ["counter", name, number]:
                         counters[name] = int(number)
             row = Crowd(
@@ -151,7 +150,6 @@ def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[C
                 swap_percent,
                 counters["flat_table_alloc"],
                 counters["flat_table_alloc_failed"],
-                processes,
             )
             output.note(f"{mode}, swap of {swap_percent} %: {row.refused} blocks refused")
             found.append(row)
@@ -218,19 +216,16 @@ def causes_table(rows: Sequence[Row]) -> str:
 
 
 def crowd_table(rows: Sequence[Crowd]) -> str:
-    """How many blocks, and how many processes, had to do without."""
+    """How many blocks could not be had."""
 
     def line(row: Crowd) -> list[str]:
-        asked, most = row.allocated + row.refused, max(row.processes)
-        fewer = sum(number for blocks, number in row.processes.items() if blocks < most)
-        whole = sum(row.processes.values())
+        asked = row.allocated + row.refused
         return [
             *(row.mode, f"{row.swap_percent} %", str(asked), str(row.refused)),
             f"{100 * row.refused / max(asked, 1):.1f} %",
-            f"{fewer} of {whole} ({100 * fewer / whole:.1f} %)",
         ]
 
-    heads = ("mode", "swap", "blocks asked for", "refused", "share", "processes with fewer than others")
+    heads = ("mode", "swap", "blocks asked for", "refused", "share")
     return _table(heads, 1, map(line, rows))
 
 

@@ -390,7 +390,7 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float |
             f"QEMU does not start: {error.strerror}", where=arguments[0], remedy="run: flatwalk vm build"
         ) from error
     try:
-        with processes.ended_together(process):
+        with process, processes.ended_together(process):
             messages = process.communicate(timeout=timeout_s)[1].decode(errors="replace")
     except subprocess.TimeoutExpired as error:
         raise FlatwalkError(
