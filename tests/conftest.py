@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from flatwalk import cli, engine
+from flatwalk.vm import build
 from tests import fake
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ class Result(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session")
+def vm() -> None:
+    """Builds QEMU and Linux with the series, where they are not built yet."""
+    build.ensure(build.QEMU)
+    build.ensure(build.LINUX)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from flatwalk.errors import UsageError
 from flatwalk.record import Part, record
-from flatwalk.vm import build, live, timed
+from flatwalk.vm import live, timed
 from flatwalk.vm.run import Machine
 from tests.flat_page_tables import NX, Case, Page
 from tests.trace_reader import Definition, Slice, Trace
@@ -100,14 +100,8 @@ def compiled(directory: Path, name: str, *flags: str) -> Path:
 BARE = ("-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mno-avx")
 
 
-@pytest.fixture(scope="module")
-def _built() -> None:
-    build.ensure(build.QEMU)
-    build.ensure(build.LINUX)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_a_guest_executes_what_a_process_alone_does(tmp_path: Path) -> None:
     program = compiled(tmp_path, "accesses", *BARE, "-fno-tree-vectorize")
     alone = record([str(program)], tmp_path / "alone.fwt")
@@ -143,7 +137,7 @@ def walked(trace: Trace) -> Iterator[tuple[Case, str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 @pytest.mark.parametrize(("mode", "entries"), [("off", 4), ("l4l3+l2l1", 2)])
 def test_the_tables_in_a_trace_translate_all_that_it_does(mode: str, entries: int, tmp_path: Path) -> None:
     program = compiled(tmp_path, "accesses", *BARE, "-fno-tree-vectorize")
@@ -169,7 +163,7 @@ def trace_events(trace: Trace, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_a_recorded_guest_is_compared(flatwalk: Call, tmp_path: Path) -> None:
     # Of a program that maps, forks and computes: the middle of it.
     command = ["python3", "-c", "import subprocess; subprocess.run(['true']); print(sum(range(10**6)))"]
@@ -199,7 +193,7 @@ def test_a_recorded_guest_is_compared(flatwalk: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_nothing_to_record_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="before anything was recorded") as caught:
         live.record(Machine(memory="512M"), ["true"], tmp_path / "t.fwt", Part(skip=10**9))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import bench, build, run, testing
+from flatwalk.vm import bench, run, testing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,14 +168,8 @@ def test_what_is_not_built_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert caught.value.remedy == "run: flatwalk vm build"
 
 
-@pytest.fixture(scope="module")
-def _built() -> None:
-    build.ensure(build.QEMU)
-    build.ensure(build.LINUX)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_a_command_sees_these_files_and_its_end_is_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("from the host\n")
     script = "cat file; echo $GIVEN >&2; echo lost > written; cat written; exit 7"
@@ -196,7 +190,7 @@ def test_a_command_sees_these_files_and_its_end_is_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 @pytest.mark.parametrize("size", [0, 5, 300_000])
 def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> None:
     given = tmp_path / "input"
@@ -208,7 +202,7 @@ def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_a_guest_is_stopped_when_its_time_is_over() -> None:
     silent, theirs = socket.socketpair()
     with silent, theirs, pytest.raises(FlatwalkError, match="not come to an end within 3 s") as caught:
@@ -217,7 +211,7 @@ def test_a_guest_is_stopped_when_its_time_is_over() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
     outcome = run.run(run.Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
     assert outcome.status == 128 + 11
@@ -225,7 +219,7 @@ def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
     row = bench.measure(["l3l2"], (4,))[0]
     assert f"{row.entries_per_walk:.2f}" == "3.00"
@@ -239,7 +233,7 @@ def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_built")
+@pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
     results = testing.run_tier("short")
     assert [problem for result in results for problem in result.problems] == []
