@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,10 @@ class Result(NamedTuple):
     code: int
     out: str
     err: str
+
+
+# A shell ignores Ctrl-C for what it starts in the background, and commands that tests interrupt inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
