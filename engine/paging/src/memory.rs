@@ -19,6 +19,13 @@ pub trait EntryMemory<A: Physical> {
 pub trait EntryMemoryMut<A: Physical>: EntryMemory<A> {
     /// Stores the 8-byte word at `at`, which is 8-byte aligned.
     fn write(&mut self, at: A, value: u64);
+    /// Stores the eight words at `at`, which is 64-byte aligned.
+    #[inline]
+    fn write_line(&mut self, at: A, line: &Line) {
+        for (i, &word) in (0..).zip(line) {
+            self.write(at.offset(8 * i), word);
+        }
+    }
 }
 
 /// Gives out naturally aligned blocks of memory for page-table nodes.

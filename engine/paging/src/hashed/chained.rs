@@ -8,6 +8,7 @@
 //! ```
 
 use super::cuckoo::Resizes;
+use super::hash;
 use super::line::Line;
 use super::walk::{Part, Probe};
 use crate::addr::Physical;
@@ -58,7 +59,7 @@ impl<Out: Physical> Chained<Out> {
                     block_shift,
                     base,
                     shift: fits,
-                    salt: (number + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
+                    salt: hash::salt(number),
                     used: 0,
                     retry_at: 0,
                     pool: Vec::new(),
@@ -86,7 +87,7 @@ impl<Out: Physical> Chained<Out> {
     }
 
     fn bucket(&self, key: u64) -> Out {
-        let index = super::cuckoo::mix(key ^ self.salt) >> (64 - self.shift);
+        let index = hash::index(key, self.salt, self.shift);
         self.base.offset(index * node_bytes(self.block_shift))
     }
 

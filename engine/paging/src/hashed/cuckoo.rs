@@ -4,7 +4,8 @@
 //! Source: Skarlatos, Kokolis, Xu, Torrellas (ASPLOS 2020), sections 3 and 4; see
 //! `organisations/elastic_cuckoo.rs`.
 
-use super::line::{Format, LINE_BYTES, Line, present, with_present, with_tag_of};
+use super::hash;
+use super::line::{Format, LINE_BYTES, Line, lines_shift, present, with_present, with_tag_of};
 use crate::addr::Physical;
 use crate::entry::Entry;
 use crate::memory::{EntryMemory, TableMemory};
@@ -110,7 +111,7 @@ impl<Out: Physical> Cuckoo<Out> {
                     base,
                     next: base,
                     carried: 0,
-                    salt: (number * MOST_WAYS as u64 + i + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
+                    salt: hash::salt(number * MOST_WAYS as u64 + i),
                 };
                 return Ok(Self {
                     format,
@@ -152,7 +153,7 @@ impl<Out: Physical> Cuckoo<Out> {
     #[inline]
     pub(super) fn slot(&self, way: u8, key: u64) -> (Out, Out) {
         let Way { base, next, carried, salt } = self.ways[usize::from(way)];
-        let hash = mix(key ^ salt);
+        let hash = hash::mix(key ^ salt);
         let index = hash >> (64 - self.shift);
         if index >= carried {
             return (base.offset(index * LINE_BYTES), base);
@@ -207,7 +208,7 @@ impl<Out: Physical> Cuckoo<Out> {
         at: Out,
         moves: &mut Moves,
     ) {
-        write(memory, at, &[0; 8]);
+        memory.write_line(at, &[0; 8]);
         self.used -= 1;
         let sparse = self.used * 1000 < self.slots() * u64::from(self.elasticity.shrink_permille);
         if self.next_shift.is_none() && sparse && self.shift > self.smallest {
@@ -251,21 +252,21 @@ impl<Out: Physical> Cuckoo<Out> {
             if let Some(way) =
                 others.clone().find(|&way| self.is_vacant(memory, self.slot(way, key).0))
             {
-                write(memory, self.slot(way, key).0, &line);
+                memory.write_line(self.slot(way, key).0, &line);
                 moves.push((key, way));
                 return true;
             }
             let way = others.next().expect("there are two ways or more");
             if displaced.len() == MOST_DISPLACED {
                 for (at, line) in displaced.into_iter().rev() {
-                    write(memory, at, &line);
+                    memory.write_line(at, &line);
                 }
                 moves.truncate(before);
                 return false;
             }
             let (at, _) = self.slot(way, key);
             let victim = memory.read_line(at);
-            write(memory, at, &line);
+            memory.write_line(at, &line);
             moves.push((key, way));
             displaced.push((at, victim));
             (line, from) = (victim, Some(way));
@@ -324,7 +325,7 @@ impl<Out: Physical> Cuckoo<Out> {
         }
         if self.ways.iter().all(|way| way.carried == lines) {
             for way in &mut self.ways {
-                memory.free(way.base, size_shift(self.shift));
+                memory.free(way.base, lines_shift(self.shift));
                 (way.base, way.carried) = (way.next, 0);
             }
             self.shift = self.next_shift.take().unwrap_or(self.shift);
@@ -342,17 +343,17 @@ impl<Out: Physical> Cuckoo<Out> {
         moves: &mut Moves,
     ) -> bool {
         let line = memory.read_line(old);
-        write(memory, old, &[0; 8]);
+        memory.write_line(old, &[0; 8]);
         let key = self.format.key(&line);
         let (new, _) = self.slot(way, key);
         let victim = (!self.is_vacant(memory, new)).then(|| memory.read_line(new));
-        write(memory, new, &line);
+        memory.write_line(new, &line);
         moves.push((key, way));
         if let Some(victim) = victim
             && !self.place(memory, victim, Some(way), moves)
         {
-            write(memory, new, &victim);
-            write(memory, old, &line);
+            memory.write_line(new, &victim);
+            memory.write_line(old, &line);
             moves.pop();
             return false;
         }
@@ -362,9 +363,9 @@ impl<Out: Physical> Cuckoo<Out> {
     /// Gives all ways back.
     pub(super) fn destroy(self, memory: &mut impl TableMemory<Out>) {
         for way in &self.ways {
-            memory.free(way.base, size_shift(self.shift));
+            memory.free(way.base, lines_shift(self.shift));
             if let Some(shift) = self.next_shift {
-                memory.free(way.next, size_shift(shift));
+                memory.free(way.next, lines_shift(shift));
             }
         }
     }
@@ -432,31 +433,13 @@ fn allocate<Out: Physical>(
 ) -> Option<Vec<Out>> {
     let mut bases = Vec::with_capacity(ways);
     while bases.len() < ways {
-        let Some(base) = memory.allocate(size_shift(shift)) else {
+        let Some(base) = memory.allocate(lines_shift(shift)) else {
             for base in bases {
-                memory.free(base, size_shift(shift));
+                memory.free(base, lines_shift(shift));
             }
             return None;
         };
         bases.push(base);
     }
     Some(bases)
-}
-
-/// log2 of the bytes of 2^`shift` lines.
-fn size_shift(shift: u8) -> u8 {
-    shift + LINE_BYTES.ilog2() as u8
-}
-
-fn write<Out: Physical>(memory: &mut impl TableMemory<Out>, at: Out, line: &Line) {
-    for (i, &word) in (0..).zip(line) {
-        memory.write(at.offset(i * 8), word);
-    }
-}
-
-/// Spreads a key over 64 bits, the upper of which count.
-#[inline]
-pub(super) fn mix(key: u64) -> u64 {
-    let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (product ^ product >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }

@@ -10,6 +10,7 @@
 //! as the next.
 
 use super::cuckoo::Resizes;
+use super::hash;
 use super::line::{LINE_BYTES, Line};
 use super::walk::{Answer, Part, Probe};
 use crate::addr::Physical;
@@ -61,7 +62,7 @@ impl<Out: Physical> Inverted<Out> {
             entries.destroy(memory);
             return Err(TableError::OutOfMemory);
         };
-        let salt = (u64::from(level) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let salt = hash::salt(level.into());
         Ok(Self { level, frame_shift, frames, entries, anchors_shift, anchors, salt, used: 0 })
     }
 
@@ -82,7 +83,7 @@ impl<Out: Physical> Inverted<Out> {
 
     /// Where the anchor for page `number` stands.
     fn anchor(&self, number: u64) -> Out {
-        let hash = super::cuckoo::mix(number ^ self.salt) >> (64 - self.anchors_shift);
+        let hash = hash::index(number, self.salt, self.anchors_shift);
         self.anchors.at(hash * ANCHOR_BYTES)
     }
 

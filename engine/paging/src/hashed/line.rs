@@ -9,6 +9,11 @@ pub type Line = [u64; 8];
 /// Bytes of a line.
 pub const LINE_BYTES: u64 = 64;
 
+/// log2 of the bytes of 2^`shift` lines.
+pub(super) fn lines_shift(shift: u8) -> u8 {
+    shift + LINE_BYTES.ilog2() as u8
+}
+
 /// What lines of a table hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {

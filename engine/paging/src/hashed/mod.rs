@@ -11,6 +11,7 @@
 
 mod chained;
 mod cuckoo;
+mod hash;
 mod inverted;
 mod line;
 mod open;

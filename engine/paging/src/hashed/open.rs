@@ -5,7 +5,8 @@
 //! `organisations/open.rs`.
 
 use super::cuckoo::Resizes;
-use super::line::{Format, LINE_BYTES, Line, present, with_present, with_tag_of};
+use super::hash;
+use super::line::{Format, LINE_BYTES, Line, lines_shift, present, with_present, with_tag_of};
 use super::walk::{Part, Probe};
 use crate::addr::Physical;
 use crate::entry::Entry;
@@ -46,8 +47,8 @@ impl<Out: Physical> Open<Out> {
     ) -> Result<Self, TableError> {
         let mut resizes = Resizes::default();
         for fits in (LEAST_SHIFT..=shift.max(LEAST_SHIFT)).rev() {
-            if let Some(base) = memory.allocate(size_shift(fits)) {
-                let salt = (number + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            if let Some(base) = memory.allocate(lines_shift(fits)) {
+                let salt = hash::salt(number);
                 return Ok(Self { base, shift: fits, salt, used: 0, retry_at: 0, resizes });
             }
             resizes.curtailed = 1;
@@ -70,7 +71,7 @@ impl<Out: Physical> Open<Out> {
 
     /// Number of the line that `key` belongs in.
     fn home(&self, key: u64) -> u64 {
-        super::cuckoo::mix(key ^ self.salt) >> (64 - self.shift)
+        hash::index(key, self.salt, self.shift)
     }
 
     /// Address of line `index`, counted on from the first after the last.
@@ -140,7 +141,7 @@ impl<Out: Physical> Open<Out> {
             self.retry_at = self.used + (1_u64 << self.shift).div_ceil(RETRY_SHARE);
         }
         let place = if grown { self.find(memory, key).err().flatten() } else { place };
-        write(memory, place.ok_or(TableError::OutOfMemory)?, &line);
+        memory.write_line(place.ok_or(TableError::OutOfMemory)?, &line);
         self.used += 1;
         Ok(())
     }
@@ -173,17 +174,17 @@ impl<Out: Physical> Open<Out> {
             let home = self.home(Format::Entries.key(&line));
             // Its way from home leads past the gap.
             if i.wrapping_sub(home) & mask >= (i - gap) & mask {
-                write(memory, self.line(gap), &line);
+                memory.write_line(self.line(gap), &line);
                 gap = i;
             }
         }
-        write(memory, self.line(gap), &[0; 8]);
+        memory.write_line(self.line(gap), &[0; 8]);
     }
 
     /// Twice the lines; false if there is no memory for them, or a line finds no place.
     fn grow(&mut self, memory: &mut impl TableMemory<Out>) -> bool {
         let shift = self.shift + 1;
-        let Some(base) = memory.allocate(size_shift(shift)) else { return false };
+        let Some(base) = memory.allocate(lines_shift(shift)) else { return false };
         let new = Self { base, shift, retry_at: 0, ..self.clone() };
         for i in 0..1 << self.shift {
             let line = memory.read_line(self.line(i));
@@ -194,7 +195,7 @@ impl<Out: Physical> Open<Out> {
                 new.destroy(memory);
                 return false;
             };
-            write(memory, place, &line);
+            memory.write_line(place, &line);
         }
         std::mem::replace(self, new).destroy(memory);
         self.resizes.grown += 1;
@@ -203,7 +204,7 @@ impl<Out: Physical> Open<Out> {
 
     /// Gives all memory back.
     pub(super) fn destroy(self, memory: &mut impl TableMemory<Out>) {
-        memory.free(self.base, size_shift(self.shift));
+        memory.free(self.base, lines_shift(self.shift));
     }
 
     // ---- the walk -------------------------------------------------------------------------------
@@ -218,16 +219,5 @@ impl<Out: Physical> Open<Out> {
         let way = probe.way.checked_add(1)?;
         let vacant = Format::Entries.is_vacant(line[7]);
         (!vacant).then(|| Probe { at: self.line(probe.line() + 1), way, ..*probe })
-    }
-}
-
-/// log2 of the bytes of 2^`shift` lines.
-fn size_shift(shift: u8) -> u8 {
-    shift + LINE_BYTES.ilog2() as u8
-}
-
-fn write<Out: Physical>(memory: &mut impl TableMemory<Out>, at: Out, line: &Line) {
-    for (i, &word) in (0..).zip(line) {
-        memory.write(at.offset(i * 8), word);
     }
 }
