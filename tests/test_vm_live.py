@@ -57,7 +57,7 @@ def test_a_mode_is_timed_against_off_in_all_its_boots() -> None:
         timed.Row("gups", "l2l1", 4, runs(880, 880), runs(500, 500)),
         timed.Row("gups", "l2l1", 5, runs(880, 880), runs(500, 500)),
     ]
-    off, flat, alone = timed.markdown(rows).splitlines()[2:]
+    off, flat, alone = timed.table(rows).splitlines()[2:]
     assert off == "| gups | off | 4 | 1.50 | 110.0 | 0.917 | 0.458 | 1.000 | 0.909, 1.091 |"
     assert flat == "| gups | l2l1 | 4 | 1.50 | 88.0 | 1.136 | 0.568 | 0.800 | 0.800, 0.800 |"
     assert alone.endswith("| – | –, – |")

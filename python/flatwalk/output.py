@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from flatwalk.errors import FlatwalkError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     import rich.progress
@@ -25,6 +25,12 @@ PATIENCE = 2.0
 def note(text: str) -> None:
     """Tells the user something that is no result."""
     print(text, file=sys.stderr, flush=True)
+
+
+def markdown(headers: Sequence[str], words: int, rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown whose first `words` columns are words, and the others figures."""
+    rule = [*["---"] * words, *["---:"] * (len(headers) - words)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, rule, *rows))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:

@@ -165,12 +165,6 @@ def _check(outcome: guest.Outcome, call: str) -> None:
         )
 
 
-def _table(heads: Sequence[str], words: int, lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown whose first columns are words, and the others numbers."""
-    rule = [*["---"] * words, *["---:"] * (len(heads) - words)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, rule, *lines))
-
-
 def walks_table(rows: Sequence[Row]) -> str:
     """What a walk reads, what a page fault costs, and how large page tables are."""
     faults = {
@@ -190,7 +184,7 @@ def walks_table(rows: Sequence[Row]) -> str:
         *("mode", "levels", "entries per walk", "kernel instructions per page fault"),
         *("per update", "page tables, KiB", "of them flat, KiB"),
     )
-    return _table(heads, 1, map(line, rows))
+    return output.markdown(heads, 1, map(line, rows))
 
 
 def causes_table(rows: Sequence[Row]) -> str:
@@ -212,7 +206,7 @@ def causes_table(rows: Sequence[Row]) -> str:
         ]
 
     heads = ("mode", "phase", "levels", *CAUSES.values(), "all")
-    return _table(heads, 2, [line(row, phase) for row in rows for phase in _PHASES])
+    return output.markdown(heads, 2, [line(row, phase) for row in rows for phase in _PHASES])
 
 
 def crowd_table(rows: Sequence[Crowd]) -> str:
@@ -226,7 +220,7 @@ def crowd_table(rows: Sequence[Crowd]) -> str:
         ]
 
     heads = ("mode", "swap", "blocks asked for", "refused", "share")
-    return _table(heads, 1, map(line, rows))
+    return output.markdown(heads, 1, map(line, rows))
 
 
 def update(document: Path, tables: Mapping[str, str]) -> None:
@@ -248,7 +242,7 @@ def update(document: Path, tables: Mapping[str, str]) -> None:
                     where=str(document),
                     remedy=f"mark it by the lines <!-- begin {name} --> and <!-- end {name} -->",
                 )
-        document.write_text(text, encoding="utf-8")
+        output.write_whole(document, text)
     except OSError as error:
         raise FlatwalkError(
             f"the document cannot be updated: {error.strerror}",

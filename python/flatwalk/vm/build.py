@@ -46,6 +46,8 @@ _QEMU_OPTIONS = (
     "--disable-docs",
 )
 _FIRMWARE = Path("/usr/share/seabios")
+#: Files that configure a component, and those that give Linux all of its checks.
+_PLAIN, _CHECKED = ("config",), ("config", "config.debug")
 #: Of the kernel's own tests of its memory management: those that need no other libraries, hosts or modules.
 SELFTESTS = (
     *("compaction_test", "gup_test", "hugepage-mmap", "hugepage-mremap", "hugepage-shm", "hugetlb-madvise"),
@@ -73,7 +75,7 @@ class Component:
     #: Builds TREE in WORK and puts the results in the empty OUT.
     make: Callable[[Path, Path, Path, Steps], None]
     #: Files beside its series that configure it.
-    configuration: tuple[str, ...] = ("config",)
+    configuration: tuple[str, ...] = _PLAIN
     #: Whose source it is built from, if that is no component of its own name.
     variant_of: str = ""
 
@@ -280,15 +282,15 @@ LINUX = Component(
     recipe=("allnoconfig",),
     fetch=sources.Archive.packaged_source,
     source_package=False,
-    make=partial(_make_linux, configuration=("config",)),
+    make=partial(_make_linux, configuration=_PLAIN),
 )
 #: The same kernel with the checks that make it many times slower, and its selftests of memory management.
 DEBUG_LINUX = replace(
     LINUX,
     name="linux-debug",
     recipe=("allnoconfig", *SELFTESTS),
-    configuration=("config", "config.debug"),
-    make=partial(_make_debug_linux, configuration=("config", "config.debug")),
+    configuration=_CHECKED,
+    make=partial(_make_debug_linux, configuration=_CHECKED),
     variant_of="linux",
 )
 _COMPONENTS = (QEMU, LINUX)

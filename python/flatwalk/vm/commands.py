@@ -279,15 +279,15 @@ def bench(
 
     chosen = _modes(modes)
     if time:
-        print(timed.markdown(timed.measure(chosen, levels=levels or (4,), source=source)), end="")
-        return
-    rows = work.measure(chosen, levels or (4, 5), source=source)
-    crowds = work.oversubscribe([mode for mode in work.CROWD_MODES if mode in chosen], source=source)
-    tables = {
-        "walks": work.walks_table(rows),
-        "causes": work.causes_table(rows),
-        "crowd": work.crowd_table(crowds),
-    }
+        tables = {"time": timed.table(timed.measure(chosen, levels=levels or (4,), source=source))}
+    else:
+        rows = work.measure(chosen, levels or (4, 5), source=source)
+        crowds = work.oversubscribe([mode for mode in work.CROWD_MODES if mode in chosen], source=source)
+        tables = {
+            "walks": work.walks_table(rows),
+            "causes": work.causes_table(rows),
+            "crowd": work.crowd_table(crowds),
+        }
     if update is not None:
         work.update(update, tables)
     print("\n".join(tables.values()), end="")

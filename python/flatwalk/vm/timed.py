@@ -78,30 +78,31 @@ def measure(
     return rows
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """The table of docs/FULL-SYSTEM.md."""
-    heads = (
-        *("program", "mode", "levels", "entries per walk", "cycles per walk"),
-        *("IPC", "of ideal", "time", "in each boot"),
-    )
-    lines = [f"| {' | '.join(heads)} |", "| --- | --- |" + " ---: |" * (len(heads) - 2)]
+def table(rows: Iterable[Row]) -> str:
+    """What each program's walks and time come to, against `off`."""
     off: dict[tuple[str, int], float] = {}
-    for row in rows:
+
+    def line(row: Row) -> list[str]:
         cycles, ipc = row.mean(lambda run: run["cycles"]), row.mean(lambda run: run["ipc"])
         if row.mode == "off":
             off[row.program, row.levels] = cycles
         base = off.get((row.program, row.levels))
         times = [f"{run['cycles'] / base:.3f}" if base and run["cycles"] else "–" for run in row.recorded]
-        figures = (
+        return [
+            *(row.program, row.mode, str(row.levels)),
             f"{row.mean(lambda run: run['accesses_per_walk']):.2f}",
             f"{row.mean(lambda run: run['walk_latency_cycles']):.1f}",
             f"{ipc:.3f}",
             f"{ipc / _mean(row.ideal, lambda run: run['ipc']):.3f}",
             f"{cycles / base:.3f}" if base else "–",
             ", ".join(sorted(times)),
-        )
-        lines.append(f"| {row.program} | {row.mode} | {row.levels} | {' | '.join(figures)} |")
-    return "\n".join(lines) + "\n"
+        ]
+
+    heads = (
+        *("program", "mode", "levels", "entries per walk", "cycles per walk"),
+        *("IPC", "of ideal", "time", "in each boot"),
+    )
+    return output.markdown(heads, 2, map(line, rows))
 
 
 def _mean(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float:
