@@ -331,7 +331,14 @@ def walk_result(**changes: Any) -> dict[str, Any]:
         "loads-5": 1000.0,
     }
     samples = [
-        {"variant": name, "round": turn, "value": value + noise, "answer": {}, "counts": []}
+        {
+            "variant": name,
+            "round": turn,
+            "value": value + noise,
+            "answer": {},
+            "counts": [],
+            "controls_nanoseconds": {},
+        }
         for turn, noise in enumerate((0.0, 4.0, -4.0, 1.0, -1.0))
         for name, value in values.items()
     ]
@@ -420,8 +427,8 @@ def test_advise_without_measuring(call: Callable[..., Result]) -> None:
 def test_advise_on_another_hosts_figures(call: Callable[..., Result], tmp_path: Path) -> None:
     record = {**host(), "cpu": {"model_name": "Another"}}
     result = walk_result(
-        schema="flatwalk-host/2", version="1", unit="ns", parameters={}, host=record, started="", busy={},
-        pace_nanoseconds=0.5, skipped=[], notes=[], histograms={},
+        schema="flatwalk-host/3", version="1", unit="ns", parameters={}, host=record, started="", busy={},
+        skipped=[], notes=[], histograms={},
     )  # fmt: skip
     (tmp_path / "w.json").write_text(json.dumps(result))
     done = call("host", "advise", "w.json", "--no-measure")

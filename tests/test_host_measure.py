@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             "faults_per_page": 1.0,
             "counts": [{"name": "page_faults", "value": 7.0, "share": 1.0, "kernel": False}],
             "preemptions": 0,
-            "pace_nanoseconds": 0.5,
+            "controls_nanoseconds": {"clock": 0.9, "lines": 0.5, "stores": 2.0},
             "notes": ["a note"],
         }
 
@@ -170,14 +171,18 @@ def test_rounds_at_less_than_the_best_pace_are_measured_again(
     def slowed(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any]:
         # A round takes four, and the first warms up: so the second and the fourth that count are slow.
         slow = len(kernel()) in (9, 18)
-        return {**answer(program, bench, request), "pace_nanoseconds": 0.6 if slow else 0.5}
+        told = answer(program, bench, request)
+        return {
+            **told,
+            "controls_nanoseconds": {**told["controls_nanoseconds"], "lines": 0.6 if slow else 0.5},
+        }
 
     monkeypatch.setattr(native, "measure", slowed)
     result = measured(tmp_path, runs=6)
     assert sorted({sample["round"] for sample in result["samples"]}) == [0, 2, 4, 5, 6, 7]
     told = "2 of 8 rounds do not count: something outside this system slowed the processor down."
     assert told in result["notes"]
-    assert result["pace_nanoseconds"] == 0.5
+    assert results.controls(result)["lines"] == pytest.approx([0.5] * 6)
 
 
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
@@ -260,8 +265,13 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
         (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
         (lambda r: r | {"schema": "flatwalk-host/1"}, "has format flatwalk-host/1"),
         (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
-        (lambda r: r | {"samples": [{"variant": "file", "value": "x"}]}, "sample 0 is no measurement"),
-        (lambda r: r | {"samples": [{"variant": "file", "value": -1.0}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [{"variant": "file", "value": 1.0}]}, "sample 0 is no measurement"),
+        (
+            lambda r: r | {"samples": [r["samples"][0] | {"controls_nanoseconds": {"clock": 0}}]},
+            "sample 0 is no measurement",
+        ),
     ],
 )
 def test_files_that_are_no_results(
@@ -282,17 +292,25 @@ def test_no_json_at_all(tmp_path: Path) -> None:
         results.load(tmp_path / "b.json")
 
 
-@pytest.mark.parametrize(("pace", "told"), [(0.53, False), (0.6, True)])
-def test_a_difference_is_doubted_if_the_processor_was_slower(
-    tmp_path: Path, kernel: Callable[..., list[Any]], call: Callable[..., Result], pace: float, told: bool
+@pytest.mark.parametrize("changed", [1.0, 1.4])
+def test_a_difference_is_none_if_the_controls_differ_as_much(
+    tmp_path: Path, kernel: Callable[..., list[Any]], call: Callable[..., Result], changed: float
 ) -> None:
     results.save(tmp_path / "a.json", measured(tmp_path))
     kernel(slower=150.0)
-    results.save(tmp_path / "b.json", measured(tmp_path) | {"pace_nanoseconds": pace})
+    slow = measured(tmp_path)
+    for sample in slow["samples"]:
+        sample["controls_nanoseconds"]["lines"] *= changed
+    results.save(tmp_path / "b.json", slow)
     done = call("host", "diff", "a.json", "b.json")
-    assert "slower (" in done.out
-    assert ("But the processor itself was 20 % slower while B was measured" in done.out) == told
-    assert json.loads(call("host", "diff", "a.json", "b.json", "--json").out)["busy"] == told
+    assert ("B is" in done.out) == (changed == 1)
+    assert ("no measurable difference" in done.out) == (changed > 1)
+    assert f"clock +0.00 %, lines +{100 * changed - 100:.2f} %, stores +0.00 %" in done.out
+    found = json.loads(call("host", "diff", "a.json", "b.json", "--json").out)
+    assert found["controls"]["lines"] == pytest.approx(changed - 1)
+    # ln 1.4 for one control in three.
+    share = math.log(changed) / math.sqrt(3)
+    assert found["variants"]["file"]["comparison"]["drift"] == {"share": pytest.approx(share), "df": 3}
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,45 @@ def test_no_difference_says_what_would_have_been_seen() -> None:
     assert words == "no measurable difference; 1.2 % would have been seen (80 % of the time)"
 
 
+def test_what_controls_differ_by_is_allowed_for_by_hand() -> None:
+    exact = stats.Moments(30, 100.0, 0.0)
+    # One control a tenth slower, one as before: half of (ln 1.1)².
+    found = stats.drift([(exact, stats.Moments(30, 110.0, 0.0)), (exact, exact)])
+    assert found.share == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert found.df == 2
+    # Their own errors explain 3 % and 4 %, that is 5 % together: nothing is left of a change of 5 %.
+    noisy = stats.drift([(stats.Moments(9, 100.0, 0, 3.0), stats.Moments(9, 105.0, 0, 4.2))])
+    assert noisy.share == 0
+    assert stats.drift([]) == stats.NO_DRIFT
+    # Without errors of their own, all of the error is the controls'.
+    test = stats.welch(exact, stats.Moments(30, 121.0, 0.0), stats.Drift(0.1, 4))
+    assert test.t == pytest.approx(-21 / 11)
+    assert test.df == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("spread", "without"), [(0.0, 0.02), (0.03, 0.5)])
+def test_false_alarms_where_the_machine_is_another_in_each_run(spread: float, without: float) -> None:
+    generator = np.random.default_rng(19)
+
+    def run() -> tuple[stats.Moments, list[stats.Moments]]:
+        """A value and three controls, each with noise of its own and a pace of its own for the run."""
+        paces = 1 + spread * generator.normal(size=4)
+        value, *controls = (
+            stats.moments((100 * pace * (1 + 0.03 * generator.normal(size=30))).tolist()) for pace in paces
+        )
+        return value, controls
+
+    naive, calibrated = [], []
+    for _ in range(2000):
+        (a, of_a), (b, of_b) = run(), run()
+        naive.append(stats.welch(a, b).p < 0.05)
+        between = stats.drift(list(zip(of_a, of_b, strict=True)))
+        calibrated.append(stats.welch(a, b, between).p < 0.05)
+    assert share(naive) > without
+    # Three standard errors of 5 % in 2000 are 1.5 %; three controls are few to tell a variance by.
+    assert share(calibrated) < 0.075
+
+
 def test_holm() -> None:
     # Holm's own scheme by hand: 4 · 0.005, 3 · 0.01, 2 · 0.03, then at least as much as before.
     assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])

@@ -6,12 +6,12 @@
 //! PARAMETERS is a JSON object; `flatwalk-host BENCH '{}'` names what is missing. An error is told as
 //! one line on standard error, with exit status 1 (the kernel refused) or 2 (wrong parameters).
 
+mod controls;
 mod counters;
 mod ebizzy;
 mod error;
 mod flush;
 mod gups;
-mod pace;
 mod pagefault;
 mod random;
 mod sys;
@@ -24,9 +24,9 @@ use std::process::ExitCode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::controls::{Controls, Readings};
 use crate::counters::{Count, Counters, EventSpec};
 use crate::error::{Attempt, Error};
-use crate::pace::Pace;
 
 /// What every bench is told.
 #[derive(Debug, Deserialize)]
@@ -52,8 +52,8 @@ struct Response<R> {
     counts: Vec<Count>,
     /// Times that the kernel took the processor away during the measured part.
     preemptions: u64,
-    /// See [`pace`]: the slower of before and after.
-    pace_nanoseconds: f64,
+    /// See [`controls`]: the slower of before and after.
+    controls_nanoseconds: Readings,
     notes: Vec<String>,
 }
 
@@ -95,15 +95,15 @@ fn run<P: DeserializeOwned, R: Serialize>(
     }
     let counters = Counters::open(&request.events, &mut notes);
     let mut context = Context { cpus: request.cpus, counters, preemptions: 0, notes };
-    let pace = Pace::new().attempting(|| "memory for the processor's pace".to_owned())?;
-    let before = pace.nanoseconds();
+    let controls = Controls::new().attempting(|| "memory for the controls".to_owned())?;
+    let before = controls.measure();
     let result = bench(&request.bench, &mut context)?;
-    let pace_nanoseconds = before.max(pace.nanoseconds());
+    let controls_nanoseconds = before.slower(controls.measure());
     let response = Response {
         result,
         counts: context.counters.read(),
         preemptions: context.preemptions,
-        pace_nanoseconds,
+        controls_nanoseconds,
         notes: context.notes,
     };
     serde_json::to_string(&response).map_err(Error::Parameters)

@@ -23,19 +23,30 @@ def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
         UsageError: If there is none, or one was measured only once.
     """
     first, second = results.values(a), results.values(b)
+    between = stats.drift([one for _, one in controls(a, b)])
     common = [name for name in first if name in second]
     if not common:
         raise UsageError("the files have no variant in common", remedy="measure both with the same options")
     found = {}
     for name in common:
         try:
-            found[name] = stats.compare(first[name], second[name], rate=a["rate"])
+            found[name] = stats.compare(first[name], second[name], rate=a["rate"], between=between)
         except ValueError as error:
             raise UsageError(
                 f"variant {name} cannot be compared: {error}", remedy="measure again with more --runs"
             ) from error
     adjusted = stats.holm([comparison.welch.p for comparison in found.values()])
     return {name: (found[name], p) for name, p in zip(found, adjusted, strict=True)}
+
+
+def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats.Moments]]]:
+    """What cannot differ, by name, in both results. None if one was not measured in rounds enough."""
+    first, second = results.controls(a), results.controls(b)
+    return [
+        (name, (stats.moments(first[name]), stats.moments(second[name])))
+        for name in first
+        if min(len(first[name]), len(second.get(name, []))) > 1
+    ]
 
 
 def published(text: str) -> stats.Moments | None:
@@ -95,6 +106,10 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
         print(f"drawn: {plot}")
 
 
+def _change(share: float) -> str:
+    return f"{100 * share:+.2f} %".replace("-", "−")
+
+
 def _p(value: float) -> str:
     return f"{value:.2g}" if value >= 0.001 else f"{value:.1e}"
 
@@ -115,7 +130,7 @@ def _show(
             a["titles"].get(name, name),
             show.number(one.a.mean),
             show.number(one.b.mean),
-            f"{100 * one.change:+.2f} %".replace("-", "−"),
+            _change(one.change),
             f"{one.effect:.2f}".replace("-", "−"),
             f"{one.welch.t:.3f}, {one.welch.df:.1f}, {_p(one.welch.p)}".replace("-", "−", 1),
             f"{one.pooled.t:.3f}, {one.pooled.df:.0f}, {_p(one.pooled.p)}".replace("-", "−", 1),
@@ -127,6 +142,7 @@ def _show(
     )
     for name, (one, p) in found.items():
         print(f"{name}: {'B is ' if p < 0.05 else ''}{stats.verdict(one, p, rate=rate)}.")
+    _show_controls(a, b, next(iter(found.values()))[0].drift)
     if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
         print(f"But {doubt}: measure again before believing it.")
     if len(found) > 1:
@@ -137,27 +153,30 @@ def _show(
             print(f"warning: {path}: {line}")
 
 
+def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
+    """Prints what changed that no kernel changes."""
+    changes = [f"{name} {_change(two[1].mean / two[0].mean - 1)}" for name, two in controls(a, b)]
+    if changes:
+        print(
+            f"From A to B, what no kernel has a hand in changed, too: {', '.join(changes)} (docs/host.md). "
+            f"The verdicts allow for ± {stats.percent(between.share)}."
+        )
+
+
 def _doubt(a: Result, b: Result) -> str:
     """What else a difference may be due to, if something disturbed one of the two."""
     busy = [name for name, one in (("A", a), ("B", b)) if machine.disturbances(one["busy"], one["cpus"])]
-    if busy:
-        were = "was" if len(busy) == 1 else "were"
-        return f"the host was busy with other things while {' and '.join(busy)} {were} measured"
-    slower, quicker = sorted((("A", a), ("B", b)), key=lambda one: -one[1]["pace_nanoseconds"])
-    change = slower[1]["pace_nanoseconds"] / quicker[1]["pace_nanoseconds"] - 1
-    if change <= machine.PACE_TOLERANCE:
+    if not busy:
         return ""
-    return (
-        f"the processor itself was {100 * change:.0f} % slower while {slower[0]} was measured, at reading "
-        "its own caches (another program on its core, perhaps of another virtual machine, or a lower clock)"
-    )
+    were = "was" if len(busy) == 1 else "were"
+    return f"the host was busy with other things while {' and '.join(busy)} {were} measured"
 
 
 def _as_json(
     a: Result, b: Result, found: dict[str, tuple[stats.Comparison, float]], changes: list[str]
 ) -> dict[str, Any]:
     def plain(value: object) -> object:
-        if isinstance(value, stats.Interval | stats.Test | stats.Summary | stats.Comparison):
+        if isinstance(value, stats.Interval | stats.Test | stats.Summary | stats.Comparison | stats.Drift):
             return {key: plain(item) for key, item in vars(value).items()}
         return value
 
@@ -166,6 +185,7 @@ def _as_json(
         "unit": a["unit"],
         "host_changes": changes,
         "busy": bool(_doubt(a, b)),
+        "controls": {name: two[1].mean / two[0].mean - 1 for name, two in controls(a, b)},
         "variants": {
             name: {
                 "verdict": stats.verdict(one, p, rate=a["rate"]),

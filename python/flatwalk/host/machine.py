@@ -300,7 +300,7 @@ def events(host: dict[str, Any]) -> list[dict[str, Any]]:
 
 #: Shares of a processor's time from which other programs, and the hypervisor, disturb.
 _BUSY, _STOLEN = 0.05, 0.01
-#: Share by which a processor may be slower than at its best, or than in another run.
+#: Share by which a processor may be slower than at its best.
 PACE_TOLERANCE = 0.08
 #: Ticks by which the kernel's count may be wrong.
 _GRAIN_TICKS = 2

@@ -11,7 +11,7 @@ from flatwalk.output import write_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = "flatwalk-host/2"
+SCHEMA = "flatwalk-host/3"
 _KEYS = {
     "bench": str,
     "version": str,
@@ -23,7 +23,6 @@ _KEYS = {
     "samples": list,
     "titles": dict,
     "busy": dict,
-    "pace_nanoseconds": float,
     "started": str,
     "skipped": list,
     "warnings": list,
@@ -33,7 +32,7 @@ _KEYS = {
 
 #: What `flatwalk host BENCH --save` writes. Keys as above, and: schema, seconds, seed. `started` is
 #: ISO 8601. A sample: variant, round, value, answer, counts, preemptions,
-#: pace_nanoseconds (host/src/pace.rs).
+#: controls_nanoseconds by control (host/src/controls.rs).
 Result = dict[str, Any]
 
 
@@ -71,11 +70,18 @@ def load(path: Path) -> Result:
         if not isinstance(result.get(key), kind):
             raise _not_ours(path, f"its key {key} is missing or of the wrong kind")
     for number, sample in enumerate(result["samples"]):
-        value = sample.get("value") if isinstance(sample, dict) else None
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-        if not fine or not isinstance(sample.get("variant"), str):
+        if not isinstance(sample, dict) or not isinstance(sample.get("variant"), str):
+            raise _not_ours(path, f"its sample {number} is no measurement")
+        controls = sample.get("controls_nanoseconds")
+        if not isinstance(controls, dict) or not all(
+            map(_positive, [sample.get("value"), *controls.values()])
+        ):
             raise _not_ours(path, f"its sample {number} is no measurement")
     return result
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _not_ours(path: Path, why: str) -> UsageError:
@@ -91,6 +97,20 @@ def values(result: Result) -> dict[str, list[float]]:
     for sample in result["samples"]:
         found.setdefault(sample["variant"], []).append(sample["value"])
     return {variant: found[variant] for variant in _ordered(result, found)}
+
+
+def controls(result: Result) -> dict[str, list[float]]:
+    """What each control took, by control: a mean over each round's variants, in the order of measurement."""
+    by_round: dict[Any, list[dict[str, float]]] = {}
+    for sample in result["samples"]:
+        by_round.setdefault(sample.get("round"), []).append(sample["controls_nanoseconds"])
+    common = (
+        set.intersection(*(set(one) for turn in by_round.values() for one in turn)) if by_round else set()
+    )
+    return {
+        name: [sum(one[name] for one in turn) / len(turn) for turn in by_round.values()]
+        for name in sorted(common)
+    }
 
 
 def _ordered(result: Result, found: dict[str, list[float]]) -> list[str]:

@@ -1,0 +1,132 @@
+//! Negative controls: how fast the processor is at what no kernel has a hand in.
+//!
+//! A program beside ours, be it another virtual machine's on the same core, on the same last-level cache
+//! or under the same power budget, takes no time that any account of ours shows: it makes everything
+//! slower. So every measuring process also times three things that stay the same whatever kernel runs:
+//! the core's own clock, the throughput of its caches, and that of the memory behind them. What they
+//! change by between two measurements is no kernel's doing.
+
+use std::hint::black_box;
+use std::io;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::sys::{Mapping, Pages, page_bytes};
+
+const LINE_BYTES: usize = 64;
+/// Larger than any first-level cache, and few enough pages for any first-level TLB.
+const NEAR_BYTES: usize = 192 << 10;
+/// Larger than most second-level caches.
+const FAR_BYTES: usize = 8 << 20;
+/// Multiplications that wait for each other, and sweeps over the near lines, that are timed together.
+const MULTIPLICATIONS: usize = 10_000;
+const SWEEPS: usize = 16;
+
+/// Nanoseconds for one of each, just now: medians.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Readings {
+    /// A multiplication that waits for the one before: a fixed number of cycles.
+    clock: f64,
+    /// Reading a line that the second-level cache holds.
+    lines: f64,
+    /// Writing a line that the second-level cache does not hold.
+    stores: f64,
+}
+
+impl Readings {
+    /// The slower of two in everything.
+    pub fn slower(self, other: Self) -> Self {
+        Self {
+            clock: self.clock.max(other.clock),
+            lines: self.lines.max(other.lines),
+            stores: self.stores.max(other.stores),
+        }
+    }
+}
+
+/// Memory that is read and written again and again.
+#[derive(Debug)]
+pub struct Controls {
+    near: Mapping,
+    far: Mapping,
+}
+
+impl Controls {
+    /// # Errors
+    /// When there is no memory.
+    pub fn new() -> io::Result<Self> {
+        let small = |bytes| Mapping::aligned(bytes, page_bytes(), Pages::Small);
+        let controls = Self { near: small(NEAR_BYTES)?, far: small(FAR_BYTES)? };
+        for (area, bytes) in [(&controls.near, NEAR_BYTES), (&controls.far, FAR_BYTES)] {
+            write_lines(area, bytes);
+        }
+        Ok(controls)
+    }
+
+    /// Measures: about four milliseconds.
+    pub fn measure(&self) -> Readings {
+        Readings {
+            clock: median_of::<21>(MULTIPLICATIONS, || {
+                let mut product = black_box(3_u64);
+                for _ in 0..MULTIPLICATIONS {
+                    product = product.wrapping_mul(product | 1);
+                }
+                black_box(product);
+            }),
+            lines: median_of::<21>(SWEEPS * NEAR_BYTES / LINE_BYTES, || {
+                for _ in 0..SWEEPS {
+                    for offset in (0..NEAR_BYTES).step_by(LINE_BYTES) {
+                        self.near.touch(offset);
+                    }
+                }
+            }),
+            stores: median_of::<3>(FAR_BYTES / LINE_BYTES, || write_lines(&self.far, FAR_BYTES)),
+        }
+    }
+}
+
+/// Writes every word, line by line.
+fn write_lines(area: &Mapping, bytes: usize) {
+    for index in 0..bytes / size_of::<u64>() {
+        let word = area.word(index);
+        // SAFETY: The word lies in the mapping, which nobody else uses.
+        unsafe { word.write_volatile(0) };
+    }
+}
+
+/// Nanoseconds for one of `count` that `work` does together: the median of `TIMES`.
+fn median_of<const TIMES: usize>(count: usize, work: impl Fn()) -> f64 {
+    let mut found = [0.0; TIMES];
+    for time in &mut found {
+        let start = Instant::now();
+        work();
+        *time = start.elapsed().as_secs_f64() * 1e9 / count as f64;
+    }
+    found.sort_by(f64::total_cmp);
+    found[TIMES / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_takes_time() {
+        let readings = Controls::new().unwrap().measure();
+        for time in [readings.clock, readings.lines, readings.stores] {
+            assert!(time > 0.0 && time.is_finite(), "{readings:?}");
+        }
+    }
+
+    #[test]
+    fn the_slower_is_the_slower_in_each() {
+        let a = Readings { clock: 1.0, lines: 5.0, stores: 2.0 };
+        let b = Readings { clock: 2.0, lines: 4.0, stores: 2.0 };
+        let slower = a.slower(b);
+        assert_eq!(
+            [slower.clock, slower.lines, slower.stores].map(f64::to_bits),
+            [2.0_f64, 5.0, 2.0].map(f64::to_bits)
+        );
+    }
+}
