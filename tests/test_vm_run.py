@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import bench, run, testing
+from flatwalk.vm import run, testing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,45 +116,6 @@ def test_each_flush_is_left_out_in_some_case() -> None:
     assert [case.machine.mode for case in testing.cases("short", ["l3l2"])] == ["off", "l3l2", "l3l2"]
 
 
-ROWS = [
-    bench.Row(
-        "off", 4, 4.0, {1: dict.fromkeys(bench.CAUSES, 262_144_000), 2: dict.fromkeys(bench.CAUSES, 0)}, 0, 0
-    ),
-    bench.Row(
-        "l3l2",
-        4,
-        3.0,
-        {1: dict.fromkeys(bench.CAUSES, 131_072_000), 2: dict.fromkeys(bench.CAUSES, 100_000)},
-        0,
-        0,
-    ),
-]
-
-
-def test_instructions_are_compared_with_off() -> None:
-    last = bench.walks_table(ROWS).splitlines()[-1]
-    assert last == "| l3l2 | 4 | 3.000 | 4000 (0.500) | 1.00 | 0 | 0 |"
-    lines = bench.causes_table(ROWS).splitlines()
-    assert lines[0] == "| mode | phase | levels | timer | system calls | page faults | other | all |"
-    assert lines[-2] == "| l3l2 | loading | 4 | 131072 | 131072 | 131072 | 131072 | 524288 (0.500) |"
-    assert lines[-1] == "| l3l2 | running | 4 | 100 | 100 | 100 | 100 | 400 |"
-
-
-def test_refused_blocks_are_shares() -> None:
-    crowd = bench.Crowd("l3l2", 50, 190, 10)
-    assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
-
-
-def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
-    document = tmp_path / "text.md"
-    document.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
-    bench.update(document, {"a": "new\n"})
-    assert document.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
-    with pytest.raises(FlatwalkError, match="no place for the table `b`"):
-        bench.update(document, {"a": "newer\n", "b": ""})
-    assert "newer" not in document.read_text()
-
-
 def test_every_mode_is_tested() -> None:
     for tier in ("short", "full"):
         assert {case.machine.mode for case in testing.cases(tier)} == set(run.MODES)
@@ -216,20 +177,6 @@ def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
     outcome = run.run(run.Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
     assert outcome.status == 128 + 11
     assert run.run(run.Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("vm")
-def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
-    row = bench.measure(["l3l2"], (4,))[0]
-    assert f"{row.entries_per_walk:.2f}" == "3.00"
-    loading, running = (row.kernel_instructions[phase] for phase in (1, 2))
-    # Pages are written one after the other, then again at random; only the guest's first process does more.
-    assert loading["fault"] > 131072 * 1000
-    assert loading["fault"] > 10 * (loading["timer"] + loading["syscall"] + loading["other"])
-    assert running["fault"] < loading["fault"] / 1000
-    assert running["timer"] > 0
-    assert running["timer"] > running["syscall"]
 
 
 @pytest.mark.slow

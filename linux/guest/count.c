@@ -1,15 +1,22 @@
 /*
- * A QEMU plugin that counts, for guests of one CPU: instructions of the kernel and of programs, and how many
- * entries the page walks of programs' own accesses read, in each phase of a program. A program begins phase N by
- * touching the page MARK + N * 4 KiB. At the guest's end the plugin writes one line for each count:
+ * A QEMU plugin that counts, for guests of one CPU: instructions of the kernel and of programs, how often the kernel
+ * was entered, and how many entries page walks read, in each phase. A phase ends, and another begins, with each marker
+ * of recorder/flatwalk.h, whoever executes it. At the guest's end the plugin writes, for each phase:
  *
- *   PHASE instructions user N | PHASE instructions timer|syscall|fault|other N | PHASE walks ENTRIES N
+ *   PHASE began MARKER                              its number in flatwalk.h; 0 for the first phase
+ *   PHASE instructions user N
+ *   PHASE instructions timer|syscall|fault|other N  of the kernel
+ *   PHASE entered timer|syscall|fault|other N       how often
+ *   PHASE walks ENTRIES N                           of the marker's program
+ *   PHASE walks-of-all ENTRIES N                    of all programs
  *
- * Walks that fault, and walks of the kernel, are left out. Arguments: out=FILE, and addresses of the kernel:
- * timer=, syscall=, fault=, other= where it is entered for that; back= where it goes on with what an entry has
- * interrupted in the kernel itself; switch= where it turns to another thread; tick= what it calls only in interrupts of
- * a timer, whatever the entry. An instruction counts for the entry nearest to it; what a thread does after it was
- * switched to, until the next entry, is other.
+ * Walks that fault, and walks of the kernel, are left out. A walk is the marker's program's if it begins at the same
+ * CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=, fault=, other= where it is entered for that;
+ * back= where it goes on with what an entry has interrupted in the kernel itself; switch= where it has turned to
+ * another thread's stack (__switch_to); fresh= where a new thread begins; tick= what it calls only in interrupts of a timer, whatever
+ * the entry. An instruction counts for the entry nearest to it in its own thread; what a thread of the kernel's own does
+ * is other. A block that is left in its middle, by a page fault, counts whole, and what is left of it once more when it
+ * goes on.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -21,17 +28,22 @@
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
-enum { ENTRIES_MAX = 8, PHASES = 4, PLACES_MAX = 64, NESTED_MAX = 16 };
-#define MARK UINT64_C(0x100000000000) /* as in linux/tests/gups.c */
+enum { ENTRIES_MAX = 8, PLACES_MAX = 64, NESTED_MAX = 16, THREADS_MAX = 1 << 16 };
+/* Bytes of code from switch= on in which something is pushed, and what a kernel stack is aligned to. */
+enum { SWITCH_BYTES = 16, STACK_BYTES = 1 << 14 };
 
-enum cause { OTHER, TIMER, SYSCALL, FAULT, CAUSES, BACK = CAUSES, SWITCH, TICK };
-static const char *const names[] = { "other", "timer", "syscall", "fault", "back", "switch", "tick" };
+enum cause { OTHER, TIMER, SYSCALL, FAULT, CAUSES, BACK = CAUSES, SWITCH, FRESH, TICK };
+static const char *const names[] = { "other", "timer", "syscall", "fault", "back", "switch", "fresh", "tick" };
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static FILE *file;
-static uint64_t kernel, user, kernel_before, user_before, user_at_entry, walks[ENTRIES_MAX + 1];
-static uint64_t spent[CAUSES];
+static uint64_t kernel, user, kernel_before, user_before;
+static uint64_t spent[CAUSES], entered[CAUSES];
+static uint64_t walks[ENTRIES_MAX + 1], walks_of_all[ENTRIES_MAX + 1];
+/* Where tables begin: of the latest walk of a program, and of the program whose marker began the phase. */
+static uint64_t root, marked_root;
 static uint64_t phase;
+static int marker;
 
 /* Where the kernel is entered, and left. */
 static struct {
@@ -40,27 +52,74 @@ static struct {
 } places[PLACES_MAX];
 static int place_count;
 
-/* Why the kernel runs: the latest cause, and those that it has interrupted. */
-static int causes[NESTED_MAX], depth;
+/* Why the kernel runs in a thread: the latest cause, and those that it has interrupted. */
+static struct thread {
+    /* Its kernel stack. */
+    uint64_t stack;
+    int causes[NESTED_MAX], depth;
+    /* Instructions of programs by its latest entry; while others run, how many were its own since. */
+    uint64_t user_at_entry;
+} threads[THREADS_MAX], *current = &threads[0];
+/* The kernel has turned to another thread, but which is still to be seen; and where it turns. */
+static bool switching;
+static uint64_t switch_address;
 
 static void account(void)
 {
-    spent[depth ? causes[depth - 1] : OTHER] += kernel - kernel_before;
+    spent[current->depth ? current->causes[current->depth - 1] : OTHER] += kernel - kernel_before;
     kernel_before = kernel;
+}
+
+/* The thread of that stack; a place is shared only if there are more threads than places. */
+static struct thread *thread_of(uint64_t stack)
+{
+    struct thread *home = &threads[stack / STACK_BYTES * UINT64_C(0x9e3779b97f4a7c15) >> 48], *at = home;
+
+    do {
+        if (at->stack == stack || !at->stack) {
+            at->stack = stack;
+            return at;
+        }
+        at = at + 1 < threads + THREADS_MAX ? at + 1 : threads;
+    } while (at != home);
+    return home;
+}
+
+static void on_push(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+{
+    (void)vcpu;
+    (void)info;
+    (void)data;
+    if (!switching)
+        return;
+    switching = false;
+    current->user_at_entry = user - current->user_at_entry;
+    current = thread_of(address & -(uint64_t)STACK_BYTES);
+    current->user_at_entry = user - current->user_at_entry;
+}
+
+static void tell_walks(const char *whose, uint64_t *counts)
+{
+    for (int entries = 0; entries <= ENTRIES_MAX; entries++) {
+        if (counts[entries])
+            fprintf(file, "%" PRIu64 " %s %d %" PRIu64 "\n", phase, whose, entries, counts[entries]);
+        counts[entries] = 0;
+    }
 }
 
 static void end_phase(void)
 {
     account();
+    fprintf(file, "%" PRIu64 " began %d\n", phase, marker);
     fprintf(file, "%" PRIu64 " instructions user %" PRIu64 "\n", phase, user - user_before);
-    for (int cause = 0; cause < CAUSES; cause++)
+    for (int cause = 0; cause < CAUSES; cause++) {
         fprintf(file, "%" PRIu64 " instructions %s %" PRIu64 "\n", phase, names[cause], spent[cause]);
-    for (int entries = 0; entries <= ENTRIES_MAX; entries++) {
-        if (walks[entries])
-            fprintf(file, "%" PRIu64 " walks %d %" PRIu64 "\n", phase, entries, walks[entries]);
+        fprintf(file, "%" PRIu64 " entered %s %" PRIu64 "\n", phase, names[cause], entered[cause]);
     }
-    memset(walks, 0, sizeof(walks));
+    tell_walks("walks", walks);
+    tell_walks("walks-of-all", walks_of_all);
     memset(spent, 0, sizeof(spent));
+    memset(entered, 0, sizeof(entered));
     user_before = user;
 }
 
@@ -71,46 +130,84 @@ static void on_place(unsigned int vcpu, void *data)
     (void)vcpu;
     account();
     if (what == SWITCH) {
-        depth = 0;
+        switching = true;
+    } else if (what == FRESH) {
+        current->depth = 0;
     } else if (what == TICK) {
-        if (depth)
-            causes[depth - 1] = TIMER;
+        if (current->depth)
+            current->causes[current->depth - 1] = TIMER;
     } else if (what == BACK) {
-        depth -= depth > 0;
+        current->depth -= current->depth > 0;
     } else {
         /* It comes from a program if one has run since. */
-        if (user != user_at_entry)
-            depth = 0;
-        user_at_entry = user;
-        if (depth < NESTED_MAX)
-            causes[depth++] = what;
+        if (user != current->user_at_entry)
+            current->depth = 0;
+        current->user_at_entry = user;
+        entered[what]++;
+        if (current->depth < NESTED_MAX)
+            current->causes[current->depth++] = what;
     }
+}
+
+static void on_marker(unsigned int vcpu, void *data)
+{
+    (void)vcpu;
+    end_phase();
+    phase++;
+    marker = (intptr_t)data;
+    marked_root = root;
+}
+
+/* The number of the marker that an instruction is, or 0. */
+static int marker_of(const struct qemu_plugin_insn *instruction)
+{
+    /* nopl 0x464c57NN(%rax,%rax,1) */
+    static const uint8_t head[] = { 0x0f, 0x1f, 0x84, 0x00 }, tail[] = { 0x57, 0x4c, 0x46 };
+    const uint8_t *bytes = qemu_plugin_insn_data(instruction);
+
+    if (qemu_plugin_insn_size(instruction) != 8 || memcmp(bytes, head, sizeof(head)) ||
+        memcmp(bytes + 5, tail, sizeof(tail)))
+        return 0;
+    return bytes[4];
 }
 
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 {
     uint64_t address = qemu_plugin_tb_vaddr(block);
+    size_t length = qemu_plugin_tb_n_insns(block);
     /* The kernel lives in the upper half of the address space. */
     bool upper = address >> 63;
 
     (void)id;
-    for (int i = 0; i < place_count; i++) {
+    for (int i = 0; upper && i < place_count; i++) {
         if (places[i].address == address)
             qemu_plugin_register_vcpu_tb_exec_cb(block, on_place, QEMU_PLUGIN_CB_NO_REGS,
                                                  (void *)(intptr_t)places[i].what);
     }
-    qemu_plugin_register_vcpu_tb_exec_inline(block, QEMU_PLUGIN_INLINE_ADD_U64, upper ? &kernel : &user,
-                                             qemu_plugin_tb_n_insns(block));
+    for (size_t i = 0; i < length; i++) {
+        struct qemu_plugin_insn *instruction = qemu_plugin_tb_get_insn(block, i);
+        int number = upper ? 0 : marker_of(instruction);
+
+        if (qemu_plugin_insn_vaddr(instruction) - switch_address < SWITCH_BYTES)
+            qemu_plugin_register_vcpu_mem_cb(instruction, on_push, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
+        if (number)
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_marker, QEMU_PLUGIN_CB_NO_REGS,
+                                                   (void *)(intptr_t)number);
+    }
+    qemu_plugin_register_vcpu_tb_exec_inline(block, QEMU_PLUGIN_INLINE_ADD_U64, upper ? &kernel : &user, length);
 }
 
 static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_plugin_page_walk *walk)
 {
     (void)id;
     (void)vcpu;
-    if (walk->vaddr >> 12 == (MARK >> 12) + phase + 1 && phase + 1 < PHASES) {
-        end_phase();
-        phase++;
-    } else if (walk->is_user && !walk->faulted && walk->n_entries <= ENTRIES_MAX)
+    if (!walk->is_user)
+        return;
+    root = walk->root;
+    if (walk->faulted || walk->n_entries > ENTRIES_MAX)
+        return;
+    walks_of_all[walk->n_entries]++;
+    if (root == marked_root)
         walks[walk->n_entries]++;
 }
 
@@ -137,7 +234,10 @@ static bool take(const char *argument)
     for (int what = 0; what < NAMES && place_count < PLACES_MAX; what++) {
         if (strlen(names[what]) == (size_t)(value - argument) && !strncmp(argument, names[what], value - argument)) {
             places[place_count].address = strtoull(value + 1, NULL, 16);
-            places[place_count++].what = what;
+            places[place_count].what = what;
+            if (what == SWITCH)
+                switch_address = places[place_count].address;
+            place_count++;
             return true;
         }
     }

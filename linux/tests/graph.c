@@ -1,7 +1,8 @@
 /*
  * What `flatwalk vm bench` runs beside gups.c: graph VERTICES DEGREE ROUNDS. PageRank by pulling over a graph whose
- * edges are drawn uniformly: each vertex reads what its neighbours, anywhere, have to give. Recording begins at the
- * first round. Says the sum of all ranks, which is about 1.
+ * edges are drawn uniformly: each vertex reads what its neighbours, anywhere, have to give. The first marker begins the
+ * making of the graph, the second, where recording begins, the first round, and the third ends the last. Says the sum
+ * of all ranks, which is about 1, and how large its page tables are.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "../../recorder/flatwalk.h"
+#include "tables.h"
 
 /* As in gups.c: in one range of level 3, whatever the mode. */
 #define MEMORY 0x100040000000UL
@@ -41,6 +43,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: graph VERTICES DEGREE ROUNDS\n");
 		return 2;
 	}
+	flatwalk_mark("loading");
 	neighbours = reserve(vertices * degree * sizeof(*neighbours));
 	ranks = reserve(vertices * sizeof(*ranks));
 	shares = reserve(vertices * sizeof(*shares));
@@ -64,8 +67,10 @@ int main(int argc, char **argv)
 		for (uint64_t vertex = 0; vertex < vertices; vertex++)
 			shares[vertex] = ranks[vertex] / degree;
 	}
+	flatwalk_stop();
 	for (uint64_t vertex = 0; vertex < vertices; vertex++)
 		sum += ranks[vertex];
-	printf("%.6f\n", sum);
+	printf("sum %.6f\n", sum);
+	tell_tables();
 	return 0;
 }

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build
+from flatwalk.vm import counting
 from flatwalk.vm import run as guest
+from flatwalk.vm.counting import CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from flatwalk.vm.counting import Phase
 
 #: Pages that the program writes to, and updates of them at random.
 _PAGES, _UPDATES = 131072, 400_000
-#: The program's phases, as the counting plugin numbers them.
-_LOADING, _RUNNING = 1, 2
-_PHASES = {_LOADING: "loading", _RUNNING: "running"}
+#: A program's phases: a guest's first two are its boot and the program's start.
+LOADING, RUNNING = 2, 3
+_PHASES = {LOADING: "loading", RUNNING: "running"}
 _MEMORY = "1G"
-#: Why the kernel runs, as the counting plugin calls it, and as the table does.
-CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "other": "other"}
-#: Where the kernel is entered for what; all its other entries are `other`.
-_ENTRIES = {
-    "asm_exc_page_fault": "fault",
-    "entry_SYSCALL_64": "syscall",
-    "asm_sysvec_apic_timer_interrupt": "timer",
-    "restore_regs_and_return_to_kernel": "back",
-    "__switch_to_asm": "switch",
-    # Not all timers have an entry of their own.
-    "hrtimer_interrupt": "tick",
-    "tick_handle_periodic": "tick",
-}
-_OTHER_ENTRY = re.compile(r"asm_(exc|sysvec)_\w+|asm_common_interrupt|asm_spurious_interrupt")
 #: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
 #: per cent of it.
 _CROWD, _AT_ONCE, _CROWD_MIB, _SWAP_PERCENT = 120, 8, 512, (0, 6, 50)
@@ -48,31 +35,40 @@ CROWD_MODES = ("l3l2", "l4l3+l2l1")
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What one run came to."""
-
-    #: Instructions of the kernel in each phase, by what it was entered for.
-    kernel_instructions: dict[int, dict[str, int]]
-    #: Page walks of programs' accesses in each phase, by the number of entries that they read.
-    walks: dict[int, dict[int, int]]
-    #: Bytes of the program's page tables at its end, and of the flat blocks among them.
-    table_bytes: int
-    flat_bytes: int
-
-
-@dataclass(frozen=True)
 class Row:
-    """What was measured of one mode."""
+    """What was measured of a program in a mode."""
 
+    program: str
     mode: str
     levels: int
-    #: Entries read by a walk of a program's access, on average over the updates at random.
+    #: Entries read by a walk of the program's accesses in its running phase, on average.
     entries_per_walk: float
     #: Instructions of the kernel in each phase, by what it was entered for.
     kernel_instructions: dict[int, dict[str, int]]
-    #: Bytes of the program's page tables, and of the flat blocks among them.
+    #: Bytes of the program's page tables at the end of that phase, and of the flat blocks among them.
     table_bytes: int
     flat_bytes: int
+
+    @classmethod
+    def of(cls, program: str, machine: guest.Machine, phases: Sequence[Phase], said: str) -> Row:
+        """What was counted of a program that marks where it loads, runs, and ends its run.
+
+        Raises:
+            FlatwalkError: If it did not.
+        """
+        # The last two phases: what the program does then, and the guest's end.
+        running = phases[RUNNING:-2]
+        entries = counting.entries_per_walk(running[-1].walks) if running else None
+        table_bytes, flat_bytes = counting.table_bytes(said.splitlines())
+        if entries is None or not table_bytes:
+            raise FlatwalkError(
+                f"{program} has not marked its phases", remedy="this is a bug of flatwalk; please report it"
+            )
+        kernel = {
+            LOADING: phases[LOADING].kernel,
+            RUNNING: {cause: sum(phase.kernel[cause] for phase in running) for cause in CAUSES},
+        }
+        return cls(program, machine.mode, machine.levels, entries, kernel, table_bytes, flat_bytes)
 
 
 def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Path | None = None) -> list[Row]:
@@ -81,22 +77,13 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
     """
-    plugin = guest.plugin("count", source)
     program = guest.guest_program(guest.GUEST / "tests" / "gups.c")
     rows = []
     for mode in modes:
         for count in levels:
             machine = guest.Machine(mode, levels=count, memory=_MEMORY)
-            found = _run(machine, [str(program), str(_PAGES), str(_UPDATES)], plugin, source)
-            walks = found.walks[_RUNNING]
-            row = Row(
-                mode,
-                count,
-                sum(n * times for n, times in walks.items()) / sum(walks.values()),
-                found.kernel_instructions,
-                found.table_bytes,
-                found.flat_bytes,
-            )
+            found = counting.count(machine, [str(program), str(_PAGES), str(_UPDATES)], source=source)
+            row = Row.of("gups", machine, *found)
             output.note(f"{mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk")
             rows.append(row)
     return rows
@@ -139,7 +126,7 @@ def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[C
                     source=source,
                     options=options,
                 )
-            _check(outcome, call)
+            counting.check(outcome, call)
             counters: dict[str, int] = {}
             for line in said.getvalue().decode().splitlines():
                 match line.split():
@@ -156,27 +143,16 @@ def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[C
     return found
 
 
-def _check(outcome: guest.Outcome, call: str) -> None:
-    if outcome.status or outcome.splats():
-        raise FlatwalkError(
-            f"the workload ended with {outcome.status}: {'; '.join(outcome.splats())}",
-            where=call,
-            remedy="run it with `flatwalk vm run` and look at --log",
-        )
-
-
 def walks_table(rows: Sequence[Row]) -> str:
     """What a walk reads, what a page fault costs, and how large page tables are."""
-    faults = {
-        (row.mode, row.levels): sum(row.kernel_instructions[_LOADING].values()) / _PAGES for row in rows
-    }
+    faults = {(row.mode, row.levels): sum(row.kernel_instructions[LOADING].values()) / _PAGES for row in rows}
 
     def line(row: Row) -> list[str]:
         fault, base = faults[row.mode, row.levels], faults.get(("off", row.levels))
         return [
             *(row.mode, str(row.levels), f"{row.entries_per_walk:.3f}"),
             f"{fault:.0f}" + (f" ({fault / base:.3f})" if base else ""),
-            f"{sum(row.kernel_instructions[_RUNNING].values()) / _UPDATES:.2f}",
+            f"{sum(row.kernel_instructions[RUNNING].values()) / _UPDATES:.2f}",
             *(str(row.table_bytes >> 10), str(row.flat_bytes >> 10)),
         ]
 
@@ -190,7 +166,7 @@ def walks_table(rows: Sequence[Row]) -> str:
 def causes_table(rows: Sequence[Row]) -> str:
     """What the kernel's instructions were for, in each phase, in thousands."""
     base = {
-        (row.levels, phase): sum(spent.values())
+        (row.program, row.levels, phase): sum(spent.values())
         for row in rows
         if row.mode == "off"
         for phase, spent in row.kernel_instructions.items()
@@ -198,15 +174,28 @@ def causes_table(rows: Sequence[Row]) -> str:
 
     def line(row: Row, phase: int) -> list[str]:
         spent = row.kernel_instructions[phase]
-        whole, off = sum(spent.values()), base.get((row.levels, phase))
+        whole, off = sum(spent.values()), base.get((row.program, row.levels, phase))
         return [
-            *(row.mode, _PHASES[phase], str(row.levels)),
+            *(row.program, row.mode, _PHASES[phase], str(row.levels)),
             *(f"{spent[cause] / 1000:.0f}" for cause in CAUSES),
             f"{whole / 1000:.0f}" + (f" ({whole / off:.3f})" if off else ""),
         ]
 
-    heads = ("mode", "phase", "levels", *CAUSES.values(), "all")
-    return output.markdown(heads, 2, [line(row, phase) for row in rows for phase in _PHASES])
+    heads = ("program", "mode", "phase", "levels", *CAUSES.values(), "all")
+    return output.markdown(heads, 3, [line(row, phase) for row in rows for phase in _PHASES])
+
+
+def tables_table(rows: Sequence[Row]) -> str:
+    """What programs' walks read, and how large their page tables are."""
+
+    def line(row: Row) -> list[str]:
+        return [
+            *(row.program, row.mode, str(row.levels), f"{row.entries_per_walk:.3f}"),
+            *(str(row.table_bytes >> 10), str(row.flat_bytes >> 10)),
+        ]
+
+    heads = ("program", "mode", "levels", "entries per walk", "page tables, KiB", "of them flat, KiB")
+    return output.markdown(heads, 2, map(line, rows))
 
 
 def crowd_table(rows: Sequence[Crowd]) -> str:
@@ -249,48 +238,3 @@ def update(document: Path, tables: Mapping[str, str]) -> None:
             where=str(document),
             remedy="name an existing document",
         ) from error
-
-
-def _places(source: Path | None) -> list[str]:
-    """The counting plugin's arguments: where the kernel is entered, and what for."""
-    table = build.find(build.LINUX, source) / "System.map"
-    found = {}
-    for line in table.read_text(encoding="ascii").splitlines():
-        address, _, symbol = line.split()
-        if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol):
-            found[symbol] = f"{_ENTRIES.get(symbol, 'other')}={address}"
-    missing = [symbol for symbol in _ENTRIES if symbol not in found]
-    if missing:
-        raise FlatwalkError(
-            f"this Linux has no {', '.join(missing)}",
-            where=str(table),
-            remedy="bench the Linux that `flatwalk vm build` builds",
-        )
-    return list(found.values())
-
-
-def _run(machine: guest.Machine, command: list[str], plugin: Path, source: Path | None) -> Counts:
-    with tempfile.NamedTemporaryFile(prefix="flatwalk-vm-") as counted:
-        said = io.BytesIO()
-        outcome = guest.run(
-            machine,
-            command,
-            stdout=said,
-            source=source,
-            options=["-plugin", ",".join([str(plugin), f"out={counted.name}", *_places(source)])],
-        )
-        told = Path(counted.name).read_text(encoding="utf-8")
-    _check(outcome, " ".join(command))
-    kernel: dict[int, dict[str, int]] = {}
-    walks: dict[int, dict[int, int]] = {}
-    for line in told.splitlines():
-        match line.split():
-            case [phase, "instructions", cause, number] if cause in CAUSES:
-                kernel.setdefault(int(phase), {})[cause] = int(number)
-            case [phase, "walks", entries, number]:
-                walks.setdefault(int(phase), {})[int(entries)] = int(number)
-    sizes = {}
-    for line in said.getvalue().decode().splitlines():
-        name, kilobytes = line.split()[:2]
-        sizes[name] = int(kilobytes) << 10
-    return Counts(kernel, walks, sizes["VmPTE:"], sizes.get("VmFlat:", 0))

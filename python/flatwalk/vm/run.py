@@ -130,12 +130,13 @@ class Outcome:
 
 
 def guest_program(source: Path) -> Path:
-    """A static program for guests, compiled once for each text of its source.
+    """A static program for guests, compiled once for each text of its source and of headers beside it.
 
     Raises:
         FlatwalkError: If it cannot be compiled.
     """
-    return _compiled(source, source.stem, ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"])
+    flags = ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"]
+    return _compiled(source, source.stem, flags, *sorted(source.parent.glob("*.h")))
 
 
 def plugin(name: str, source: Path | None) -> Path:
