@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::Context;
 use crate::error::{Attempt, Error, require};
 use crate::random::Random;
+use crate::region::region;
 use crate::sys::{self, Mapping, Pages, page_bytes};
 
 /// Parameters.
@@ -112,18 +113,20 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
                     })
                     .collect();
                 ready.wait();
-                let start = Instant::now();
-                std::thread::sleep(Duration::from_millis(parameters.milliseconds));
-                stop.store(true, Ordering::Relaxed);
-                let found = threads
-                    .into_iter()
-                    .map(|thread| {
-                        thread
-                            .join()
-                            .unwrap_or_else(|_| Err(std::io::Error::other("a thread failed")))
-                    })
-                    .collect::<std::io::Result<Vec<Found>>>();
-                found.map(|found| (found, start.elapsed().as_secs_f64()))
+                region(|| {
+                    let start = Instant::now();
+                    std::thread::sleep(Duration::from_millis(parameters.milliseconds));
+                    stop.store(true, Ordering::Relaxed);
+                    let found = threads
+                        .into_iter()
+                        .map(|thread| {
+                            thread
+                                .join()
+                                .unwrap_or_else(|_| Err(std::io::Error::other("a thread failed")))
+                        })
+                        .collect::<std::io::Result<Vec<Found>>>();
+                    found.map(|found| (found, start.elapsed().as_secs_f64()))
+                })
             })
         })
         .attempting(|| "mapping a copy's memory".to_owned())?;

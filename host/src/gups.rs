@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Context;
 use crate::error::{Attempt, Error, require};
+use crate::region::region;
 use crate::sys::{Mapping, Pages};
 
 /// Parameters.
@@ -95,7 +96,7 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
     }
     let updates = UPDATES_PER_WORD * table.len() as u64;
     let start = Instant::now();
-    context.measured(|| update(table, updates));
+    context.measured(|| region(|| update(table, updates)));
     let seconds = start.elapsed().as_secs_f64();
     update(table, updates);
     let errors =

@@ -14,6 +14,7 @@ mod flush;
 mod gups;
 mod pagefault;
 mod random;
+mod region;
 mod sys;
 #[cfg(test)]
 mod testing;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::Context;
 use crate::error::{Attempt, Error, require};
 use crate::random::Random;
+use crate::region::region;
 use crate::sys::{self, Behind, Mapping, Pages, page_bytes};
 
 /// What is faulted in.
@@ -172,8 +173,8 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
         touched.clear();
         empty.clear();
         for _ in 0..count {
-            touched.push(target.round(true)?);
-            empty.push(target.round(false)?);
+            touched.push(region(|| target.round(true))?);
+            empty.push(region(|| target.round(false))?);
         }
         Ok(())
     };

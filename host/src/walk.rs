@@ -11,6 +11,7 @@ use crate::Context;
 use crate::error::{Attempt, Error, require};
 use crate::flush::Flusher;
 use crate::random::Random;
+use crate::region::region;
 use crate::sys::{Behind, Mapping, Pages, page_bytes};
 
 /// What a reference is.
@@ -184,7 +185,7 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
     let mut times = Vec::with_capacity(parameters.groups);
     for group in 0..=parameters.groups {
         flusher.flush();
-        let time = context.measured(|| chain.follow());
+        let time = context.measured(|| region(|| chain.follow()));
         if group > 0 {
             times.push(time / parameters.group as f64); // the first group warms the code
         }

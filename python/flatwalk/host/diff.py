@@ -141,7 +141,8 @@ def _show(
         [f"{a['bench']}, {a['unit']} ", "A", "B", "change", "d", "Welch t, df, p", "pooled t, df, p"], rows
     )
     for name, (one, p) in found.items():
-        print(f"{name}: {'B is ' if p < 0.05 else ''}{stats.verdict(one, p, rate=rate)}.")
+        said = stats.verdict(one, p, rate=rate, words=results.changed(a))
+        print(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
     _show_controls(a, b, next(iter(found.values()))[0].drift)
     if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
         print(f"But {doubt}: measure again before believing it.")
@@ -188,7 +189,7 @@ def _as_json(
         "controls": {name: two[1].mean / two[0].mean - 1 for name, two in controls(a, b)},
         "variants": {
             name: {
-                "verdict": stats.verdict(one, p, rate=a["rate"]),
+                "verdict": stats.verdict(one, p, rate=a["rate"], words=results.changed(a)),
                 "differs": p < 0.05,
                 "p_adjusted": p,
                 "comparison": plain(one),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Rounds that are measured whatever time they take.
 FEWEST_RUNS = 5
+#: Times that `pagefault` does everything before it counts.
+WARMUP = 3
 #: Times the rounds asked for that are tried at most, to have so many undisturbed ones.
 _TRIES = 3
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
@@ -86,7 +88,7 @@ def pagefault(
         raise UsageError(
             f"{units.size(size_bytes)} are too few pages", where="--size", remedy="give 1MiB or more"
         )
-    common = {"pages": pages, "repetitions": repetitions, "warmup": 3}
+    common = {"pages": pages, "repetitions": repetitions, "warmup": WARMUP}
     file = directory / "pages"
     variants = [
         Variant("file", "file, shared, fault-around as it is", {**common, "memory": {"file": str(file)}}),

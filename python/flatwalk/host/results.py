@@ -117,6 +117,11 @@ def _ordered(result: Result, found: dict[str, list[float]]) -> list[str]:
     return [*(name for name in result["titles"] if name in found), *(found.keys() - result["titles"].keys())]
 
 
+def changed(result: Result) -> tuple[str, str]:
+    """What the worse of two results is called, and what the better: times or instructions."""
+    return ("higher", "lower") if result["unit"].startswith("instructions") else ("slower", "faster")
+
+
 def answers(result: Result, variant: str, key: str) -> list[float]:
     """What each measurement of a variant said beside its value."""
     return [

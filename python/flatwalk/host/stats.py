@@ -402,8 +402,21 @@ def _signed(share: float) -> str:
     return ("−" if share < 0 else "+") + percent(share)
 
 
-def verdict(comparison: Comparison, p: float, *, rate: bool = False) -> str:
-    """What follows, in words, for `p` adjusted for the number of questions."""
+def verdict(
+    comparison: Comparison,
+    p: float,
+    *,
+    rate: bool = False,
+    words: tuple[str, str] = ("slower", "faster"),
+) -> str:
+    """What follows, in words, for `p` adjusted for the number of questions.
+
+    Args:
+        comparison: Of two series.
+        p: Of the difference.
+        rate: Whether more is better.
+        words: What the worse is called, and what the better.
+    """
     if p >= 1 - CONFIDENCE:
         if comparison.detectable == 0:
             return "no difference: every measurement is the same"
@@ -413,14 +426,14 @@ def verdict(comparison: Comparison, p: float, *, rate: bool = False) -> str:
         )
     worse = comparison.change < 0 if rate else comparison.change > 0
     low, high = comparison.change_interval.low, comparison.change_interval.high
-    words = (
-        f"{percent(comparison.change)} {'slower' if worse else 'faster'} "
+    said = (
+        f"{percent(comparison.change)} {words[0] if worse else words[1]} "
         f"({_signed(low)} to {_signed(high)}), "
         f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
     )
     if comparison.bootstrap and comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
-        words += "; the bootstrap's interval includes 0, so measure longer before believing it"
-    return words
+        said += "; the bootstrap's interval includes 0, so measure longer before believing it"
+    return said
 
 
 def _size(effect: float) -> str:

@@ -45,11 +45,13 @@ class Attendance:
     Args:
         pid: The program's process.
         log: What it writes.
+        requests: How many it is asked in its run phase; until it is ended if not given.
     """
 
-    def __init__(self, pid: int, log: Path) -> None:
+    def __init__(self, pid: int, log: Path, requests: int | None = None) -> None:
         self.pid = pid
         self.log = log
+        self.requests = requests
 
     def ended(self) -> bool:
         """Whether the program has ended."""
@@ -58,6 +60,10 @@ class Attendance:
         except ProcessLookupError:
             return True
         return False
+
+    def enough(self, requests: int) -> bool:
+        """Whether so many requests are all that it is asked."""
+        return self.ended() if self.requests is None else requests >= self.requests
 
     def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 600.0) -> None:
         """Waits for a condition.
@@ -83,6 +89,15 @@ class Attendance:
     def turn(self, pid: int | None = None) -> None:
         """Begins the region in the program (or in one of its processes), or ends it."""
         self.kill(TURN, pid)
+
+    def loaded(self) -> None:
+        """What follows belongs to the run phase, though the region may begin later: nobody minds here."""
+
+    def linger(self) -> None:
+        """Lets it run by itself: the recorder ends it when it has enough."""
+
+    def over(self) -> None:
+        """The run phase has come to its end while the program goes on: the recorder knows."""
 
     def kill(self, number: signal.Signals, pid: int | None = None) -> None:
         """Sends a signal; nothing happens if the process is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -70,6 +71,8 @@ class Sysbench:
         """The region begins when its threads do."""
         attendance.wait_until("it began", lambda: _says(attendance.log, "Threads started!"))
         attendance.turn()
+        attendance.linger()
+        attendance.over()
 
 
 class Mummer:
@@ -219,7 +222,7 @@ class _KeyValue(ABC):
                 self.answer(client)
 
     def attend(self, attendance: Attendance) -> None:
-        """Loads, begins the region, asks until the server is ended."""
+        """Loads, begins the region, asks until the server is ended or has been asked enough."""
         attendance.wait_until("it listened", self._listens)
         client = _Requests(self._socket_path)
         output.note(f"Loading {units.count(self._records)} records …")
@@ -227,13 +230,16 @@ class _KeyValue(ABC):
         draw = random.Random(_SEED)  # noqa: S311
 
         def requests() -> Iterator[bytes]:
-            while not attendance.ended():
+            for number in itertools.count():
+                if attendance.enough(number):
+                    break
                 key = draw.randrange(self._records)
                 yield self.get(key) if draw.random() < self._reads else self.set(key)
 
         attendance.turn()
         with contextlib.suppress(ConnectionError, BrokenPipeError):
             self._batches(requests(), client)
+        attendance.over()
 
     def _listens(self) -> bool:
         try:
@@ -305,13 +311,15 @@ class Memcached(_KeyValue):
 class Postgresql:
     """PostgreSQL under pgbench: what is recorded is the backend that serves it.
 
-    The database is made, and loaded, by a server that is not recorded. 16 MB a unit of pgbench's scale.
+    The database is made, and loaded, by a server that is not recorded; with option `load = "attended"` it is
+    only made, and loading is what the attendant does first. 16 MB a unit of pgbench's scale.
     """
 
     def __init__(self) -> None:
         self._directory: Path
         self._program: Program
         self._user: str | None = None
+        self._scale = 1
 
     def _command(self, name: str) -> str:
         return str(self._program.command(name))
@@ -331,19 +339,26 @@ class Postgresql:
         if os.geteuid() == 0:  # which it refuses to run as
             self._user = "postgres"
             shutil.chown(directory, self._user)
-        cluster, scale = str(directory / "cluster"), max(size_bytes // (16 << 20), 1)
+        cluster, self._scale = str(directory / "cluster"), max(size_bytes // (16 << 20), 1)
         self._run(self._command("initdb"), "--auth=trust", "--username=flatwalk", "--no-sync", "-D", cluster)
         options = f"-k {directory} -c listen_addresses= -c fsync=off"
         options += f" -c shared_buffers={max(size_bytes >> 19, 16384)}kB"
-        control = (self._command("pg_ctl"), "-D", cluster, "-w", "-t", "600")
-        output.note(f"Loading pgbench's tables, scale {scale} …")
-        self._run(*control, "-o", options, "-l", str(directory / "load.log"), "start")
-        try:
-            self._run(self._command("pgbench"), *self._client(), "-i", "-s", str(scale), "postgres")
-        finally:
-            self._run(*control, "-m", "fast", "stop")
+        if not self._load_is_attended():
+            control = (self._command("pg_ctl"), "-D", cluster, "-w", "-t", "600")
+            output.note(f"Loading pgbench's tables, scale {self._scale} …")
+            self._run(*control, "-o", options, "-l", str(directory / "load.log"), "start")
+            try:
+                self._load()
+            finally:
+                self._run(*control, "-m", "fast", "stop")
         command = [self._command("postgres"), "-D", cluster, *options.split()]
         return Launch(command, "marker", user=self._user)
+
+    def _load_is_attended(self) -> bool:
+        return self._program.options.get("load") == "attended"
+
+    def _load(self) -> None:
+        self._run(self._command("pgbench"), *self._client(), "-i", "-s", str(self._scale), "postgres")
 
     def _client(self) -> list[str]:
         return ["-h", str(self._directory), "-U", "flatwalk"]
@@ -356,16 +371,23 @@ class Postgresql:
     def attend(self, attendance: Attendance) -> None:
         """Starts pgbench, begins the region in its backend, and stops both when that has ended."""
         attendance.wait_until("it answered", lambda: self._asked("select 1") == "1")
-        line = [self._command("pgbench"), *self._client(), "-n", "-c", "1", "-T", "1000000"]
+        if self._load_is_attended():
+            self._load()
+            attendance.loaded()
+        line = [self._command("pgbench"), *self._client(), "-n", "-c", "1"]
+        line += ["-T", "1000000"] if attendance.requests is None else ["-t", str(attendance.requests)]
         line += [*self._program.options["arguments"].split(), "postgres"]
         query = "select pid from pg_stat_activity where application_name = 'pgbench'"
         backend = ""
 
+        def failure() -> FlatwalkError:
+            words = (self._directory / "pgbench.log").read_text(errors="replace").splitlines()
+            return FlatwalkError(f"pgbench failed: {words[-1] if words else client.returncode}")
+
         def serves() -> bool:
             nonlocal backend
             if client.poll() is not None:
-                words = (self._directory / "pgbench.log").read_text(errors="replace").splitlines()
-                raise FlatwalkError(f"pgbench failed: {words[-1] if words else client.returncode}")
+                raise failure()
             backend = self._asked(query)
             return bool(backend)
 
@@ -376,6 +398,9 @@ class Postgresql:
                 attendance.turn(int(backend))
                 with contextlib.suppress(FlatwalkError):
                     attendance.wait_until("it was recorded", lambda: client.poll() is not None, 1e9)
+                if attendance.requests is not None and client.poll():
+                    raise failure()
+                attendance.over()
             finally:
                 client.kill()
                 client.wait()

@@ -3,6 +3,8 @@
  * Lets its attendant begin and end the recorded region from outside: SIGPROF, which none of our programs uses,
  * becomes the markers of flatwalk.h by turns.
  *
+ * With FLATWALK_LOADING in the environment, another marker says where the program itself begins.
+ *
  * And gives signal handlers the stack that compilers count on: QEMU 7.2 enters them with one that is not a
  * multiple of 16, on which PostgreSQL faults.
  */
@@ -10,6 +12,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "flatwalk.h"
 
@@ -63,4 +66,6 @@ __attribute__((constructor)) static void listen_to_it(void)
 {
     struct sigaction action = {.sa_handler = turn, .sa_flags = SA_RESTART};
     sigaction(SIGPROF, &action, NULL);
+    if (getenv("FLATWALK_LOADING") != NULL)
+        flatwalk_mark("loading");
 }

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from flatwalk.errors import UsageError
+
 _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
 
 
@@ -19,7 +21,6 @@ def _modes(given: str | None) -> tuple[str, ...]:
     Raises:
         UsageError: If there is no such mode.
     """
-    from flatwalk.errors import UsageError  # noqa: PLC0415
     from flatwalk.vm import run as guest  # noqa: PLC0415
 
     chosen = tuple(given.split(",")) if given else guest.MODES
@@ -152,7 +153,6 @@ def run(
     Its input, its output and its exit status are ours.
     """
     from flatwalk import output, units  # noqa: PLC0415
-    from flatwalk.errors import UsageError  # noqa: PLC0415
     from flatwalk.record import Part  # noqa: PLC0415
     from flatwalk.vm import live  # noqa: PLC0415
     from flatwalk.vm import run as work  # noqa: PLC0415
@@ -233,7 +233,6 @@ def run_tests(
     be had. Every test must end as with `off`, and the kernel must not complain. A kernel that leaves out a
     flush on purpose must be caught. The full tier wants the kernel of `vm build --debug`, and hours.
     """
-    from flatwalk.errors import UsageError  # noqa: PLC0415
     from flatwalk.vm import testing as work  # noqa: PLC0415
 
     if tier not in ("short", "full"):
@@ -248,12 +247,39 @@ def run_tests(
         raise typer.Exit(1)
 
 
-@app.command("bench", epilog=_examples("bench", "bench --modes off,l4l3+l2l1 --levels 4"))
+@app.command(
+    "bench",
+    epilog=_examples(
+        "bench",
+        "bench --modes off,l4l3+l2l1 --levels 4",
+        "bench --programs redis,pagerank --modes off,l3l2",
+        "bench --host pagefault,ebizzy --save levels",
+    ),
+)
 def bench(
     *,
     modes: Modes = None,
     levels: Annotated[
         list[int] | None, Option("--levels", metavar="N", help="Levels of page tables [default: 4 and 5].")
+    ] = None,
+    programs: Annotated[
+        str | None,
+        Option("--programs", metavar="A,B,...", help="Count what the papers' programs cost instead; or all."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        Option(
+            "--host",
+            metavar="A,B,...",
+            help="Count the benches of `flatwalk host` instead, with 4 and with 5 levels; or all.",
+        ),
+    ] = None,
+    boots: Annotated[
+        int | None, Option("--boots", metavar="N", min=1, help="With --host: guests for each [default: 2].")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        Option("--save", metavar="DIR", help="With --host: write results there, for `flatwalk host diff`."),
     ] = None,
     time: Annotated[
         bool, Option("--time", help="Measure time instead: what is recorded in guests, in the timing model.")
@@ -261,6 +287,7 @@ def bench(
     update: Annotated[
         Path | None, Option("--update", metavar="FILE", help="Put the tables into this document, too.")
     ] = None,
+    json: Annotated[bool, Option("--json", help="Print what was counted as JSON instead.")] = False,
     source: Source = None,
 ) -> None:
     """Measure flattening in a guest: entries read per walk, kernel instructions, page-table bytes.
@@ -271,23 +298,89 @@ def bench(
     are. Then many processes in guests with too little memory show how many blocks cannot be had. Prints
     tables in Markdown.
 
-    With --time, GUPS and PageRank are recorded in guests of each mode, with their page tables, and simulated:
-    entries and cycles per walk, IPC, time.
+    With --programs, PageRank, sysbench, Redis, memcached and PostgreSQL load their data and work on it, each
+    with its client in the same guest. With --host, the benches of `flatwalk host` run with `no5lvl` and with
+    five levels. With --time, GUPS and PageRank are recorded in guests of each mode, with their page tables,
+    and simulated: entries and cycles per walk, IPC, time.
     """
-    from flatwalk.vm import bench as work  # noqa: PLC0415
-    from flatwalk.vm import timed  # noqa: PLC0415
+    import dataclasses  # noqa: PLC0415
+    from json import dumps  # noqa: PLC0415
 
-    chosen = _modes(modes)
-    if time:
-        tables = {"time": timed.table(timed.measure(chosen, levels=levels or (4,), source=source))}
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.vm import bench as work  # noqa: PLC0415
+    from flatwalk.vm import hosted, timed, workloads  # noqa: PLC0415
+
+    kinds = {"--time": time, "--programs": programs is not None, "--host": host is not None}
+    _check_bench(kinds, {"--boots": boots is not None, "--save": save is not None}, as_json=json)
+    if save is not None:
+        hosted.make_directory(save)
+    made: object
+    if host is not None:
+        chosen = _modes(modes or "off")
+        if len(chosen) > 1 or levels is not None:
+            raise UsageError(
+                "the host's benches run in one mode, with 4 and with 5 levels",
+                where="--levels" if levels is not None else "--modes",
+                remedy="name one mode, or none for `off`; leave --levels out",
+            )
+        found = hosted.measure(
+            tuple(hosted.BENCHES) if host == "all" else host.split(","),
+            mode=chosen[0],
+            boots=boots or hosted.BOOTS,
+            source=source,
+        )
+        tables = {"host": hosted.levels_table(found), "host-parts": hosted.parts_table(found)}
+        made = found
+        for path in hosted.save(save, found) if save is not None else ():
+            output.note(f"saved: {path}")
+    elif programs is not None:
+        names = list(workloads.NAMES) if programs == "all" else programs.split(",")
+        rows = workloads.measure(_modes(modes), names, levels or (4,), source=source)
+        tables = {"programs": work.tables_table(rows), "programs-causes": work.causes_table(rows)}
+        made = [dataclasses.asdict(row) for row in rows]
+    elif time:
+        tables = {"time": timed.table(timed.measure(_modes(modes), levels=levels or (4,), source=source))}
+        made = None
     else:
-        rows = work.measure(chosen, levels or (4, 5), source=source)
-        crowds = work.oversubscribe([mode for mode in work.CROWD_MODES if mode in chosen], source=source)
+        modes_chosen = _modes(modes)
+        rows = work.measure(modes_chosen, levels or (4, 5), source=source)
+        crowds = work.oversubscribe(
+            [mode for mode in work.CROWD_MODES if mode in modes_chosen], source=source
+        )
         tables = {
             "walks": work.walks_table(rows),
             "causes": work.causes_table(rows),
             "crowd": work.crowd_table(crowds),
         }
+        made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
     if update is not None:
         work.update(update, tables)
-    print("\n".join(tables.values()), end="")
+    print(dumps(made, indent=1, ensure_ascii=False) if json else "\n".join(tables.values()).rstrip())
+
+
+def _check_bench(kinds: dict[str, bool], of_host: dict[str, bool], *, as_json: bool) -> None:
+    """Checks that what was asked of `bench` is one thing.
+
+    Args:
+        kinds: What to measure instead of the usual, and whether it was asked for.
+        of_host: Options that only --host has, likewise.
+        as_json: Whether --json was given.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    given = [kind for kind, asked in kinds.items() if asked]
+    if len(given) > 1:
+        raise UsageError(
+            f"{' and '.join(given)} are different benches", where=given[1], remedy="run one after the other"
+        )
+    for option in (option for option, asked in of_host.items() if asked and not kinds["--host"]):
+        raise UsageError(
+            "only the host's benches know this", where=option, remedy="give --host, or leave it out"
+        )
+    if as_json and kinds["--time"]:
+        raise UsageError(
+            "recordings are not printed as JSON",
+            where="--json",
+            remedy="record one with `vm run --record`, and `compare --trace` it with --json",
+        )

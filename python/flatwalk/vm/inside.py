@@ -1,0 +1,151 @@
+"""What runs in a guest, as `python -m flatwalk.vm.inside`: beside a program, or a bench of the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk.errors import FlatwalkError
+from flatwalk.host import machine, measure
+from flatwalk.programs.attend import Attendance, Driver, Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: How long a signal may take to arrive.
+_ARRIVAL_SECONDS = 0.02
+#: How many times the program is looked at before its page tables are, which costs more.
+_LOOKS = 25
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program that has been prepared outside."""
+
+    driver: Driver
+    launch: Launch
+    #: Makes signals to markers: see programs/region.c.
+    region: Path
+    requests: int
+    #: How long the program runs where nobody asks it anything.
+    seconds: float
+
+
+class _Counted(Attendance):
+    """A program whose phases are counted."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, job: Job) -> None:
+        super().__init__(process.pid, log, job.requests)
+        self._process = process
+        self._seconds = job.seconds
+        #: The process that works, and what it was like when last seen: it may be gone when the run is over.
+        self._worker = process.pid
+        self._seen = ""
+        self._looks = 0
+
+    def ended(self) -> bool:
+        """As told; it is our own child."""
+        self._looks += 1
+        if self._looks % _LOOKS == 0:
+            self._seen = _status(self._worker) or self._seen
+        return self._process.poll() is not None
+
+    def turn(self, pid: int | None = None) -> None:
+        """Ends a phase and begins another."""
+        self._worker = pid or self.pid
+        super().turn(pid)
+        time.sleep(_ARRIVAL_SECONDS)
+
+    def loaded(self) -> None:
+        """Ends the loading phase."""
+        self.turn()
+
+    def linger(self) -> None:
+        """The guest's clock counts instructions, so the same time is the same work."""
+        time.sleep(self._seconds)
+
+    def over(self) -> None:
+        """Ends the running phase, and says how large page tables are by now.
+
+        Raises:
+            FlatwalkError: If the program has ended by itself.
+        """
+        if self.ended():
+            raise FlatwalkError(f"the program ended before its work was done: {self.last_words()}")
+        worker = self._worker
+        self.turn()
+        there = {self.pid, *_children(self.pid)}
+        print(*(_status(pid) for pid in sorted(there)), "" if worker in there else self._seen, sep="\n")
+
+
+def _status(pid: int) -> str:
+    """What the kernel says of a process; nothing if it is gone."""
+    return machine.read(Path(f"/proc/{pid}/status")) or ""
+
+
+def _children(pid: int) -> Iterator[int]:
+    """A process's children."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        # The name before, in brackets, may hold anything.
+        if int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]) == pid:
+            yield int(path.parent.name)
+
+
+def attend(directory: Path) -> None:
+    """Runs the program whose job is in a directory through its phases."""
+    job: Job = pickle.loads((directory / "job").read_bytes())  # noqa: S301 - our own, of the same version
+    log = directory / "log.txt"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            job.launch.command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={
+                **os.environ,
+                **job.launch.environment,
+                "LD_PRELOAD": str(job.region),
+                "FLATWALK_LOADING": "1",
+            },
+            user=job.launch.user,
+        )
+    try:
+        job.driver.attend(_Counted(process, log, job))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def bench(name: str, options: dict[str, Any], rounds: int, seed: int) -> None:
+    """Measures a bench of `flatwalk host` so many times and prints the result as JSON."""
+    host = machine.describe()
+    with measure.temporary_directory() as directory:
+        match name:
+            case "pagefault":
+                made = measure.pagefault(host, Path(directory), change_host=False, **options)
+            case "gups":
+                made = measure.gups(host, **options)
+            case "walk":
+                made = measure.walk(host, strides=None, **options)
+            case _:
+                made = measure.ebizzy(cpus=1, **options)
+        # No round is measured again: counts are the same on a busy host.
+        plan = measure.Plan(rounds, at_most_seconds=0, seed=seed, count=False)
+        result = measure.run(made, plan, host, lambda *_: None)
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "attend":
+        attend(Path(sys.argv[2]))
+    else:
+        bench(*json.loads(sys.argv[2]))

@@ -1,0 +1,267 @@
+"""`flatwalk vm bench`: what it makes of counts, and that what is counted is what happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk.errors import FlatwalkError
+from flatwalk.host import diff, machine, results
+from flatwalk.vm import bench, counting, hosted, run, workloads
+from flatwalk.vm.counting import CAUSES, START, STOP, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+PHASES = {bench.LOADING: 262_144_000, bench.RUNNING: 0}, {bench.LOADING: 131_072_000, bench.RUNNING: 100_000}
+ROWS = [
+    bench.Row(
+        "gups", mode, 4, entries, {phase: dict.fromkeys(CAUSES, n) for phase, n in spent.items()}, 4096, 2048
+    )
+    for mode, entries, spent in zip(("off", "l3l2"), (4.0, 3.0), PHASES, strict=True)
+]
+
+
+def test_instructions_are_compared_with_off() -> None:
+    last = bench.walks_table(ROWS).splitlines()[-1]
+    assert last == "| l3l2 | 4 | 3.000 | 4000 (0.500) | 1.00 | 4 | 2 |"
+    lines = bench.causes_table(ROWS).splitlines()
+    assert (
+        lines[0] == "| program | mode | phase | levels | timer | system calls | page faults | other | all |"
+    )
+    assert lines[-2] == "| gups | l3l2 | loading | 4 | 131072 | 131072 | 131072 | 131072 | 524288 (0.500) |"
+    assert lines[-1] == "| gups | l3l2 | running | 4 | 100 | 100 | 100 | 100 | 400 |"
+    assert bench.tables_table(ROWS).splitlines()[-1] == "| gups | l3l2 | 4 | 3.000 | 4 | 2 |"
+
+
+def test_each_program_is_compared_with_itself() -> None:
+    other = bench.Row("redis", "l3l2", 4, 3.0, ROWS[0].kernel_instructions, 0, 0)
+    assert "(" not in bench.causes_table([ROWS[0], other]).splitlines()[-2]
+
+
+def test_refused_blocks_are_shares() -> None:
+    crowd = bench.Crowd("l3l2", 50, 190, 10)
+    assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
+
+
+def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
+    document = tmp_path / "text.md"
+    document.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
+    bench.update(document, {"a": "new\n"})
+    assert document.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
+    with pytest.raises(FlatwalkError, match="no place for the table `b`"):
+        bench.update(document, {"a": "newer\n", "b": ""})
+    assert "newer" not in document.read_text()
+
+
+def test_what_the_plugin_writes_is_read() -> None:
+    first, second = counting.read(
+        "0 began 0\n0 instructions user 5\n0 instructions other 6\n0 entered other 1\n"
+        "1 began 3\n1 instructions user 7\n1 instructions fault 8\n1 entered fault 2\n"
+        "1 walks 4 10\n1 walks 3 30\n1 walks-of-all 4 50\n"
+    )
+    assert (first.marker, first.user, first.kernel["other"], first.entered["other"]) == (0, 5, 6, 1)
+    assert (second.marker, second.user, second.instructions, second.entered["fault"]) == (3, 7, 8, 2)
+    assert counting.entries_per_walk(second.walks) == 3.25
+    assert second.walks_of_all == {4: 50}
+    assert counting.entries_per_walk(first.walks) is None
+
+
+def phase(marker: int = START, user: int = 0, fault: int = 0, **more: Any) -> Phase:
+    """What was counted in one."""
+    none = dict.fromkeys(CAUSES, 0)
+    return Phase(marker, user, none | {"fault": fault}, none | {"fault": fault // 100}, **more)
+
+
+def test_a_programs_phases_become_a_row() -> None:
+    boot, ending = phase(0), [phase(START), phase(STOP)]
+    phases = [boot, phase(), phase(3, fault=1000), phase(fault=100), phase(STOP, fault=20, walks={3: 4})]
+    said = "Name: redis\nVmPTE:\t  12 kB\nVmFlat:\t  4 kB\n\nVmPTE:\t  8 kB\n"
+    row = bench.Row.of("redis", run.Machine("l2l1"), [*phases, *ending], said)
+    assert (row.entries_per_walk, row.table_bytes, row.flat_bytes) == (3.0, 20 << 10, 4 << 10)
+    assert {number: spent["fault"] for number, spent in row.kernel_instructions.items()} == {2: 1000, 3: 120}
+    with pytest.raises(FlatwalkError, match="has not marked"):
+        bench.Row.of("redis", run.Machine(), phases[:3], said)
+
+
+# The host's benches
+
+
+def test_touching_is_counted_without_mapping_and_warming_up() -> None:
+    warming = [phase(user=10**9)] * 6
+    turns = [phase(user=70, fault=4000), phase(user=30, fault=0), phase(user=90, fault=4400), phase(user=30)]
+    parameters = {"repetitions": 2, "size_bytes": 20 << 12, "page_bytes": 1 << 12}
+    found = hosted.spent("pagefault", parameters, [*warming, *turns], {})
+    assert (found.counts["user"], found.counts["fault"], found.counts["faults"]) == (100 / 40, 210, 84 / 40)
+    assert found.instructions == 212.5
+
+
+def test_the_first_group_of_walks_only_warms_up() -> None:
+    interrupted = phase(user=60, fault=9000)
+    groups = [phase(user=1000), interrupted, *[phase(user=60, walks={5: 8, 4: 2})] * 7]
+    found = hosted.spent("walk", {}, groups, {"references": 80})
+    assert (found.counts["user"], found.instructions) == (6, 6)
+    assert found.counts["entries"] / found.counts["walks"] == 4.8
+
+
+def test_the_timer_is_no_work() -> None:
+    one = Phase(START, 10, {"timer": 1000, "syscall": 20, "fault": 30, "other": 40})
+    found = hosted.spent("gups", {}, [one], {"updates": 10})
+    assert (found.instructions, found.counts["timer"]) == (10.0, 100.0)
+
+
+def guests_result(levels: int, rounds: int = 2) -> results.Result:
+    """What a guest's `gups` says, of one variant."""
+    nowhere = Path("/nowhere")
+    host = {**machine.describe(machine.Files(nowhere, nowhere, nowhere)), "page_table_levels": levels}
+    sample = {
+        "variant": "small",
+        "value": 0.1,
+        "counts": [],
+        "preemptions": 0,
+        "controls_nanoseconds": {"clock": 1.0},
+    }
+    return {
+        "schema": results.SCHEMA,
+        "version": "1",
+        "bench": "gups",
+        "unit": "GUP/s",
+        "rate": True,
+        "parameters": {"table_bytes": 8},
+        "seed": 1,
+        "cpus": [0],
+        "started": "",
+        "seconds": 1.0,
+        "host": host,
+        "titles": {"small": "4 KiB pages"},
+        "skipped": [],
+        "busy": {"others": 0.5, "stolen": 0.1, "elsewhere": 0.2},
+        "warnings": ["busy"],
+        "notes": [],
+        "histograms": {},
+        "samples": [{**sample, "round": turn, "answer": {"updates": 100}} for turn in range(rounds)],
+    }
+
+
+def counted(levels: int, *instructions: int) -> results.Result:
+    """The same with so many instructions in each round, after one that warms up, beside other phases."""
+    regions = [phase(START), phase(START, user=10**9), *(phase(START, user=n) for n in instructions)]
+    between = [other for region in regions for other in (region, phase(STOP, user=7))]
+    return hosted.counted(guests_result(levels, len(instructions)), [phase(0), *between])
+
+
+def test_instructions_take_the_place_of_times_in_a_result() -> None:
+    made = counted(4, 500, 700)
+    assert results.values(made) == {"small": [5.0, 7.0]}
+    assert (made["unit"], made["rate"], made["warnings"]) == ("instructions per update", False, [])
+    with pytest.raises(FlatwalkError, match="2 regions were counted for 2 measurements"):
+        hosted.counted(guests_result(4), [phase(0), *[phase()] * 3])
+
+
+def test_four_levels_are_compared_with_five(tmp_path: Path, call: Call) -> None:
+    made = [hosted._joined([counted(4, 500, 500), counted(4, 500, 501)])]  # noqa: SLF001
+    made.append(hosted._joined([counted(5, 550, 550), counted(5, 550, 550)]))  # noqa: SLF001
+    row = hosted.levels_table(made).splitlines()[-1]
+    assert row == (
+        "| gups | 4 KiB pages | update | 5.00 | 5.50 | +0.50 | +9.945 % | 0.200 % | 0.0000 | – | – |"
+    )
+    assert hosted.parts_table(made).splitlines()[2:] == []
+    paths = hosted.save(tmp_path, made)
+    assert [path.name for path in paths] == ["gups-4level.json", "gups-5level.json"]
+    compared = diff.compare(*map(results.load, paths))["small"][0]
+    assert compared.change == pytest.approx(0.09945, abs=1e-5)
+    done = call("host", "diff", *map(str, paths))
+    assert done.code == 0, done.err
+    assert "page_table_levels: 4 → 5" in done.out
+    assert "small: B is 9.9 % higher" in done.out
+
+
+def test_what_the_kernel_does_is_told_apart() -> None:
+    made = [counted(4, 500, 500), counted(5, 500, 500)]
+    for result in made:
+        for sample in result["samples"]:
+            sample["answer"]["instructions"] |= {"syscall": 1.0, "timer": 2.0, "other": 0.25}
+    last = hosted.parts_table(made).splitlines()[-1]
+    assert last == "| gups | 4 KiB pages | 5 | 5.00 | 0.00 | 1.00 | 0.25 | 2.00 |"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "pagefault", "--time"], "--host are different benches"),
+        (["--boots", "3"], "only the host's benches know this"),
+        (["--host", "pagefault", "--levels", "4"], "with 4 and with 5 levels"),
+        (["--host", "pagefault", "--modes", "off,l3l2"], "name one mode"),
+        (["--host", "oracle"], "there is no bench 'oracle'"),
+        (["--programs", "oracle"], "there is no program 'oracle'"),
+        (["--time", "--json"], "not printed as JSON"),
+    ],
+)
+def test_refusals(call: Call, arguments: list[str], words: str) -> None:
+    result = call("vm", "bench", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_results_need_a_directory(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    result = call("vm", "bench", "--host", "gups", "--save", "taken")
+    assert (result.code, "--save" in result.err) == (2, True)
+
+
+# In guests
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
+def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
+    row = bench.measure(["l3l2"], (4,))[0]
+    assert f"{row.entries_per_walk:.2f}" == "3.00"
+    loading, running = (row.kernel_instructions[number] for number in (bench.LOADING, bench.RUNNING))
+    # Pages are written one after the other, then again at random; only the guest's first process does more.
+    assert loading["fault"] > 131072 * 1000
+    assert loading["fault"] > 10 * (loading["timer"] + loading["syscall"] + loading["other"])
+    assert running["fault"] < loading["fault"] / 1000
+    assert running["timer"] > 0
+    assert running["timer"] > running["syscall"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
+def test_page_faults_in_a_guest_are_counted_alike_in_every_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = hosted.Bench("page", {"size_bytes": 2 << 20, "repetitions": 1})
+    monkeypatch.setitem(hosted.BENCHES, "pagefault", small)
+    made = hosted.measure(["pagefault"], boots=1)
+    assert [result["host"]["page_table_levels"] for result in made] == [4, 5]
+    assert ["no5lvl" in result["host"]["kernel"]["command_line"] for result in made] == [True, False]
+    for result in made:
+        by_variant = results.values(result)
+        assert {"anonymous", "sparse", "file", "huge"} == by_variant.keys()
+        for sample in result["samples"]:
+            told, seen = sample["answer"]["faults_per_page"], sample["answer"]["instructions"]["faults"]
+            assert seen == pytest.approx(told, rel=0.02)
+        # A kernel's fault takes some thousands of instructions, and one of sixteen pages hardly more.
+        assert 1000 < by_variant["anonymous"][0] < 30000
+        assert by_variant["file"][0] < by_variant["sparse"][0]
+        assert by_variant["anonymous"][0] == pytest.approx(by_variant["anonymous"][1], rel=0.02)
+    assert json.loads(json.dumps(made)) == made
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
+def test_a_server_loads_and_works_in_a_guest() -> None:
+    few = {"memcached": workloads.Work("32MiB", requests=2000)}
+    row = workloads.measure(["l2l1"], ["memcached"], works=few)[0]
+    loading, running = (row.kernel_instructions[number] for number in (bench.LOADING, bench.RUNNING))
+    # Its memory is faulted in while it is loaded: 32 MiB in 4 KiB pages.
+    assert loading["fault"] > 8192 * 1000 > running["fault"]
+    assert running["syscall"] > 0
+    assert 3.0 <= row.entries_per_walk < 4.0
+    assert 0 < row.flat_bytes < row.table_bytes
