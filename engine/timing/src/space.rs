@@ -345,9 +345,10 @@ mod tests {
     }
 
     impl Guest {
-        /// A guest with `guest`'s table on a host with `host`'s, where half of the blocks that are asked
-        /// for to be large cannot be had.
-        fn new(guest: &Scheme, host: &Scheme) -> Self {
+        /// A guest with `guest`'s table on a host with `host`'s, and as many bytes of memory as
+        /// `memory_bytes` says of the two. Half of the blocks that are asked for to be large cannot be
+        /// had.
+        fn new(guest: &Scheme, host: &Scheme, memory_bytes: [u64; 2]) -> Self {
             let machine = Scenario::new(guest.clone()).machine;
             let (layout, host_layout) =
                 (guest.layout().unwrap(), as_host(host.clone()).layout().unwrap());
@@ -355,7 +356,7 @@ mod tests {
                 layout,
                 no_flatten_threshold: 32,
                 large_pages: LargePages::Below { boundary: DATA + BYTES / 4 },
-                memory_bytes: 1 << 30,
+                memory_bytes: memory_bytes[0],
                 reserved_bytes: 0,
                 segment: None,
                 fragmentation: 0.2,
@@ -369,7 +370,7 @@ mod tests {
             let host_configuration = Configuration {
                 layout: host_layout,
                 large_pages,
-                memory_bytes: 1 << 32,
+                memory_bytes: memory_bytes[1],
                 scattered: false,
                 seed: 2,
                 ..own.clone()
@@ -385,28 +386,50 @@ mod tests {
             }
         }
 
-        fn place(&mut self, address: u64, purpose: Purpose) -> Hpa {
+        fn place(&mut self, address: u64, purpose: Purpose) -> Result<Hpa, OsError> {
             for _ in 0..64 {
                 let Self { space, mmu, .. } = self;
                 match mmu.translate(Gva::new(address), purpose, 0, space, &mut NoClock) {
-                    Ok(found) => return found.physical,
+                    Ok(found) => return Ok(found.physical),
                     Err(stopped) => {
-                        let _: Handled = space.fault(stopped.untranslated, purpose, mmu).unwrap();
+                        let _: Handled = space.fault(stopped.untranslated, purpose, mmu)?;
                     }
                 }
             }
             panic!("{}: {address:#x} faults again and again", self.name);
         }
 
-        fn store(&mut self, address: u64, value: u64) {
-            let at = self.place(address, Purpose::Store);
+        fn try_store(&mut self, address: u64, value: u64) -> Result<(), OsError> {
+            let at = self.place(address, Purpose::Store)?;
             self.memory.insert(at, value);
             self.written.insert(address, value);
+            Ok(())
+        }
+
+        fn store(&mut self, address: u64, value: u64) {
+            self.try_store(address, value).unwrap();
         }
 
         fn check(&mut self, address: u64, value: u64) {
-            let at = self.place(address, Purpose::Load);
-            assert_eq!(self.memory.get(&at), Some(&value), "{} at {address:#x}", self.name);
+            match self.place(address, Purpose::Load) {
+                Ok(at) => {
+                    assert_eq!(self.memory.get(&at), Some(&value), "{} at {address:#x}", self.name);
+                }
+                // A guest that gives its table other frames needs a host that has memory for them.
+                Err(error) => {
+                    let Space::Virtual(vm) = &self.space else { panic!("there is a guest") };
+                    let [merges, unmerges, resizes, _] = upheavals(vm.guest.statistics());
+                    let full = matches!(error, OsError::OutOfMemory { memory_bytes, .. }
+                        if memory_bytes == vm.host.memory().size_bytes());
+                    assert!(full && merges + unmerges + resizes > 0, "{}: {error}", self.name);
+                }
+            }
+        }
+
+        fn check_all(&mut self) {
+            for (address, value) in self.written.clone() {
+                self.check(address, value);
+            }
         }
 
         fn apply(&mut self, event: &Event) {
@@ -436,7 +459,7 @@ mod tests {
         for (guest, host) in
             organisations().iter().flat_map(|g| organisations().into_iter().map(move |h| (g, h)))
         {
-            let mut guest = Guest::new(guest, &host);
+            let mut guest = Guest::new(guest, &host, [1 << 30, 1 << 32]);
             guest.apply(&map(DATA, BYTES));
             let mut random = Random::new(7);
             let page = |random: &mut Random| DATA + random.below(BYTES >> 12) * 4096;
@@ -486,9 +509,7 @@ mod tests {
                     }
                 }
                 if value % 250 == 249 {
-                    for (address, value) in guest.written.clone() {
-                        guest.check(address, value);
-                    }
+                    guest.check_all();
                     // Most of it goes, so that merged nodes and large tables are too large.
                     let (kept, length) = (BYTES / 16, 64 * BYTES);
                     guest.apply(&Event::Unmap { address: DATA + kept, length });
@@ -496,9 +517,7 @@ mod tests {
                     guest.apply(&map(DATA + kept, BYTES - kept));
                 }
             }
-            for (address, value) in guest.written.clone() {
-                guest.check(address, value);
-            }
+            guest.check_all();
             let Space::Virtual(vm) = &guest.space else { panic!("there is a guest") };
             for (sum, statistics) in
                 all.iter_mut().zip([vm.guest.statistics(), vm.host.statistics()])
@@ -511,5 +530,45 @@ mod tests {
         assert!(guests.iter().all(|&n| n >= 8), "{guests:?}");
         // A host takes nothing back.
         assert!(hosts[0] > 5 && hosts[2] > 20 && hosts[3] > 20, "{hosts:?}");
+    }
+
+    /// Pages that each need nodes of their own, until not one more can be had: in the guest, or in the
+    /// host that backs it.
+    #[test]
+    fn memory_that_runs_out_takes_nothing_away() {
+        let apart = (2 << 20) + 4096;
+        for (guest, host) in
+            organisations().iter().flat_map(|g| organisations().into_iter().map(move |h| (g, h)))
+        {
+            for memory_bytes in [[12 << 20, 1 << 30], [1 << 30, 12 << 20]] {
+                let mut guest = Guest::new(guest, &host, memory_bytes);
+                guest.apply(&map(DATA, 16384 * apart));
+                let mut refused = 0;
+                for page in 0..16384 {
+                    match guest.try_store(DATA + page * apart, page) {
+                        Ok(()) => {}
+                        Err(OsError::OutOfMemory { .. }) => refused += 1,
+                        Err(other) => panic!("{}: {other}", guest.name),
+                    }
+                    if refused == 40 {
+                        break;
+                    }
+                }
+                assert_eq!(refused, 40, "{} held {} pages", guest.name, guest.written.len());
+                assert!(guest.written.len() > 100, "{}: {}", guest.name, guest.written.len());
+                guest.check_all();
+                let (address, length) = (DATA, guest.written.len() as u64 / 2 * apart);
+                guest.apply(&Event::Unmap { address, length });
+                guest.forget(address, length);
+                guest.apply(&map(address, length));
+                for page in 0..16 {
+                    let done = guest.try_store(DATA + page * apart, 1_000_000 + page);
+                    // What a guest gives back it can have again. Of its frames it may then choose one that
+                    // the host has not backed, and to a host it gave nothing back.
+                    assert!(done.is_ok() || memory_bytes[1] < memory_bytes[0], "{}", guest.name);
+                }
+                guest.check_all();
+            }
+        }
     }
 }
