@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import run, testing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,10 @@ def test_the_archive_is_one_that_other_programs_read(tmp_path: Path) -> None:
         "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
         "WARNING: possible circular locking dependency detected",
         "flat-pt-check: missing flush: vCPU 2, CR3 0x10000001fe000",
+        "mm/memory.c:448: bad pmd 00000000b1c3(0010000100a00067)",
+        "pagealloc: memory corruption",
+        "BUG page->ptl (Not tainted): Poison overwritten",
+        "mm: page allocation failure: order:9, mode:0x400dc0(GFP_KERNEL_ACCOUNT|__GFP_ZERO)",
     ],
 )
 def test_what_a_kernel_says_of_its_mistakes_is_seen(line: str) -> None:
@@ -84,15 +88,101 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
     assert run.Outcome(0, "\n".join(said), "").splats() == []
 
 
+def ended(name: str, status: int, *said: str) -> testing.Ended:
+    return testing.Ended(name, status, said=said)
+
+
+def result(case: testing.Case, *tests: testing.Ended, off: testing.Result | None = None) -> testing.Result:
+    found = testing.Result(case, {test.name: test for test in tests})
+    others = (off or found).tests
+    found.verdicts = {test.name: testing.judge(test, others.get(test.name)) for test in tests}
+    return found
+
+
 def test_a_case_that_went_wrong_says_how() -> None:
+    off = result(testing.Case("off", run.Machine(), ()), ended("fork", 0), ended("mmap", 0), ended("ksm", 77))
     case = testing.Case("l3l2", run.Machine("l3l2"), ("fork", "mmap", "ksm", "exec"), flattens=True)
-    result = testing.Result(case, statuses={"fork": 0, "mmap": 1, "ksm": 77})
-    expected = {"fork": 0, "mmap": 0, "ksm": 77, "exec": 0}
-    assert testing.differences(result, expected) == [
-        "mmap ended with 1 instead of 0",
-        "exec did not run",
+    found = result(
+        case, ended("fork", 0), ended("mmap", 1, "wrong contents at 0x1"), ended("ksm", 77), off=off
+    )
+    assert testing.differences(found) == [
+        "exec did not end",
+        "mmap: it ended with 1: wrong contents at 0x1",
         "nothing was flattened",
     ]
+    assert [found.count(word) for word in (testing.PASS, testing.SKIP, testing.FAIL)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("test", "off", "word"),
+    [
+        (ended("fork", 0), None, testing.PASS),
+        (ended("fork", 77), None, testing.FAIL),
+        (ended("fork", 77), ended("fork", 0), testing.FAIL),
+        (ended("fork", 77), ended("fork", 77), testing.SKIP),
+        (ended("fork", 124), ended("fork", 124), testing.FAIL),
+        (ended("mlock2", 0), ended("mlock2", 0), testing.PASS),
+        (ended("mlock2", 0), None, testing.FAIL),
+        (ended("mlock2", 0), ended("mlock2", 1), testing.FAIL),
+        (ended("mlock2", 1), ended("mlock2", 1), testing.XFAIL),
+        (ended("mlock2", 4), ended("mlock2", 4), testing.SKIP),
+        (ended("mlock2", 124), ended("mlock2", 124), testing.FAIL),
+        (ended("stressor-vm", 2), ended("stressor-vm", 0), testing.FAIL),
+        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "ok 1 b", "not ok 3 a"), testing.XFAIL),
+        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "not ok 2 b"), testing.FAIL),
+    ],
+)
+def test_a_test_must_end_as_without_flat_tables(
+    test: testing.Ended, off: testing.Ended | None, word: str
+) -> None:
+    assert testing.judge(test, off).word == word
+
+
+def test_what_the_kernel_says_is_said_of_the_test_that_ran() -> None:
+    splat = "[ 9.1] WARNING: CPU: 1 PID: 44 at mm/memory.c:123"
+    log = f"[ 1.0] flatwalk: test fork\n[ 2.0] fine\n[ 8.0] flatwalk: test exec\n{splat}\n"
+    miss = "flat-pt-check: missing flush: vCPU 1, CR3 1"
+    assert testing.complaints(log, f"{miss}\n") == [f"{splat} (in exec)", miss]
+
+
+def test_each_test_is_a_line_as_it_ends() -> None:
+    case = testing.Case("l3l2", run.Machine("l3l2"), ("fork", "ksm"))
+    found, lines = testing.Result(case), list[str]()
+    told = testing.Told(found, found, lines.append)
+    for part in (
+        b"@begin fork 1.5\nall ",
+        b"well\n\n@test fork 0 3.75\n@beg",
+        b"in ksm 4\nno KSM\n@test ksm 77 4\n",
+    ):
+        told.write(part)
+    told.write(b"counter flat_table_alloc 12\n")
+    assert [" ".join(line.split()) for line in lines] == ["pass fork 2.2 s", "skip ksm 0.0 s no KSM"]
+    assert found.tests["fork"].said == ("all well", "")
+    assert found.counters == {"flat_table_alloc": 12}
+    table = testing.summary([found]).splitlines()
+    assert table[-1] == "| l3l2 | 1 | 1 | 0 | 0 | 0 | 12 | 0 | 0 | 0.0 |"
+    told_tests = testing.report([found], {"day": "today"})["cases"][0]["tests"]
+    assert [(test["name"], test["verdict"], test["seconds"]) for test in told_tests] == [
+        ("fork", "pass", 2.25),
+        ("ksm", "skip", 0.0),
+    ]
+
+
+def test_some_cases_and_tests_are_chosen() -> None:
+    planned = testing.cases("full", ["l2l1"])
+    some = testing.chosen(planned, "isolated", ["fork", "oom"])
+    assert [(case.name, case.tests) for case in some] == [
+        ("off", ("fork", "oom")),
+        ("l2l1, isolated", ("fork", "oom")),
+    ]
+    assert testing.chosen(planned, None, []) == planned
+    for only, tests, where in ((None, ["frok"], "--tests"), ("isolatde", [], "--only")):
+        with pytest.raises(UsageError) as caught:
+            testing.chosen(planned, only, tests)
+        assert caught.value.where == where
+    with pytest.raises(UsageError) as caught:
+        testing.cases("long")
+    assert caught.value.where == "--tier"
 
 
 def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
@@ -106,8 +196,9 @@ def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
         (1, [miss, splat], [f"the kernel says: {splat}"]),
     ):
         case = testing.Case("l2l1", run.Machine("l2l1"), ("flush",), unflushed=unflushed)
-        result = testing.Result(case, statuses={"flush": 0}, complaints=said)
-        assert testing.differences(result, {"flush": 0}) == problems
+        found = result(case, ended("flush", 0))
+        found.complaints = said
+        assert testing.differences(found) == problems
 
 
 def test_each_flush_is_left_out_in_some_case() -> None:
@@ -182,5 +273,26 @@ def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
-    results = testing.run_tier("short")
+    results = testing.run_cases(testing.cases("short"))
     assert [problem for result in results for problem in result.problems] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
+def test_ctrl_c_stops_the_guest(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "flatwalk", "vm", "test", "--modes", "off"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        while b"populate" not in process.stdout.readline():
+            assert process.poll() is None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        (guest,) = children.read_text().split()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() == 130
+    assert not Path(f"/proc/{guest}").exists()
+    assert list(tmp_path.iterdir()) == []

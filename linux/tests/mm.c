@@ -3,6 +3,7 @@
  * Prints "ok TEST" and exits 0; says what is wrong and exits 1 otherwise; exits 77 where the kernel lacks
  * what the test is about. The results are the same in every mode of flat_page_tables=.
  */
+#include <asm/ldt.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -327,15 +328,88 @@ static void test_thp(void)
 	verify(to, bytes / 2, PAGE, 5);
 }
 
+/* Processes share the tables of level 2 of a mapping of whole gigabytes, while one of them flattens its own. */
+static void share_tables(void)
+{
+	const size_t bytes = 2 * GIB, step = 256 * MIB;
+	char *memory = map_aligned(bytes, GIB);
+
+	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | MAP_NORESERVE, -1, 0) == memory);
+	fill(memory, bytes / 2, step, 20);
+	for (int i = 0; i < 6; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			prctl(PR_SET_FLAT_PAGE_TABLES, i % 3, 0, 0, 0);
+			verify(memory, bytes / 2, step, 20);
+			fill(memory + bytes / 2, bytes / 2, step, 21);
+			prctl(PR_SET_FLAT_PAGE_TABLES, (i + 1) % 3, 0, 0, 0);
+			verify(memory + bytes / 2, bytes / 2, step, 21);
+			/* As a whole: Linux 6.1.192 splits such a mapping without the lock that it says it wants. */
+			if (i % 2)
+				CHECK(!mprotect(memory, bytes, PROT_READ));
+			else
+				CHECK(!munmap(memory, bytes));
+			_exit(0);
+		}
+		if (i % 2)
+			wait_for(child);
+	}
+	while (wait(NULL) > 0)
+		;
+	verify(memory, bytes / 2, step, 20);
+	verify(memory + bytes / 2, bytes / 2, step, 21);
+	CHECK(!munmap(memory, bytes));
+}
+
+/* Large pages are wanted while their range becomes flat: one of the two comes about, and is what hardware sees, too. */
+static void *collapse_part(void *argument)
+{
+	static uint64_t random;
+	char *memory = ((void **)argument)[0];
+	size_t part = (size_t)((void **)argument)[1];
+
+	if (part) {
+		madvise(memory + (part - 1) * 2 * MIB, 2 * MIB, MADV_COLLAPSE);
+	} else {
+		/* At any time during a collapse. */
+		random = mix(random + 1);
+		for (volatile size_t wait = random % 200000; wait; wait--)
+			;
+		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	}
+	return NULL;
+}
+
+static void test_collapse(void)
+{
+	const size_t bytes = (THREADS - 1) * 2 * MIB, step = 64 * KIB;
+
+	for (int round = 0; round < 400; round++) {
+		char *memory = map_aligned(GIB, GIB);
+
+		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
+		fill(memory, bytes, step, round);
+		in_threads(collapse_part, memory);
+		verify(memory, bytes, step, round);
+		fill(memory, bytes, step, round + 1);
+		verify(memory, bytes, step, round + 1);
+		CHECK(!munmap(memory, GIB));
+	}
+}
+
 static void test_hugetlb(void)
 {
 	const size_t bytes = 32 * MIB;
 	char *shared, *private;
 	pid_t child;
 
-	if (put("/proc/sys/vm/nr_hugepages", "48"))
+	/* As many as are needed below, once each. */
+	if (number("/proc/meminfo", "HugePages_Free:") < 40)
 		exit(SKIPPED);
-	CHECK(number("/proc/meminfo", "HugePages_Free:") >= 40);
+	share_tables();
 	shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	CHECK(shared != MAP_FAILED);
 	private = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
@@ -356,7 +430,6 @@ static void test_hugetlb(void)
 	verify(private, bytes, PAGE, 7);
 	CHECK(!munmap(shared, bytes));
 	CHECK(!munmap(private, bytes));
-	CHECK(!put("/proc/sys/vm/nr_hugepages", "0"));
 }
 
 static void test_ksm(void)
@@ -518,6 +591,135 @@ static void test_gup(void)
 	in_threads(pipe_or_churn, memory);
 }
 
+/* The files about a process's tables are read while these change. */
+static void read_from(const char *path, off_t start, size_t bytes)
+{
+	static __thread char buffer[64 * KIB];
+	int fd = open(path, O_RDONLY);
+
+	/* Some are there only where tables can be flat. */
+	if (fd < 0 && errno == ENOENT)
+		return;
+	CHECK(fd >= 0);
+	CHECK(!start || lseek(fd, start, SEEK_SET) == start);
+	for (size_t got = 0; got < bytes;) {
+		ssize_t now = read(fd, buffer, sizeof(buffer));
+
+		CHECK(now >= 0);
+		if (!now)
+			break;
+		got += now;
+	}
+	close(fd);
+}
+
+static void *read_or_churn(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+	size_t part = (size_t)((void **)argument)[1];
+
+	if (!part)
+		return churn(argument);
+	while (!stop) {
+		if (part == 1) {
+			read_from("/proc/self/smaps", 0, SIZE_MAX);
+			CHECK(!put("/proc/self/clear_refs", "1"));
+		} else if (part == 2) {
+			read_from("/proc/self/pagemap", (uintptr_t)memory / PAGE * 8, 512 * MIB / PAGE * 8);
+		} else {
+			read_from("/sys/kernel/debug/x86/flat_page_tables", 0, SIZE_MAX);
+			read_from("/sys/kernel/debug/page_tables/current_user", 0, SIZE_MAX);
+		}
+	}
+	return NULL;
+}
+
+static void test_proc(void)
+{
+	in_threads(read_or_churn, map_aligned(512 * MIB, 2 * MIB));
+}
+
+/* Segments of the process's own are in a part of the kernel's half that is its own, which a new root must keep. */
+static uint32_t through_ldt(unsigned int entry)
+{
+	uint32_t value;
+
+	__asm__ volatile("mov %1, %%gs\n\tmovl %%gs:0, %0\n\tmov %2, %%gs"
+			 : "=&r"(value)
+			 : "r"(entry << 3 | 7), "r"(0)
+			 : "memory");
+	return value;
+}
+
+static void *use_ldt(void *argument)
+{
+	uint32_t *memory = ((void **)argument)[0];
+	unsigned int part = (size_t)((void **)argument)[1];
+
+	if (!part)
+		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	for (uint32_t i = 1; i <= 40; i++) {
+		uint32_t *word = memory + part * 1024 + i;
+		struct user_desc entry = {
+			.entry_number = part * 8 + i % 8, .base_addr = (uintptr_t)word, .limit = 3, .seg_32bit = 1,
+			.contents = MODIFY_LDT_CONTENTS_DATA, .useable = 1,
+		};
+
+		*word = part << 16 | i;
+		CHECK(!syscall(SYS_modify_ldt, 0x11, &entry, sizeof(entry)));
+		CHECK(through_ldt(entry.entry_number) == *word);
+	}
+	return NULL;
+}
+
+static void test_ldt(void)
+{
+	char *memory = mmap(NULL, THREADS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+
+	CHECK(memory != MAP_FAILED);
+	if (syscall(SYS_modify_ldt, 0, memory, 8) < 0 && errno == ENOSYS)
+		exit(SKIPPED);
+	for (int i = 0; i < 12; i++) {
+		/* A child begins with a root that is not flat. */
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			in_threads(use_ldt, memory);
+			_exit(0);
+		}
+		wait_for(child);
+	}
+}
+
+/*
+ * Until the kernel kills it, a child takes all the memory there is. Before that, blocks give way, and the contents of
+ * what others have stay.
+ */
+static void test_oom(void)
+{
+	const size_t bytes = 64 * GIB;
+	char *memory = map_aligned(bytes, GIB), *all;
+	int status;
+	pid_t child;
+
+	fill(memory, bytes, GIB, 14);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(!put("/proc/self/oom_score_adj", "1000"));
+		all = map(bytes, 0);
+		for (size_t at = 0; at < bytes; at += PAGE)
+			all[at] = 1;
+		_exit(1);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	verify(memory, bytes, GIB, 14);
+	fill(memory, bytes, GIB / 4, 15);
+	verify(memory, bytes, GIB / 4, 15);
+}
+
 /* Flat and back while four threads fault in the same range. */
 static void *fault_and_switch(void *argument)
 {
@@ -633,7 +835,8 @@ static const struct {
 	{ "mmap", test_mmap },	       { "mremap", test_mremap }, { "thp", test_thp },
 	{ "hugetlb", test_hugetlb },   { "ksm", test_ksm },	  { "userfaultfd", test_userfaultfd },
 	{ "swap", test_swap },	       { "gup", test_gup },	  { "switch", test_switch },
-	{ "flush", test_flush },       { "nothing", test_nothing },
+	{ "flush", test_flush },       { "nothing", test_nothing }, { "proc", test_proc },
+	{ "ldt", test_ldt },	       { "oom", test_oom },	  { "collapse", test_collapse },
 };
 
 int main(int argc, char **argv)

@@ -1,11 +1,18 @@
 #!/bin/sh
 # Runs in a guest: the tests that are named, and says how each ended.
-#   run.sh THRESHOLD FAILING UNFLUSHED MM SELFTESTS TEST…
-# THRESHOLD: tables that a range needs to be flattened. FAILING: per cent of the blocks that cannot be had.
-# UNFLUSHED: which flushes Linux leaves out, as bits of flat_page_tables_skip_flush. MM: the compiled mm.c.
-# SELFTESTS: where the kernel's own selftests of its memory management are. A disk /dev/vda becomes swap space.
-# TEST is one of mm.c, one of those below, NAME:COMMAND for one of the kernel's, or run=COMMAND for any other.
+#   run.sh [-t SECONDS] THRESHOLD FAILING UNFLUSHED MM SELFTESTS TEST…
+# SECONDS: how long a test may take. THRESHOLD: tables that a range needs to be flattened. FAILING: per cent of the blocks that
+# cannot be had. UNFLUSHED: which flushes Linux leaves out, as bits of flat_page_tables_skip_flush. MM: the compiled mm.c.
+# SELFTESTS: where the kernel's own selftests of its memory management are. A disk /dev/vda becomes swap space. TEST is one of
+# mm.c, one of those below, NAME:COMMAND for one of the kernel's, or run=COMMAND for any other.
+# Prints, each on a line of its own and the times in seconds since boot,
+#   @begin TEST TIME, then all that the test says, then @test TEST STATUS TIME, and at the end: counter NAME VALUE
 set -u
+limit=0
+if [ "$1" = -t ]; then
+    limit=$2
+    shift 2
+fi
 threshold=$1 failing=$2 unflushed=$3 mm=$4 selftests=$5
 shift 5
 
@@ -14,29 +21,60 @@ sysctl=/proc/sys/vm/flat_page_table_threshold
 if [ -e /dev/vda ]; then
     /sbin/mkswap /dev/vda >/dev/null && /sbin/swapon /dev/vda || exit
 fi
+injection=/sys/kernel/debug/fail_page_alloc
 if [ "$failing" -gt 0 ]; then
-    cd /sys/kernel/debug/fail_page_alloc || exit
     # Only what is as large as a block fails; what may sleep fails, too.
-    echo 9 >min-order
-    echo N >ignore-gfp-wait
-    echo 0 >verbose
-    echo -1 >times
-    echo "$failing" >probability
-    cd /
+    echo 9 >$injection/min-order || exit
+    echo N >$injection/ignore-gfp-wait
+    echo 0 >$injection/verbose
+    echo -1 >$injection/times
+    echo "$failing" >$injection/probability
 fi
 if [ "$unflushed" -gt 0 ]; then
     echo "$unflushed" >/sys/kernel/debug/x86/flat_page_tables_skip_flush || exit
 fi
+# A kernel that hangs is to say so, and to end.
+echo 1 >/proc/sys/kernel/panic_on_rcu_stall
+# Whoever is out of memory is to spare this script.
+echo -500 >/proc/self/oom_score_adj
+
+uptime() {
+    read -r now _ </proc/uptime
+}
+
+limited() {
+    timeout -k 10 "$limit" "$@"
+}
+
+# How many large pages hugetlb has. They are as large as a block, but not what is to fail.
+large_pages() {
+    [ "$failing" -gt 0 ] && echo 0 >$injection/probability
+    if [ "$1" -gt 0 ]; then
+        echo 3 >/proc/sys/vm/drop_caches
+        echo 1 >/proc/sys/vm/compact_memory
+    fi
+    echo "$1" >/proc/sys/vm/nr_hugepages
+    [ "$failing" -gt 0 ] && echo "$failing" >$injection/probability
+}
+
+hugetlb() {
+    large_pages 48
+    limited "$mm" hugetlb
+    set -- $?
+    large_pages 0
+    return "$1"
+}
 
 # Two processes that want all memory between them, and swap.
 pressure() {
     kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-    stress-ng --quiet --vm 2 --vm-bytes $((kilobytes * 11 / 20))k --vm-keep --vm-ops 40000 --verify \
+    limited stress-ng --vm 2 --vm-bytes $((kilobytes * 11 / 20))k --vm-keep --vm-ops 40000 --verify \
         --timeout 60 --temp-path /tmp
 }
 
+# Several stressors at once.
 stress() {
-    stress-ng --quiet --verify --temp-path /tmp --timeout 8 \
+    limited stress-ng --verify --temp-path /tmp --timeout 8 \
         --mmap 1 --mmap-bytes 96m --vm 1 --vm-bytes 96m --mremap 1 --mremap-bytes 16m --fork 1 --vforkmany 1 --brk 1
 }
 
@@ -46,12 +84,14 @@ selftest() {
         mkdir -p /tmp/selftests/huge && mount -t hugetlbfs none /tmp/selftests/huge || return
         echo 268435456 >/proc/sys/kernel/shmmax
         echo 4194304 >/proc/sys/kernel/shmall
+        # Some map more than there is.
+        echo 1 >/proc/sys/vm/overcommit_memory
     fi
-    echo 160 >/proc/sys/vm/nr_hugepages
-    (cd /tmp/selftests && eval "timeout 300 $selftests/$1")
+    large_pages 160
+    (cd /tmp/selftests && PATH=$selftests:$PATH && eval "limited $1")
     set -- $?
     rm -f /tmp/selftests/huge/*
-    echo 0 >/proc/sys/vm/nr_hugepages
+    large_pages 0
     return "$1"
 }
 
@@ -60,20 +100,30 @@ flush() {
     for process in /proc/[0-9]*; do
         taskset --pid 1 "${process#/proc/}" >/dev/null 2>&1
     done
-    "$mm" flush
+    limited "$mm" flush
 }
 
 for name; do
-    case $name in
-    flush | pressure | stress) $name >&2 ;;
-    run=*)
+    test=${name%%:*}
+    case $name in run=*)
         # Not a test: its output is the result.
         eval "${name#run=}" || exit
         continue
         ;;
-    *:*) selftest "${name#*:}" >&2 ;;
-    *) "$mm" "$name" >&2 ;;
     esac
-    echo "test ${name%%:*} $?"
+    uptime
+    echo "@begin $test $now"
+    # What the kernel says from now on is about this test.
+    echo "flatwalk: test $test" >/dev/kmsg
+    case $name in
+    flush | hugetlb | pressure | stress) $name ;;
+    stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 4 --"${name#stressor-}" 2 ;;
+    *:*) selftest "${name#*:}" ;;
+    *) limited "$mm" "$name" ;;
+    esac 2>&1
+    status=$?
+    uptime
+    # Some tests leave their last line open.
+    printf '\n@test %s %s %s\n' "$test" "$status" "$now"
 done
 sed -n 's/^flat_table/counter &/p' /proc/vmstat

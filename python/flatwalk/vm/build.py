@@ -49,11 +49,12 @@ _FIRMWARE = Path("/usr/share/seabios")
 #: Files that configure a component, and those that give Linux all of its checks.
 _PLAIN, _CHECKED = ("config",), ("config", "config.debug")
 #: Of the kernel's own tests of its memory management: those that need no other libraries, hosts or modules.
-SELFTESTS = (
+_SELFTESTS = (
     *("compaction_test", "gup_test", "hugepage-mmap", "hugepage-mremap", "hugepage-shm", "hugetlb-madvise"),
-    *("khugepaged", "madv_populate", "map_fixed_noreplace", "map_hugetlb", "map_populate", "mlock2-tests"),
-    *("mrelease_test", "mremap_dontunmap", "mremap_test", "protection_keys_64", "soft-dirty"),
-    *("split_huge_page_test", "thuge-gen", "userfaultfd", "va_128TBswitch"),
+    *("khugepaged", "madv_populate", "map_fixed_noreplace", "map_hugetlb", "map_populate"),
+    *("mlock2-tests", "mrelease_test", "mremap_dontunmap", "mremap_test", "on-fault-limit"),
+    *("protection_keys_64", "soft-dirty", "split_huge_page_test", "thuge-gen", "userfaultfd"),
+    *("va_128TBswitch", "virtual_address_range"),
 )
 
 
@@ -78,6 +79,10 @@ class Component:
     configuration: tuple[str, ...] = _PLAIN
     #: Whose source it is built from, if that is no component of its own name.
     variant_of: str = ""
+    #: Whether its source is built as it comes, without our series.
+    original: bool = False
+    #: What `vm build` must be given to build it, too.
+    option: str = ""
 
     @property
     def source_name(self) -> str:
@@ -97,6 +102,8 @@ class Component:
     @property
     def series(self) -> list[Path]:
         """Its patches, in order."""
+        if self.original:
+            return []
         return sorted((self.directory / "series").glob("*.patch"))
 
     def key(self) -> str:
@@ -115,7 +122,7 @@ class Built:
     """Where the results of a build are."""
 
     name: str
-    #: QEMU: bin, share, include. Linux: bzImage, vmlinux, System.map, config; for debugging selftests, too.
+    #: QEMU: bin, share, include. Linux: bzImage, vmlinux, System.map, config. Selftests: the programs.
     path: Path
 
 
@@ -224,18 +231,17 @@ def _make_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: 
     shutil.copy2(work / ".config", out / "config")
 
 
-def _make_debug_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: Sequence[str]) -> None:
-    _make_linux(tree, work, out, steps, configuration)
+def _make_selftests(tree: Path, work: Path, out: Path, steps: Steps) -> None:
     remedy = "see the message above"
     make = ("make", f"-j{steps.jobs}")
     steps.run("headers", *make, "-C", str(tree), f"O={work}", "headers", cwd=work, remedy=remedy)
-    selftests = out / "selftests"
-    selftests.mkdir()
     steps.run(
         "selftests",
         *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "vm")),
-        *(f"OUTPUT={selftests}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
-        *(str(selftests / name) for name in SELFTESTS),
+        *(f"OUTPUT={out}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
+        # One of them takes the numbers of system calls for granted.
+        "EXTRA_CFLAGS=-include sys/syscall.h",
+        *(str(out / name) for name in _SELFTESTS),
         cwd=work,
         remedy=remedy,
     )
@@ -284,14 +290,26 @@ LINUX = Component(
     source_package=False,
     make=partial(_make_linux, configuration=_PLAIN),
 )
-#: The same kernel with the checks that make it many times slower, and its selftests of memory management.
+#: The same kernel with the checks that make it many times slower.
 DEBUG_LINUX = replace(
     LINUX,
     name="linux-debug",
-    recipe=("allnoconfig", *SELFTESTS),
     configuration=_CHECKED,
-    make=partial(_make_debug_linux, configuration=_CHECKED),
+    make=partial(_make_linux, configuration=_CHECKED),
     variant_of="linux",
+    option="--debug",
+)
+#: Linux's own tests of its memory management.
+SELFTESTS = replace(
+    LINUX,
+    name="linux-selftests",
+    product=_SELFTESTS[-1],
+    recipe=_SELFTESTS,
+    configuration=(),
+    make=_make_selftests,
+    variant_of="linux",
+    original=True,
+    option="--selftests",
 )
 _COMPONENTS = (QEMU, LINUX)
 
@@ -309,26 +327,30 @@ def find(component: Component, source: Path | None = None) -> Path:
     path = _place(component, source)
     if not (path / component.product).is_file():
         option = f" --source {source}" if source else ""
-        if component is DEBUG_LINUX:
-            option += " --debug"
+        if component.option:
+            option += f" {component.option}"
         raise FlatwalkError(
             f"{component.name} is not built", where=str(path), remedy=f"run: flatwalk vm build{option}"
         )
     return path
 
 
-def build(source: Path | None = None, *, jobs: int = 0, debug: bool = False) -> list[Built]:
+def build(
+    source: Path | None = None, *, jobs: int = 0, debug: bool = False, selftests: bool = False
+) -> list[Built]:
     """Builds what is not built yet.
 
     Args:
         source: A directory with the user's own trees `qemu` or `linux`, to be built as they are.
         jobs: Compilers at once; 0 is one per core.
         debug: Whether to build the kernel with all of its checks, too.
+        selftests: Whether to build Linux's own tests, too.
 
     Raises:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
-    components = (*_COMPONENTS, DEBUG_LINUX) if debug else _COMPONENTS
+    asked = {DEBUG_LINUX: debug, SELFTESTS: selftests}
+    components = (*_COMPONENTS, *(component for component, wanted in asked.items() if wanted))
     chosen = [component for component in components if component.directory.is_dir()]
     if not chosen and source is None:
         raise FlatwalkError(

@@ -63,7 +63,13 @@ def build(
     ] = 0,
     debug: Annotated[
         bool,
-        Option("--debug", help="Also the kernel with all of its checks, for --debug and the full tests."),
+        Option("--debug", help="Also the kernel with all of its checks, for --debug."),
+    ] = False,
+    selftests: Annotated[
+        bool,
+        Option(
+            "--selftests", help="Also Linux's own tests of its memory management, for `test --tier full`."
+        ),
     ] = False,
 ) -> None:
     """Build the QEMU and the Linux that know flattened page tables.
@@ -73,7 +79,7 @@ def build(
     """
     from flatwalk.vm import build as work  # noqa: PLC0415
 
-    for built in work.build(source, jobs=jobs, debug=debug):
+    for built in work.build(source, jobs=jobs, debug=debug, selftests=selftests):
         print(f"{built.name}: {built.path}")
 
 
@@ -214,36 +220,78 @@ def _input() -> int | None:
     return 0
 
 
-@app.command("test", epilog=_examples("test", "test --tier full"))
+@app.command(
+    "test",
+    epilog=_examples(
+        "test",
+        "test --tier full --modes l4l3+l2l1 --logs logs",
+        "test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
+    ),
+)
 def run_tests(
     *,
     tier: Annotated[
         str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and way to fail.")
     ] = "short",
     modes: Modes = None,
+    levels: Levels = 4,
     debug: Annotated[
-        bool, Option("--debug", help="The kernel of `vm build --debug`, which --tier full always has.")
+        bool, Option("--debug", help="The kernel of `vm build --debug`, which is many times slower.")
     ] = False,
+    only: Annotated[
+        str | None, Option("--only", metavar="TEXT", help="Only `off` and cases whose name contains this.")
+    ] = None,
+    tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
     logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep what each guest said.")] = None,
+    json_file: Annotated[
+        Path | None,
+        Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output."),
+    ] = None,
+    update: Annotated[
+        Path | None, Option("--update", metavar="FILE", help="Put the table into this document, too.")
+    ] = None,
     source: Source = None,
 ) -> None:
     """Test Linux with flattened page tables against itself without.
 
     Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with blocks that cannot
     be had. Every test must end as with `off`, and the kernel must not complain. A kernel that leaves out a
-    flush on purpose must be caught. The full tier wants the kernel of `vm build --debug`, and hours.
+    flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours; it ends no
+    better with `off`) or FAIL. The full tier wants `vm build --selftests`, and most of an hour for a mode.
     """
+    import json  # noqa: PLC0415
+
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.vm import bench  # noqa: PLC0415
     from flatwalk.vm import testing as work  # noqa: PLC0415
 
-    if tier not in ("short", "full"):
-        raise UsageError(f"there is no tier {tier}", where="--tier", remedy="choose short or full")
-    results = work.run_tier(tier, _modes(modes), debug=debug, logs=logs, source=source)
-    for result in results:
-        ended = " ".join(f"{name}:{status}" for name, status in result.statuses.items())
-        print(f"{'FAILED' if result.problems else 'ok':<7} {result.case.name}: {ended}")
-        for problem in result.problems:
-            print(f"        {problem}")
-    if any(result.problems for result in results):
+    piped = json_file == Path("-")
+    if json_file is not None and not piped:
+        output.check_writable(json_file, "--json")
+    named = [name for name in (tests or "").split(",") if name]
+    planned = work.chosen(work.cases(tier, _modes(modes), debug=debug, levels=levels), only, named)
+    about = work.versions(planned, source)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if piped else sys.stdout, flush=True)
+
+    for what, version in about.items():
+        say(f"{what}: {version}")
+    results = work.run_cases(planned, logs=logs, source=source, say=say)
+    table = work.summary(results)
+    say(f"\n{table}")
+    failed = [result.case.name for result in results if result.problems]
+    say(f"{len(results)} cases: {'all well' if not failed else 'FAILED: ' + '; '.join(failed)}")
+    if update is not None:
+        name = "-".join([tier, *(["debug"] if debug else []), *(["5"] if levels == 5 else [])])
+        bench.update(update, {f"test-{name}": table})
+    if json_file is not None:
+        text = json.dumps(work.report(results, about), indent=2) + "\n"
+        if piped:
+            print(text, end="")
+        else:
+            output.write_whole(json_file, text)
+    if failed:
         raise typer.Exit(1)
 
 

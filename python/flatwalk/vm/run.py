@@ -30,9 +30,10 @@ MODES = ("off", "l3l2", "l4l3", "l2l1", "l4l3+l2l1", "compendia")
 GUEST = Path(__file__).resolve().parents[3] / "linux"
 #: Lines of the kernel's log that say that it found a mistake of its own.
 SPLAT = re.compile(
-    r"BUG:|WARNING:|Oops|kernel BUG|general protection fault|Bad page|Bad rss|non-zero pgtables_bytes"
-    r"|possible (recursive|circular) locking|INFO: task .* blocked|rcu: INFO: .*stall|Kernel panic"
-    r"|flat-pt-check"
+    r"BUG:|BUG \w|WARNING:|Oops|kernel BUG|general protection fault|Bad page|Bad rss|non-zero pgtables_bytes"
+    r"|: bad p(gd|4d|ud|md) |pagealloc: |swap_(info_get|free): |page allocation failure: order:9"
+    r"|possible (recursive|circular) locking|INFO: trying to register|turning off the locking"
+    r"|INFO: task .* blocked|rcu: INFO: .*stall|Kernel panic|flat-pt-check"
 )
 _TAIL_LINES = 20
 
@@ -110,6 +111,19 @@ class Machine:
             *("-m", self.memory),
             *("-append", line),
         ]
+
+
+class GuestLostError(FlatwalkError):
+    """A guest that did not come to its end.
+
+    Args:
+        error: Why.
+        log: All that its kernel said.
+    """
+
+    def __init__(self, error: FlatwalkError, log: str) -> None:
+        super().__init__(error.what, where=error.where, remedy=error.remedy)
+        self.log = log
 
 
 @dataclass(frozen=True)
@@ -266,7 +280,10 @@ def run(
                 *ports,
                 *options,
             ]
-            messages = _qemu(arguments, (*ends.values(), *inputs), timeout_s)
+            try:
+                messages = _qemu(arguments, (*ends.values(), *inputs), timeout_s)
+            except FlatwalkError as error:
+                raise GuestLostError(error, _text(work / "log")) from error
         log = _text(work / "log")
         told = _text(work / "status")
     match told.split():
@@ -280,10 +297,11 @@ def run(
                 remedy="give it more --memory, or mend what it says",
             )
     lines = "\n".join(log.splitlines()[-_TAIL_LINES:])
-    raise FlatwalkError(
+    lost = FlatwalkError(
         f"the guest came to an end before the command did; its last lines:\n{lines}",
         remedy="give it more --memory if it had too little; otherwise this is a bug of the kernel or of QEMU",
     )
+    raise GuestLostError(lost, log)
 
 
 @contextlib.contextmanager

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import io
+import re
+import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flatwalk import output
-from flatwalk.errors import FlatwalkError
+from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import build
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: What a test program says where the kernel lacks what it is about.
-_SKIPPED = 77
+    from _typeshed import ReadableBuffer
+
+TIERS = ("short", "full")
+#: What a test program of ours says where the kernel lacks what it is about, and what the kernel's tests and
+#: stress-ng say then.
+_SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
+#: How `timeout` ends: with the first if it ended the test, with the second if it had to kill it.
+_OVERDUE = (124, 137)
+#: Seconds that a test may take; a kernel with all of its checks is many times slower.
+_LIMIT_S, _DEBUG_LIMIT_S = 900, 3600
+
 _SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch")
-_FULL = (*_SHORT, "mmap", "hugetlb", "ksm", "userfaultfd", "gup", "swap", "pressure", "stress")
+_FULL = (
+    *_SHORT,
+    *(
+        "mmap",
+        "collapse",
+        "hugetlb",
+        "ksm",
+        "userfaultfd",
+        "gup",
+        "proc",
+        "ldt",
+        "swap",
+        "oom",
+        "pressure",
+        "stress",
+    ),
+)
 #: The kernel's own tests of its memory management: their names, and how to call them.
 SELFTESTS = {
     "map_fixed_noreplace": "map_fixed_noreplace",
@@ -38,6 +67,7 @@ SELFTESTS = {
     "compaction": "compaction_test",
     "madv_populate": "madv_populate",
     "mlock2": "mlock2-tests",
+    "on-fault-limit": "setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock on-fault-limit",
     "mrelease": "mrelease_test",
     "mremap-move": "mremap_test",
     "mremap-dontunmap": "mremap_dontunmap",
@@ -45,8 +75,20 @@ SELFTESTS = {
     "khugepaged": "khugepaged",
     "split-huge-page": "split_huge_page_test",
     "soft-dirty": "soft-dirty",
+    "virtual-address-range": "virtual_address_range",
     "va-128TB-switch": "va_128TBswitch",
     "protection-keys": "protection_keys_64",
+}
+#: Stressors of stress-ng, each for some seconds and with verification.
+STRESSORS = (
+    *("bigheap", "brk", "fault", "fork", "madvise", "malloc", "memfd", "mincore", "mlock"),
+    *("mmap", "mmapaddr", "mmapfixed", "mmapfork", "mmaphuge", "mmapmany", "mprotect", "mremap", "msync"),
+    *("munmap", "pagemove", "pageswap", "remap", "shm", "shm-sysv", "stack", "stackmmap", "tlb-shootdown"),
+    *("userfaultfd", "vforkmany", "vm", "vm-addr", "vm-rw", "vm-segv", "vm-splice"),
+)
+#: What is not ours: it need not end well in any guest, but must end as it does with `off`.
+_FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {
+    name: name for name in (f"stressor-{stressor}" for stressor in STRESSORS)
 }
 #: What mode a short run leaves out flushes in, and how many levels of page tables make that a pair of tables.
 _UNFLUSHED = {"l2l1": 4}
@@ -54,8 +96,17 @@ _UNFLUSHED_FULL = {"l3l2": 4, "l2l1": 4, "l4l3": 5, "compendia": 4}
 #: How QEMU's checking mode begins to say that a flush is missing.
 _MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5
-#: The kernel's counters that say whether anything was flattened at all.
-_BLOCKS = "flat_table_alloc"
+_REASON_LENGTH = 100
+#: The kernel's counters of blocks: made, not to be had, and given up for ordinary tables.
+_BLOCKS, _REFUSED, _DEMOTED = "flat_table_alloc", "flat_table_alloc_failed", "flat_table_demote"
+
+#: What the kernel's log says of which test comes now.
+_NOW = re.compile(r"flatwalk: test (\S+)")
+#: A part of a test that failed, as the kernel's tests and stress-ng say it.
+_NOT_OK = re.compile(r"not ok \d+ (?:- )?(.*)|stress-ng: fail:  \[\d+\] (.*)")
+_TELLING = re.compile(r"not ok|\bSKIP|\bFAIL|[Ff]ailed|[Ee]rror|skipp|wrong|Bail out|No such|not supported")
+
+PASS, SKIP, XFAIL, FAIL = "pass", "skip", "xfail", "FAIL"
 
 
 @dataclass(frozen=True)
@@ -75,31 +126,114 @@ class Case:
     unflushed: int = 0
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a test ended."""
+
+    name: str
+    status: int
+    seconds: float = 0
+    #: All that it said.
+    said: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The parts of it that failed, for tests that say so."""
+        return tuple(found[1] or found[2] for line in self.said if (found := _NOT_OK.match(line)))
+
+    @property
+    def reason(self) -> str:
+        """What it says of its end: its last telling line, or else its last."""
+        lines = [line.strip() for line in self.said if line.strip()]
+        telling = [line for line in lines if _TELLING.search(line)]
+        last = (telling or lines or ["it said nothing"])[-1]
+        return last if len(last) <= _REASON_LENGTH else f"{last[: _REASON_LENGTH - 1]}…"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to think of it: `PASS`, `SKIP`, `XFAIL` (as with `off`) or `FAIL`, and why."""
+
+    word: str
+    reason: str = ""
+
+
+def judge(test: Ended, off: Ended | None) -> Verdict:
+    """What to think of a test's end.
+
+    Args:
+        test: The test.
+        off: The same test with a kernel that flattens nothing; itself if this is that kernel, nothing if
+            it did not end there.
+    """
+    if test.status in _OVERDUE:
+        return Verdict(FAIL, "it did not come to its end in time")
+    if test.name in _FOREIGN:
+        return _judge_foreign(test, off)
+    if test.status == 0:
+        return Verdict(PASS)
+    if test.status == _SKIPPED and off is not None and off.status == _SKIPPED:
+        return Verdict(SKIP, test.reason)
+    return Verdict(FAIL, f"it ended with {test.status}: {test.reason}")
+
+
+def _judge_foreign(test: Ended, off: Ended | None) -> Verdict:
+    if off is None:
+        return Verdict(FAIL, "there is nothing to compare it with: it did not end with `off`")
+    if test.status != off.status:
+        return Verdict(FAIL, f"it ended with {test.status} instead of {off.status}: {test.reason}")
+    if test.failures != off.failures:
+        other = set(test.failures) ^ set(off.failures)
+        return Verdict(FAIL, f"other parts of it failed: {', '.join(sorted(other)) or 'more or fewer'}")
+    if test.status == 0:
+        return Verdict(PASS)
+    word = SKIP if test.status == _SKIPPED_ELSEWHERE else XFAIL
+    return Verdict(word, f"{test.status}: {test.reason}")
+
+
 @dataclass
 class Result:
     """How a case went."""
 
     case: Case
-    #: Each test's exit status.
-    statuses: dict[str, int] = field(default_factory=dict)
+    #: The tests that came to an end, in order.
+    tests: dict[str, Ended] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
     #: The kernel's counters of flattened tables.
     counters: dict[str, int] = field(default_factory=dict)
-    #: What the kernel, or QEMU, complained of.
+    #: What the kernel, or QEMU, complained of, and in which test.
     complaints: list[str] = field(default_factory=list)
     #: What is wrong, one sentence each.
     problems: list[str] = field(default_factory=list)
+    seconds: float = 0
+
+    def count(self, word: str) -> int:
+        """The tests with a verdict."""
+        return sum(verdict.word == word for verdict in self.verdicts.values())
 
 
-def cases(tier: str, modes: Sequence[str] = guest.MODES, *, debug: bool = False) -> list[Case]:
+def cases(
+    tier: str, modes: Sequence[str] = guest.MODES, *, debug: bool = False, levels: int = 4
+) -> list[Case]:
     """The boots of a tier, `short` or `full`, in some modes; `off` is always among them, and first.
 
-    The full tier always has the kernel with all checks, the short one if it is asked for.
+    Args:
+        tier: One of `TIERS`.
+        modes: Those to test.
+        debug: Whether the kernel is the one with all of its checks.
+        levels: Of page tables.
+
+    Raises:
+        UsageError: If there is no such tier.
     """
+    if tier not in TIERS:
+        raise UsageError(f"there is no tier {tier}", where="--tier", remedy=f"choose {' or '.join(TIERS)}")
     full = tier == "full"
-    debug = debug or full
     tests = _FULL if full else _SHORT
 
-    def machine(mode: str, *, levels: int = 4, feature: bool = True, parameters: str = "") -> guest.Machine:
+    def machine(
+        mode: str, *, levels: int = levels, feature: bool = True, parameters: tuple[str, ...] = ()
+    ) -> guest.Machine:
         return guest.Machine(
             mode=mode,
             levels=levels,
@@ -108,11 +242,11 @@ def cases(tier: str, modes: Sequence[str] = guest.MODES, *, debug: bool = False)
             feature=feature,
             check=feature,
             # A freed table that is still walked must not look like one.
-            parameters=(*parameters.split(), *(["page_poison=1"] if debug else [])),
+            parameters=(*parameters, *(["page_poison=1"] if debug else [])),
             debug=debug,
         )
 
-    everything = (*tests, *SELFTESTS) if full else tests
+    everything = (*tests, *_FOREIGN) if full else tests
     found = [Case("off", machine("off"), everything)]
     for mode in (mode for mode in guest.MODES[1:] if mode in modes):
         found.append(Case(mode, machine(mode), everything, flattens=True))
@@ -120,15 +254,15 @@ def cases(tier: str, modes: Sequence[str] = guest.MODES, *, debug: bool = False)
             Case(f"{mode}, half of the blocks fail", machine(mode), tests, failing=50, flattens=True)
         )
         if full:
-            found.append(Case(f"{mode}, isolated", machine(mode, parameters="pti=on"), tests, flattens=True))
-            found.append(Case(f"{mode}, 5 levels", machine(mode, levels=5), tests, flattens=True))
+            isolated = machine(mode, parameters=("pti=on",))
+            found.append(Case(f"{mode}, isolated", isolated, tests, flattens=True))
+            if levels == 4:
+                found.append(Case(f"{mode}, 5 levels", machine(mode, levels=5), tests, flattens=True))
             found.append(Case(f"{mode}, no feature", machine(mode, feature=False), tests))
             found.append(Case(f"{mode}, usual threshold", machine(mode), tests, threshold=64))
-        levels = (_UNFLUSHED_FULL if full else _UNFLUSHED).get(mode)
-        if levels:
-            flushing = Case(
-                f"{mode}, flushing", machine(mode, levels=levels), ("flush",), 0, 64, flattens=True
-            )
+        pair = (_UNFLUSHED_FULL if full else _UNFLUSHED).get(mode)
+        if pair:
+            flushing = Case(f"{mode}, flushing", machine(mode, levels=pair), ("flush",), 0, 64, flattens=True)
             found.append(flushing)
             for bit, change in enumerate(("flattening", "unflattening")):
                 name = f"{mode}, not flushing when {change}"
@@ -138,106 +272,193 @@ def cases(tier: str, modes: Sequence[str] = guest.MODES, *, debug: bool = False)
     return found
 
 
-def run_tier(
-    tier: str,
-    modes: Sequence[str] = guest.MODES,
-    *,
-    debug: bool = False,
-    logs: Path | None = None,
-    source: Path | None = None,
-) -> list[Result]:
-    """Boots each case and compares its results with those of `off`, which comes first.
+def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> list[Case]:
+    """Some of the cases and tests; `off` stays, since the others are compared with it.
 
     Args:
-        tier: `short` or `full`.
-        modes: Those to test.
-        debug: Whether a short run, too, has the kernel with all checks.
-        logs: Where what each guest said is kept.
-        source: The user's own trees, as built by `vm build --source`.
+        found: All cases.
+        only: What a case's name must contain.
+        tests: The tests; all if none are named.
 
     Raises:
-        FlatwalkError: If QEMU or Linux is not built, or no log can be written.
+        UsageError: If there are none.
     """
-    chosen = cases(tier, modes, debug=debug)
+    known = {name for case in found for name in case.tests}
+    for name in tests:
+        if name not in known:
+            raise UsageError(
+                f"this tier has no test {name}",
+                where="--tests",
+                remedy=f"choose some of {', '.join(sorted(known))}, separated by commas",
+            )
+    if only is not None and not any(only in case.name for case in found):
+        raise UsageError(
+            f"this tier has no case {only!r}",
+            where="--only",
+            remedy=f"give a part of one of: {'; '.join(case.name for case in found)}",
+        )
+    some = [case for case in found if only is None or only in case.name or case is found[0]]
+    if tests:
+        some = [replace(case, tests=tuple(name for name in case.tests if name in tests)) for case in some]
+    return [case for case in some if case.tests]
+
+
+def run_cases(
+    planned: Sequence[Case],
+    *,
+    logs: Path | None = None,
+    source: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Result]:
+    """Boots each case and compares its results with those of the first, which is `off`.
+
+    Args:
+        planned: What to boot.
+        logs: Where what each guest said is kept.
+        source: The user's own trees, as built by `vm build --source`.
+        say: Takes a line for each test as it ends.
+
+    Raises:
+        FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
+    """
     build.find(build.QEMU, source)
-    build.find(build.DEBUG_LINUX if chosen[0].machine.debug else build.LINUX, source)
+    for debug in {case.machine.debug for case in planned}:
+        build.find(build.DEBUG_LINUX if debug else build.LINUX, source)
+    selftests = None
+    if any(name in SELFTESTS for case in planned for name in case.tests):
+        selftests = build.find(build.SELFTESTS, source)
     results: list[Result] = []
-    for case in chosen:
+    for number, case in enumerate(planned, 1):
         result = Result(case)
+        off = results[0] if results else result
+        say(f"{case.name} ({number} of {len(planned)})")
+        start = time.monotonic()
+        told = Told(result, off, say)
         try:
-            _run(result, logs, source)
-        except FlatwalkError as error:
+            _run(result, told, logs, source, selftests)
+        except guest.GuestLostError as error:
+            result.complaints += complaints(error.log, "")
             result.problems.append(str(error))
-        result.problems += differences(result, _expected(results[0] if results else result))
+        result.seconds = time.monotonic() - start
+        result.problems += differences(result)
         results.append(result)
-        output.note(f"{case.name}: {'; '.join(result.problems) or 'ok'}")
+        for problem in result.problems:
+            say(f"  {FAIL}  {problem}")
     return results
 
 
-def _expected(off: Result) -> dict[str, int]:
-    """How each test must end: well, unless a kernel that flattens nothing lacks what it is about.
-
-    The kernel's own tests need not end well in any guest; they must end as they do there.
-    """
-    expected = dict.fromkeys((*_FULL, "flush"), 0)
-    expected |= {name: _SKIPPED for name, status in off.statuses.items() if status == _SKIPPED}
-    return expected | {name: off.statuses.get(name, 0) for name in SELFTESTS}
-
-
-def differences(result: Result, expected: Mapping[str, int]) -> list[str]:
+def differences(result: Result) -> list[str]:
     """What went otherwise than expected, one sentence each."""
-    problems = []
-    for name in result.case.tests:
-        status = result.statuses.get(name)
-        if status is None:
-            problems.append(f"{name} did not run")
-        elif status != expected[name]:
-            problems.append(f"{name} ended with {status} instead of {expected[name]}")
+    problems = [f"{name} did not end" for name in result.case.tests if name not in result.tests]
+    for name, verdict in result.verdicts.items():
+        if verdict.word == FAIL:
+            problems.append(f"{name}: {verdict.reason}")
     if result.case.flattens and not result.counters.get(_BLOCKS):
         problems.append("nothing was flattened")
     missing = [line for line in result.complaints if _MISSING in line]
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")
     unexpected = [line for line in result.complaints if not (result.case.unflushed and line in missing)]
-    return problems + [f"the kernel says: {line}" for line in unexpected[:_COMPLAINTS_SHOWN]]
+    problems += [f"the kernel says: {line}" for line in unexpected[:_COMPLAINTS_SHOWN]]
+    if len(unexpected) > _COMPLAINTS_SHOWN:
+        problems.append(f"the kernel says {len(unexpected) - _COMPLAINTS_SHOWN} things more")
+    return problems
 
 
-def _run(result: Result, logs: Path | None, source: Path | None) -> None:
+def complaints(log: str, messages: str) -> list[str]:
+    """Lines with which the kernel, or QEMU, reports a mistake of the kernel, and in which test."""
+    found = []
+    test = ""
+    for line in log.splitlines():
+        if now := _NOW.search(line):
+            test = f" (in {now[1]})"
+        elif guest.SPLAT.search(line):
+            found.append(line + test)
+    return found + [line for line in messages.splitlines() if guest.SPLAT.search(line)]
+
+
+class Told(io.BytesIO):
+    """What a guest's script says, taken apart as it comes.
+
+    Args:
+        result: Where the tests go as they end.
+        off: What they are compared with.
+        say: Takes a line for each.
+    """
+
+    def __init__(self, result: Result, off: Result, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._result = result
+        self._off = off
+        self._say = say
+        self._open = b""
+        self._said: list[str] = []
+        self._begun_s = 0.0
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Takes what came next, lines or parts of them, and keeps all of it."""
+        *lines, self._open = (self._open + bytes(data)).split(b"\n")
+        for line in lines:
+            self._take(line.decode(errors="replace").rstrip("\r"))
+        return super().write(data)
+
+    def _take(self, line: str) -> None:
+        match line.split():
+            case ["@begin", _, uptime]:
+                self._begun_s = float(uptime)
+                self._said = []
+            case ["@test", name, status, uptime]:
+                self._judge(Ended(name, int(status), float(uptime) - self._begun_s, tuple(self._said)))
+            case ["counter", name, value] if name.startswith("flat_"):
+                self._result.counters[name] = int(value)
+            case _:
+                self._said.append(line)
+
+    def _judge(self, test: Ended) -> None:
+        self._result.tests[test.name] = test
+        verdict = judge(test, self._off.tests.get(test.name))
+        self._result.verdicts[test.name] = verdict
+        self._say(f"  {verdict.word:<5}  {test.name:<27} {test.seconds:7.1f} s  {verdict.reason}".rstrip())
+
+
+def _run(result: Result, told: Told, logs: Path | None, source: Path | None, selftests: Path | None) -> None:
     case = result.case
     program = guest.guest_program(guest.GUEST / "tests" / "mm.c")
     script = guest.GUEST / "tests" / "run.sh"
-    selftests = build.find(build.DEBUG_LINUX, source) / "selftests" if case.machine.debug else "-"
-    numbers = [str(number) for number in (case.threshold, case.failing, case.unflushed)]
-    tests = [f"{name}:{SELFTESTS[name]}" if name in SELFTESTS else name for name in case.tests]
-    said = io.BytesIO()
-    complaints = io.BytesIO()
+    limit_s = _DEBUG_LIMIT_S if case.machine.debug else _LIMIT_S
+    numbers = [str(number) for number in (limit_s, case.threshold, case.failing, case.unflushed)]
+    tests = [_FOREIGN.get(name, name) for name in case.tests]
+    errors = io.BytesIO()
+    log = messages = ""
     with guest.disk(512 << 20) as disk:
-        outcome = guest.run(
-            case.machine,
-            [str(script), *numbers, str(program), str(selftests), *tests],
-            stdout=said,
-            stderr=complaints,
-            source=source,
-            options=guest.drive(disk),
-        )
-    told = said.getvalue().decode(errors="replace")
-    complained = complaints.getvalue().decode(errors="replace")
-    if logs is not None:
-        _keep(logs, case, told, complained, outcome)
-    for line in told.splitlines():
-        match line.split():
-            case ["test", name, status]:
-                result.statuses[name] = int(status)
-            case ["counter", name, value]:
-                result.counters[name] = int(value)
-    result.complaints = outcome.splats()
+        try:
+            outcome = guest.run(
+                case.machine,
+                [str(script), "-t", *numbers, str(program), str(selftests or "-"), *tests],
+                stdout=told,
+                stderr=errors,
+                source=source,
+                options=guest.drive(disk),
+                # Its tests end in time unless the kernel hangs.
+                timeout_s=limit_s * (len(tests) + 1),
+            )
+            log, messages = outcome.log, outcome.messages
+        except guest.GuestLostError as error:
+            log = error.log
+            raise
+        finally:
+            if logs is not None:
+                said = {"tests": told.getvalue(), "script": errors.getvalue()}
+                parts = {name: text.decode(errors="replace") for name, text in said.items()}
+                _keep(logs, case, parts | {"kernel": log, "QEMU": messages})
+    result.complaints = complaints(log, messages)
     if outcome.status:
-        result.problems.append(f"the tests' script ended with {outcome.status}: {complained.strip()}")
+        complained = errors.getvalue().decode(errors="replace").strip()
+        result.problems.append(f"the tests' script ended with {outcome.status}: {complained}")
 
 
-def _keep(logs: Path, case: Case, told: str, complained: str, outcome: guest.Outcome) -> None:
+def _keep(logs: Path, case: Case, parts: dict[str, str]) -> None:
     path = logs / f"{case.name.replace(', ', '-').replace(' ', '-')}.log"
-    parts = {"tests": told, "their messages": complained, "kernel": outcome.log, "QEMU": outcome.messages}
     text = "".join(f"=== {name}\n{part}\n" for name, part in parts.items())
     try:
         logs.mkdir(parents=True, exist_ok=True)
@@ -246,3 +467,63 @@ def _keep(logs: Path, case: Case, told: str, complained: str, outcome: guest.Out
         raise FlatwalkError(
             f"a log cannot be written: {error.strerror}", where=str(path), remedy="choose another --logs"
         ) from error
+
+
+def versions(planned: Sequence[Case], source: Path | None = None) -> dict[str, str]:
+    """What was tested: QEMU's and Linux's base and build, and the day."""
+    linux = build.DEBUG_LINUX if planned[0].machine.debug else build.LINUX
+    found = {}
+    for component in (build.QEMU, linux):
+        place = build.find(component, source)
+        base = place / "base"
+        version = base.read_text(encoding="utf-8").strip() if base.is_file() else "own tree"
+        found[component.source_name] = f"{version} ({place.name})"
+    return found | {"day": datetime.date.today().isoformat()}
+
+
+def summary(results: Sequence[Result]) -> str:
+    """A table in Markdown: how many tests ended how in each case, and what became of blocks."""
+    headers = (
+        *("case", "pass", "skip", "xfail", "FAIL", "complaints"),
+        *("blocks", "refused", "given up", "minutes"),
+    )
+    rows = []
+    for result in results:
+        missing = sum(name not in result.tests for name in result.case.tests)
+        counts = [result.count(PASS), result.count(SKIP), result.count(XFAIL), result.count(FAIL) + missing]
+        blocks = [result.counters.get(name, 0) for name in (_BLOCKS, _REFUSED, _DEMOTED)]
+        figures = [*counts, len(result.complaints), *blocks]
+        rows.append([result.case.name, *map(str, figures), f"{result.seconds / 60:.1f}"])
+    return output.markdown(headers, 1, rows)
+
+
+def report(results: Sequence[Result], versions: dict[str, str]) -> dict[str, Any]:
+    """All of it, for JSON."""
+    return {
+        "versions": versions,
+        "cases": [
+            {
+                "name": result.case.name,
+                "machine": dataclasses.asdict(result.case.machine),
+                "failing_percent": result.case.failing,
+                "threshold": result.case.threshold,
+                "unflushed": result.case.unflushed,
+                "seconds": round(result.seconds, 1),
+                "tests": [
+                    {
+                        "name": name,
+                        "verdict": result.verdicts[name].word,
+                        "reason": result.verdicts[name].reason,
+                        "status": test.status,
+                        "seconds": round(test.seconds, 2),
+                        "failures": list(test.failures),
+                    }
+                    for name, test in result.tests.items()
+                ],
+                "counters": result.counters,
+                "complaints": result.complaints,
+                "problems": result.problems,
+            }
+            for result in results
+        ],
+    }
