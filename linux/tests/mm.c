@@ -387,7 +387,7 @@ static void test_collapse(void)
 {
 	const size_t bytes = (THREADS - 1) * 2 * MIB, step = 64 * KIB;
 
-	for (int round = 0; round < 400; round++) {
+	for (int round = 0; round < 200; round++) {
 		char *memory = map_aligned(GIB, GIB);
 
 		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
@@ -679,7 +679,7 @@ static void test_ldt(void)
 	CHECK(memory != MAP_FAILED);
 	if (syscall(SYS_modify_ldt, 0, memory, 8) < 0 && errno == ENOSYS)
 		exit(SKIPPED);
-	for (int i = 0; i < 12; i++) {
+	for (int i = 0; i < 5; i++) {
 		/* A child begins with a root that is not flat. */
 		pid_t child = fork();
 

@@ -69,7 +69,7 @@ hugetlb() {
 pressure() {
     kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
     limited stress-ng --vm 2 --vm-bytes $((kilobytes * 11 / 20))k --vm-keep --vm-ops 40000 --verify \
-        --timeout 60 --temp-path /tmp
+        --timeout 20 --temp-path /tmp
 }
 
 # Several stressors at once.
@@ -117,7 +117,7 @@ for name; do
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
     flush | hugetlb | pressure | stress) $name ;;
-    stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 4 --"${name#stressor-}" 2 ;;
+    stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;
     esac 2>&1

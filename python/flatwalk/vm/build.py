@@ -56,6 +56,8 @@ _SELFTESTS = (
     *("protection_keys_64", "soft-dirty", "split_huge_page_test", "thuge-gen", "userfaultfd"),
     *("va_128TBswitch", "virtual_address_range"),
 )
+#: One of them takes the numbers of system calls for granted.
+_SELFTEST_FLAGS = "EXTRA_CFLAGS=-include sys/syscall.h"
 
 
 @dataclass(frozen=True)
@@ -239,8 +241,7 @@ def _make_selftests(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         "selftests",
         *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "vm")),
         *(f"OUTPUT={out}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
-        # One of them takes the numbers of system calls for granted.
-        "EXTRA_CFLAGS=-include sys/syscall.h",
+        _SELFTEST_FLAGS,
         *(str(out / name) for name in _SELFTESTS),
         cwd=work,
         remedy=remedy,
@@ -304,7 +305,7 @@ SELFTESTS = replace(
     LINUX,
     name="linux-selftests",
     product=_SELFTESTS[-1],
-    recipe=_SELFTESTS,
+    recipe=(_SELFTEST_FLAGS, *_SELFTESTS),
     configuration=(),
     make=_make_selftests,
     variant_of="linux",
