@@ -175,6 +175,7 @@ def test_some_cases_and_tests_are_chosen() -> None:
         ("off", ("fork", "oom")),
         ("l2l1, isolated", ("fork", "oom")),
     ]
+    assert [case.name for case in testing.chosen(planned, "l2l1", ["fork"])] == ["off", "l2l1"]
     assert testing.chosen(planned, None, []) == planned
     for only, tests, where in ((None, ["frok"], "--tests"), ("isolatde", [], "--only")):
         with pytest.raises(UsageError) as caught:

@@ -112,7 +112,8 @@ for name; do
         ;;
     esac
     uptime
-    echo "@begin $test $now"
+    # Some tests leave their last line open, or children that say more.
+    printf '\n@begin %s %s\n' "$test" "$now"
     # What the kernel says from now on is about this test.
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
@@ -123,7 +124,7 @@ for name; do
     esac 2>&1
     status=$?
     uptime
-    # Some tests leave their last line open.
     printf '\n@test %s %s %s\n' "$test" "$status" "$now"
 done
+echo
 sed -n 's/^flat_table/counter &/p' /proc/vmstat

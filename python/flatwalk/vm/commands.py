@@ -239,7 +239,10 @@ def run_tests(
         bool, Option("--debug", help="The kernel of `vm build --debug`, which is many times slower.")
     ] = False,
     only: Annotated[
-        str | None, Option("--only", metavar="TEXT", help="Only `off` and cases whose name contains this.")
+        str | None,
+        Option(
+            "--only", metavar="TEXT", help="Only `off` and the case of this name, or those that contain it."
+        ),
     ] = None,
     tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
     logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep what each guest said.")] = None,

@@ -28,7 +28,7 @@ _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
 #: How `timeout` ends: with the first if it ended the test, with the second if it had to kill it.
 _OVERDUE = (124, 137)
 #: Seconds that a test may take; a kernel with all of its checks is many times slower.
-_LIMIT_S, _DEBUG_LIMIT_S = 900, 3600
+_LIMIT_S, _DEBUG_LIMIT_S = 300, 3600
 
 _SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch")
 _FULL = (
@@ -60,10 +60,10 @@ SELFTESTS = {
     "gup-fast": "gup_test -u",
     "pin-fast": "gup_test -a",
     "pin-dump": "gup_test -ct -F 0x1 0 19 0x1000",
-    "userfaultfd-anon": "userfaultfd anon 20 16",
-    "userfaultfd-hugetlb": "userfaultfd hugetlb 128 32",
-    "userfaultfd-hugetlb-shared": "userfaultfd hugetlb_shared 128 32 huge/uffd",
-    "userfaultfd-shmem": "userfaultfd shmem 20 16",
+    "userfaultfd-anon": "userfaultfd anon 20 4",
+    "userfaultfd-hugetlb": "userfaultfd hugetlb 32 4",
+    "userfaultfd-hugetlb-shared": "userfaultfd hugetlb_shared 32 4 huge/uffd",
+    "userfaultfd-shmem": "userfaultfd shmem 20 4",
     "compaction": "compaction_test",
     "madv_populate": "madv_populate",
     "mlock2": "mlock2-tests",
@@ -277,7 +277,7 @@ def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> lis
 
     Args:
         found: All cases.
-        only: What a case's name must contain.
+        only: A case's name, or else what its name must contain.
         tests: The tests; all if none are named.
 
     Raises:
@@ -297,7 +297,12 @@ def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> lis
             where="--only",
             remedy=f"give a part of one of: {'; '.join(case.name for case in found)}",
         )
-    some = [case for case in found if only is None or only in case.name or case is found[0]]
+    exact = any(only == case.name for case in found)
+    some = [
+        case
+        for case in found
+        if case is found[0] or only is None or (only == case.name if exact else only in case.name)
+    ]
     if tests:
         some = [replace(case, tests=tuple(name for name in case.tests if name in tests)) for case in some]
     return [case for case in some if case.tests]
