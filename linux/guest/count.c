@@ -6,6 +6,7 @@
  *   PHASE began MARKER                              its number in flatwalk.h; 0 for the first phase
  *   PHASE instructions user N
  *   PHASE instructions timer|syscall|fault|other N  of the kernel
+ *   PHASE repeated timer|syscall|fault|other N      of these, repetitions of string instructions
  *   PHASE entered timer|syscall|fault|other N       how often
  *   PHASE walks ENTRIES N                           of the marker's program
  *   PHASE walks-of-all ENTRIES N                    of all programs
@@ -13,9 +14,10 @@
  * Walks that fault, and walks of the kernel, are left out. A walk is the marker's program's if it begins at the same
  * CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=, fault=, other= where it is entered for that;
  * back= where it goes on with what an entry has interrupted in the kernel itself; switch= where it has turned to
- * another thread's stack (__switch_to); fresh= where a new thread begins; tick= what it calls only in interrupts of a timer, whatever
- * the entry. An instruction counts for the entry nearest to it in its own thread; what a thread of the kernel's own does
- * is other. A block that is left in its middle, by a page fault, counts whole, and what is left of it once more when it
+ * another thread's stack (__switch_to); fresh= where a new thread begins; tick= what it calls only in interrupts of a
+ * timer, whatever the entry. An instruction counts for the entry nearest to it in its own thread; what a thread of the
+ * kernel's own does is other. QEMU executes each repetition of a string instruction (rep stos) on its own, so that each
+ * counts. A block that is left in its middle, by a page fault, counts whole, and what is left of it once more when it
  * goes on.
  */
 #include <inttypes.h>
@@ -38,7 +40,8 @@ enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static FILE *file;
 static uint64_t kernel, user, kernel_before, user_before;
-static uint64_t spent[CAUSES], entered[CAUSES];
+static uint64_t repeated, repeated_before;
+static uint64_t spent[CAUSES], repeats[CAUSES], entered[CAUSES];
 static uint64_t walks[ENTRIES_MAX + 1], walks_of_all[ENTRIES_MAX + 1];
 /* Where tables begin: of the latest walk of a program, and of the program whose marker began the phase. */
 static uint64_t root, marked_root;
@@ -66,8 +69,12 @@ static uint64_t switch_address;
 
 static void account(void)
 {
-    spent[current->depth ? current->causes[current->depth - 1] : OTHER] += kernel - kernel_before;
+    int cause = current->depth ? current->causes[current->depth - 1] : OTHER;
+
+    spent[cause] += kernel - kernel_before;
     kernel_before = kernel;
+    repeats[cause] += repeated - repeated_before;
+    repeated_before = repeated;
 }
 
 /* The thread of that stack; a place is shared only if there are more threads than places. */
@@ -114,11 +121,13 @@ static void end_phase(void)
     fprintf(file, "%" PRIu64 " instructions user %" PRIu64 "\n", phase, user - user_before);
     for (int cause = 0; cause < CAUSES; cause++) {
         fprintf(file, "%" PRIu64 " instructions %s %" PRIu64 "\n", phase, names[cause], spent[cause]);
+        fprintf(file, "%" PRIu64 " repeated %s %" PRIu64 "\n", phase, names[cause], repeats[cause]);
         fprintf(file, "%" PRIu64 " entered %s %" PRIu64 "\n", phase, names[cause], entered[cause]);
     }
     tell_walks("walks", walks);
     tell_walks("walks-of-all", walks_of_all);
     memset(spent, 0, sizeof(spent));
+    memset(repeats, 0, sizeof(repeats));
     memset(entered, 0, sizeof(entered));
     user_before = user;
 }
@@ -171,6 +180,26 @@ static int marker_of(const struct qemu_plugin_insn *instruction)
     return bytes[4];
 }
 
+/* Whether an instruction of 64-bit code is a repeated string instruction. */
+static bool repeats_itself(const struct qemu_plugin_insn *instruction)
+{
+    const uint8_t *bytes = qemu_plugin_insn_data(instruction);
+    size_t length = qemu_plugin_insn_size(instruction);
+    bool prefixed = false;
+
+    for (size_t i = 0; i < length; i++) {
+        uint8_t byte = bytes[i];
+
+        if (byte == 0xf2 || byte == 0xf3)
+            prefixed = true;
+        else if (byte != 0x66 && byte != 0x67 && (byte & 0xf0) != 0x40)
+            /* ins, outs; movs, cmps; stos, lods, scas */
+            return prefixed && ((byte >= 0x6c && byte <= 0x6f) || (byte >= 0xa4 && byte <= 0xa7) ||
+                                (byte >= 0xaa && byte <= 0xaf));
+    }
+    return false;
+}
+
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 {
     uint64_t address = qemu_plugin_tb_vaddr(block);
@@ -190,6 +219,8 @@ static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 
         if (qemu_plugin_insn_vaddr(instruction) - switch_address < SWITCH_BYTES)
             qemu_plugin_register_vcpu_mem_cb(instruction, on_push, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
+        if (upper && repeats_itself(instruction))
+            qemu_plugin_register_vcpu_insn_exec_inline(instruction, QEMU_PLUGIN_INLINE_ADD_U64, &repeated, 1);
         if (number)
             qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_marker, QEMU_PLUGIN_CB_NO_REGS,
                                                    (void *)(intptr_t)number);

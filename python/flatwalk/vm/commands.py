@@ -317,6 +317,16 @@ def bench(
         str | None,
         Option("--programs", metavar="A,B,...", help="Count what the papers' programs cost instead; or all."),
     ] = None,
+    threshold: Annotated[
+        int | None,
+        Option(
+            "--threshold",
+            metavar="N",
+            min=1,
+            max=512,
+            help="With --programs: tables of a range from which on it is flattened [default: 8].",
+        ),
+    ] = None,
     host: Annotated[
         str | None,
         Option(
@@ -362,7 +372,14 @@ def bench(
     from flatwalk.vm import hosted, timed, workloads  # noqa: PLC0415
 
     kinds = {"--time": time, "--programs": programs is not None, "--host": host is not None}
-    _check_bench(kinds, {"--boots": boots is not None, "--save": save is not None}, as_json=json)
+    options = {
+        "--boots": (boots, "--host"),
+        "--save": (save, "--host"),
+        "--threshold": (threshold, "--programs"),
+    }
+    _check_bench(
+        kinds, {name: owner for name, (given, owner) in options.items() if given is not None}, as_json=json
+    )
     if save is not None:
         hosted.make_directory(save)
     made: object
@@ -386,7 +403,9 @@ def bench(
             output.note(f"saved: {path}")
     elif programs is not None:
         names = list(workloads.NAMES) if programs == "all" else programs.split(",")
-        rows = workloads.measure(_modes(modes), names, levels or (4,), source=source)
+        rows = workloads.measure(
+            _modes(modes), names, levels or (4,), threshold=threshold or workloads.THRESHOLD, source=source
+        )
         tables = {"programs": work.tables_table(rows), "programs-causes": work.causes_table(rows)}
         made = [dataclasses.asdict(row) for row in rows]
     elif time:
@@ -409,12 +428,12 @@ def bench(
     print(dumps(made, indent=1, ensure_ascii=False) if json else "\n".join(tables.values()).rstrip())
 
 
-def _check_bench(kinds: dict[str, bool], of_host: dict[str, bool], *, as_json: bool) -> None:
+def _check_bench(kinds: dict[str, bool], owned: dict[str, str], *, as_json: bool) -> None:
     """Checks that what was asked of `bench` is one thing.
 
     Args:
         kinds: What to measure instead of the usual, and whether it was asked for.
-        of_host: Options that only --host has, likewise.
+        owned: Options that were given, and what each belongs to.
         as_json: Whether --json was given.
 
     Raises:
@@ -425,10 +444,11 @@ def _check_bench(kinds: dict[str, bool], of_host: dict[str, bool], *, as_json: b
         raise UsageError(
             f"{' and '.join(given)} are different benches", where=given[1], remedy="run one after the other"
         )
-    for option in (option for option, asked in of_host.items() if asked and not kinds["--host"]):
-        raise UsageError(
-            "only the host's benches know this", where=option, remedy="give --host, or leave it out"
-        )
+    for option, owner in owned.items():
+        if not kinds[owner]:
+            raise UsageError(
+                f"this belongs to {owner}", where=option, remedy=f"give {owner}, or leave it out"
+            )
     if as_json and kinds["--time"]:
         raise UsageError(
             "recordings are not printed as JSON",

@@ -51,6 +51,8 @@ class Phase:
     user: int = 0
     #: Instructions of the kernel, by what it was entered for.
     kernel: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    #: Of these, repetitions of string instructions: QEMU executes each on its own.
+    repeated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     #: How often it was entered.
     entered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     #: Page walks of the accesses of the marker's program, by the number of entries that they read.
@@ -81,6 +83,8 @@ def read(text: str) -> list[Phase]:
                 phases[-1] = replace(phases[-1], user=int(number))
             case [_, "instructions", cause, number]:
                 phases[-1].kernel[cause] = int(number)
+            case [_, "repeated", cause, number]:
+                phases[-1].repeated[cause] = int(number)
             case [_, "entered", cause, number]:
                 phases[-1].entered[cause] = int(number)
             case [_, "walks", entries, number]:

@@ -44,8 +44,9 @@ BENCHES = {
 _MEMORY = "1G"
 #: Measurements of each variant in a boot, each in a fresh process, after one that warms up; and boots.
 ROUNDS, BOOTS = 2, 2
-#: What is counted: instructions by what they are for, page faults, walks and the entries that they read.
-_KEYS = ("user", *CAUSES, "faults", "walks", "entries")
+#: What is counted: instructions by what they are for, repetitions among the kernel's (all but the timer's),
+#: page faults, walks and the entries that they read.
+_KEYS = ("user", *CAUSES, "repeated", "faults", "walks", "entries")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def _sum(phases: Iterable[Phase]) -> Counter[str]:
         total["user"] += phase.user
         for cause in CAUSES:
             total[cause] += phase.kernel[cause]
+            total["repeated"] += phase.repeated[cause] if cause != "timer" else 0
         total["faults"] += phase.entered["fault"]
         for entries, times in phase.walks.items():
             total["walks"] += times
@@ -192,7 +194,7 @@ def measure(
             for _ in range(boots):
                 phases, said = counting.count(machine, command, source=source)
                 found.append(counted(json.loads(said), phases))
-            result = _joined(found)
+            result = joined(found)
             if (there := result["host"]["page_table_levels"]) != levels:
                 raise FlatwalkError(
                     f"the guest has page tables of {there} levels, not {levels}",
@@ -203,7 +205,7 @@ def measure(
     return made
 
 
-def _joined(found: Sequence[Result]) -> Result:
+def joined(found: Sequence[Result]) -> Result:
     """The results of several boots as one."""
     samples = [
         {**sample, "round": boot * ROUNDS + sample["round"], "boot": boot}
@@ -298,7 +300,10 @@ def parts_table(made: Sequence[Result]) -> str:
     rows = [
         [
             *(result["bench"], title, str(result["host"]["page_table_levels"])),
-            *(f"{_mean(result, name, key):.2f}" for key in ("user", "fault", "syscall", "other", "timer")),
+            *(
+                f"{_mean(result, name, key):.2f}"
+                for key in ("user", "fault", "syscall", "other", "repeated", "timer")
+            ),
         ]
         for pair in _pairs(made)
         for name, title in pair[1]["titles"].items()
@@ -306,5 +311,8 @@ def parts_table(made: Sequence[Result]) -> str:
         for result in pair
         if name in result["titles"]
     ]
-    heads = ("bench", "variant", "levels", "program", "page faults", "system calls", "other", "timer")
+    heads = (
+        *("bench", "variant", "levels", "program", "page faults", "system calls", "other"),
+        *("of these, repetitions", "timer"),
+    )
     return output.markdown(heads, 2, rows)

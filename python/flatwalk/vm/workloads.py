@@ -44,7 +44,7 @@ ATTENDED = {
 NAMES = ("pagerank", *ATTENDED)
 _MEMORY = "2G"
 #: Tables of a range from which on the kernel flattens it: its own 64 is for larger programs than these.
-_PARAMETERS = ("sysctl.vm.flat_page_table_threshold=8",)
+THRESHOLD = 8
 
 
 def measure(
@@ -52,6 +52,7 @@ def measure(
     names: Iterable[str] = NAMES,
     levels: Sequence[int] = (4,),
     *,
+    threshold: int = THRESHOLD,
     works: dict[str, Work] | None = None,
     source: Path | None = None,
 ) -> list[Row]:
@@ -61,7 +62,8 @@ def measure(
         modes: Of flattening.
         names: Programs, of `NAMES`.
         levels: Of page tables.
-        works: Sizes other than those of `ATTENDED`.
+        threshold: Tables of a range from which on the kernel flattens it.
+        works: What some do other than in `ATTENDED`.
         source: The user's own trees, as built by `vm build --source`.
 
     Raises:
@@ -69,6 +71,7 @@ def measure(
         FlatwalkError: If QEMU or Linux is not built, a program cannot be installed, or a guest fails.
     """
     chosen = list(names)
+    parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
     for name in (name for name in chosen if name not in NAMES):
         raise UsageError(
             f"there is no program {name!r} to count", where="--programs", remedy=f"some of {', '.join(NAMES)}"
@@ -76,10 +79,10 @@ def measure(
     rows = []
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
-            command = _prepared(name, Path(directory), (works or ATTENDED).get(name))
+            command = _prepared(name, Path(directory), (ATTENDED | (works or {})).get(name))
             for mode in modes:
                 for count in levels:
-                    machine = guest.Machine(mode, levels=count, memory=_MEMORY, parameters=_PARAMETERS)
+                    machine = guest.Machine(mode, levels=count, memory=_MEMORY, parameters=parameters)
                     row = Row.of(name, machine, *counting.count(machine, command, source=source))
                     output.note(
                         f"{name}, {mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk"
