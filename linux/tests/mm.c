@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -365,41 +366,49 @@ static void share_tables(void)
 }
 
 /*
- * Large pages are wanted while their range becomes flat: one of the two comes about, and is what hardware sees, too. Where
- * Linux looked only once, this many rounds met that some of the times.
+ * A large page is wanted while its range becomes flat: one of the two comes about, and is what hardware sees, too. Whichever
+ * came first comes later next time, so that they meet.
  */
-static void *collapse_part(void *argument)
-{
-	static uint64_t random;
-	char *memory = ((void **)argument)[0];
-	size_t part = (size_t)((void **)argument)[1];
+static volatile bool ready, collapsing;
+static volatile size_t delay;
 
-	if (part) {
-		madvise(memory + (part - 1) * 2 * MIB, 2 * MIB, MADV_COLLAPSE);
-	} else {
-		/* At any time during a collapse. */
-		random = mix(random + 1);
-		for (volatile size_t wait = random % 200000; wait; wait--)
-			;
-		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
-	}
-	return NULL;
+static void *flatten_later(void *unused)
+{
+	ready = true;
+	while (!collapsing)
+		;
+	for (size_t wait = delay; wait; wait--)
+		__asm__ volatile("");
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	return unused;
 }
 
 static void test_collapse(void)
 {
-	const size_t bytes = (THREADS - 1) * 2 * MIB, step = 64 * KIB;
+	const size_t bytes = 2 * MIB, step = 64 * KIB;
 
 	for (int round = 0; round < 400; round++) {
+		size_t before = number("/proc/vmstat", "flat_table_alloc "), change = delay / 16 + 1000;
 		char *memory = map_aligned(GIB, GIB);
+		pthread_t other;
 
 		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
 		fill(memory, bytes, step, round);
-		in_threads(collapse_part, memory);
+		ready = collapsing = false;
+		CHECK(!pthread_create(&other, NULL, flatten_later, NULL));
+		while (!ready)
+			;
+		collapsing = true;
+		madvise(memory, bytes, MADV_COLLAPSE);
+		CHECK(!pthread_join(other, NULL));
 		verify(memory, bytes, step, round);
 		fill(memory, bytes, step, round + 1);
 		verify(memory, bytes, step, round + 1);
 		CHECK(!munmap(memory, GIB));
+		if (number("/proc/vmstat", "flat_table_alloc ") > before)
+			delay += change;
+		else
+			delay -= delay < change ? delay : change;
 	}
 }
 
