@@ -350,7 +350,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 (if split { FaultKind::Upgraded } else { FaultKind::Spurious }, leaf.level)
             }
             Ok(leaf) => {
-                let rights = self.granted(leaf.rights, access);
+                let rights = granted(leaf.rights, access);
+                self.statistics.protection_mismatches += 1;
                 let Self { table, kernel, .. } = self;
                 let (_, flush) = table.protect(kernel, address, rights).map_err(OsError::Table)?;
                 flushes.add(flush);
@@ -425,7 +426,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                         {
                             let part =
                                 vma.pages.start.max(pages.start)..vma.pages.end.min(pages.end);
-                            self.populate(&part, Access::Load, &mut flushes)?;
+                            // The program waits for it, page by page.
+                            self.populate(&part, Access::Load, Touch::Singly, &mut flushes)?;
                         }
                     }
                 }
@@ -446,7 +448,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             Event::Populate { address, length, store } => {
                 let pages = self.pages(address, length)?;
                 let access = if store { Access::Store } else { Access::Load };
-                self.populate(&pages, access, &mut flushes)?;
+                self.populate(&pages, access, Touch::InRuns, &mut flushes)?;
             }
             Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
@@ -462,20 +464,57 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     // ---- mapping --------------------------------------------------------------------------------
 
-    /// Touches each page of `pages` that is not mapped.
+    /// Handles a fault for a store to each page of `length_bytes` from `address` that is not mapped, as
+    /// [`Process::fault`] does one by one; but what that takes is not metered. Returns what is to be
+    /// flushed.
+    ///
+    /// # Errors
+    /// As [`Process::fault`].
+    pub fn back(&mut self, address: In, length_bytes: u64) -> Result<Vec<Flush<In>>, OsError> {
+        let pages = self.pages(address.raw(), length_bytes)?;
+        let mut all = Vec::new();
+        let touched = self.touch(&pages, Access::Store, Touch::InRuns, &mut |flushes| {
+            all.extend(flushes.into_iter());
+        })?;
+        self.statistics.faults += touched.pages;
+        self.statistics.large_page_faults += touched.large;
+        let _: Outcome<In> = self.outcome(Flushes::default());
+        Ok(all)
+    }
+
+    /// Maps each page of `pages` that is not mapped.
     fn populate(
         &mut self,
         pages: &Pages,
         access: Access,
+        how: Touch,
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
+        let touched = self.touch(pages, access, how, &mut |more| {
+            more.into_iter().for_each(|flush| flushes.add(flush));
+        })?;
+        self.statistics.populated_pages += touched.pages;
+        Ok(())
+    }
+
+    /// Touches each page of `pages` that is not mapped. `changed` gets what is to be flushed.
+    fn touch(
+        &mut self,
+        pages: &Pages,
+        access: Access,
+        how: Touch,
+        changed: &mut impl FnMut(Flushes<In>),
+    ) -> Result<Touched, OsError> {
+        let mut touched = Touched::default();
         let mut page = pages.start;
         while page < pages.end {
             if self.segment.contains(&page) {
                 page = self.segment.end;
                 continue;
             }
-            let vma = self.area_of(page, flushes)?;
+            let mut flushes = Flushes::default();
+            let vma = self.area_of(page, &mut flushes)?;
+            changed(flushes);
             let stop = pages.end.min(vma.pages.end).min(self.region(page).end);
             let mut found = Vec::new();
             self.visit(page..stop, &mut found)?;
@@ -484,14 +523,48 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             while page < stop {
                 if let Some(there) = mapped.pop_if(|there| there.start <= page) {
                     page = there.end;
-                } else {
-                    let level = self.map_page(page, &vma, access, flushes)?;
-                    self.statistics.populated_pages += 1;
-                    page = if level == 1 { page + 1 } else { self.region(page).end };
+                    continue;
+                }
+                let mut flushes = Flushes::default();
+                let level = self.map_page(page, &vma, access, &mut flushes)?;
+                changed(flushes);
+                touched.pages += 1;
+                if level > 1 {
+                    touched.large += 1;
+                    page = self.region(page).end;
+                    continue;
+                }
+                page += 1;
+                if how == Touch::InRuns {
+                    let end = mapped.last().map_or(stop, |there| there.start);
+                    let run = self.map_run(page..end, &vma, access)?;
+                    touched.pages += run;
+                    page += run;
                 }
             }
         }
-        Ok(())
+        Ok(touched)
+    }
+
+    /// Maps the first of `pages`, which are missing and will be base pages, as far as their entries
+    /// stand beside one another. Returns how many.
+    fn map_run(&mut self, pages: Pages, vma: &Vma, access: Access) -> Result<u64, OsError> {
+        // Where the kernel accesses entries by virtual addresses, it is counted how often.
+        if pages.is_empty() || self.kernel.windows.is_some() {
+            return Ok(0);
+        }
+        let attributes = new_page(vma, vma.attributes.protection, access);
+        let mismatched = !permits(rights(vma.attributes.protection), access);
+        let (input, shift) = (self.address(pages.start), self.geometry.page_shift());
+        let Self { table, kernel, .. } = self;
+        let frame = |kernel: &mut Kernel<Out>| kernel.allocate_data(shift);
+        let mapped = table
+            .map_run(kernel, input, pages.end - pages.start, attributes, frame)
+            .map_err(|error| self.table_error(error))?;
+        self.data_bytes += mapped << shift;
+        self.statistics.implicit_mappings += if vma.attributes.implicit { mapped } else { 0 };
+        self.statistics.protection_mismatches += if mismatched { mapped } else { 0 };
+        Ok(mapped)
     }
 
     /// Maps the page that is missing at `page`, as large as the policy and memory allow. Returns its
@@ -523,14 +596,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             },
         };
         self.statistics.implicit_mappings += u64::from(vma.attributes.implicit);
-        // Linux makes new pages accessed, and private anonymous ones that may be written dirty.
-        let Attributes { backing, shared, .. } = vma.attributes;
-        let private = backing != Backing::File && !shared;
-        let attributes = EntryAttributes {
-            rights: self.granted(rights(protection), access),
-            accessed: true,
-            dirty: access == Access::Store || (private && protection.write),
-        };
+        let mismatched = !permits(rights(protection), access);
+        self.statistics.protection_mismatches += u64::from(mismatched);
+        let attributes = new_page(vma, protection, access);
         self.enter(start, frame, level, attributes, flushes)?;
         Ok(level)
     }
@@ -853,18 +921,6 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             .unwrap_or(Vma { pages: page..page + 1, attributes: Attributes::IMPLICIT }))
     }
 
-    /// The rights that a page with `rights` has after `access`, which succeeded.
-    fn granted(&mut self, mut rights: Rights, access: Access) -> Rights {
-        if permits(rights, access) {
-            return rights;
-        }
-        self.statistics.protection_mismatches += 1;
-        rights.user = true;
-        rights.write |= access == Access::Store;
-        rights.execute |= access == Access::Fetch;
-        rights
-    }
-
     /// True if no page is mapped in `region`.
     fn is_empty(&self, region: &Pages) -> Result<bool, OsError> {
         let start = self.address(region.start);
@@ -1022,6 +1078,24 @@ fn no_recursion(index: u16) -> OsError {
     }
 }
 
+/// How pages are touched ahead of any access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    /// Each by itself, as by faults.
+    Singly,
+    /// Those whose entries stand beside one another together.
+    InRuns,
+}
+
+/// What touching pages mapped.
+#[derive(Clone, Copy, Default)]
+struct Touched {
+    /// Pages of any size.
+    pages: u64,
+    /// Large ones among them.
+    large: u64,
+}
+
 /// What happens to the pages in a range beside what the areas demand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
@@ -1083,6 +1157,26 @@ const HEAP: Attributes = Attributes {
 /// stays in the table, but closed to user mode.
 fn rights(protection: Protection) -> Rights {
     Rights { write: protection.write, user: accessible(protection), execute: protection.execute }
+}
+
+/// The rights that a page with `rights` has after `access`, which succeeded.
+fn granted(mut rights: Rights, access: Access) -> Rights {
+    rights.user = true;
+    rights.write |= access == Access::Store;
+    rights.execute |= access == Access::Fetch;
+    rights
+}
+
+/// What a page of `vma` with `protection` is after its first access. Linux makes new pages accessed, and
+/// private anonymous ones that may be written dirty.
+fn new_page(vma: &Vma, protection: Protection, access: Access) -> EntryAttributes {
+    let Attributes { backing, shared, .. } = vma.attributes;
+    let private = backing != Backing::File && !shared;
+    EntryAttributes {
+        rights: granted(rights(protection), access),
+        accessed: true,
+        dirty: access == Access::Store || (private && protection.write),
+    }
 }
 
 fn permits(rights: Rights, access: Access) -> bool {

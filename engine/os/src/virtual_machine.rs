@@ -5,11 +5,13 @@
 //! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
 //! with any. The host backs memory when it is first used, as KVM does.
 
+use std::ops::Range;
+
 use flatwalk_paging::{Address, Fault, Flush, Gpa, Gva, Hpa};
 use flatwalk_trace::{Backing, Event, Protection};
 
 use crate::error::OsError;
-use crate::process::{Access, Configuration, Outcome, Process};
+use crate::process::{Configuration, Outcome, Process};
 
 /// A guest and what it runs on.
 pub struct VirtualMachine {
@@ -50,32 +52,20 @@ impl VirtualMachine {
             // Beyond the guest's memory there is nothing to back, and within a host's segment neither.
             let segment = guest.segment();
             let (first, last) = (address.max(segment.start), (address + length).min(segment.end));
-            let mut frames = Vec::new();
+            let mut ranges = Ranges::default();
             if first < last {
                 let base = guest.memory().size_bytes() - (segment.end - segment.start);
-                frames.push((Gpa::new(base + (first - segment.start)), last - first));
+                ranges.add(base + (first - segment.start), last - first);
             }
             guest
                 .table()
                 .visit(guest.memory(), Gva::new(address), length, &mut |mapping| {
-                    frames.push((mapping.frame, guest.table().geometry().span(mapping.level)));
+                    let bytes = guest.table().geometry().span(mapping.level);
+                    ranges.add(mapping.frame.raw(), bytes);
                 })
                 .map_err(OsError::Table)?;
-            frames.retain(|(frame, _)| !host.segment().contains(&frame.raw()));
-            for (frame, bytes) in frames {
-                let mut at = frame.raw();
-                while at < frame.raw() + bytes {
-                    let known = host.table().translate(host.memory(), Gpa::new(at));
-                    let level = if let Ok(leaf) = known {
-                        leaf.level
-                    } else {
-                        let backed = host.fault(Gpa::new(at), Access::Store)?;
-                        flushes.extend(backed.flushes);
-                        backed.level
-                    };
-                    let span = host.table().geometry().span(level);
-                    at = (at & !(span - 1)) + span;
-                }
+            for Range { start, end } in ranges.0 {
+                flushes.extend(host.back(Gpa::new(start), end - start)?);
             }
         }
         Ok((outcome, flushes))
@@ -92,6 +82,19 @@ impl VirtualMachine {
         let leaf = self.host.table().translate(self.host.memory(), at).map_err(|_| None)?;
         let within = at.raw() & (self.host.table().geometry().span(leaf.level) - 1);
         Ok(leaf.frame.offset(within))
+    }
+}
+
+/// Ranges of addresses in the order in which they are to be backed, neighbours as one.
+#[derive(Default)]
+struct Ranges(Vec<Range<u64>>);
+
+impl Ranges {
+    fn add(&mut self, start: u64, length: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.end == start => last.end += length,
+            _ => self.0.push(start..start + length),
+        }
     }
 }
 

@@ -152,6 +152,26 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         }
     }
 
+    /// Maps up to `pages` base pages from `input` on, as far as that only takes entries written beside
+    /// others that are there, and `frame` gives frames for them. Returns how many; the next is for
+    /// [`PageTable::map`].
+    ///
+    /// # Errors
+    /// What is wrong with a frame; the pages before it are mapped then.
+    pub fn map_run<M: TableMemory<Out>>(
+        &mut self,
+        memory: &mut M,
+        input: In,
+        pages: u64,
+        attributes: Attributes,
+        frame: impl FnMut(&mut M) -> Option<Out>,
+    ) -> Result<u64, TableError> {
+        match self {
+            Self::Tree(tree) => tree.map_run(memory, input, pages, attributes, frame),
+            Self::Hashed(table) => table.map_run(memory, input, pages, attributes, frame),
+        }
+    }
+
     /// Takes away the page that `input` lies in.
     ///
     /// # Errors

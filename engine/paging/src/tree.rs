@@ -363,6 +363,46 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         Ok(change)
     }
 
+    /// Maps up to `pages` base pages from `input` on, as far as that only takes entries written into
+    /// one node that is there, and `frame` gives frames for them. Returns how many; the next is for
+    /// [`Tree::map`].
+    ///
+    /// # Errors
+    /// What is wrong with a frame; the pages before it are mapped then.
+    pub fn map_run<M: TableMemory<Out>>(
+        &mut self,
+        memory: &mut M,
+        input: In,
+        pages: u64,
+        attributes: Attributes,
+        mut frame: impl FnMut(&mut M) -> Option<Out>,
+    ) -> Result<u64, TableError> {
+        check_page(self.geometry, input.raw(), 1)?;
+        let mut at = self.root;
+        while at.bottom() > 1 {
+            let Decoded::Table { base, level, width } = self.decode(memory, at, input) else {
+                return Ok(0);
+            };
+            at = self.child(base, level, width).ok_or(TableError::Corrupt(input.raw()))?;
+        }
+        // Where merged nodes may overlap, an entry may stand in two.
+        if self.density.is_some() {
+            return Ok(0);
+        }
+        let index = self.geometry.index(input.raw(), at.level, at.width);
+        let room = pages.min(self.geometry.node_entries(at.width) - index);
+        for page in 0..room {
+            let slot = at.base.offset((index + page) * 8);
+            if Entry(memory.read(slot)).is_present() {
+                return Ok(page);
+            }
+            let Some(frame) = frame(memory) else { return Ok(page) };
+            check_frame(self.geometry, frame, 1)?;
+            self.write(memory, at, slot, [Entry::leaf(frame, false, attributes)]);
+        }
+        Ok(room)
+    }
+
     /// Takes away the page that `input` lies in, and the nodes that become empty.
     ///
     /// # Errors

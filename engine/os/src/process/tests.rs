@@ -151,6 +151,51 @@ fn eight_gib_take_the_papers_page_tables() {
 }
 
 #[test]
+fn a_range_that_is_backed_at_once_is_what_its_faults_make_it() {
+    // Pages that are there, another area, which allows no stores, and some without any.
+    let (read_only, end) = (5 * LARGE - 20 * PAGE, 7 * LARGE + 9 * PAGE);
+    let there = [3, 4, 700, 3 * 512 + 511].map(|page| page * PAGE);
+    for layout in layouts() {
+        for (large_pages, scattered) in
+            [(none(), false), (none(), true), (LargePages::Below { boundary: 2 * LARGE }, false)]
+        {
+            let memory_bytes = 4 * GIB;
+            let configuration =
+                Configuration { memory_bytes, scattered, ..configuration(layout, large_pages) };
+            let [mut singly, mut at_once] = [(); 2].map(|()| {
+                let mut process = process(&configuration, 0, 6 * LARGE);
+                let _ = process.apply(&map(read_only, LARGE / 2, RO)).unwrap();
+                for address in there {
+                    let _ = touch(&mut process, address);
+                }
+                process
+            });
+            let mut flushes = Vec::new();
+            for page in 1..end / PAGE {
+                let address = Gva::new(page * PAGE);
+                if singly.table().translate(singly.memory(), address).is_err() {
+                    flushes.extend(singly.fault(address, Access::Store).unwrap().flushes);
+                }
+            }
+            assert_eq!(at_once.back(Gva::new(PAGE), end - PAGE).unwrap(), flushes);
+            let mappings = [&singly, &at_once].map(|p| p.table().mappings(p.memory()));
+            assert_eq!(mappings[0], mappings[1], "{layout:?}");
+            assert_eq!(singly.statistics(), at_once.statistics(), "{layout:?}");
+            assert_eq!(singly.nodes(), at_once.nodes());
+            assert_eq!(singly.data_bytes(), at_once.data_bytes());
+            assert_eq!(singly.frames().free_frames(), at_once.frames().free_frames());
+            // What comes after finds the same.
+            for process in [&mut singly, &mut at_once] {
+                let _ = process.apply(&Event::Unmap { address: 0, length: 4 * LARGE }).unwrap();
+                let _ = touch(process, 9 * LARGE);
+            }
+            let mappings = [&singly, &at_once].map(|p| p.table().mappings(p.memory()));
+            assert_eq!(mappings[0], mappings[1], "{layout:?}");
+        }
+    }
+}
+
+#[test]
 fn no_page_is_lost_when_a_chain_has_nodes_in_the_first_frame() {
     // The first array of buckets is at address 0, which further nodes get once the table has grown.
     for organisation in ["hashed", "clustered"] {

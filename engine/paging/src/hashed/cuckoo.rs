@@ -384,6 +384,15 @@ impl<Out: Physical> Cuckoo<Out> {
         entry.is_present().then_some((at, entry))
     }
 
+    /// The line with the entry of page `number`, if there is one.
+    pub(super) fn line(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        number: u64,
+    ) -> Option<EntryLine<Out>> {
+        self.find(memory, number >> 3).map(|(at, _)| EntryLine(at))
+    }
+
     /// Puts in the entry of a page that has none.
     pub(super) fn insert_entry(
         &mut self,
@@ -393,11 +402,9 @@ impl<Out: Physical> Cuckoo<Out> {
         moves: &mut Moves,
     ) -> Result<(), TableError> {
         let (key, i) = (number >> 3, number & 7);
-        if let Some((at, _)) = self.find(memory, key) {
-            let (slot, last) = (at.offset(i * 8), at.offset(7 * 8));
-            memory.write(slot, with_tag_of(entry, memory.read(slot)).0);
-            let eighth = memory.read(last);
-            memory.write(last, with_present(eighth, present(eighth) + 1));
+        if let Some(there) = self.line(memory, number) {
+            there.write(memory, i, entry);
+            there.count_up(memory, 1);
             return Ok(());
         }
         let mut line = self.format.tagged(key);
@@ -422,6 +429,30 @@ impl<Out: Physical> Cuckoo<Out> {
         let slot = at.offset((number & 7) * 8);
         memory.write(slot, with_tag_of(Entry::ABSENT, memory.read(slot)).0);
         memory.write(last, with_present(memory.read(last), left));
+    }
+}
+
+/// A line of page-table entries in use, by where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct EntryLine<Out>(Out);
+
+impl<Out: Physical> EntryLine<Out> {
+    /// True if entry `i` is present.
+    pub(super) fn is_present(self, memory: &impl EntryMemory<Out>, i: u64) -> bool {
+        Entry(memory.read(self.0.offset(i * 8))).is_present()
+    }
+
+    /// Writes entry `i`; the tag's part there stays.
+    pub(super) fn write(self, memory: &mut impl TableMemory<Out>, i: u64, entry: Entry) {
+        let slot = self.0.offset(i * 8);
+        memory.write(slot, with_tag_of(entry, memory.read(slot)).0);
+    }
+
+    /// Notes that so many more entries are present.
+    pub(super) fn count_up(self, memory: &mut impl TableMemory<Out>, more: u64) {
+        let last = self.0.offset(7 * 8);
+        let eighth = memory.read(last);
+        memory.write(last, with_present(eighth, present(eighth) + more));
     }
 }
 

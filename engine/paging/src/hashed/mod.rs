@@ -534,6 +534,47 @@ impl<In: Address, Out: Physical> Hashed<In, Out> {
         Ok(self.flush(input, level, stale))
     }
 
+    /// Maps up to `pages` base pages from `input` on, as far as that only takes entries written into
+    /// one line that is there, and `frame` gives frames for them. Returns how many; the next is for
+    /// [`Hashed::map`].
+    ///
+    /// # Errors
+    /// What is wrong with a frame; the pages before it are mapped then.
+    pub fn map_run<M: TableMemory<Out>>(
+        &mut self,
+        memory: &mut M,
+        input: In,
+        pages: u64,
+        attributes: Attributes,
+        mut frame: impl FnMut(&mut M) -> Option<Out>,
+    ) -> Result<u64, TableError> {
+        check_page(self.geometry, input.raw(), 1)?;
+        let number = self.number(input, 1);
+        let Some(Store::Cuckoo(table)) = &self.pages[0] else { return Ok(0) };
+        let Some(line) = table.line(memory, number) else { return Ok(0) };
+        let mut mapped = 0;
+        let mut wrong = Ok(());
+        for i in (number % 8..8).take(pages as usize) {
+            if line.is_present(memory, i) {
+                break;
+            }
+            let Some(frame) = frame(memory) else { break };
+            wrong = check_frame(self.geometry, frame, 1);
+            if wrong.is_err() {
+                break;
+            }
+            line.write(memory, i, Entry::leaf(frame, false, attributes));
+            mapped += 1;
+        }
+        if mapped > 0 {
+            line.count_up(memory, mapped);
+            // The line had pages, and so has its region: no header changes.
+            let region = number >> self.geometry.index_bits();
+            *self.regions[0].entry(region).or_default() += mapped as u32;
+        }
+        wrong.map(|()| mapped)
+    }
+
     /// Takes away the page that `input` lies in.
     ///
     /// # Errors
