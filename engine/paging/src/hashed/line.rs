@@ -92,9 +92,11 @@ impl Format {
     pub(super) fn matches(self, line: &Line, key: u64) -> bool {
         match self {
             Self::Entries => {
-                let differs =
-                    (0..7).fold(0, |all, i| all | (line[i] ^ entry_tag(key, i)) & TAG_MASK);
-                differs == 0 && line[7] & TAG_MASK != 0
+                let differs = |i: usize| (line[i] ^ entry_tag(key, i)) & TAG_MASK;
+                // Most other lines differ in the first word already.
+                differs(0) == 0
+                    && (1..7).fold(0, |all, i| all | differs(i)) == 0
+                    && line[7] & TAG_MASK != 0
             }
             Self::Headers => !self.is_vacant(line[0]) && self.key(line) == key,
         }
