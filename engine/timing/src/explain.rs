@@ -193,7 +193,8 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
             continue;
         }
         // A look-up changes recency, so it is made in a copy.
-        let found = tlb.clone().look_up(address);
+        let mut tlb = tlb.clone();
+        let found = tlb.look_up(address);
         let text = match found {
             Some((entry, latency)) => format!(
                 "{name} TLB: hit, a {} page at {:#x}, after {latency} cycles. What follows is what \

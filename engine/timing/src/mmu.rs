@@ -388,7 +388,7 @@ impl Mmu {
             && permits(entry.rights, entry.dirty, purpose)
         {
             let ready = if R::TIMED { at + latency - 1 } else { at };
-            return Ok(self.resolve(address, &entry, at, ready));
+            return Ok(resolve(self.geometry, &mut self.statistics, address, entry, (at, ready)));
         }
         self.translate_in_l2(address, purpose, at, space, reader)
     }
@@ -396,20 +396,7 @@ impl Mmu {
     /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
     #[inline]
     fn physical(&self, address: Gva, frame: Hpa, level: Level) -> Hpa {
-        frame.offset(address.raw() & (self.geometry.span(level) - 1))
-    }
-
-    /// The translation that `entry` gives to a look-up that would be done at `ready`.
-    #[inline]
-    fn resolve(&mut self, address: Gva, entry: &Translation, at: u64, ready: u64) -> Translated {
-        let physical = self.physical(address, entry.frame, entry.level);
-        if entry.ready <= ready {
-            return Translated { physical, ready };
-        }
-        self.statistics.merged += 1;
-        // A younger instruction may have asked at an earlier cycle than the one that walked.
-        let earlier = entry.requested.saturating_sub(at);
-        Translated { physical, ready: ready.max(entry.ready - earlier) }
+        physical(self.geometry, address, frame, level)
     }
 
     fn translate_in_l2<R: TableReader>(
@@ -422,7 +409,7 @@ impl Mmu {
     ) -> Result<Translated, Stopped> {
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         let mut ready = if R::TIMED { at + l1.latency() - 1 } else { at };
-        let found = self.l2.look_up(address.raw());
+        let found = self.l2.look_up(address.raw()).map(|(entry, latency)| (*entry, latency));
         if R::TIMED {
             ready += found.map_or_else(|| self.l2.latency(), |(_, latency)| latency);
         }
@@ -431,7 +418,7 @@ impl Mmu {
         {
             let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
             l1.insert(address.raw(), entry);
-            return Ok(self.resolve(address, &entry, at, ready));
+            return Ok(resolve(self.geometry, &mut self.statistics, address, &entry, (at, ready)));
         }
         if let Some((entry, _)) = found
             && purpose == Purpose::Store
@@ -727,6 +714,31 @@ impl Mmu {
         }
         self.statistics = WalkStatistics::default();
     }
+}
+
+/// Where `address` lies, in the page at `frame` that is a leaf of `level`.
+#[inline]
+fn physical(geometry: Geometry, address: Gva, frame: Hpa, level: Level) -> Hpa {
+    frame.offset(address.raw() & (geometry.span(level) - 1))
+}
+
+/// The translation that `entry` gives to a look-up asked for at `at` that would be done at `ready`.
+#[inline]
+fn resolve(
+    geometry: Geometry,
+    statistics: &mut WalkStatistics,
+    address: Gva,
+    entry: &Translation,
+    (at, ready): (u64, u64),
+) -> Translated {
+    let physical = physical(geometry, address, entry.frame, entry.level);
+    if entry.ready <= ready {
+        return Translated { physical, ready };
+    }
+    statistics.merged += 1;
+    // A younger instruction may have asked at an earlier cycle than the one that walked.
+    let earlier = entry.requested.saturating_sub(at);
+    Translated { physical, ready: ready.max(entry.ready - earlier) }
 }
 
 /// True if a page with these rights and dirty bit serves an access: a store to a page whose dirty bit

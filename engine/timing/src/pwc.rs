@@ -84,8 +84,10 @@ pub struct Pwc<A> {
     geometry: Geometry,
     kind: Kind<A>,
     latency: u64,
+    /// Walks that looked: everywhere.
+    lookups: u64,
     /// By the level whose entries are kept: `[2]` for pointers to level-1 nodes.
-    statistics: [PwcStatistics; 8],
+    hits: [u64; 8],
 }
 
 #[derive(Clone, Debug)]
@@ -114,7 +116,7 @@ impl<A: Physical> Pwc<A> {
             machine::Pwc::Vhpt { .. } => (Kind::Unified(Array::new(1, 1)), 0),
             machine::Pwc::None => (Kind::None, 0),
         };
-        Self { geometry, kind, latency, statistics: [PwcStatistics::default(); 8] }
+        Self { geometry, kind, latency, lookups: 0, hits: [0; 8] }
     }
 
     /// None, for the same table.
@@ -158,11 +160,9 @@ impl<A: Physical> Pwc<A> {
             }
             Kind::None => return None,
         };
-        for level in 2..=levels {
-            self.statistics[usize::from(level)].lookups += 1;
-        }
+        self.lookups += 1;
         if let Some(node) = &found {
-            self.statistics[Self::structure(node)].hits += 1;
+            self.hits[Self::structure(node)] += 1;
         }
         found
     }
@@ -219,11 +219,13 @@ impl<A: Physical> Pwc<A> {
         if matches!(self.kind, Kind::None) {
             return Vec::new();
         }
-        (2..=self.geometry.levels()).rev().map(|l| (l, self.statistics[usize::from(l)])).collect()
+        let lookups = self.lookups;
+        let of = |level: Level| PwcStatistics { lookups, hits: self.hits[usize::from(level)] };
+        (2..=self.geometry.levels()).rev().map(|level| (level, of(level))).collect()
     }
 
     /// Forgets all counts; contents stay.
     pub fn reset_statistics(&mut self) {
-        self.statistics = [PwcStatistics::default(); 8];
+        (self.lookups, self.hits) = (0, [0; 8]);
     }
 }

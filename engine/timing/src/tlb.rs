@@ -106,8 +106,12 @@ pub struct Tlb {
     /// The arrays, by number, and the levels of pages that there are entries for: a size that is not
     /// there is not searched.
     searched: Vec<(u8, Level)>,
+    /// By a page's level: the array that holds it, and the level that it has there.
+    homes: [Option<(u8, Level)>; 4],
     last: Option<Last>,
     shifts: [u8; 4],
+    /// The slowest array's.
+    latency: u64,
     lookups: u64,
 }
 
@@ -118,8 +122,16 @@ impl Tlb {
         for level in 1..=3.min(geometry.levels()) {
             shifts[usize::from(level)] = geometry.shift(level);
         }
-        let arrays = config.iter().map(Array::new).collect();
-        Self { arrays, searched: Vec::new(), last: None, shifts, lookups: 0 }
+        let arrays: Vec<_> = config.iter().map(Array::new).collect();
+        // Where no array holds a size, the largest below it that one holds.
+        let mut homes = [None; 4];
+        for level in 1..homes.len() {
+            let holds = |array: &Array| array.levels.contains(&(level as Level));
+            let own = arrays.iter().position(holds).map(|array| (array as u8, level as Level));
+            homes[level] = own.or(homes[level - 1]);
+        }
+        let latency = arrays.iter().map(|array| array.latency).max().unwrap_or(0);
+        Self { arrays, searched: Vec::new(), homes, last: None, shifts, latency, lookups: 0 }
     }
 
     /// Notes anew what is to be searched.
@@ -139,20 +151,24 @@ impl Tlb {
 
     /// The slowest array's latency: what a miss costs before the next level is asked.
     pub fn latency(&self) -> u64 {
-        self.arrays.iter().map(|a| a.latency).max().unwrap_or(0)
+        self.latency
     }
 
     /// The entry for `address`, and the latency of the array that holds it.
     #[inline]
-    pub fn look_up(&mut self, address: u64) -> Option<(Translation, u64)> {
+    pub fn look_up(&mut self, address: u64) -> Option<(&Translation, u64)> {
         self.lookups += 1;
-        if let Some(last) = self.last
+        if let Some(last) = &self.last
             && address >> last.shift == last.page
         {
             let array = &mut self.arrays[usize::from(last.array)];
             array.hits[usize::from(last.level)] += 1;
-            return Some((*array.sets.value(last.slot), array.latency));
+            return Some((array.sets.value(last.slot), array.latency));
         }
+        self.search(address)
+    }
+
+    fn search(&mut self, address: u64) -> Option<(&Translation, u64)> {
         for &(number, level) in &self.searched {
             let array = &mut self.arrays[usize::from(number)];
             let shift = self.shifts[usize::from(level)];
@@ -161,7 +177,8 @@ impl Tlb {
                 array.sets.touch(slot);
                 array.hits[usize::from(level)] += 1;
                 self.last = Some(Last { page, shift, level, array: number, slot });
-                return Some((*array.sets.value(slot), array.latency));
+                let array = &self.arrays[usize::from(number)];
+                return Some((array.sets.value(slot), array.latency));
             }
         }
         None
@@ -171,21 +188,16 @@ impl Tlb {
     /// the part of it that is the largest size held goes in instead ("smashed", as Zen does).
     #[inline]
     pub fn insert(&mut self, address: u64, entry: Translation) {
-        for level in (1..=entry.level).rev() {
-            let holds = |array: &Array| array.levels.contains(&level);
-            if let Some(number) = self.arrays.iter().position(holds) {
-                let shift = self.shifts[usize::from(level)];
-                let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
-                let frame = entry.frame.offset(within >> shift << shift);
-                let page = address >> shift;
-                let entry = Translation { frame, level, ..entry };
-                let (slot, changed) = self.arrays[number].insert(page, entry);
-                self.last = Some(Last { page, shift, level, array: number as u8, slot });
-                if changed {
-                    self.list();
-                }
-                return;
-            }
+        let Some((array, level)) = self.homes[usize::from(entry.level)] else { return };
+        let shift = self.shifts[usize::from(level)];
+        let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
+        let frame = entry.frame.offset(within >> shift << shift);
+        let page = address >> shift;
+        let entry = Translation { frame, level, ..entry };
+        let (slot, changed) = self.arrays[usize::from(array)].insert(page, entry);
+        self.last = Some(Last { page, shift, level, array, slot });
+        if changed {
+            self.list();
         }
     }
 
@@ -218,7 +230,7 @@ impl Tlb {
     /// How many entries are valid, of how many.
     pub fn occupancy(&self) -> (usize, usize) {
         let tags = || self.arrays.iter().flat_map(|array| array.sets.tags());
-        (tags().filter(|&&tag| tag != 0).count(), tags().count())
+        (tags().filter(|&tag| tag != 0).count(), tags().count())
     }
 
     /// Forgets all counts; contents stay.

@@ -1,7 +1,7 @@
 //! The ways of a set: finding a tag among them, and the one to replace.
 //!
-//! Several ways are looked at together: where among them a search would end the host cannot foretell,
-//! and its vector units compare all of them in the time of one.
+//! Several ways are looked at together: where among them a search would end the host cannot foretell.
+//! Whole words are compared by its vector units, bytes of tags as parts of one word.
 
 /// Ways that are compared together, as many as one of the host's vector registers holds.
 const TOGETHER: usize = 4;
@@ -23,99 +23,142 @@ pub fn find_masked(words: &[u64], mask: u64, wanted: u64) -> Option<usize> {
     Some(fours.len() * TOGETHER + way)
 }
 
-/// The way whose word is `wanted`. No two are.
-#[inline]
-pub fn find(words: &[u64], wanted: u64) -> Option<usize> {
-    find_masked(words, u64::MAX, wanted)
-}
-
-/// Bits of a stamp that hold the way.
-const WAY_BITS: u32 = 16;
 /// Ways that a set has at most.
-pub const MOST: u32 = 1 << WAY_BITS;
+pub const MOST: u32 = 1 << 16;
 
-/// When a way was last used, and below it the way: so the least stamp of a set names the way that was
-/// not used for longest.
+/// Bytes of a word.
+const BYTES: usize = 8;
+/// The lowest bit of every byte, and the highest.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = ONES << 7;
+/// Hints of ways that hold nothing, which no tag has.
+const NONE: u64 = u64::MAX;
+
+/// Seven bits of a tag: where they differ, so do the tags.
 #[inline]
-fn stamp(clock: u64, way: usize) -> i64 {
-    (clock << WAY_BITS | way as u64).cast_signed()
+fn hint(tag: u64) -> u8 {
+    (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57) as u8
 }
 
-/// The way that was not used for longest.
+/// `word` with `byte` at the place `at`.
 #[inline]
-fn oldest(stamps: &[i64]) -> usize {
-    let (fours, rest) = stamps.as_chunks::<TOGETHER>();
-    let mut least = [i64::MAX; TOGETHER];
-    for four in fours {
-        least = std::array::from_fn(|way| least[way].min(four[way]));
-    }
-    let mut least = least.into_iter().fold(i64::MAX, i64::min);
-    for &stamp in rest {
-        least = least.min(stamp);
-    }
-    least.cast_unsigned() as usize & ((1 << WAY_BITS) - 1)
+fn with_byte(word: u64, at: usize, byte: u8) -> u64 {
+    let shift = at * 8;
+    word & !(0xff << shift) | u64::from(byte) << shift
+}
+
+/// Where in `word` there is `byte`, which is below 128, in ascending order. The first place is right,
+/// behind it there may be some where there is a byte that differs in its lowest bit only.
+#[inline]
+fn places(word: u64, byte: u8) -> impl Iterator<Item = usize> {
+    let differing = word ^ (u64::from(byte) * ONES);
+    let mut same = differing.wrapping_sub(ONES) & !differing & TOPS;
+    std::iter::from_fn(move || {
+        let at = (same != 0).then(|| (same.trailing_zeros() / u8::BITS) as usize);
+        same &= same.wrapping_sub(1);
+        at
+    })
 }
 
 /// A place in [`Sets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    place: usize,
-    way: usize,
+    set: u32,
+    place: u32,
+}
+
+/// A place's neighbours in the ring of its set, in which places stand in the order of their last uses;
+/// the one used last is followed by the one that was not used for longest.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    older: u32,
+    newer: u32,
 }
 
 /// Sets of tagged values with least-recently-used replacement: what TLBs and page-walk caches are made
 /// of. No tag is 0: that is what places have that hold nothing, and which are filled first.
+///
+/// Most look-ups of a large structure find nothing, and a byte of each tag shows that, eight ways at a
+/// time. What was not used for longest is known without a search, however many ways there are.
 #[derive(Clone, Debug)]
 pub struct Sets<V> {
     ways: usize,
     set_mask: u64,
-    tags: Vec<u64>,
-    stamps: Vec<i64>,
-    values: Vec<V>,
-    /// Uses and insertions so far.
-    clock: u64,
+    /// Words of hints that a set has.
+    words: usize,
+    hints: Vec<u64>,
+    entries: Vec<(u64, V)>,
+    links: Vec<Links>,
+    /// The place used last, by set.
+    newest: Vec<u32>,
 }
 
 impl<V: Copy> Sets<V> {
     /// `entries` of them, `ways` to a set, which hold nothing: `none` stands there instead. There may
     /// be no entries; sets are a power of two.
     pub fn new(entries: u32, ways: u32, none: V) -> Self {
-        let (entries, ways) = (entries as usize, ways as usize);
+        let sets = entries / ways.max(1);
+        let words = (ways as usize).div_ceil(BYTES);
+        let links = (0..entries).map(|place| {
+            let first = place - place % ways;
+            let at = |way: u32| first + way % ways;
+            Links { older: at(place - first + ways - 1), newer: at(place - first + 1) }
+        });
         Self {
-            ways,
-            set_mask: (entries / ways.max(1)).saturating_sub(1) as u64,
-            tags: vec![0; entries],
-            stamps: (0..entries).map(|place| stamp(0, place % ways)).collect(),
-            values: vec![none; entries],
-            clock: 0,
+            ways: ways as usize,
+            set_mask: u64::from(sets.saturating_sub(1)),
+            words,
+            hints: vec![NONE; sets as usize * words],
+            entries: vec![(0, none); entries as usize],
+            links: links.collect(),
+            newest: (0..sets).map(|set| set * ways).collect(),
         }
-    }
-
-    /// Where the set starts that `index` selects.
-    #[inline]
-    fn start(&self, index: u64) -> usize {
-        (index & self.set_mask) as usize * self.ways
     }
 
     /// Where `tag` is, in the set that `index` selects.
     #[inline]
     pub fn find(&self, index: u64, tag: u64) -> Option<Slot> {
-        let start = self.start(index);
-        let way = find(&self.tags[start..start + self.ways], tag)?;
-        Some(Slot { place: start + way, way })
+        let set = (index & self.set_mask) as usize;
+        let words = &self.hints[set * self.words..][..self.words];
+        for (number, &word) in words.iter().enumerate() {
+            for at in places(word, hint(tag)) {
+                let place = set * self.ways + number * BYTES + at;
+                if self.entries[place].0 == tag {
+                    return Some(Slot { set: set as u32, place: place as u32 });
+                }
+            }
+        }
+        None
     }
 
     /// What is there.
     #[inline]
     pub fn value(&self, slot: Slot) -> &V {
-        &self.values[slot.place]
+        &self.entries[slot.place as usize].1
     }
 
     /// Makes it the most recently used of its set.
     #[inline]
     pub fn touch(&mut self, slot: Slot) {
-        self.clock += 1;
-        self.stamps[slot.place] = stamp(self.clock, slot.way);
+        let newest = self.newest[slot.set as usize];
+        if slot.place != newest {
+            self.follow(newest, slot.place);
+            self.newest[slot.set as usize] = slot.place;
+        }
+    }
+
+    /// Lets `place` follow the newest place of its set in the ring.
+    #[inline]
+    fn follow(&mut self, newest: u32, place: u32) {
+        let oldest = self.links[newest as usize].newer;
+        if place != oldest {
+            let Links { older, newer } = self.links[place as usize];
+            self.links[older as usize].newer = newer;
+            self.links[newer as usize].older = older;
+            self.links[newest as usize].newer = place;
+            self.links[oldest as usize].older = place;
+            self.links[place as usize] = Links { older: newest, newer: oldest };
+        }
     }
 
     /// Puts a value in the set that `index` selects, where `tag` is already or in the place of what
@@ -123,35 +166,54 @@ impl<V: Copy> Sets<V> {
     /// entries.
     #[inline]
     pub fn insert(&mut self, index: u64, tag: u64, value: V) -> (Slot, u64) {
-        let start = self.start(index);
-        let set = start..start + self.ways;
-        let found = find(&self.tags[set.clone()], tag);
-        let way = found.unwrap_or_else(|| oldest(&self.stamps[set]));
-        let slot = Slot { place: start + way, way };
-        let old = std::mem::replace(&mut self.tags[slot.place], tag);
-        self.values[slot.place] = value;
+        let slot = self.find(index, tag).unwrap_or_else(|| {
+            let set = (index & self.set_mask) as u32;
+            Slot { set, place: self.links[self.newest[set as usize] as usize].newer }
+        });
+        let (old, _) = std::mem::replace(&mut self.entries[slot.place as usize], (tag, value));
+        self.set_hint(slot, hint(tag));
         self.touch(slot);
         (slot, old)
     }
 
+    #[inline]
+    fn set_hint(&mut self, Slot { set, place }: Slot, hint: u8) {
+        let way = place as usize - set as usize * self.ways;
+        let word = &mut self.hints[set as usize * self.words + way / BYTES];
+        *word = with_byte(*word, way % BYTES, hint);
+    }
+
     /// Drops what has a tag for which `gone` says so.
     pub fn drop_where(&mut self, mut gone: impl FnMut(u64) -> bool) {
-        for (place, tag) in self.tags.iter_mut().enumerate() {
-            if *tag != 0 && gone(*tag) {
-                *tag = 0;
-                self.stamps[place] = stamp(0, place % self.ways);
+        for place in 0..self.entries.len() {
+            let tag = &mut self.entries[place].0;
+            if *tag == 0 || !gone(*tag) {
+                continue;
+            }
+            *tag = 0;
+            let slot = Slot { set: (place / self.ways) as u32, place: place as u32 };
+            self.set_hint(slot, NONE as u8);
+            // It is the next to be filled.
+            let newest = &mut self.newest[place / self.ways];
+            if *newest == slot.place {
+                *newest = self.links[place].older;
+            } else {
+                let newest = *newest;
+                self.follow(newest, slot.place);
             }
         }
     }
 
     /// Tags of all places, 0 where nothing is.
-    pub fn tags(&self) -> &[u64] {
-        &self.tags
+    pub fn tags(&self) -> impl Iterator<Item = u64> {
+        self.entries.iter().map(|&(tag, _)| tag)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -160,10 +222,27 @@ mod tests {
             let words: Vec<u64> = (0..ways).map(|way| way << 8 | 0x3f).collect();
             for way in 0..ways {
                 assert_eq!(find_masked(&words, !0xff, way << 8), Some(way as usize));
-                assert_eq!(find(&words, way << 8 | 0x3f), Some(way as usize));
             }
             assert_eq!(find_masked(&words, !0xff, ways << 8), None);
-            assert_eq!(find(&words, 0), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_place_is_found_and_the_first_is_right(
+            bytes in prop::array::uniform8(0u8..4),
+            none in prop::array::uniform8(prop::bool::ANY),
+            byte in 0u8..4,
+        ) {
+            let bytes: [u8; 8] = std::array::from_fn(|i| if none[i] { 0xff } else { bytes[i] });
+            let found: Vec<usize> = places(u64::from_le_bytes(bytes), byte).collect();
+            let right = (0..8).filter(|&at| bytes[at] == byte).collect::<Vec<_>>();
+            prop_assert_eq!(found.first(), right.first());
+            prop_assert!(right.iter().all(|at| found.contains(at)));
+            prop_assert!(found.iter().all(|&at| bytes[at] | 1 == byte | 1));
+            let changed = with_byte(u64::from_le_bytes(bytes), 5, 9).to_le_bytes();
+            let expected = std::array::from_fn(|at| if at == 5 { 9 } else { bytes[at] });
+            prop_assert_eq!(changed, expected);
         }
     }
 
@@ -186,7 +265,70 @@ mod tests {
             sets.drop_where(|tag| tag == tags[0] + 1000);
             assert_eq!(sets.find(1, tags[0] + 1000), None);
             assert_eq!(sets.insert(1, 1, 0).1, 0, "what is empty goes first");
-            assert!(sets.tags()[..ways as usize].iter().all(|&tag| tag == 0), "the other set");
+            assert!(sets.tags().take(ways as usize).all(|tag| tag == 0), "the other set");
+        }
+    }
+
+    /// One set, most recently used first.
+    #[derive(Default)]
+    struct Model(Vec<(u64, u64)>);
+
+    impl Model {
+        fn look_up(&mut self, tag: u64) -> Option<u64> {
+            let at = self.0.iter().position(|&(there, _)| there == tag)?;
+            self.0[..=at].rotate_right(1);
+            Some(self.0[0].1)
+        }
+
+        fn insert(&mut self, ways: usize, tag: u64, value: u64) -> u64 {
+            let there = self.0.iter().position(|&(there, _)| there == tag);
+            let full = (self.0.len() == ways).then_some(ways - 1);
+            let old = there.or(full).map_or(0, |at| self.0.remove(at).0);
+            self.0.insert(0, (tag, value));
+            old
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_lists_of_the_last_uses_do(
+            ways in 1u32..26,
+            set_bits in 0u32..3,
+            spread in prop::sample::select(vec![1_u64, 128, 0x9e37_79b9]),
+            steps in prop::collection::vec((0u8..20, 0u64..100), 1..600),
+        ) {
+            let sets_there = 1_u32 << set_bits;
+            let mut sets = Sets::new(ways * sets_there, ways, 0);
+            let mut models: Vec<Model> = Vec::new();
+            models.resize_with(sets_there as usize, Model::default);
+            for (value, (what, n)) in (0..).zip(steps) {
+                let tag = (n << set_bits) * spread + 1 + n % u64::from(sets_there);
+                let index = n % u64::from(sets_there);
+                let model = &mut models[index as usize];
+                match what {
+                    0 => {
+                        let gone = |tag: u64| tag.is_multiple_of(3);
+                        sets.drop_where(gone);
+                        for model in &mut models {
+                            model.0.retain(|&(tag, _)| !gone(tag));
+                        }
+                    }
+                    1..10 => {
+                        let (slot, old) = sets.insert(index, tag, value);
+                        prop_assert_eq!(old, model.insert(ways as usize, tag, value));
+                        prop_assert_eq!(*sets.value(slot), value);
+                    }
+                    _ => {
+                        let found = sets.find(index, tag);
+                        prop_assert_eq!(found.map(|slot| *sets.value(slot)), model.look_up(tag));
+                        if let Some(slot) = found {
+                            sets.touch(slot);
+                        }
+                    }
+                }
+                let held = models.iter().map(|model| model.0.len()).sum::<usize>();
+                prop_assert_eq!(sets.tags().filter(|&tag| tag != 0).count(), held);
+            }
         }
     }
 }
