@@ -4,9 +4,11 @@
 //! entry of each page, and the words that stand for the sets of a large cache. The trace says which
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
-use flatwalk_os::PhysicalMemory;
-use flatwalk_paging::hashed::{Answer, Probe};
-use flatwalk_paging::{Address, Decoded, Entry, EntryMemory, Gva, Hashed, Hpa, PageTable, Step};
+use flatwalk_os::Process;
+use flatwalk_paging::hashed::Answer;
+use flatwalk_paging::{
+    Address, Decoded, Entry, EntryMemory, Gpa, Gva, Hpa, PageTable, Physical, Step,
+};
 
 use crate::hierarchy::Hierarchy;
 use crate::space::Space;
@@ -14,10 +16,12 @@ use crate::space::Space;
 /// How many accesses ahead.
 const DISTANCE: usize = 48;
 /// Pages between asking for a page's leaf entry and asking for what it leads to.
-const DELAY: usize = 6;
+const DELAY: usize = 4;
 /// Pages remembered, as many as a second-level TLB holds.
 const PAGES: usize = 1024;
 const PAGE_SHIFT: u32 = 12;
+/// Regions remembered, those of a large page: as many as most programs use.
+const REGIONS: usize = 4096;
 
 /// The accesses that come into sight when `passed` have been made and `remaining` are to come.
 #[inline]
@@ -31,15 +35,25 @@ pub fn window(remaining: &[u64], passed: usize) -> &[u64] {
 pub struct Ahead {
     /// Page numbers, each at its place modulo their number.
     pages: Box<[u64; PAGES]>,
-    /// Leaf entries asked for, with their addresses' offsets in the page; of a hashed table only the
-    /// addresses.
-    asked: [Option<(Hpa, u64)>; DELAY],
-    next: usize,
+    own: Leaves<Hpa>,
+    own_asked: Asked<Gva>,
+    guest: Leaves<Gpa>,
+    guest_asked: Asked<Gva>,
+    host: Leaves<Hpa>,
+    host_asked: Asked<Gpa>,
 }
 
 impl Default for Ahead {
     fn default() -> Self {
-        Self { pages: Box::new([u64::MAX; PAGES]), asked: [None; DELAY], next: 0 }
+        Self {
+            pages: Box::new([u64::MAX; PAGES]),
+            own: Leaves::default(),
+            own_asked: Asked::default(),
+            guest: Leaves::default(),
+            guest_asked: Asked::default(),
+            host: Leaves::default(),
+            host_asked: Asked::default(),
+        }
     }
 }
 
@@ -52,72 +66,147 @@ impl Ahead {
             let known = &mut self.pages[page as usize % PAGES];
             if *known != page {
                 *known = page;
-                self.ask(address, space, caches);
+                self.ask(Gva::new(address), space, caches);
             }
         }
     }
 
     #[inline(never)]
-    fn ask(&mut self, address: u64, space: &Space, caches: Option<&Hierarchy>) {
-        // A guest's walks are long enough to hide what they miss.
-        let Space::Native(process) = space else { return };
-        let memory = process.memory();
-        let tree = match process.table() {
-            PageTable::Tree(tree) => tree,
-            PageTable::Hashed(table) => return self.ask_hashed(address, table, memory, caches),
+    fn ask(&mut self, address: Gva, space: &Space, caches: Option<&Hierarchy>) {
+        let expect = |place: Option<Hpa>| {
+            if let (Some(caches), Some(place)) = (caches, place) {
+                caches.expect(place);
+            }
         };
-        let mut walk = tree.walk(Gva::new(address));
-        while walk.at().bottom() > 1 {
-            let Step::Table(_) = walk.feed(Entry(memory.read(walk.entry_address()))) else {
-                return;
-            };
+        match space {
+            Space::Native(process) => {
+                self.own.ask(process, address, |entry| expect(Some(entry)));
+                if caches.is_some()
+                    && let Some(earlier) = self.own_asked.after(address)
+                {
+                    expect(self.own.place(process, earlier));
+                }
+            }
+            Space::Virtual(vm) => {
+                let Self { guest, host, .. } = self;
+                // Few pages hold the guest's table, so that the host's entries for them are at hand.
+                guest.ask(&vm.guest, address, |entry| expect(host.place(&vm.host, entry)));
+                let Some(earlier) = self.guest_asked.after(address) else { return };
+                let Some(data) = guest.place(&vm.guest, earlier) else { return };
+                host.ask(&vm.host, data, |entry| expect(Some(entry)));
+                if let Some(earlier) = self.host_asked.after(data) {
+                    expect(host.place(&vm.host, earlier));
+                }
+            }
+            Space::Recorded(_) => {}
         }
-        let entry_address = walk.entry_address();
-        prefetch(memory.word(entry_address));
-        let Some(caches) = caches else { return };
-        caches.expect(entry_address);
-        let within = address & ((1 << PAGE_SHIFT) - 1);
-        let earlier = self.asked[self.next].replace((entry_address, within));
+    }
+}
+
+/// Addresses whose leaf entries were asked for, until these are there.
+#[derive(Clone, Debug)]
+struct Asked<In> {
+    asked: [Option<In>; DELAY],
+    next: usize,
+}
+
+impl<In: Copy> Default for Asked<In> {
+    fn default() -> Self {
+        Self { asked: [None; DELAY], next: 0 }
+    }
+}
+
+impl<In: Copy> Asked<In> {
+    /// Adds an address; returns the one that was added before the last few.
+    fn after(&mut self, address: In) -> Option<In> {
+        let earlier = self.asked[self.next].replace(address);
         self.next = (self.next + 1) % DELAY;
-        if let Some((entry_address, within)) = earlier
-            && let Decoded::Mapped { frame, .. } =
-                Entry(memory.read(entry_address)).decode::<Hpa>(tree.geometry(), 1)
-        {
-            caches.expect(frame.offset(within));
+        earlier
+    }
+}
+
+/// Where one table's leaf entries of base pages are.
+#[derive(Clone, Debug)]
+struct Leaves<Out> {
+    /// Of a tree: numbers of regions, each at its place modulo their number, and where their leaf
+    /// entries were when they were last looked for. If they are elsewhere now, the host is asked for
+    /// lines in vain.
+    regions: Vec<(u64, Out)>,
+}
+
+impl<Out> Default for Leaves<Out> {
+    fn default() -> Self {
+        Self { regions: Vec::new() }
+    }
+}
+
+impl<Out: Physical> Leaves<Out> {
+    /// Asks for the leaf entry of `address`, or for all lines that it may be in, and tells `found` where
+    /// that is.
+    #[inline]
+    fn ask<In: Address>(
+        &mut self,
+        process: &Process<In, Out>,
+        address: In,
+        mut found: impl FnMut(Out),
+    ) {
+        let mut ask = |place| {
+            prefetch(process.memory().word(place));
+            found(place);
+        };
+        match process.table() {
+            PageTable::Tree(_) => self.entry(process, address).into_iter().for_each(ask),
+            PageTable::Hashed(table) => {
+                let probes = table.probes(address, table.hint(address, [None, None]));
+                let base = probes.as_slice().iter().filter(|probe| probe.part.pages() == Some(1));
+                base.for_each(|probe| ask(probe.at));
+            }
         }
     }
 
-    /// The same for a hashed table: the lines of base pages that a walk will read.
-    fn ask_hashed(
-        &mut self,
-        address: u64,
-        table: &Hashed<Gva, Hpa>,
-        memory: &PhysicalMemory<Hpa>,
-        caches: Option<&Hierarchy>,
-    ) {
-        let probes = |address| {
-            let input = Gva::new(address);
-            let probes = table.probes(input, table.hint(input, [None, None]));
-            (input, probes)
+    /// Where `address` lies, if in a base page.
+    #[inline]
+    fn place<In: Address>(&mut self, process: &Process<In, Out>, address: In) -> Option<Out> {
+        let memory = process.memory();
+        let geometry = process.table().geometry();
+        let frame = match process.table() {
+            PageTable::Tree(_) => {
+                let entry = Entry(memory.read(self.entry(process, address)?));
+                let Decoded::Mapped { frame, .. } = entry.decode::<Out>(geometry, 1) else {
+                    return None;
+                };
+                frame
+            }
+            PageTable::Hashed(table) => {
+                let probes = table.probes(address, table.hint(address, [None, None]));
+                let base = probes.as_slice().iter().filter(|probe| probe.part.pages() == Some(1));
+                let leaf = |probe| match table.answer(address, probe, &memory.read_line(probe.at)) {
+                    Answer::Leaf(leaf) => Some(leaf.frame),
+                    Answer::Nothing | Answer::Follow(_) | Answer::Fault(_) => None,
+                };
+                base.into_iter().find_map(leaf)?
+            }
         };
-        let is_base = |probe: &&Probe<Hpa>| probe.part.pages() == Some(1);
-        for probe in probes(address).1.as_slice().iter().filter(is_base) {
-            prefetch(memory.word(probe.at));
-            if let Some(caches) = caches {
-                caches.expect(probe.at);
+        Some(frame.offset(address.raw() & (geometry.span(1) - 1)))
+    }
+
+    /// Where the leaf entry of `address` is in a tree, if in a node for base pages.
+    #[inline]
+    fn entry<In: Address>(&mut self, process: &Process<In, Out>, address: In) -> Option<Out> {
+        let tree = process.table().tree()?;
+        let geometry = tree.geometry();
+        let region = address.raw() >> geometry.shift(2);
+        self.regions.resize(REGIONS, (u64::MAX, Out::new(0)));
+        let known = &mut self.regions[region as usize % REGIONS];
+        if known.0 != region {
+            let mut walk = tree.walk(In::new(region << geometry.shift(2)));
+            while walk.at().bottom() > 1 {
+                let entry = Entry(process.memory().read(walk.entry_address()));
+                let Step::Table(_) = walk.feed(entry) else { return None };
             }
+            *known = (region, walk.entry_address());
         }
-        let Some(caches) = caches else { return };
-        let earlier = self.asked[self.next].replace((Hpa::new(0), address));
-        self.next = (self.next + 1) % DELAY;
-        let Some((_, earlier)) = earlier else { return };
-        let (input, probes) = probes(earlier);
-        for probe in probes.as_slice().iter().filter(is_base) {
-            if let Answer::Leaf(leaf) = table.answer(input, probe, &memory.read_line(probe.at)) {
-                caches.expect(leaf.frame.offset(earlier & ((1 << PAGE_SHIFT) - 1)));
-                return;
-            }
-        }
+        Some(known.1.offset(geometry.index(address.raw(), 1, 1) * 8))
     }
 }
 
