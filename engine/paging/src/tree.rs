@@ -784,11 +784,14 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         frame: Out,
         level: Level,
     ) -> Mapping<In, Out> {
-        let entries = self.places(node, input, level).flat_map(|place| {
-            let (first, count) = self.slots(place, input, level);
-            (0..count).map(move |i| Entry(memory.read(first.offset(i * 8))))
-        });
-        let attributes = reshape::united(entries);
+        let attributes = if level == node.bottom() && self.merged.is_empty() {
+            Entry(memory.read(self.slot(node, input))).attributes()
+        } else {
+            reshape::united(self.places(node, input, level).flat_map(|place| {
+                let (first, count) = self.slots(place, input, level);
+                (0..count).map(move |i| Entry(memory.read(first.offset(i * 8))))
+            }))
+        };
         let input = In::new(input.raw() & !(self.geometry.span(level) - 1));
         Mapping { input, frame, level, attributes }
     }
