@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine
-from flatwalk.errors import UsageError
+from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import figures, runs, show, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
+from flatwalk.vm import bench, build
 from tests import fake
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
     assert experiments
     for experiment in experiments:
         for claim in experiment.claims:
-            assert claim.needs or claim.points, claim.id
-            for scale in SCALES if claim.needs is None else ():
+            assert claim.points, claim.id
+            for scale in SCALES:
                 jobs = runs.jobs_of(experiment, scale, claim)
                 assert jobs or len(runs.missing_of(claim)) == len(claim.points), claim.id
                 assert all(len(job.key) == 64 for job in jobs.values())
@@ -216,6 +217,36 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     ranged = load(path).claims[0]
     assert outcome(ranged, 5.0, 31.6).verdict is Verdict.REPRODUCED
     assert outcome(ranged, 4.9, 31.6).verdict is Verdict.EXPLAINED
+
+
+def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (experiment,) = (one for one in load_all() if one.name == "95-guest")
+    (claim,) = experiment.claims
+
+    def find(component: build.Component) -> Path:
+        raise FlatwalkError(f"{component.name} is not built", remedy="run: flatwalk vm build")
+
+    monkeypatch.setattr(build, "find", find)
+    assert runs.jobs_of(experiment, "small", claim) == {}
+    found = verdicts.judge(experiment, "small", claim, {})
+    assert found.verdict is Verdict.CANNOT
+    assert found.why == "There is no guest: qemu is not built; run: flatwalk vm build."
+
+    asked = []
+
+    def oversubscribe(modes: list[str], swaps_percent: list[int]) -> list[bench.Crowd]:
+        asked.append((modes, swaps_percent))
+        return [bench.Crowd(modes[0], swap, 200 - 2 * swap, 2 * swap) for swap in swaps_percent]
+
+    monkeypatch.setattr(build, "find", lambda _: tmp_path)
+    monkeypatch.setattr(bench, "oversubscribe", oversubscribe)
+    jobs = runs.jobs_of(experiment, "small", claim).values()
+    for _ in range(2):  # what was found is kept
+        results = runs.simulate(jobs, runs.Store(tmp_path), 1, lambda _done, _total: None)
+        assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
+    found = verdicts.judge(experiment, "small", claim, results)
+    assert [value.ours for value in found.values] == [6.0, 50.0]
+    assert found.verdict is Verdict.EXPLAINED
 
 
 def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -> None:

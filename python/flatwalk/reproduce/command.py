@@ -103,7 +103,7 @@ def gather(options: Options) -> show.Report:
     jobs = {}
     for experiment, ids in picked:
         for claim in experiment.claims:
-            if claim.id not in ids or claim.needs is not None:
+            if claim.id not in ids:
                 continue
             mine = runs.jobs_of(experiment, options.scale, claim)
             jobs.update({job.key: job for job in mine.values()})

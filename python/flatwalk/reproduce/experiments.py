@@ -40,7 +40,10 @@ _D = TypeVar("_D")
 
 @dataclass(frozen=True)
 class Series:
-    """A machine and conditions; which schemes run on it follows from the points of the claims."""
+    """A machine and conditions; which schemes run on it follows from the points of the claims.
+
+    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only told.
+    """
 
     name: str
     machine: str
@@ -98,8 +101,6 @@ class Claim:
     ratio_tolerance: float
     #: By scale: why our figures differ, written by someone who looked.
     why: dict[str, str]
-    #: What the engine would need to have, where it has it not.
-    needs: str | None
     #: Title of the figure drawn of it; none where empty.
     figure: str
 
@@ -178,7 +179,7 @@ def _series(table: _Table) -> Series:
         name=table.get("name", str, "main"),
         machine=table.take("machine", str),
         changes=table.get("set", dict, {}),
-        mode=table.choice("mode", ("timing", "functional"), "timing"),
+        mode=table.choice("mode", ("timing", "functional", "guest"), "timing"),
         host_large_pages=table.get("host_large_pages", int, 0),
         guest_frames=table.choice("guest_frames", ("scattered", "compact"), "scattered"),
         fragmentation=table.get("fragmentation", float, 0.0),
@@ -255,7 +256,6 @@ def _claim(table: _Table) -> Claim:
         checks=table.get("check", list, ["value"]),
         ratio_tolerance=table.get("ratio_tolerance", float, 0.1),
         why=table.get("why", dict, {}),
-        needs=table.get("needs", str, None),
         figure=table.get("figure", str, ""),
         points=[_point(point, defaults, of) for point in table.tables("points")],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from flatwalk.results import cache_energy_nj, off_chip_accesses
 
@@ -93,6 +93,12 @@ def _interpolated(run: Run, base: Run, bound: Run) -> float | None:
     return 1 / (1 - (1 - free) * (1 - fewer))
 
 
+def _blocks_refused(run: Run, _base: Run, _bound: Run) -> float | None:
+    """Of the blocks of 2 MiB that processes in a guest asked for, those that could not be had."""
+    blocks = cast("dict[str, dict[str, int]]", run)["blocks"]
+    return _ratio(100 * blocks["refused"], blocks["allocated"] + blocks["refused"])
+
+
 def _percent_change(ratio: float) -> float:
     return 100 * (ratio - 1)
 
@@ -141,6 +147,7 @@ METRICS: dict[str, Metric] = {
         compares=True,
         show=_percent_change,
     ),
+    "blocks_refused": Metric("%", 1, _blocks_refused),
     "extra_ns": Metric("ns", 0, _extra_ns, compares=True),
     "walks_per_1000": Metric("walks", 2, lambda run, _base, _: 1000 * run["walks"] / run["instructions"]),
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import engine, mix, output, settings, units
 from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import bench, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,8 +33,12 @@ _BYTES_AT_ONCE = 12 << 30
 _BYTES_PER_BYTE = 1 / 64
 
 
+#: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
+_CROWD = "crowd"
+
+
 class MissingError(Exception):
-    """A claim needs a scheme that there is not."""
+    """A claim needs something that there is not; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def source_of(workload: str) -> dict[str, Any]:
     """The engine's source for a workload's name, or the sources of a mix's programs.
 
-    `dense:SIZE` is one mapped range, accessed at random.
+    `dense:SIZE` is one mapped range, accessed at random; `crowd:PERCENT` are processes in a guest.
 
     Raises:
         UsageError: If there is no such workload.
@@ -93,6 +98,8 @@ def source_of(workload: str) -> dict[str, Any]:
     if name in settings.names("mix"):
         programs = mix.programs(workload)["programs"]
         return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
+    if name == _CROWD:
+        return {"crowd": {"swap_percent": units.parse_count(size, workload)}}
     if name != "dense":
         return {"workload": parse_workload(workload)}
     area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}
@@ -118,8 +125,26 @@ def scheme_of(name: str) -> dict[str, Any]:
         return settings.guest(name) if "/" in name else settings.scheme(name)
     except UsageError as error:
         if "there is no scheme" in error.what:
-            raise MissingError(name) from error
+            raise MissingError(f"This version has no scheme {name}.") from error
         raise
+
+
+def _mode(scheme: str) -> str:
+    """What Linux calls a scheme (docs/vm.md): for `fpt-l3l2` it is `l3l2`."""
+    return scheme.removeprefix("fpt-")
+
+
+def _check_guest() -> None:
+    """Checks that guests can be run.
+
+    Raises:
+        MissingError: If they cannot.
+    """
+    try:
+        for component in (build.QEMU, build.LINUX):
+            build.find(component)
+    except FlatwalkError as error:
+        raise MissingError(f"There is no guest: {error.what}; {error.remedy}.") from error
 
 
 def machine_of(series: Series) -> dict[str, Any]:
@@ -180,6 +205,11 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
         "skip": size.skip.get(selection.workload, 0),
         "seed": experiment.seed,
     }
+    title = f"{selection.workload}, {series.machine}"
+    configuration: dict[str, Any]
+    if series.mode == "guest":
+        configuration = {"mode": _mode(selection.scheme)}
+        return Job(_key(bench.crowd_identity(), request, configuration), request, configuration, title)
     machine = machine_of(series)
     configuration = {
         "scheme": scheme_of(selection.scheme),
@@ -192,9 +222,12 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
         "mode": series.mode,
         "memory_bytes": None,
     }
-    identity = {"engine": engine_identity(), "request": request, "run": configuration}
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return Job(key, request, configuration, f"{selection.workload}, {series.machine}")
+    return Job(_key(engine_identity(), request, configuration), request, configuration, title)
+
+
+def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
+    identity = {"engine": engine, "request": request, "run": configuration}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
@@ -210,12 +243,15 @@ def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection,
 
 
 def missing_of(claim: Claim) -> dict[str, str]:
-    """Points by label that need a scheme which this version has not, and which."""
+    """Points by label that need what is not here, and what that is, as a sentence."""
     found = {}
     for point in claim.points:
         for part in parts_of(point):
             try:
-                scheme_of(part["scheme"])
+                if str(part.get("workload", "")).startswith(f"{_CROWD}:"):
+                    _check_guest()
+                else:
+                    scheme_of(part["scheme"])
             except MissingError as missing:
                 found[point.label] = str(missing)
     return found
@@ -256,6 +292,8 @@ def _size_bytes(source: Mapping[str, Any]) -> int:
         return int(source["workload"]["size_bytes"])
     if "mix" in source:
         return sum(map(_size_bytes, source["mix"]["sources"]))
+    if _CROWD in source:
+        return 0
     return sum(pages["end"] - pages["start"] for pages in source["mapping"]["pages"])
 
 
@@ -293,6 +331,20 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
     return [cast("Run", {**result["cores"][0], "ipc": result["weighted_speedup"]}) for result in weighed]
 
 
+def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:
+    """What became of processes in guests: blocks that they got, and that they did not."""
+    swap_percent = request["source"][_CROWD]["swap_percent"]
+    found = bench.oversubscribe([run["mode"] for run in request["runs"]], [swap_percent])
+    return [
+        cast("Run", {"walks": 0, "blocks": {"allocated": crowd.allocated, "refused": crowd.refused}})
+        for crowd in found
+    ]
+
+
+def _simulated(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
+    return engine.simulate(request, progress)["runs"]
+
+
 def simulate(
     jobs: Iterable[Job], store: Store, threads: int, progress: Callable[[int, int | None], None]
 ) -> dict[str, Run]:
@@ -323,9 +375,8 @@ def simulate(
             "threads": threads,
             "runs": [job.configuration for job in piece],
         }
-        found = (
-            _mixed(request, tell) if "mix" in request["source"] else engine.simulate(request, tell)["runs"]
-        )
+        of = {"mix": _mixed, _CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
+        found = of(request, tell)
         for job, run in zip(piece, found, strict=True):
             store.put(job, run)
             results[job.key] = run

@@ -181,7 +181,10 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
     size = experiment.scales[scale]
     lines = []
     for series in experiment.series.values():
-        words = [f"{series.mode} mode on `{series.machine}`"]
+        guest = series.mode == "guest"
+        words = [
+            f"programs in a {series.machine} guest" if guest else f"{series.mode} mode on `{series.machine}`"
+        ]
         if series.changes:
             words.append(f"with {_changes(series.changes)}")
         if series.guest_frames != "scattered":
@@ -190,6 +193,8 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
             words.append(f"fragmentation {series.fragmentation:g}")
         lines.append(("" if len(experiment.series) == 1 else f"{series.name}: ") + ", ".join(words))
     lines.append(f"workloads {', '.join(f'`{name}`' for name in size.workloads)}")
+    if not size.instructions:
+        return lines
     length = f"{units.count(size.instructions)} instructions after a warm-up of {units.count(size.warmup)}"
     skips = [f"{units.count(count)} of `{name}`" for name, count in size.skip.items()]
     lines.append(
@@ -257,7 +262,7 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
                 continue
             values = [Value(point["ours"], point["by_workload"]) for point in old["points"]]
             if old["verdict"] == Verdict.CANNOT:
-                outcomes.append(Outcome(claim, values, Verdict.CANNOT, claim.needs or old["why"]))
+                outcomes.append(Outcome(claim, values, Verdict.CANNOT, old["why"]))
             else:
                 outcomes.append(conclude(claim, values, written["scale"]))
         found.append((experiment, outcomes))

@@ -133,8 +133,6 @@ def failures(claim: Claim, ours: list[float]) -> list[str]:
 
 def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str, Run]) -> Outcome:
     """Our figures for a claim, from the results of its jobs, and the verdict."""
-    if claim.needs is not None:
-        return Outcome(claim, [], Verdict.CANNOT, claim.needs)
     jobs, missing = jobs_of(experiment, scale, claim), missing_of(claim)
 
     def run_of(one: Selection) -> Run:
@@ -145,8 +143,7 @@ def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str
         for point in claim.points
     ]
     if missing:
-        lacking = ", ".join(sorted(set(missing.values())))
-        return Outcome(claim, values, Verdict.CANNOT, f"This version has no scheme {lacking}.")
+        return Outcome(claim, values, Verdict.CANNOT, " ".join(sorted(set(missing.values()))))
     return conclude(claim, values, scale)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import counting
+from flatwalk.vm import build, counting
 from flatwalk.vm import run as guest
 from flatwalk.vm.counting import CAUSES
 
@@ -101,8 +102,23 @@ class Crowd:
     refused: int
 
 
-def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[Crowd]:
+def crowd_identity() -> list[str]:
+    """All that decides what becomes of a crowd."""
+    program = (guest.GUEST / "tests" / "crowd.c").read_bytes()
+    sizes = (_CROWD, _AT_ONCE, _CROWD_MIB, _WANTED_PERCENT)
+    built = (build.QEMU.key(), build.LINUX.key())
+    return [*built, hashlib.sha256(program).hexdigest(), *map(str, sizes)]
+
+
+def oversubscribe(
+    modes: Iterable[str], swaps_percent: Sequence[int] = _SWAP_PERCENT, *, source: Path | None = None
+) -> list[Crowd]:
     """Runs many processes at once in guests with little memory; each is flattened from its first table on.
+
+    Args:
+        modes: In which.
+        swaps_percent: With how much swap space, in per cent of memory.
+        source: The user's own trees, if they are to be used.
 
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
@@ -111,7 +127,7 @@ def oversubscribe(modes: Iterable[str], *, source: Path | None = None) -> list[C
     script = guest.GUEST / "tests" / "run.sh"
     found = []
     for mode in modes:
-        for swap_percent in _SWAP_PERCENT:
+        for swap_percent in swaps_percent:
             machine = guest.Machine(mode, cpus=4, memory=f"{_CROWD_MIB}M")
             swap_mib = _CROWD_MIB * swap_percent // 100
             pages = ((_CROWD_MIB + swap_mib) << 8) * _WANTED_PERCENT // 100 // _AT_ONCE
