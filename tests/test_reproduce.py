@@ -82,7 +82,7 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
             assert claim.points, claim.id
             for scale in SCALES:
                 jobs = runs.jobs_of(experiment, scale, claim)
-                assert jobs or len(runs.missing_of(claim)) == len(claim.points), claim.id
+                assert jobs or len(runs.missing_of(experiment, claim)) == len(claim.points), claim.id
                 assert all(len(job.key) == 64 for job in jobs.values())
 
 

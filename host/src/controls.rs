@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::median::median;
 use crate::sys::{Mapping, Pages, page_bytes};
 
 const LINE_BYTES: usize = 64;
@@ -58,9 +59,8 @@ impl Controls {
     pub fn new() -> io::Result<Self> {
         let small = |bytes| Mapping::aligned(bytes, page_bytes(), Pages::Small);
         let controls = Self { near: small(NEAR_BYTES)?, far: small(FAR_BYTES)? };
-        for (area, bytes) in [(&controls.near, NEAR_BYTES), (&controls.far, FAR_BYTES)] {
-            write_lines(area, bytes);
-        }
+        write_lines(&controls.near);
+        write_lines(&controls.far);
         Ok(controls)
     }
 
@@ -81,14 +81,14 @@ impl Controls {
                     }
                 }
             }),
-            stores: median_of::<3>(FAR_BYTES / LINE_BYTES, || write_lines(&self.far, FAR_BYTES)),
+            stores: median_of::<3>(FAR_BYTES / LINE_BYTES, || write_lines(&self.far)),
         }
     }
 }
 
 /// Writes every word, line by line.
-fn write_lines(area: &Mapping, bytes: usize) {
-    for index in 0..bytes / size_of::<u64>() {
+fn write_lines(area: &Mapping) {
+    for index in 0..area.length() / size_of::<u64>() {
         let word = area.word(index);
         // SAFETY: The word lies in the mapping, which nobody else uses.
         unsafe { word.write_volatile(0) };
@@ -103,8 +103,7 @@ fn median_of<const TIMES: usize>(count: usize, work: impl Fn()) -> f64 {
         work();
         *time = start.elapsed().as_secs_f64() * 1e9 / count as f64;
     }
-    found.sort_by(f64::total_cmp);
-    found[TIMES / 2]
+    median(&mut found)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod ebizzy;
 mod error;
 mod flush;
 mod gups;
+mod median;
 mod pagefault;
 mod random;
 mod region;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Context;
 use crate::error::{Attempt, Error, require};
+use crate::median::median;
 use crate::random::Random;
 use crate::region::region;
 use crate::sys::{self, Behind, Mapping, Pages, page_bytes};
@@ -151,17 +152,6 @@ impl Target {
     }
 }
 
-/// The middle value; of an even number the mean of the two. Sorts the values.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        values[middle]
-    } else {
-        f64::midpoint(values[middle - 1], values[middle])
-    }
-}
-
 /// Measures.
 pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer, Error> {
     require(parameters.pages > 0, "pages", "must be 1 at least")?;
@@ -228,11 +218,5 @@ mod tests {
     fn huge_pages_must_be_filled() {
         let answer = measure(&parameters(Memory::Huge(4 << 20)), &mut context());
         assert_eq!(answer.unwrap_err().status(), 2);
-    }
-
-    #[test]
-    fn medians() {
-        assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
-        assert!((median(&mut [4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
     }
 }

@@ -378,16 +378,16 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         mut frame: impl FnMut(&mut M) -> Option<Out>,
     ) -> Result<u64, TableError> {
         check_page(self.geometry, input.raw(), 1)?;
+        // Where merged nodes may overlap, an entry may stand in two.
+        if self.density.is_some() {
+            return Ok(0);
+        }
         let mut at = self.root;
         while at.bottom() > 1 {
             let Decoded::Table { base, level, width } = self.decode(memory, at, input) else {
                 return Ok(0);
             };
             at = self.child(base, level, width).ok_or(TableError::Corrupt(input.raw()))?;
-        }
-        // Where merged nodes may overlap, an entry may stand in two.
-        if self.density.is_some() {
-            return Ok(0);
         }
         let index = self.geometry.index(input.raw(), at.level, at.width);
         let room = pages.min(self.geometry.node_entries(at.width) - index);

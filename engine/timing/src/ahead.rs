@@ -5,9 +5,9 @@
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
 use flatwalk_os::Process;
-use flatwalk_paging::hashed::Answer;
+use flatwalk_paging::hashed::{Answer, Probe};
 use flatwalk_paging::{
-    Address, Decoded, Entry, EntryMemory, Gpa, Gva, Hpa, PageTable, Physical, Step,
+    Address, Decoded, Entry, EntryMemory, Gpa, Gva, Hashed, Hpa, PageTable, Physical, Step,
 };
 
 use crate::hierarchy::Hierarchy;
@@ -125,6 +125,17 @@ impl<In: Copy> Asked<In> {
     }
 }
 
+/// The lines of a hashed table that a walk of `address` reads for base pages.
+#[inline]
+fn base_probes<In: Address, Out: Physical>(
+    table: &Hashed<In, Out>,
+    address: In,
+) -> impl Iterator<Item = Probe<Out>> {
+    let probes = table.probes(address, table.hint(address, [None, None]));
+    let all = (0..probes.as_slice().len()).map(move |number| probes.as_slice()[number]);
+    all.filter(|probe| probe.part.pages() == Some(1))
+}
+
 /// Where one table's leaf entries of base pages are.
 #[derive(Clone, Debug)]
 struct Leaves<Out> {
@@ -156,11 +167,7 @@ impl<Out: Physical> Leaves<Out> {
         };
         match process.table() {
             PageTable::Tree(_) => self.entry(process, address).into_iter().for_each(ask),
-            PageTable::Hashed(table) => {
-                let probes = table.probes(address, table.hint(address, [None, None]));
-                let base = probes.as_slice().iter().filter(|probe| probe.part.pages() == Some(1));
-                base.for_each(|probe| ask(probe.at));
-            }
+            PageTable::Hashed(table) => base_probes(table, address).for_each(|probe| ask(probe.at)),
         }
     }
 
@@ -178,13 +185,15 @@ impl<Out: Physical> Leaves<Out> {
                 frame
             }
             PageTable::Hashed(table) => {
-                let probes = table.probes(address, table.hint(address, [None, None]));
-                let base = probes.as_slice().iter().filter(|probe| probe.part.pages() == Some(1));
-                let leaf = |probe| match table.answer(address, probe, &memory.read_line(probe.at)) {
+                let leaf = |probe: Probe<Out>| match table.answer(
+                    address,
+                    &probe,
+                    &memory.read_line(probe.at),
+                ) {
                     Answer::Leaf(leaf) => Some(leaf.frame),
                     Answer::Nothing | Answer::Follow(_) | Answer::Fault(_) => None,
                 };
-                base.into_iter().find_map(leaf)?
+                base_probes(table, address).find_map(leaf)?
             }
         };
         Some(frame.offset(address.raw() & (geometry.span(1) - 1)))

@@ -393,12 +393,6 @@ impl Mmu {
         self.translate_in_l2(address, purpose, at, space, reader)
     }
 
-    /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
-    #[inline]
-    fn physical(&self, address: Gva, frame: Hpa, level: Level) -> Hpa {
-        physical(self.geometry, address, frame, level)
-    }
-
     fn translate_in_l2<R: TableReader>(
         &mut self,
         address: Gva,
@@ -439,7 +433,7 @@ impl Mmu {
         self.l2.insert(address.raw(), entry);
         let l1 = if purpose == Purpose::Fetch { &mut self.l1i } else { &mut self.l1d };
         l1.insert(address.raw(), entry);
-        let physical = self.physical(address, entry.frame, entry.level);
+        let physical = physical(self.geometry, address, entry.frame, entry.level);
         Ok(Translated { physical, ready: found.ready })
     }
 
@@ -471,7 +465,7 @@ impl Mmu {
         };
         let mut queue = start - wanted;
         if let Ok(found) = &result {
-            reader.expect(self.physical(address, found.frame, found.level));
+            reader.expect(physical(self.geometry, address, found.frame, found.level));
         }
         if R::TIMED {
             let end = match &mut result {
@@ -621,7 +615,7 @@ impl Mmu {
             && *tag == page
             && permits(entry.rights, entry.dirty, purpose)
         {
-            let physical = self.physical(address, entry.frame, entry.level);
+            let physical = physical(self.geometry, address, entry.frame, entry.level);
             return Ok(Translated { physical, ready: at });
         }
         // The bits that a walk sets are set; what it reads costs nothing and is not counted.
@@ -639,7 +633,7 @@ impl Mmu {
             free.known.resize(Free::ENTRIES, (u64::MAX, entry));
             free.known[slot] = (page, entry);
         }
-        let physical = self.physical(address, entry.frame, entry.level);
+        let physical = physical(self.geometry, address, entry.frame, entry.level);
         Ok(Translated { physical, ready: at })
     }
 

@@ -70,14 +70,16 @@ def load(path: Path) -> Result:
         if not isinstance(result.get(key), kind):
             raise _not_ours(path, f"its key {key} is missing or of the wrong kind")
     for number, sample in enumerate(result["samples"]):
-        if not isinstance(sample, dict) or not isinstance(sample.get("variant"), str):
-            raise _not_ours(path, f"its sample {number} is no measurement")
-        controls = sample.get("controls_nanoseconds")
-        if not isinstance(controls, dict) or not all(
-            map(_positive, [sample.get("value"), *controls.values()])
-        ):
+        if not _is_measurement(sample):
             raise _not_ours(path, f"its sample {number} is no measurement")
     return result
+
+
+def _is_measurement(sample: object) -> bool:
+    if not isinstance(sample, dict) or not isinstance(sample.get("variant"), str):
+        return False
+    controls = sample.get("controls_nanoseconds")
+    return isinstance(controls, dict) and all(map(_positive, [sample.get("value"), *controls.values()]))
 
 
 def _positive(value: object) -> bool:

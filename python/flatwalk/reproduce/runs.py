@@ -172,7 +172,7 @@ def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> lis
     Raises:
         UsageError: If they name none.
     """
-    series = of.get("series", next(iter(experiment.series)))
+    series = _series_name(experiment, of)
     names = workloads_of(experiment.scales[scale].workloads, of.get("workload"))
     if series not in experiment.series or not names or "scheme" not in of:
         raise UsageError(
@@ -181,6 +181,11 @@ def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> lis
             remedy=f"name a scheme, a series ({', '.join(experiment.series)}) and workloads of the scale",
         )
     return [Selection(series, of["scheme"], of.get("large_pages", 0), name) for name in names]
+
+
+def _series_name(experiment: Experiment, of: Mapping[str, Any]) -> str:
+    """The series that selectors mean: the first if they name none."""
+    return str(of.get("series", next(iter(experiment.series))))
 
 
 def parts_of(point: Point) -> Iterator[dict[str, Any]]:
@@ -232,7 +237,7 @@ def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any])
 
 def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
     """All simulations of a claim, but for those of points that `missing_of` names."""
-    missing = missing_of(claim)
+    missing = missing_of(experiment, claim)
     return {
         selection: job_of(experiment, scale, selection)
         for point in claim.points
@@ -242,13 +247,14 @@ def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection,
     }
 
 
-def missing_of(claim: Claim) -> dict[str, str]:
+def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
     """Points by label that need what is not here, and what that is, as a sentence."""
     found = {}
+    in_guests = {name for name, series in experiment.series.items() if series.mode == "guest"}
     for point in claim.points:
         for part in parts_of(point):
             try:
-                if str(part.get("workload", "")).startswith(f"{_CROWD}:"):
+                if _series_name(experiment, part) in in_guests:
                     _check_guest()
                 else:
                     scheme_of(part["scheme"])

@@ -133,7 +133,7 @@ def failures(claim: Claim, ours: list[float]) -> list[str]:
 
 def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str, Run]) -> Outcome:
     """Our figures for a claim, from the results of its jobs, and the verdict."""
-    jobs, missing = jobs_of(experiment, scale, claim), missing_of(claim)
+    jobs, missing = jobs_of(experiment, scale, claim), missing_of(experiment, claim)
 
     def run_of(one: Selection) -> Run:
         return results[jobs[one].key]
