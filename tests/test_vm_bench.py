@@ -197,13 +197,13 @@ def test_what_the_kernel_does_is_told_apart() -> None:
     ("arguments", "words"),
     [
         (["--host", "pagefault", "--time"], "--host are different benches"),
-        (["--boots", "3"], "this belongs to --host"),
+        (["--boots", "3"], "this belongs to --host or --time"),
+        (["--time", "--programs", "oracle"], "there is no program 'oracle'"),
         (["--threshold", "3", "--time"], "this belongs to --programs"),
         (["--host", "pagefault", "--levels", "4"], "with 4 and with 5 levels"),
         (["--host", "pagefault", "--modes", "off,l3l2"], "name one mode"),
         (["--host", "oracle"], "there is no bench 'oracle'"),
         (["--programs", "oracle"], "there is no program 'oracle'"),
-        (["--time", "--json"], "not printed as JSON"),
     ],
 )
 def test_refusals(call: Call, arguments: list[str], words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from pathlib import Path
 
@@ -10,3 +12,9 @@ def directory(name: str) -> Path:
     """The part `name` of the user's cache directory, after the XDG base directory specification."""
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "flatwalk" / name
+
+
+@functools.cache
+def digest(path: Path) -> str:
+    """What a file's contents are known by."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -341,6 +341,15 @@ class Checked:
     accesses: int
 
 
+@dataclass(frozen=True)
+class KernelWork:
+    """What a recorded machine's kernel did for the program while that was recorded."""
+
+    instructions: int
+    #: Of these, repetitions of string instructions: QEMU executes each on its own.
+    repeated: int
+
+
 class Reports:
     """What a collector has told so far."""
 
@@ -353,6 +362,7 @@ class Reports:
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self.checked: Checked | None = None
+        self.kernel = KernelWork(0, 0)
 
     def note(self, report: dict[str, Any]) -> None:
         """Takes note of one report."""
@@ -365,6 +375,7 @@ class Reports:
                 self.warnings.append(report["message"])
             case "checked":
                 self.checked = Checked(report["walks"], report["accesses"])
+                self.kernel = KernelWork(report["kernel"], report["repeated"])
             case "end":
                 if report["error"]:
                     self.errors.append(report["error"])

@@ -216,7 +216,8 @@ pub const CONTROL_EVENT: u64 = 2;
 pub const CONTROL_WARNING: u64 = 3;
 /// Why the recording is worthless: text. The process ends.
 pub const CONTROL_FAILURE: u64 = 4;
-/// Of a guest: how many walks and how many accesses were checked, each a `u64`.
+/// Of a guest: how many walks and how many accesses were checked, how many instructions its kernel executed
+/// for the program while that was recorded, and how many of these were repetitions; each a `u64`.
 pub const CONTROL_CHECKED: u64 = 5;
 
 /// Bytes of a region.
@@ -442,7 +443,7 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`] and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/2");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");
 
 #[cfg(test)]
 mod tests {

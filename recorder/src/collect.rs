@@ -69,6 +69,10 @@ pub enum Report {
         walks: u64,
         /// On so many of the program's accesses, which were sampled.
         accesses: u64,
+        /// Instructions that the machine's kernel executed for the program while it was recorded …
+        kernel: u64,
+        /// … and repetitions of string instructions among them.
+        repeated: u64,
     },
     /// A trace is complete.
     End {
@@ -466,13 +470,15 @@ impl Session<'_> {
                 }
                 CONTROL_CHECKED => {
                     let (numbers, rest) = self.control.as_chunks();
-                    let (&[walks, accesses], []) = (numbers, rest) else {
+                    let (&[walks, accesses, kernel, repeated], []) = (numbers, rest) else {
                         return Err(DecodeError::Corrupt("a count of checks is malformed"));
                     };
                     report(&Report::Checked {
                         pid: self.guest.hello.pid,
                         walks: u64::from_le_bytes(walks),
                         accesses: u64::from_le_bytes(accesses),
+                        kernel: u64::from_le_bytes(kernel),
+                        repeated: u64::from_le_bytes(repeated),
                     });
                 }
                 _ => return Err(DecodeError::Corrupt("a control record is of no known kind")),

@@ -8,8 +8,11 @@
 //!
 //! One vCPU runs everything: what its latest page walk says of CR3 holds for all that it does, since
 //! QEMU's TLB is emptied whenever CR3 changes, so that nothing is reached without a walk before.
+//!
+//! Who is recorded is found out as the guest runs: the command, the first process that starts a program
+//! of a name, or the one that executes a marker. That one may have run for long, unwatched: its
+//! mappings are then not known, but all pages that its tables hold are.
 
-use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -25,11 +28,12 @@ use crate::lock::Lock;
 use crate::options::Place;
 use crate::process::{Mode, State, emit, mode, region, send, set_mode, setup, warn, with_state};
 use crate::qemu::{
-    ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PageWalk, PluginId, System, TranslationBlock,
+    ADD, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PageWalk, PluginId, System,
+    TranslationBlock,
 };
 use crate::ram::{Ram, paging};
 use crate::space::{PAGE, Space, is_mapping_call};
-use crate::translate::{Fresh, number_of};
+use crate::translate::{Fresh, is_repeated, number_of};
 use crate::{calls, capture, sys};
 
 /// `pushq 40(%rdi)`: rdi points to the `di` of `pt_regs`, so that this reads `sp`.
@@ -49,15 +53,22 @@ static ROOT: AtomicU64 = AtomicU64::new(0);
 static CONTROL: AtomicU64 = AtomicU64::new(0);
 /// The kernel has returned to a program: there is user code.
 static ALIVE: AtomicBool = AtomicBool::new(false);
-/// There is a program to record.
+/// The guest's first process has said that the command comes.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// The program's own marker is waited for.
+/// A marker is waited for, of whatever process.
 static HELD: AtomicBool = AtomicBool::new(false);
+/// The program's blocks and accesses are watched: not before a marker that is waited for, so that all that comes
+/// before it runs several times faster.
+static WATCHED: AtomicBool = AtomicBool::new(true);
 /// What is to be skipped has been.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 static UNTIL_SAMPLE: AtomicU32 = AtomicU32::new(SAMPLE);
 static WALKS: AtomicU64 = AtomicU64::new(0);
 static ACCESSES: AtomicU64 = AtomicU64::new(0);
+/// Instructions of the kernel so far, and which of them were repetitions of a string instruction; QEMU
+/// itself adds to these.
+static KERNEL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static PLUGIN: AtomicU64 = AtomicU64::new(0);
 static GUEST: Lock<Option<Guest>> = Lock::new(None);
 
 /// A translated block of user code.
@@ -75,15 +86,55 @@ struct Located {
 #[derive(Default)]
 struct Guest {
     ram: Option<Ram>,
-    /// The `pt_regs` of the thread that runs in user mode.
-    now: u64,
-    /// The thread that will replace itself by the program to be recorded.
-    armed: Option<u64>,
+    /// The `pt_regs` of the guest's first process: there is no other program until it has started one.
+    first: Option<u64>,
+    /// The `pt_regs` of the thread that runs in user mode, and CR3 when the kernel returned to it.
+    now: (u64, u64),
+    target: Target,
     program: Option<Program>,
+    work: Work,
     /// The program's thread that runs in user mode, if one does.
     running: Option<ThreadId>,
     /// Blocks by the physical page that they start in, and there by physical address and code.
     places: FxHashMap<u64, FxHashMap<(u64, Vec<u8>), &'static Located>>,
+}
+
+/// Who is to be recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Target {
+    /// Nobody yet.
+    #[default]
+    Later,
+    /// The thread that will replace itself by the command.
+    Command(u64),
+    /// Whoever first starts a program of this name.
+    Named(&'static str),
+    /// It has been found.
+    Found,
+}
+
+/// The kernel's work for the program: what it executes between two returns to user mode is cut where it
+/// turns to another thread. The program's are the pieces that begin or end in it.
+#[derive(Debug, Default)]
+struct Work {
+    /// Where the piece under way began, and whether the program ran before.
+    since: [u64; 2],
+    is_own: bool,
+    /// Of all pieces since recording began.
+    spent: [u64; 2],
+}
+
+impl Work {
+    /// A piece ends, with the program going on in user mode or not.
+    fn cut(&mut self, now: [u64; 2], goes_on: bool) {
+        if self.is_own || goes_on {
+            for (spent, (now, since)) in self.spent.iter_mut().zip(now.iter().zip(self.since)) {
+                *spent += now - since;
+            }
+        }
+        self.since = now;
+        self.is_own = goes_on;
+    }
 }
 
 /// The program that is recorded.
@@ -96,8 +147,6 @@ struct Program {
     had: ThreadId,
     /// CR3 in the kernel.
     root: u64,
-    /// Pages walked for before recording began.
-    pages: BTreeSet<u64>,
     /// Values of page-table entries, by address, as told to the collector.
     told: FxHashMap<u64, u64>,
     /// The same of CR3 and CR4.
@@ -111,6 +160,7 @@ struct Registers {
     /// The system call's number; negative after anything else.
     call: i64,
     ip: u64,
+    sp: u64,
     /// Where the program goes on after a system call, as it was when the call was made.
     after: u64,
     cs: u64,
@@ -172,6 +222,7 @@ impl Guest {
             result: field(80) as i64,
             call: field(120) as i64,
             ip: field(128),
+            sp: field(SP),
             after: field(88),
             cs: field(136),
         }
@@ -179,20 +230,27 @@ impl Guest {
 
     /// The kernel returns to the thread whose `pt_regs` are at `frame`.
     fn returns(&mut self, vcpu: c_uint, frame: u64) {
-        self.now = frame;
-        if self.armed.is_none() && self.program.is_none() || mode() == Mode::Detached {
+        let root = ROOT.load(Ordering::Relaxed);
+        self.first.get_or_insert(frame);
+        self.now = (frame, root);
+        let is_idle =
+            matches!(self.target, Target::Later | Target::Found) && self.program.is_none();
+        if is_idle || mode() == Mode::Detached {
             return;
         }
         let registers = self.registers(frame);
-        let root = ROOT.load(Ordering::Relaxed);
-        if self.armed == Some(frame) && registers.is_exec() {
-            self.armed = None;
+        let is_new = registers.is_exec() || registers.is_birth() && !self.is_shared(&registers);
+        if is_new && self.program.as_ref().is_some_and(|program| program.root == root) {
+            // An address space begins where the program's was.
+            self.end();
+        }
+        if registers.is_exec() && self.is_wanted(frame, &registers) {
+            self.target = Target::Found;
             self.program = Some(Program::new(frame, root));
-            HELD.store(setup().options.start_at == Some(Place::Marker), Ordering::Relaxed);
             with_state(|state| emit(state, &Event::ThreadStart { thread: 0 }));
         }
-        let Some(program) = &mut self.program else { return };
-        let thread = program.thread(frame, root, &registers);
+        let thread =
+            self.program.as_mut().and_then(|program| program.thread(frame, root, &registers));
         if thread.is_some() && registers.cs != USER_CS {
             fail(if registers.cs == USER_CS_32 {
                 "the program runs 32-bit code; only 64-bit programs can be recorded"
@@ -200,7 +258,81 @@ impl Guest {
                 "the kernel keeps registers elsewhere than where Linux 6.1 does"
             });
         }
+        self.work.cut(kernel(), thread.is_some());
         self.runs(vcpu, thread);
+    }
+
+    /// Whether the program that begins here is the one to be recorded.
+    fn is_wanted(&mut self, frame: u64, registers: &Registers) -> bool {
+        match self.target {
+            Target::Command(armed) => armed == frame,
+            // Its stack begins with the number of its arguments and the addresses of these.
+            Target::Named(name) => self.word(registers.sp + 8).is_some_and(|at| {
+                let path = self.text(at);
+                path.rsplit(|&byte| byte == b'/').next() == Some(name.as_bytes())
+            }),
+            Target::Later | Target::Found => false,
+        }
+    }
+
+    /// Whether what is born here lives in its parent's address space.
+    fn is_shared(&mut self, registers: &Registers) -> bool {
+        let flags = match registers.call {
+            libc::SYS_clone => Some(registers.arguments[0]),
+            libc::SYS_clone3 => self.word(registers.arguments[0]),
+            libc::SYS_vfork => return true,
+            _ => return false,
+        };
+        flags.is_some_and(|flags| flags & libc::CLONE_VM as u64 != 0)
+    }
+
+    /// The word at an address of the address space that is in use.
+    fn word(&mut self, address: u64) -> Option<u64> {
+        let ram = self.ram();
+        let (cr3, cr4) = registers_now();
+        ram.translate(cr3, cr4, address).and_then(|physical| ram.read(physical))
+    }
+
+    /// The string at an address of the address space that is in use, as far as it is in memory, and no
+    /// longer than a path can be.
+    fn text(&mut self, address: u64) -> Vec<u8> {
+        let bytes = (0..libc::PATH_MAX as u64).map_while(|index| {
+            let at = address + index;
+            self.word(at & !7).map(|word| word.to_le_bytes()[(at & 7) as usize])
+        });
+        bytes.take_while(|&byte| byte != 0).collect()
+    }
+
+    /// The marker at which recording begins, in the process that runs.
+    fn begins(&mut self, vcpu: c_uint) {
+        if self.running.is_none() {
+            let (frame, root) = self.now;
+            self.target = Target::Found;
+            self.program = Some(Program::new(frame, root));
+            self.running = Some(0);
+            with_state(|state| state.space = Space::default());
+        }
+        let Some(program) = &self.program else { return };
+        let mut threads: Vec<ThreadId> = program.threads.values().copied().collect();
+        threads.sort_unstable();
+        with_state(|state| {
+            for thread in threads {
+                emit(state, &Event::ThreadStart { thread });
+            }
+            for event in state.space.as_events() {
+                emit(state, &event);
+            }
+        });
+        self.runs(vcpu, self.running);
+    }
+
+    /// The program is over.
+    fn end(&mut self) {
+        if let Some(mut program) = self.program.take() {
+            for frame in program.threads.keys().copied().collect::<Vec<_>>() {
+                program.end(frame);
+            }
+        }
     }
 
     /// User code of the program's `thread`, or of another program, runs from here on.
@@ -227,9 +359,10 @@ impl Guest {
             self.place(walk.physical / PAGE, walk.address & !(PAGE - 1));
         }
         let Some(program) = &mut self.program else { return };
-        if !BEGUN.load(Ordering::Relaxed) {
-            program.pages.insert(walk.address & !(PAGE - 1));
-        } else if program.tell(walk.root, walk.control, &entries) && !walk.is_fetch {
+        if BEGUN.load(Ordering::Relaxed)
+            && program.tell(walk.root, walk.control, &entries)
+            && !walk.is_fetch
+        {
             capture::join(vcpu);
         }
     }
@@ -280,7 +413,6 @@ impl Program {
             threads: FxHashMap::from_iter([(frame, 0)]),
             had: 1,
             root,
-            pages: BTreeSet::new(),
             told: FxHashMap::default(),
             registers: None,
         }
@@ -291,12 +423,13 @@ impl Program {
         if registers.is_birth() {
             // Whoever had this kernel stack before is gone.
             self.end(frame);
-            if root == self.root {
-                let thread = self.had;
-                self.had += 1;
-                self.threads.insert(frame, thread);
-                with_state(|state| emit(state, &Event::ThreadStart { thread }));
-            }
+        }
+        if root == self.root && !self.threads.contains_key(&frame) {
+            // Born just now, or there before the program was.
+            let thread = self.had;
+            self.had += 1;
+            self.threads.insert(frame, thread);
+            with_state(|state| emit(state, &Event::ThreadStart { thread }));
         }
         let &thread = self.threads.get(&frame)?;
         if registers.is_exec() && root != self.root {
@@ -313,7 +446,6 @@ impl Program {
                 emit(state, &Event::Unmap { address: 0, length: 1 << ADDRESS_BITS });
                 state.space = Space::default();
             });
-            self.pages.clear();
         } else if is_mapping_call(registers.call) && !(-4095..0).contains(&registers.result) {
             note(registers);
         }
@@ -426,21 +558,16 @@ unsafe fn check_access(information: u32, address: u64) {
 /// memory.
 pub fn populate(state: &mut State) {
     BEGUN.store(true, Ordering::Relaxed);
+    let (cr3, cr4) = registers_now();
     let mut events: Vec<Event> = Vec::new();
-    let (cr3, cr4) = (ROOT.load(Ordering::Relaxed), CONTROL.load(Ordering::Relaxed));
     with_guest(|guest| {
+        guest.work = Work { since: kernel(), is_own: true, spent: [0; 2] };
         let ram = guest.ram();
         let Some(program) = &mut guest.program else { return };
-        let pages = std::mem::take(&mut program.pages);
-        if pages.is_empty() {
-            return;
-        }
         program.registers = Some((cr3, cr4));
         let mut tables = vec![Event::Root { cr3, cr4 }];
-        for here in pages {
-            let Ok(walked) = ram.walk(cr3, cr4, here) else { continue };
-            let Ok(leaf) = walked.result else { continue };
-            for (address, level, value) in walked.entries {
+        ram.each_page(cr3, cr4, 1 << ADDRESS_BITS, |here, bytes, leaf, entries| {
+            for &(address, level, value) in entries {
                 if program.told.insert(address, value).is_none() {
                     tables.push(Event::Entry { address, level, value });
                 }
@@ -450,11 +577,11 @@ pub fn populate(state: &mut State) {
                 Some(Event::Populate { address, length, store })
                     if *address + *length == here && *store == stored =>
                 {
-                    *length += PAGE;
+                    *length += bytes;
                 }
-                _ => events.push(Event::Populate { address: here, length: PAGE, store: stored }),
+                _ => events.push(Event::Populate { address: here, length: bytes, store: stored }),
             }
-        }
+        });
         events.append(&mut tables);
     });
     for event in &events {
@@ -462,15 +589,57 @@ pub fn populate(state: &mut State) {
     }
 }
 
-/// Tells how much has been checked, if this is a guest.
+/// Tells how much has been checked, and how much the kernel has done for the program, if this is a guest.
 pub fn tell_checks() {
     if setup().system.is_some() {
-        let counts = [&WALKS, &ACCESSES].map(|count| count.load(Ordering::Relaxed).to_le_bytes());
+        let [walks, accesses] = [&WALKS, &ACCESSES].map(|count| count.load(Ordering::Relaxed));
+        let [kernel, repeated] = with_guest(|guest| guest.work.spent);
+        let counts = [walks, accesses, kernel, repeated].map(u64::to_le_bytes);
         send(CONTROL_CHECKED, counts.as_flattened());
     }
 }
 
+/// Whether events are kept back, because recording is still to begin.
+pub fn is_held() -> bool {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// CR3 and CR4.
+fn registers_now() -> (u64, u64) {
+    (ROOT.load(Ordering::Relaxed), CONTROL.load(Ordering::Relaxed))
+}
+
+/// The kernel's instructions so far, and the repetitions among them.
+fn kernel() -> [u64; 2] {
+    [&KERNEL[0], &KERNEL[1]].map(|count| count.load(Ordering::Relaxed))
+}
+
+/// Has QEMU call from now on.
+///
+/// # Safety
+/// `id` is this plugin's, and QEMU is at its installation or has just reset it.
+pub unsafe fn register(id: PluginId) {
+    let qemu = &setup().qemu;
+    PLUGIN.store(id, Ordering::Relaxed);
+    // SAFETY: the caller's promise; the callbacks have QEMU's signatures.
+    unsafe {
+        (qemu.on_translate)(id, on_translate);
+        (system().on_walk)(id, on_walk);
+        (system().on_exit)(id, on_exit, std::ptr::null_mut());
+    }
+}
+
 // ---- callbacks ----------------------------------------------------------------------------------
+
+/// QEMU has no translations any more: all blocks come anew, to be watched.
+///
+/// # Safety
+/// Called by QEMU.
+unsafe extern "C" fn on_reset(id: PluginId) {
+    WATCHED.store(true, Ordering::Relaxed);
+    // SAFETY: this is the reset.
+    unsafe { register(id) };
+}
 
 /// QEMU translates a block.
 ///
@@ -484,16 +653,28 @@ pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock)
         let handle = (qemu.block_instruction)(block, 0);
         if (qemu.instruction_address)(handle) >> 63 != 0 {
             let fresh = Fresh::read(qemu, block);
-            for (handle, ..) in fresh.instructions().filter(|(_, _, bytes)| *bytes == RETURN) {
-                let nothing = std::ptr::null_mut();
-                (qemu.on_access)(handle, on_return, NO_REGISTERS, LOADS_AND_STORES, nothing);
+            let nothing = std::ptr::null_mut();
+            let [instructions, repetitions] = [&KERNEL[0], &KERNEL[1]].map(AtomicU64::as_ptr);
+            (system().count_block)(block, ADD, instructions.cast(), fresh.len() as u64);
+            for (handle, address, bytes) in fresh.instructions() {
+                if bytes == RETURN {
+                    (qemu.on_access)(handle, on_return, NO_REGISTERS, LOADS_AND_STORES, nothing);
+                }
+                if is_repeated(bytes) {
+                    (system().count_instruction)(handle, ADD, repetitions.cast(), 1);
+                }
+                if setup().options.switch == Some(address) {
+                    (qemu.on_instruction)(handle, on_switch, NO_REGISTERS, nothing);
+                }
             }
         } else if ALIVE.load(Ordering::Relaxed) {
             let fresh = Fresh::read(qemu, block);
-            let host = (system().instruction_host_address)(handle) as u64;
-            let place = with_guest(|guest| guest.translated(host, &fresh.code, fresh.len()));
-            let data = std::ptr::from_ref(place).cast_mut().cast();
-            fresh.watch(qemu, on_block, data, on_access);
+            if WATCHED.load(Ordering::Relaxed) {
+                let host = (system().instruction_host_address)(handle) as u64;
+                let place = with_guest(|guest| guest.translated(host, &fresh.code, fresh.len()));
+                let data = std::ptr::from_ref(place).cast_mut().cast();
+                fresh.watch(qemu, on_block, data, on_access);
+            }
             for (handle, _, bytes) in fresh.instructions() {
                 let callback: ExecuteCallback = match marker_of(bytes) {
                     Some(1) => on_start,
@@ -547,21 +728,35 @@ unsafe extern "C" fn on_return(vcpu: c_uint, information: u32, address: u64, _: 
     }
 }
 
-/// The guest's first process is about to start the program; or the program is where recording begins.
+/// The kernel turns to another thread.
+unsafe extern "C" fn on_switch(_: c_uint, _: *mut c_void) {
+    with_guest(|guest| guest.work.cut(kernel(), false));
+}
+
+/// The guest's first process is about to start the command; or a program is where recording begins.
 unsafe extern "C" fn on_start(vcpu: c_uint, _: *mut c_void) {
     with_guest(|guest| {
         if !WANTED.swap(true, Ordering::Relaxed) {
-            guest.armed = Some(guest.now);
-        } else if guest.running.is_some() && HELD.swap(false, Ordering::Relaxed) {
-            guest.runs(vcpu, guest.running);
+            let options = &setup().options;
+            guest.target =
+                options.program.as_deref().map_or(Target::Command(guest.now.0), Target::Named);
+            let is_held = options.start_at == Some(Place::Marker);
+            HELD.store(is_held, Ordering::Relaxed);
+            WATCHED.store(!is_held, Ordering::Relaxed);
+        } else if mode() != Mode::Detached && HELD.swap(false, Ordering::Relaxed) {
+            guest.begins(vcpu);
+            // SAFETY: in a callback. QEMU gives up all translations before the next block, and calls back
+            // with this signature.
+            unsafe { (system().reset)(PLUGIN.load(Ordering::Relaxed), on_reset) };
         }
     });
 }
 
-/// The guest's first process has seen the program's end. The program's own marker says nothing.
+/// The guest's first process has seen the command's end. Other programs' markers say nothing.
 unsafe extern "C" fn on_stop(vcpu: c_uint, _: *mut c_void) {
     with_guest(|guest| {
-        if guest.running.is_none() && guest.program.take().is_some() && mode() != Mode::Detached {
+        if guest.first == Some(guest.now.0) && guest.program.is_some() && mode() != Mode::Detached {
+            guest.end();
             guest.runs(vcpu, None);
         }
     });
@@ -595,4 +790,24 @@ pub unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
 /// Called by QEMU.
 pub unsafe extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     tell_checks();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_works_for_the_program_before_and_after_it_runs() {
+        let mut work = Work { since: [100, 10], is_own: true, spent: [0; 2] };
+        // A system call of the program's, which sleeps; another thread's; what follows until the program goes on.
+        for (now, goes_on) in [([150, 11], false), ([950, 500], false), ([960, 503], true)] {
+            work.cut(now, goes_on);
+        }
+        assert_eq!(work.spent, [60, 4]);
+        // An interrupt that turns to another program, and that program's own.
+        for (now, goes_on) in [([1000, 503], false), ([2000, 600], false), ([2001, 600], false)] {
+            work.cut(now, goes_on);
+        }
+        assert_eq!(work.spent, [100, 4]);
+    }
 }

@@ -91,11 +91,9 @@ fn install(id: qemu::PluginId, options: Options, is_machine: bool) -> Result<(),
     process::set_up(Setup { qemu, options, command, system });
     // SAFETY: called from QEMU's installation of this plugin, with its identity.
     unsafe {
-        if let Some(system) = system {
+        if is_machine {
             (qemu.on_vcpu_init)(id, guest::on_vcpu_init);
-            (qemu.on_translate)(id, guest::on_translate);
-            (system.on_walk)(id, guest::on_walk);
-            (system.on_exit)(id, guest::on_exit, std::ptr::null_mut());
+            guest::register(id);
             return Ok(());
         }
         (qemu.on_vcpu_init)(id, capture::on_vcpu_init);

@@ -17,6 +17,10 @@ pub struct Options {
     pub stop_at: Option<Place>,
     /// Whether programs started through exec are recorded.
     pub follow_exec: bool,
+    /// Of a guest: the name of the program to record, if that is not the command.
+    pub program: Option<String>,
+    /// Of a guest: where its kernel turns to another thread.
+    pub switch: Option<u64>,
     /// What the trace is called; what QEMU was told to run if not given.
     pub name: Option<String>,
 }
@@ -43,6 +47,12 @@ impl Options {
                 "start-at" => options.start_at = Some(value.parse()?),
                 "stop-at" => options.stop_at = Some(value.parse()?),
                 "follow-exec" => options.follow_exec = value == "on",
+                "program" => options.program = Some(value.into()),
+                "switch" => {
+                    let address = u64::from_str_radix(value, 16);
+                    options.switch =
+                        Some(address.map_err(|_| format!("`{argument}`: not an address"))?);
+                }
                 "name" => options.name = Some(value.into()),
                 _ => return Err(format!("`{key}` is no option of this plugin")),
             }
@@ -101,5 +111,18 @@ impl std::fmt::Display for Place {
             Place::Symbol(name) => formatter.write_str(name),
             Place::Marker => formatter.write_str("marker"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_program_and_addresses_are_understood() {
+        let parse = |more: &str| Options::parse(&["socket=/s".into(), more.into()]);
+        assert_eq!(parse("program=redis-server").unwrap().program.as_deref(), Some("redis-server"));
+        assert_eq!(parse("switch=ffffffff81000040").unwrap().switch, Some(0xffff_ffff_8100_0040));
+        assert!(parse("switch=here").unwrap_err().contains("not an address"));
     }
 }

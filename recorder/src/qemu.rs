@@ -73,11 +73,15 @@ pub struct PageWalk {
 
 /// Callbacks that neither read nor write registers.
 pub const NO_REGISTERS: c_int = 0;
+/// Selects an addition, where QEMU itself is to count.
+pub const ADD: c_int = 0;
 /// Selects loads and stores.
 pub const LOADS_AND_STORES: c_int = 3;
 
 /// Called after each walk, on the thread of the vCPU that walked.
 pub type WalkCallback = unsafe extern "C" fn(PluginId, c_uint, *const PageWalk);
+/// Called when the plugin has been reset.
+pub type ResetCallback = unsafe extern "C" fn(PluginId);
 /// Called when QEMU ends.
 pub type ExitCallback = unsafe extern "C" fn(PluginId, *mut c_void);
 /// Called for a vCPU's start and end.
@@ -177,8 +181,14 @@ interface! {
     System:
     /// Registers for walks of the guest's page tables.
     on_walk = "qemu_plugin_register_vcpu_page_walk_cb": fn(PluginId, WalkCallback);
+    /// Gives up all translations and registrations, then calls back.
+    reset = "qemu_plugin_reset": fn(PluginId, ResetCallback);
     /// Registers for QEMU's end.
     on_exit = "qemu_plugin_register_atexit_cb": fn(PluginId, ExitCallback, *mut c_void);
+    /// Has QEMU add a number to a word whenever a block begins.
+    count_block = "qemu_plugin_register_vcpu_tb_exec_inline": fn(*mut TranslationBlock, c_int, *mut c_void, u64);
+    /// The same whenever an instruction does.
+    count_instruction = "qemu_plugin_register_vcpu_insn_exec_inline": fn(*mut TranslatedInstruction, c_int, *mut c_void, u64);
     /// Where in QEMU's memory an instruction's bytes are; null if they are not in RAM.
     instruction_host_address = "qemu_plugin_insn_haddr": fn(*const TranslatedInstruction) -> *const c_void;
     /// What QEMU's TLB says of an access; null if it says nothing any more. For use in its callback alone.

@@ -97,6 +97,34 @@ impl Ram {
         Ok(Walked { entries, result })
     }
 
+    /// Calls `work` with each page below `end`, from the lowest on: its address, its bytes, and how a walk
+    /// ends there and which entries it reads.
+    pub fn each_page(
+        &self,
+        cr3: u64,
+        cr4: u64,
+        end: u64,
+        mut work: impl FnMut(u64, u64, &Leaf<flatwalk_paging::Hpa>, &[(u64, Level, u64)]),
+    ) {
+        let geometry = paging(cr4).geometry();
+        let mut address = 0;
+        while address < end {
+            let Ok(walked) = self.walk(cr3, cr4, address) else { return };
+            let bytes = match walked.result {
+                Ok(leaf) => {
+                    let bytes = geometry.span(leaf.level);
+                    work(address, bytes, &leaf, &walked.entries);
+                    bytes
+                }
+                Err(Fault::NotPresent { level, .. } | Fault::Reserved { level, .. }) => {
+                    geometry.span(level)
+                }
+                Err(Fault::NotCanonical) => return,
+            };
+            address += bytes;
+        }
+    }
+
     /// The physical address that `address` translates to, if it does.
     pub fn translate(&self, cr3: u64, cr4: u64, address: u64) -> Option<u64> {
         let leaf = self.walk(cr3, cr4, address).ok()?.result.ok()?;
@@ -162,6 +190,11 @@ mod tests {
         assert_eq!(walked.entries, [(0, 4, words[0]), (0x1000, 3, words[512])]);
         assert_eq!(ram.translate(0, 0, 0x1234), Some(0x4000_1234));
         assert!(ram.walk(0, 0, 1 << 39).is_err());
+        let mut pages = Vec::new();
+        ram.each_page(0, 0, 1 << 39, |page, bytes, leaf, entries| {
+            pages.push((page, bytes, leaf.frame.raw(), entries.len()));
+        });
+        assert_eq!(pages, [(0, 1 << 30, 0x4000_0000, 2)]);
         assert_eq!(ram.translate(0, 0, 2 << 39), None);
     }
 }

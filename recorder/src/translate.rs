@@ -62,6 +62,14 @@ fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> boo
         || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
 }
 
+/// Whether an instruction is a string instruction that repeats itself: QEMU executes each repetition on its
+/// own.
+pub fn is_repeated(code: &[u8]) -> bool {
+    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
 /// A block that is being translated.
 pub struct Fresh {
     block: *mut TranslationBlock,
@@ -172,5 +180,19 @@ pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock)
             let next = instructions.peek().map(|&(_, address, bytes)| (address, bytes));
             interest::watch_marker(qemu, handle, bytes, next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_string_instructions_are_told_from_others() {
+        // rep stosb, rep movsq, repne scasb; stosb alone; pause and endbr64, which have the same prefix.
+        let repeated: [&[u8]; 3] = [&[0xf3, 0xaa], &[0xf3, 0x48, 0xa5], &[0xf2, 0xae]];
+        let others: [&[u8]; 3] = [&[0xaa], &[0xf3, 0x90], &[0xf3, 0x0f, 0x1e, 0xfa]];
+        assert!(repeated.iter().all(|code| is_repeated(code)));
+        assert!(!others.iter().any(|code| is_repeated(code)));
     }
 }

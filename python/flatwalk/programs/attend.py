@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from flatwalk.programs.catalogue import Program
 
-#: Begins the region, and ends it: see region.c.
+#: Preloaded into programs, so that a signal begins the region.
+REGION = Path(__file__).with_name("region.c")
+#: Begins the region, and ends it: see there.
 TURN = signal.SIGPROF
 #: Seconds between two looks at something that another process does.
 _LOOK_SECONDS = 0.02
@@ -123,8 +125,7 @@ def build_region(directory: Path) -> Path:
     """
     library = directory / "region.so"
     header = find_recorder()[0].parent
-    source = Path(__file__).with_name("region.c")
-    places = [header, source.parents[3] / "recorder"]
+    places = [header, REGION.parents[3] / "recorder"]
     include = [f"-I{place}" for place in places if (place / "flatwalk.h").is_file()]
-    compiler.build(source, library, ["-shared", "-fPIC", *include])
+    compiler.build(REGION, library, ["-shared", "-fPIC", *include])
     return library

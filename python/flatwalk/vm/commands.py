@@ -143,7 +143,19 @@ def run(
     ] = None,
     start_at: Annotated[
         str | None,
-        Option("--start-at", metavar="marker", help="Begin recording at the program's flatwalk_start()."),
+        Option(
+            "--start-at",
+            metavar="marker",
+            help="Begin recording at the first flatwalk_start(), in the process that executes it.",
+        ),
+    ] = None,
+    program: Annotated[
+        str | None,
+        Option(
+            "--program",
+            metavar="NAME",
+            help="Record the first process that starts this program, instead of the command's.",
+        ),
     ] = None,
     debug: Annotated[
         bool, Option("--debug", help="The kernel with all of its checks, many times slower.")
@@ -174,7 +186,7 @@ def run(
         debug=debug,
     )
     if record is None:
-        given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at}
+        given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         for option in (name for name, value in given.items() if value is not None):
             raise UsageError(
                 "there is no trace to leave anything out of", where=option, remedy="give --record FILE, too"
@@ -199,7 +211,7 @@ def run(
             limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,
             limit_option="--instructions",
         )
-        recording = live.record(machine, command, record, part, source=source)
+        recording = live.record(machine, command, record, part, program=program, source=source)
         output.note(str(recording))
         if recording.outcome is None:
             return
@@ -304,6 +316,7 @@ def run_tests(
         "bench",
         "bench --modes off,l4l3+l2l1 --levels 4",
         "bench --programs redis,pagerank --modes off,l3l2",
+        "bench --time --programs redis --modes off,l4l3+l2l1",
         "bench --host pagefault,ebizzy --save levels",
     ),
 )
@@ -315,7 +328,11 @@ def bench(
     ] = None,
     programs: Annotated[
         str | None,
-        Option("--programs", metavar="A,B,...", help="Count what the papers' programs cost instead; or all."),
+        Option(
+            "--programs",
+            metavar="A,B,...",
+            help="Count what the papers' programs cost instead; or all. With --time: only these.",
+        ),
     ] = None,
     threshold: Annotated[
         int | None,
@@ -336,14 +353,21 @@ def bench(
         ),
     ] = None,
     boots: Annotated[
-        int | None, Option("--boots", metavar="N", min=1, help="With --host: guests for each [default: 2].")
+        int | None,
+        Option(
+            "--boots",
+            metavar="N",
+            min=1,
+            help="Guests for each, with --host [default: 2] or --time [default: 1].",
+        ),
     ] = None,
     save: Annotated[
         Path | None,
         Option("--save", metavar="DIR", help="With --host: write results there, for `flatwalk host diff`."),
     ] = None,
     time: Annotated[
-        bool, Option("--time", help="Measure time instead: what is recorded in guests, in the timing model.")
+        bool,
+        Option("--time", help="Measure time instead: programs recorded in guests, in the timing model."),
     ] = False,
     update: Annotated[
         Path | None, Option("--update", metavar="FILE", help="Put the tables into this document, too.")
@@ -359,10 +383,11 @@ def bench(
     are. Then many processes in guests with too little memory show how many blocks cannot be had. Prints
     tables in Markdown.
 
-    With --programs, PageRank, sysbench, Redis, memcached and PostgreSQL load their data and work on it, each
-    with its client in the same guest. With --host, the benches of `flatwalk host` run with `no5lvl` and with
-    five levels. With --time, GUPS and PageRank are recorded in guests of each mode, with their page tables,
-    and simulated: entries and cycles per walk, IPC, time.
+    With --programs, graph kernels, sysbench, Redis, memcached and PostgreSQL load their data and work on it,
+    each with its client in the same guest. With --time, these and GUPS are recorded in guests of each mode
+    while they work, with their page tables, and simulated: walks, entries and cycles per walk, IPC, time with
+    the kernel's part; what has been measured is kept, so that an interrupted command goes on where it was.
+    With --host, the benches of `flatwalk host` run with `no5lvl` and with five levels.
     """
     import dataclasses  # noqa: PLC0415
     from json import dumps  # noqa: PLC0415
@@ -371,15 +396,13 @@ def bench(
     from flatwalk.vm import bench as work  # noqa: PLC0415
     from flatwalk.vm import hosted, timed, workloads  # noqa: PLC0415
 
-    kinds = {"--time": time, "--programs": programs is not None, "--host": host is not None}
+    kinds = {"--time": time, "--programs": programs is not None and not time, "--host": host is not None}
     options = {
-        "--boots": (boots, "--host"),
-        "--save": (save, "--host"),
-        "--threshold": (threshold, "--programs"),
+        "--boots": (boots, ("--host", "--time")),
+        "--save": (save, ("--host",)),
+        "--threshold": (threshold, ("--programs",)),
     }
-    _check_bench(
-        kinds, {name: owner for name, (given, owner) in options.items() if given is not None}, as_json=json
-    )
+    _check_bench(kinds, {name: owners for name, (given, owners) in options.items() if given is not None})
     if save is not None:
         hosted.make_directory(save)
     made: object
@@ -401,16 +424,20 @@ def bench(
         made = found
         for path in hosted.save(save, found) if save is not None else ():
             output.note(f"saved: {path}")
+    elif time:
+        names = timed.NAMES if programs in (None, "all") else tuple((programs or "").split(","))
+        times = timed.measure(
+            _modes(modes), names, levels=levels or (4,), boots=boots or timed.BOOTS, source=source
+        )
+        tables = {"time": timed.table(times)}
+        made = [dataclasses.asdict(row) for row in times]
     elif programs is not None:
-        names = list(workloads.NAMES) if programs == "all" else programs.split(",")
+        names = workloads.NAMES if programs == "all" else tuple(programs.split(","))
         rows = workloads.measure(
             _modes(modes), names, levels or (4,), threshold=threshold or workloads.THRESHOLD, source=source
         )
         tables = {"programs": work.tables_table(rows), "programs-causes": work.causes_table(rows)}
         made = [dataclasses.asdict(row) for row in rows]
-    elif time:
-        tables = {"time": timed.table(timed.measure(_modes(modes), levels=levels or (4,), source=source))}
-        made = None
     else:
         modes_chosen = _modes(modes)
         rows = work.measure(modes_chosen, levels or (4, 5), source=source)
@@ -428,13 +455,12 @@ def bench(
     print(dumps(made, indent=1, ensure_ascii=False) if json else "\n".join(tables.values()).rstrip())
 
 
-def _check_bench(kinds: dict[str, bool], owned: dict[str, str], *, as_json: bool) -> None:
+def _check_bench(kinds: dict[str, bool], owned: dict[str, tuple[str, ...]]) -> None:
     """Checks that what was asked of `bench` is one thing.
 
     Args:
         kinds: What to measure instead of the usual, and whether it was asked for.
-        owned: Options that were given, and what each belongs to.
-        as_json: Whether --json was given.
+        owned: Options that were given, and to which of these each belongs.
 
     Raises:
         UsageError: If it is not.
@@ -444,14 +470,9 @@ def _check_bench(kinds: dict[str, bool], owned: dict[str, str], *, as_json: bool
         raise UsageError(
             f"{' and '.join(given)} are different benches", where=given[1], remedy="run one after the other"
         )
-    for option, owner in owned.items():
-        if not kinds[owner]:
+    for option, owners in owned.items():
+        if not any(kinds[owner] for owner in owners):
+            named = " or ".join(owners)
             raise UsageError(
-                f"this belongs to {owner}", where=option, remedy=f"give {owner}, or leave it out"
+                f"this belongs to {named}", where=option, remedy=f"give {named}, or leave it out"
             )
-    if as_json and kinds["--time"]:
-        raise UsageError(
-            "recordings are not printed as JSON",
-            where="--json",
-            remedy="record one with `vm run --record`, and `compare --trace` it with --json",
-        )

@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "other": "other"}
 #: Numbers of the markers of recorder/flatwalk.h.
 START, STOP = 1, 2
+#: Where the kernel turns to another thread.
+SWITCH = "__switch_to"
 #: Where the kernel is entered for what; all its other entries are `other`.
 _ENTRIES = {
     "asm_exc_page_fault": "fault",
     "entry_SYSCALL_64": "syscall",
     "asm_sysvec_apic_timer_interrupt": "timer",
     "restore_regs_and_return_to_kernel": "back",
-    "__switch_to": "switch",
+    SWITCH: "switch",
     "ret_from_fork": "fresh",
     # Not all timers have an entry of their own.
     "hrtimer_interrupt": "tick",
     "tick_handle_periodic": "tick",
 }
 _OTHER_ENTRY = re.compile(r"asm_(exc|sysvec)_\w+|asm_common_interrupt|asm_spurious_interrupt")
-#: The guest's clock is its instructions, one a nanosecond: the timer comes as often on a busy host as on a
-#: quiet one. Its random numbers and its date are the same in every run.
-_REPEATABLE = ("-icount", "shift=0", "-seed", "1", "-rtc", "base=2024-01-01,clock=vm")
 #: Addresses are the same in every run.
 _PARAMETERS = ("norandmaps",)
 
@@ -94,22 +93,45 @@ def read(text: str) -> list[Phase]:
     return phases
 
 
-def _places(source: Path | None) -> list[str]:
-    """The counting plugin's arguments: where the kernel is entered, and what for."""
-    table = build.find(build.LINUX, source) / "System.map"
-    found = {}
-    for line in table.read_text(encoding="ascii").splitlines():
-        address, _, symbol = line.split()
-        if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol):
-            found[symbol] = f"{_ENTRIES.get(symbol, 'other')}={address}"
+def repeatable(seed: int) -> list[str]:
+    """QEMU's options that make a guest's time its own.
+
+    Its clock is its instructions, one a nanosecond: the timer comes as often on a busy host as on a quiet
+    one. Its random numbers and its date are the same in every run with the same seed.
+    """
+    return ["-icount", "shift=0", "-seed", str(seed), "-rtc", "base=2024-01-01,clock=vm"]
+
+
+def addresses(linux: build.Component, source: Path | None) -> dict[str, str]:
+    """The addresses of a kernel's symbols, in hexadecimal digits.
+
+    Args:
+        linux: The kernel.
+        source: The user's own trees, as built by `vm build --source`.
+
+    Raises:
+        FlatwalkError: If it is not built, or lacks symbols where counting begins and ends.
+    """
+    table = build.find(linux, source) / "System.map"
+    lines = (line.split() for line in table.read_text(encoding="ascii").splitlines())
+    found = {symbol: address for address, _, symbol in lines}
     missing = [symbol for symbol in _ENTRIES if symbol not in found]
     if missing:
         raise FlatwalkError(
             f"this Linux has no {', '.join(missing)}",
             where=str(table),
-            remedy="bench the Linux that `flatwalk vm build` builds",
+            remedy="take the Linux that `flatwalk vm build` builds",
         )
-    return list(found.values())
+    return found
+
+
+def _places(source: Path | None) -> list[str]:
+    """The counting plugin's arguments: where the kernel is entered, and what for."""
+    return [
+        f"{_ENTRIES.get(symbol, 'other')}={address}"
+        for symbol, address in addresses(build.LINUX, source).items()
+        if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol)
+    ]
 
 
 def count(
@@ -136,7 +158,7 @@ def count(
             environment=os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
             source=source,
             options=[
-                *_REPEATABLE,
+                *repeatable(1),
                 *("-plugin", ",".join([str(plugin), f"out={counted.name}", *_places(source)])),
             ],
         )

@@ -34,17 +34,33 @@ class Job:
     launch: Launch
     #: Makes signals to markers: see programs/region.c.
     region: Path
-    requests: int
+    #: How many it is asked; None if it is recorded, until the guest is ended.
+    requests: int | None
     #: How long the program runs where nobody asks it anything.
     seconds: float
 
 
-class _Counted(Attendance):
-    """A program whose phases are counted."""
+class _Recorded(Attendance):
+    """A program that is recorded: the guest ends when that has been enough."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, job: Job) -> None:
         super().__init__(process.pid, log, job.requests)
         self._process = process
+
+    def ended(self) -> bool:
+        """As told; it is our own child."""
+        return self._process.poll() is not None
+
+    def linger(self) -> None:
+        """Until it has been recorded."""
+        self._process.wait()
+
+
+class _Counted(_Recorded):
+    """A program whose phases are counted."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, job: Job) -> None:
+        super().__init__(process, log, job)
         self._seconds = job.seconds
         #: The process that works, and what it was like when last seen: it may be gone when the run is over.
         self._worker = process.pid
@@ -52,11 +68,11 @@ class _Counted(Attendance):
         self._looks = 0
 
     def ended(self) -> bool:
-        """As told; it is our own child."""
+        """As told."""
         self._looks += 1
         if self._looks % _LOOKS == 0:
             self._seen = _status(self._worker) or self._seen
-        return self._process.poll() is not None
+        return super().ended()
 
     def turn(self, pid: int | None = None) -> None:
         """Ends a phase and begins another."""
@@ -103,6 +119,10 @@ def attend(directory: Path) -> None:
     """Runs the program whose job is in a directory through its phases."""
     job: Job = pickle.loads((directory / "job").read_bytes())  # noqa: S301 - our own, of the same version
     log = directory / "log.txt"
+    if job.requests is None:
+        # To be written is to be copied into the guest's memory, which is to have happened before it works.
+        for path in filter(Path.is_file, directory.rglob("*")):
+            os.close(os.open(path, os.O_RDWR))
     with log.open("wb") as file:
         process = subprocess.Popen(
             job.launch.command,
@@ -119,7 +139,7 @@ def attend(directory: Path) -> None:
             user=job.launch.user,
         )
     try:
-        job.driver.attend(_Counted(process, log, job))
+        job.driver.attend((_Recorded if job.requests is None else _Counted)(process, log, job))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()

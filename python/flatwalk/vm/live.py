@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 from flatwalk import record as recorder
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import build, counting
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Recording:
     trace: recorder.ProcessTrace
     #: How often the engine's walker, reading the guest's memory, was held against QEMU.
     checked: recorder.Checked
+    #: What the guest's kernel did for the program meanwhile.
+    kernel: recorder.KernelWork
     #: How the command ended; None if the guest was ended because the limit was reached.
     outcome: guest.Outcome | None
     #: Things worth knowing.
@@ -44,12 +47,17 @@ def record(
     output: Path,
     part: recorder.Part | None = None,
     *,
+    program: str | None = None,
+    seed: int | None = None,
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     source: Path | None = None,
 ) -> Recording:
-    """Runs a command in a guest and records what its process does in user mode.
+    """Runs a command in a guest and records what one of its processes does in user mode.
+
+    That is the command's own, or the first that starts `program`, or, if recording starts at a marker, the
+    one that first executes it.
 
     See docs/vm.md for what a recording holds.
 
@@ -58,6 +66,9 @@ def record(
         command: The program and its arguments, as in the current directory.
         output: Trace to write.
         part: Instructions to skip and to record; at the end of these the guest ends.
+        program: Name of the program to record, as its first argument says it, if not the command.
+        seed: Of the guest's random numbers. Its clock is then its instructions, so that what the kernel does
+            is as on a machine that is not slowed down by being recorded, and the guest three times slower.
         stdout: As for `run.run`, and so are:
         stderr: the same for the program's messages,
         environment: its environment, and
@@ -75,12 +86,22 @@ def record(
         )
     plugin, _ = recorder.find_recorder()
     part = part or recorder.Part()
+    if program is not None and (part.start_at is not None or not program or "/" in program):
+        raise UsageError(
+            "a process is chosen by one thing, its program's name or a marker",
+            where="--program",
+            remedy="leave --start-at out" if part.start_at else "give a name without a directory",
+        )
+    linux = build.DEBUG_LINUX if machine.debug else build.LINUX
+    switch = counting.addresses(linux, source)[counting.SWITCH]
     output = output.absolute()
     recorder.check_output(output)
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
     with recorder.collecting(output) as (socket, told):
-        options = {"socket": str(socket), "name": shlex.join(command), **part.options()}
+        options = {"socket": str(socket), "name": shlex.join(command), "switch": switch, **part.options()}
+        if program is not None:
+            options["program"] = program
         try:
             outcome = guest.run(
                 machine,
@@ -90,6 +111,7 @@ def record(
                 environment=environment,
                 source=source,
                 options=[
+                    *(counting.repeatable(seed) if seed is not None else []),
                     *("-plugin", recorder.plugin_argument(plugin, options)),
                     # Where the recorder finds the guest's memory.
                     *("-object", f"memory-backend-memfd,id=ram,size={machine.memory}"),
@@ -110,9 +132,11 @@ def record(
             where, remedy = "--skip", "skip fewer instructions"
         elif part.start_at:
             where, remedy = "--start-at", "call flatwalk_start() in the program, or leave this out"
+        elif program is not None:
+            where, remedy = "--program", "give the name that the program is started by"
         raise recorder.RecordError(
             "the program ended before anything was recorded",
             where=where,
             remedy=remedy,
         )
-    return Recording(trace, told.checked, outcome, list(dict.fromkeys(told.warnings)))
+    return Recording(trace, told.checked, told.kernel, outcome, list(dict.fromkeys(told.warnings)))

@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
 import io
+import json
 import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings
+from flatwalk import cache, engine, output, settings
 from flatwalk.errors import FlatwalkError
-from flatwalk.record import Part
-from flatwalk.vm import live
+from flatwalk.record import KernelWork, Part, find_recorder
+from flatwalk.vm import build, live, workloads
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flatwalk.results import Run
 
-#: Programs in linux/tests with their arguments; each marks where its run phase begins.
-PROGRAMS = {
-    "gups": ("gups.c", "131072", "4000000"),
-    "pagerank": ("graph.c", "4194304", "8", "2"),
-}
+#: Programs, by the names that `workloads` knows them by.
+NAMES = (*workloads.OWN, *workloads.ATTENDED)
 #: Instructions of the run phase: simulated first without being counted, and counted.
-WARMUP, MEASURED = 2_000_000, 8_000_000
+WARMUP, MEASURED = 4_000_000, 16_000_000
 MACHINE = "skylake-server"
 #: Guests for each program and mode.
-BOOTS = 3
-_MEMORY = "1G"
+BOOTS = 1
+#: What is taken for the kernel's time, which is not simulated: cycles for an instruction, and repetitions
+#: of a string instruction (QEMU executes each byte or word on its own) in a cycle.
+KERNEL_CPI, KERNEL_REPETITIONS_PER_CYCLE = 1.0, 32
+
+
+@dataclass(frozen=True)
+class Boot:
+    """A program in one guest."""
+
+    #: The engine's results: under the recorded tables, and with every translation known at once.
+    recorded: Run
+    ideal: Run
+    #: What the kernel did for the program while so many of its instructions were recorded.
+    kernel: KernelWork
+    instructions: int
+
+    def of_kernel(self, count: float) -> float:
+        """That much of the kernel, for the instructions that were simulated and counted."""
+        return count * self.recorded["instructions"] / self.instructions
+
+    @property
+    def cycles(self) -> float:
+        """Of the program, as simulated, and of the kernel for it, as `KERNEL_CPI` says."""
+        repeated = self.kernel.repeated
+        kernel = (self.kernel.instructions - repeated) * KERNEL_CPI + repeated / KERNEL_REPETITIONS_PER_CYCLE
+        return (self.recorded["cycles"] or 0.0) + self.of_kernel(kernel)
 
 
 @dataclass(frozen=True)
@@ -40,18 +66,16 @@ class Row:
     program: str
     mode: str
     levels: int
-    #: The engine's results by boot: under the recorded tables, and with every translation known at once.
-    recorded: Sequence[Run]
-    ideal: Sequence[Run]
+    boots: Sequence[Boot]
 
-    def mean(self, figure: Callable[[Run], float | None]) -> float:
-        """A figure of the recorded tables' results, on average over boots."""
-        return _mean(self.recorded, figure)
+    def mean(self, figure: Callable[[Boot], float | None]) -> float:
+        """A figure, on average over boots."""
+        return statistics.fmean(figure(boot) or 0.0 for boot in self.boots)
 
 
 def measure(
     modes: Iterable[str],
-    programs: Iterable[str] = tuple(PROGRAMS),
+    programs: Iterable[str] = NAMES,
     *,
     levels: Sequence[int] = (4,),
     boots: int = BOOTS,
@@ -59,75 +83,140 @@ def measure(
 ) -> list[Row]:
     """Records each program in a guest of each mode, and simulates what was recorded.
 
+    What was measured is kept in the cache directory under all that decides it, and not measured again.
+
     Raises:
+        UsageError: If there is no such program.
         FlatwalkError: If QEMU or Linux is not built, a guest fails, or a recording does.
     """
     chosen = list(modes)
-    rows = []
-    for program in programs:
-        text, *arguments = PROGRAMS[program]
-        command = [str(guest.guest_program(guest.GUEST / "tests" / text)), *arguments]
-        for mode in chosen:
-            for count in levels:
-                machine = guest.Machine(mode, levels=count, memory=_MEMORY)
-                pairs = [_measure(program, machine, command, source) for _ in range(boots)]
-                recorded, ideal = zip(*pairs, strict=True)
-                row = Row(program, mode, count, recorded, ideal)
-                output.note(f"{program}, {mode}, {count} levels: IPC {row.mean(lambda run: run['ipc']):.3f}")
-                rows.append(row)
+    rows: list[Row] = []
+    names = workloads.known(programs, NAMES)
+    total = len(names) * len(chosen) * len(levels) * boots
+    for program in names:
+        with contextlib.ExitStack() as stack:
+            command: list[str] = []
+            for mode in chosen:
+                for count in levels:
+                    made = []
+                    machine = workloads.machine(mode, count)
+                    for seed in range(1, boots + 1):
+                        place = None if source else _place(program, machine, seed)
+                        boot = _kept(place) if place else None
+                        if boot is None:
+                            # Once for all guests that are still to come.
+                            command = command or stack.enter_context(
+                                workloads.prepared(program, recorded=True)
+                            )
+                            boot = _measure(program, command, machine, seed, source)
+                            if place is not None:
+                                _keep(place, boot)
+                        made.append(boot)
+                        done = sum(len(row.boots) for row in rows) + len(made)
+                        ipc = boot.recorded["ipc"]
+                        output.note(f"{done} of {total}: {program}, {mode}, {count} levels: IPC {ipc:.3f}")
+                    rows.append(Row(program, mode, count, made))
     return rows
 
 
 def table(rows: Iterable[Row]) -> str:
     """What each program's walks and time come to, against `off`."""
-    off: dict[tuple[str, int], float] = {}
+    off: dict[tuple[str, int], Row] = {}
 
     def line(row: Row) -> list[str]:
-        cycles, ipc = row.mean(lambda run: run["cycles"]), row.mean(lambda run: run["ipc"])
         if row.mode == "off":
-            off[row.program, row.levels] = cycles
-        base = off.get((row.program, row.levels))
-        times = [f"{run['cycles'] / base:.3f}" if base and run["cycles"] else "–" for run in row.recorded]
-        return [
+            off[row.program, row.levels] = row
+        ipc = row.mean(lambda boot: boot.recorded["ipc"])
+        cells = [
             *(row.program, row.mode, str(row.levels)),
-            f"{row.mean(lambda run: run['accesses_per_walk']):.2f}",
-            f"{row.mean(lambda run: run['walk_latency_cycles']):.1f}",
+            f"{row.mean(lambda boot: 1000 * boot.recorded['walks'] / boot.recorded['instructions']):.2f}",
+            f"{row.mean(lambda boot: boot.recorded['accesses_per_walk']):.2f}",
+            f"{row.mean(lambda boot: boot.recorded['walk_latency_cycles']):.1f}",
             f"{ipc:.3f}",
-            f"{ipc / _mean(row.ideal, lambda run: run['ipc']):.3f}",
-            f"{cycles / base:.3f}" if base else "–",
-            ", ".join(sorted(times)),
+            f"{ipc / row.mean(lambda boot: boot.ideal['ipc']):.3f}",
+            f"{row.mean(lambda boot: 1000 * boot.kernel.instructions / boot.instructions):.1f}",
         ]
+        base = off.get((row.program, row.levels))
+        return cells + (list(_against(row, base)) if base else ["–", "–", "–"])
 
     heads = (
-        *("program", "mode", "levels", "entries per walk", "cycles per walk"),
-        *("IPC", "of ideal", "time", "in each boot"),
+        *("program", "mode", "levels", "walks per 1000", "entries per walk", "cycles per walk", "IPC"),
+        *("of ideal", "kernel per 1000", "time", "end to end", "in each boot"),
     )
     return output.markdown(heads, 2, map(line, rows))
 
 
-def _mean(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float:
-    """Of a figure that timing gives, so that it is there."""
-    return statistics.fmean(figure(run) or 0.0 for run in runs)
+def _against(row: Row, base: Row) -> Iterator[str]:
+    """The program's own time, with the kernel's, and that in each boot, as shares of another's."""
+    yield f"{row.mean(_user_cycles) / base.mean(_user_cycles):.3f}"
+    whole = base.mean(lambda boot: boot.cycles)
+    yield f"{row.mean(lambda boot: boot.cycles) / whole:.3f}"
+    yield ", ".join(sorted(f"{boot.cycles / whole:.3f}" for boot in row.boots))
 
 
-def _measure(program: str, machine: guest.Machine, command: list[str], source: Path | None) -> list[Run]:
+def _user_cycles(boot: Boot) -> float | None:
+    return boot.recorded["cycles"]
+
+
+def _place(program: str, machine: guest.Machine, seed: int) -> Path:
+    """Where what is measured of a program in a guest is kept: by all that decides it."""
+    identity = {
+        "engine": cache.digest(engine.path()),
+        "recorder": [*map(cache.digest, find_recorder())],
+        "guest": [build.QEMU.key(), build.LINUX.key(), dataclasses.asdict(machine), seed],
+        "program": workloads.identity(program),
+        "request": _request(Path(), machine),
+    }
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return cache.directory("vm") / "timed" / f"{key}.json"
+
+
+def _kept(place: Path) -> Boot | None:
+    """What was measured before; nothing if it is not there, or not to be understood."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        return Boot(**{**found, "kernel": KernelWork(**found["kernel"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _keep(place: Path, boot: Boot) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        output.write_whole(place, json.dumps(dataclasses.asdict(boot)))
+    except OSError as error:
+        raise FlatwalkError(
+            f"results cannot be kept: {error.strerror}",
+            where=str(place),
+            remedy="free some space, or set XDG_CACHE_HOME to a directory that you may write to",
+        ) from error
+
+
+def _measure(
+    program: str, command: list[str], machine: guest.Machine, seed: int, source: Path | None
+) -> Boot:
     with tempfile.TemporaryDirectory(prefix="flatwalk-vm-") as directory:
-        trace = Path(directory) / "trace.fwt"
+        trace, said = Path(directory) / "trace.fwt", io.BytesIO()
         part = Part(start_at="marker", limit=WARMUP + MEASURED)
-        made = live.record(machine, command, trace, part, stdout=io.BytesIO(), source=source)
+        made = live.record(machine, command, trace, part, seed=seed, stdout=said, stderr=said, source=source)
         if made.outcome is not None:
+            words = said.getvalue().decode(errors="replace").splitlines()[-1:]
             raise FlatwalkError(
                 f"{program} ended after {made.trace.instructions} instructions of its run phase, with "
-                f"{made.outcome.status}",
+                f"{made.outcome.status}: {'; '.join([*made.outcome.splats(), *words])}",
                 where=" ".join(command),
                 remedy="run it with `flatwalk vm run` and look at --log",
             )
-        return _simulate(trace, "recorded5" if machine.levels == 5 else "recorded", "ideal")
+        with output.Progress("Simulating") as progress:
+            recorded, ideal = engine.simulate(_request(trace, machine), progress)["runs"]
+    return Boot(recorded, ideal, made.kernel, made.trace.instructions)
 
 
-def _simulate(trace: Path, *schemes: str) -> list[Run]:
+def _request(trace: Path, machine: guest.Machine) -> dict[str, Any]:
+    """The engine's request: under the recorded tables, and with every translation known at once."""
     loaded = settings.machine(MACHINE)
-    request = {
+    schemes = ("recorded5" if machine.levels == 5 else "recorded", "ideal")
+    return {
         "source": {"trace": str(trace)},
         "runs": [
             {"scheme": settings.scheme(name), "machine": loaded, "large_pages": 0, "mode": "timing"}
@@ -136,5 +225,3 @@ def _simulate(trace: Path, *schemes: str) -> list[Run]:
         "warmup": WARMUP,
         "instructions": MEASURED,
     }
-    with output.Progress("Simulating") as progress:
-        return list(engine.simulate(request, progress)["runs"])

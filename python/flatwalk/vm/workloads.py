@@ -1,7 +1,8 @@
-"""Counts what the papers' programs make the kernel do, while they load their data, and while they work."""
+"""The papers' programs in guests, and what they make the kernel do while they load their data, and work."""
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import tempfile
@@ -9,17 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import cache, output, units
 from flatwalk.errors import UsageError
-from flatwalk.programs import catalogue, install
+from flatwalk.programs import attend, catalogue, drivers, install
 from flatwalk.programs.attend import build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.vm import counting, inside, timed
+from flatwalk.vm import counting, inside
 from flatwalk.vm import run as guest
 from flatwalk.vm.bench import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Work:
     seconds: float = 0
 
 
+#: Programs of linux/tests with their arguments; each marks its phases itself.
+OWN = {
+    "gups": ("gups.c", "131072", "4000000"),
+    "pagerank": ("graph.c", "pagerank", "4194304", "8", "2"),
+    "bfs": ("graph.c", "bfs", "4194304", "8", "1"),
+    "components": ("graph.c", "components", "4194304", "8", "1"),
+}
 #: Programs of the catalogue, sized for guests.
 ATTENDED = {
     "sysbench": Work("256MiB", seconds=0.5),
@@ -40,8 +48,8 @@ ATTENDED = {
     "memcached": Work("64MiB", requests=50_000),
     "postgresql-mixed": Work("64MiB", requests=1_500),
 }
-#: All of them: those, and one of our own.
-NAMES = ("pagerank", *ATTENDED)
+#: Those that are counted: all but GUPS, which `bench.measure` does.
+NAMES = ("pagerank", "bfs", "components", *ATTENDED)
 _MEMORY = "2G"
 #: Tables of a range from which on the kernel flattens it: its own 64 is for larger programs than these.
 THRESHOLD = 8
@@ -70,20 +78,13 @@ def measure(
         UsageError: If there is no such program.
         FlatwalkError: If QEMU or Linux is not built, a program cannot be installed, or a guest fails.
     """
-    chosen = list(names)
-    parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
-    for name in (name for name in chosen if name not in NAMES):
-        raise UsageError(
-            f"there is no program {name!r} to count", where="--programs", remedy=f"some of {', '.join(NAMES)}"
-        )
     rows = []
-    for name in chosen:
-        with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
-            command = _prepared(name, Path(directory), (ATTENDED | (works or {})).get(name))
+    for name in known(names, NAMES):
+        with prepared(name, (works or {}).get(name)) as command:
             for mode in modes:
                 for count in levels:
-                    machine = guest.Machine(mode, levels=count, memory=_MEMORY, parameters=parameters)
-                    row = Row.of(name, machine, *counting.count(machine, command, source=source))
+                    made = machine(mode, count, threshold)
+                    row = Row.of(name, made, *counting.count(made, command, source=source))
                     output.note(
                         f"{name}, {mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk"
                     )
@@ -91,17 +92,71 @@ def measure(
     return rows
 
 
-def _prepared(name: str, directory: Path, work: Work | None) -> list[str]:
-    """The command that runs a program in a guest, with what it needs in a directory that the guest sees."""
-    if work is None:
-        text, *arguments = timed.PROGRAMS[name]
-        return [str(guest.guest_program(guest.GUEST / "tests" / text)), *arguments]
+def known(names: Iterable[str], among: Sequence[str]) -> list[str]:
+    """The programs of these names.
+
+    Raises:
+        UsageError: If one is not among those that there are.
+    """
+    chosen = list(names)
+    for name in chosen:
+        if name not in among:
+            raise UsageError(
+                f"there is no program {name!r} to measure",
+                where="--programs",
+                remedy=f"some of {', '.join(among)}",
+            )
+    return chosen
+
+
+def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> guest.Machine:
+    """The guest that such a program runs in."""
+    parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
+    return guest.Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
+
+
+@contextlib.contextmanager
+def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> Iterator[list[str]]:
+    """A program, and in a directory that guests see what it needs.
+
+    Args:
+        name: Of `OWN` or `ATTENDED`.
+        work: What it does other than there.
+        recorded: Whether it goes on until it has been recorded. What can be loaded outside of guests is.
+
+    Yields:
+        The command that runs it in a guest.
+
+    Raises:
+        FlatwalkError: If it cannot be compiled or installed.
+    """
+    if name in OWN:
+        text, *arguments = OWN[name]
+        yield [str(guest.guest_program(guest.GUEST / "tests" / text)), *arguments]
+        return
+    work = work or ATTENDED[name]
     program = catalogue.load(name)
     install.ensure(program)
-    # All that is loaded is loaded in the guest, and counted.
-    program = replace(program, options={**program.options, "load": "attended"})
+    if not recorded:
+        # All that is loaded is loaded in the guest, and counted.
+        program = replace(program, options={**program.options, "load": "attended"})
     driver = DRIVERS[program.driver]()
-    launch = driver.prepare(program, directory, units.parse_size(work.size, name))
-    job = inside.Job(driver, launch, build_region(directory), work.requests, work.seconds)
-    (directory / "job").write_bytes(pickle.dumps(job))
-    return [sys.executable, "-I", "-m", inside.__name__, "attend", str(directory)]
+    with tempfile.TemporaryDirectory(prefix="flatwalk-") as path:
+        directory = Path(path)
+        launch = driver.prepare(program, directory, units.parse_size(work.size, name))
+        requests = None if recorded else work.requests
+        job = inside.Job(driver, launch, build_region(directory), requests, work.seconds)
+        (directory / "job").write_bytes(pickle.dumps(job))
+        yield [sys.executable, "-I", "-m", inside.__name__, "attend", str(directory)]
+
+
+def identity(name: str) -> list[str]:
+    """All that decides what a program does in a guest, as words."""
+    if name in OWN:
+        text, *arguments = OWN[name]
+        return [guest.guest_program(guest.GUEST / "tests" / text).name, *arguments]
+    program = catalogue.load(name)
+    commands = [program.command(Path(pattern).name) for pattern in program.commands]
+    texts = [catalogue.PROGRAMS / f"{name}.toml", Path(drivers.__file__), Path(attend.__file__)]
+    texts += [attend.REGION, Path(inside.__file__), *(path for path in commands if path is not None)]
+    return [repr(ATTENDED[name]), *map(cache.digest, texts)]
