@@ -155,12 +155,12 @@ def test_each_test_is_a_line_as_it_ends() -> None:
         b"in ksm 4\nno KSM\n@test ksm 77 4\n",
     ):
         told.write(part)
-    told.write(b"counter flat_table_alloc 12\n")
+    told.write(b"counter flat_table_alloc 12\ncounter flat_table_scan_alloc 3\n")
     assert [" ".join(line.split()) for line in lines] == ["pass fork 2.2 s", "skip ksm 0.0 s no KSM"]
     assert found.tests["fork"].said == ("all well", "")
-    assert found.counters == {"flat_table_alloc": 12}
+    assert found.counters == {"flat_table_alloc": 12, "flat_table_scan_alloc": 3}
     table = testing.summary([found]).splitlines()
-    assert table[-1] == "| l3l2 | 1 | 1 | 0 | 0 | 0 | 12 | 0 | 0 | 0.0 |"
+    assert table[-1] == "| l3l2 | 1 | 1 | 0 | 0 | 0 | 12 | 0 | 3 | 0 | 0.0 |"
     told_tests = testing.report([found], {"day": "today"})["cases"][0]["tests"]
     assert [(test["name"], test["verdict"], test["seconds"]) for test in told_tests] == [
         ("fork", "pass", 2.25),

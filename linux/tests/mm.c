@@ -839,6 +839,125 @@ static void test_nothing(void)
 	_exit(0);
 }
 
+#define SYSCTL "/proc/sys/vm/flat_page_table_"
+#define BLOCKS_FAIL "/sys/kernel/debug/fail_page_alloc/probability"
+
+static void set(const char *path, size_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%zu", value);
+	CHECK(!put(path, text));
+}
+
+/* What become_flat() executes: grows, once more by a fork, and then does nothing until it may go on. */
+static void test_grow(void)
+{
+	const size_t bytes = 256 * MIB;
+	/* Where there is nothing else, whatever the levels that are flattened. */
+	char *memory = (char *)0x200000000000;
+	pid_t child, self;
+
+	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
+	      memory);
+	fill(memory, bytes, 2 * MIB, 30);
+	child = fork();
+	CHECK(child >= 0);
+	self = getpid();
+	CHECK(write(STDOUT_FILENO, &self, sizeof(self)) == sizeof(self));
+	CHECK(!read(STDIN_FILENO, &self, sizeof(self)));
+	verify(memory, bytes, 2 * MIB, 30);
+	fill(memory, bytes, MIB, 31);
+	verify(memory, bytes, MIB, 31);
+	if (child)
+		wait_for(child);
+	_exit(0);
+}
+
+/* Processes that grew while a file said @before become flat once it says @after, although they do nothing. */
+static void become_flat(bool flattens, const char *path, size_t before, size_t after)
+{
+	int go_on[2], grown[2];
+	char status[2][32];
+	pid_t child, pid;
+
+	set(path, before);
+	CHECK(!pipe2(go_on, O_CLOEXEC) && !pipe2(grown, O_CLOEXEC));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(dup2(go_on[0], STDIN_FILENO) >= 0 && dup2(grown[1], STDOUT_FILENO) >= 0);
+		execl("/proc/self/exe", "mm", "grow", NULL);
+		_exit(1);
+	}
+	close(go_on[0]);
+	close(grown[1]);
+	for (int i = 0; i < 2; i++) {
+		CHECK(read(grown[0], &pid, sizeof(pid)) == sizeof(pid));
+		snprintf(status[i], sizeof(status[i]), "/proc/%d/status", pid);
+		CHECK(number(status[i], "VmFlat:") == 0);
+	}
+	set(path, after);
+	for (int i = 0; i < 2; i++) {
+		while (flattens && !number(status[i], "VmFlat:"))
+			poll(NULL, 0, 20);
+	}
+	close(go_on[1]);
+	close(grown[0]);
+	wait_for(child);
+}
+
+/* The kernel's daemon flattens what could not be at once, and meets processes that come and go. run.sh cleans up. */
+static void test_later(void)
+{
+	const bool flattens = !access(SYSCTL "threshold", F_OK);
+	const size_t bytes = 256 * MIB, step = 512 * KIB;
+	char *memory;
+
+	if (access(BLOCKS_FAIL, W_OK))
+		exit(SKIPPED);
+	if (flattens)
+		set(SYSCTL "scan_millisecs", 1);
+	become_flat(flattens, BLOCKS_FAIL, 100, 0);
+	if (flattens)
+		become_flat(flattens, SYSCTL "threshold", 512, number(SYSCTL "threshold", ""));
+
+	set(BLOCKS_FAIL, 50);
+	memory = map_aligned(bytes, GIB);
+	fill(memory, bytes, step, 32);
+	for (int i = 0; i < 120; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			if (i % 4 == 0)
+				_exit(0);
+			if (i % 4 == 1)
+				execl("/proc/self/exe", "mm", "nothing", NULL);
+			if (i % 4 == 2) {
+				pid_t grandchild = fork();
+
+				CHECK(grandchild >= 0);
+				verify(memory, bytes / 2, step, 32);
+				if (grandchild)
+					wait_for(grandchild);
+				_exit(0);
+			}
+			CHECK(!munmap(memory, bytes / 4 * 3));
+			verify(memory + bytes / 4 * 3, bytes / 4, step, 32 + bytes / 4 * 3);
+			_exit(0);
+		}
+		if (i % 8 == 7) {
+			for (int j = 0; j < 8; j++) {
+				int status;
+
+				CHECK(wait(&status) > 0 && status == 0);
+			}
+		}
+	}
+	verify(memory, bytes, step, 32);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -849,6 +968,7 @@ static const struct {
 	{ "swap", test_swap },	       { "gup", test_gup },	  { "switch", test_switch },
 	{ "flush", test_flush },       { "nothing", test_nothing }, { "proc", test_proc },
 	{ "ldt", test_ldt },	       { "oom", test_oom },	  { "collapse", test_collapse },
+	{ "later", test_later },       { "grow", test_grow },
 };
 
 int main(int argc, char **argv)

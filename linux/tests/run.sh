@@ -22,7 +22,7 @@ if [ -e /dev/vda ]; then
     /sbin/mkswap /dev/vda >/dev/null && /sbin/swapon /dev/vda || exit
 fi
 injection=/sys/kernel/debug/fail_page_alloc
-if [ "$failing" -gt 0 ]; then
+if [ "$failing" -gt 0 ] || [ -e $injection ]; then
     # Only what is as large as a block fails; what may sleep fails, too.
     echo 9 >$injection/min-order || exit
     echo N >$injection/ignore-gfp-wait
@@ -62,6 +62,18 @@ hugetlb() {
     limited "$mm" hugetlb
     set -- $?
     large_pages 0
+    return "$1"
+}
+
+# The test decides itself what fails, and how soon the kernel's daemon comes.
+later() {
+    scan=/proc/sys/vm/flat_page_table_scan_millisecs
+    [ -e $scan ] && period=$(cat $scan)
+    limited "$mm" later
+    set -- $?
+    [ -e $injection ] && echo "$failing" >$injection/probability
+    [ -e $sysctl ] && echo "$threshold" >$sysctl
+    [ -e $scan ] && echo "$period" >$scan
     return "$1"
 }
 
@@ -117,7 +129,7 @@ for name; do
     # What the kernel says from now on is about this test.
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
-    flush | hugetlb | pressure | stress) $name ;;
+    flush | hugetlb | later | pressure | stress) $name ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;

@@ -30,7 +30,7 @@ _OVERDUE = (124, 137)
 #: Seconds that a test may take; a kernel with all of its checks is many times slower.
 _LIMIT_S, _DEBUG_LIMIT_S = 300, 3600
 
-_SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch")
+_SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch", "later")
 _FULL = (
     *_SHORT,
     *(
@@ -97,8 +97,10 @@ _UNFLUSHED_FULL = {"l3l2": 4, "l2l1": 4, "l4l3": 5, "compendia": 4}
 _MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5
 _REASON_LENGTH = 100
-#: The kernel's counters of blocks: made, not to be had, and given up for ordinary tables.
-_BLOCKS, _REFUSED, _DEMOTED = "flat_table_alloc", "flat_table_alloc_failed", "flat_table_demote"
+#: The kernel's counters of blocks: made by processes, not to be had by them, made later by the kernel's
+#: daemon, and given up for ordinary tables.
+_BLOCKS, _REFUSED = "flat_table_alloc", "flat_table_alloc_failed"
+_LATER, _DEMOTED = "flat_table_scan_alloc", "flat_table_demote"
 
 #: What the kernel's log says of which test comes now.
 _NOW = re.compile(r"flatwalk: test (\S+)")
@@ -490,13 +492,13 @@ def summary(results: Sequence[Result]) -> str:
     """A table in Markdown: how many tests ended how in each case, and what became of blocks."""
     headers = (
         *("case", "pass", "skip", "xfail", "FAIL", "complaints"),
-        *("blocks", "refused", "given up", "minutes"),
+        *("blocks", "refused", "later", "given up", "minutes"),
     )
     rows = []
     for result in results:
         missing = sum(name not in result.tests for name in result.case.tests)
         counts = [result.count(PASS), result.count(SKIP), result.count(XFAIL), result.count(FAIL) + missing]
-        blocks = [result.counters.get(name, 0) for name in (_BLOCKS, _REFUSED, _DEMOTED)]
+        blocks = [result.counters.get(name, 0) for name in (_BLOCKS, _REFUSED, _LATER, _DEMOTED)]
         figures = [*counts, len(result.complaints), *blocks]
         rows.append([result.case.name, *map(str, figures), f"{result.seconds / 60:.1f}"])
     return output.markdown(headers, 1, rows)
