@@ -154,6 +154,16 @@ impl Cache {
         if word & PENDING == 0 { Lookup::Hit } else { Lookup::Pending }
     }
 
+    /// Accesses the line if it was used last of its set, and is not on its way; false if not so.
+    #[inline]
+    pub fn access_newest(&mut self, line: Line, write: bool) -> bool {
+        let start = self.start(line);
+        let word = &mut self.words[start];
+        let there = *word & !(TABLE | DIRTY) == line.0 << TAG_SHIFT | VALID;
+        *word |= if there && write { DIRTY } else { 0 };
+        there
+    }
+
     /// Asks the host for the words of the line's set.
     #[inline]
     pub fn expect(&self, line: Line) {

@@ -17,10 +17,11 @@
 
 use flatwalk_os::OsError;
 use flatwalk_paging::{Address, Gva, Hpa};
+use flatwalk_trace::Access;
 
 use crate::branch::Predictor;
 use crate::cache::LINE_SHIFT;
-use crate::decode::{Control, DecodedBlock, NO_READ, NO_WRITE, Op, PLAIN_READS, PLAIN_WRITES};
+use crate::decode::{Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op};
 use crate::hierarchy::{Hierarchy, Requester};
 use crate::machine;
 use crate::mmu::{Mmu, Purpose, Translated};
@@ -221,83 +222,31 @@ impl Core {
             if op.new_line && op.pc >> LINE_SHIFT != self.line {
                 self.fetch(op.pc, env)?;
             }
-            let mut room = self.fetched.max(self.window.room());
-            if op.plain {
-                done = self.plain(op, room);
-                continue;
-            }
-            if op.accesses > 0 {
-                room = room.max(self.memory_room(op));
-            }
-            let dispatched = self.dispatch.pass(room);
-            let mut operands_ready = dispatched + 1;
-            for r in op.reads {
-                operands_ready = operands_ready.max(self.registers[usize::from(r)]);
-            }
-            let mut address_ready = dispatched + 1;
-            for r in op.address_reads {
-                address_ready = address_ready.max(self.registers[usize::from(r)]);
-            }
-            if op.accesses == 0 {
-                done = operands_ready.max(address_ready) + u64::from(op.latency);
-                for w in op.writes {
-                    self.registers[usize::from(w)] = done;
-                }
-                let retired = self.retire.pass(done);
-                self.window.push(retired);
-                continue;
-            }
-            let first = next_access;
-            next_access += usize::from(op.accesses);
-            let accesses = &block.accesses[first..next_access];
-            let addresses = &addresses[first..next_access];
-            env.mmu.advance(dispatched);
-            env.caches.advance(dispatched);
-            let mut translated = 0;
-            let mut line_there = 0;
-            let mut walked = (0, 0);
-            for (access, &address) in accesses.iter().zip(addresses) {
-                let outcome =
-                    self.access(address, access.size, access.store, address_ready, env)?;
-                if outcome.translated - address_ready > walked.1 - walked.0 {
-                    walked = (address_ready, outcome.translated);
-                }
-                if access.store {
-                    translated = outcome.translated.max(translated);
-                    line_there = outcome.ready.max(line_there);
-                } else {
-                    operands_ready = operands_ready.max(outcome.ready);
-                }
-            }
-            done = operands_ready + u64::from(op.latency);
-            for w in op.writes {
-                self.registers[usize::from(w)] = done;
-            }
-            let before = self.retire.cycle;
-            let retired = self.retire.pass(done.max(translated));
-            self.window.push(retired);
-            if op.loads > 0 {
-                self.load_queue.push(retired);
-            }
-            if op.accesses > op.loads {
-                for (access, address) in accesses.iter().zip(addresses) {
-                    if access.store {
-                        let word = address >> 3;
-                        self.stores[word as usize % FORWARDING] = (word, done);
+            done = match op.kind {
+                Kind::Plain => self.plain(op),
+                Kind::Load | Kind::Store => {
+                    let size = block.accesses[next_access].size;
+                    let address = addresses[next_access];
+                    next_access += 1;
+                    if op.kind == Kind::Load {
+                        self.load(op, address, size, env)?
+                    } else {
+                        self.store(op, address, size, env)?
                     }
                 }
-                self.last_store_leaves = (self.last_store_leaves + 1).max(line_there).max(retired);
-                self.store_queue.push(self.last_store_leaves);
-            }
-            let waited = walked.1.min(retired).saturating_sub(walked.0.max(before));
-            let s = &mut self.statistics;
-            s.translation_cycles += waited;
-            s.loads += u64::from(op.loads);
-            s.stores += u64::from(op.accesses - op.loads);
+                Kind::General => {
+                    let its = next_access..next_access + usize::from(op.accesses);
+                    next_access = its.end;
+                    self.general(op, &block.accesses[its.clone()], &addresses[its], env)?
+                }
+            };
         }
         debug_assert_eq!(self.registers[usize::from(NO_READ)], 0);
         self.registers[usize::from(NO_WRITE)] = 0;
-        self.statistics.instructions += block.ops.len() as u64;
+        let s = &mut self.statistics;
+        s.instructions += block.ops.len() as u64;
+        s.loads += u64::from(block.loads);
+        s.stores += block.accesses.len() as u64 - u64::from(block.loads);
         if block.control != Control::None {
             self.pending = Some(PendingBranch {
                 control: block.control,
@@ -309,28 +258,160 @@ impl Core {
         Ok(())
     }
 
-    /// Runs a plain operation that finds room at `room`; returns when it is done.
+    /// The cycle in which all of these registers are ready, not before `at`.
     #[inline]
-    fn plain(&mut self, op: &Op, room: u64) -> u64 {
-        let mut ready = self.dispatch.pass(room) + 1;
-        for r in &op.reads[..PLAIN_READS] {
-            ready = ready.max(self.registers[usize::from(*r)]);
+    fn ready(&self, registers: &[u8], at: u64) -> u64 {
+        registers.iter().fold(at, |ready, &r| ready.max(self.registers[usize::from(r)]))
+    }
+
+    /// These registers are ready at `done`.
+    #[inline]
+    fn write(&mut self, registers: &[u8], done: u64) {
+        for &r in registers {
+            self.registers[usize::from(r)] = done;
         }
-        let done = ready + u64::from(op.latency);
-        for w in &op.writes[..PLAIN_WRITES] {
-            self.registers[usize::from(*w)] = done;
-        }
-        let retired = self.retire.pass(done);
+    }
+
+    /// The next operation retires, not before `at`; returns when.
+    #[inline]
+    fn retire(&mut self, at: u64) -> u64 {
+        let retired = self.retire.pass(at);
         self.window.push(retired);
+        retired
+    }
+
+    /// Dispatches an operation that makes an access when there is `room` in its queues; returns when its
+    /// operands could be ready first.
+    #[inline]
+    fn dispatch_access(&mut self, room: u64, env: &mut Environment<'_>) -> u64 {
+        let dispatched = self.dispatch.pass(self.fetched.max(self.window.room()).max(room));
+        env.mmu.advance(dispatched);
+        env.caches.advance(dispatched);
+        dispatched + 1
+    }
+
+    /// Notes that between `asked` and `translated` an operation waited for its translation, and that
+    /// retirement waited for the operation from `before` to `retired`.
+    #[inline]
+    fn count_wait(&mut self, (asked, translated): (u64, u64), before: u64, retired: u64) {
+        self.statistics.translation_cycles +=
+            translated.min(retired).saturating_sub(asked.max(before));
+    }
+
+    /// A plain operation; returns when it is done, as the other kinds do.
+    #[inline]
+    fn plain(&mut self, op: &Op) -> u64 {
+        let first = self.dispatch.pass(self.fetched.max(self.window.room())) + 1;
+        let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        self.retire(done);
         done
     }
 
-    /// The cycle from which on an operation finds room in the load and store queues that it needs.
+    /// An operation that loads `size` bytes.
     #[inline]
-    fn memory_room(&self, op: &Op) -> u64 {
-        let loads = if op.loads > 0 { self.load_queue.room() } else { 0 };
-        let stores = if op.accesses > op.loads { self.store_queue.room() } else { 0 };
-        loads.max(stores)
+    fn load(
+        &mut self,
+        op: &Op,
+        address: u64,
+        size: u16,
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let first = self.dispatch_access(self.load_queue.room(), env);
+        let asked = self.ready(&op.address_reads, first);
+        let loaded = self.access(address, size, false, asked, env)?;
+        let operands_ready = self.ready(&op.reads[..FEW_READS], loaded.ready.max(first));
+        let done = operands_ready + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done);
+        self.load_queue.push(retired);
+        self.count_wait((asked, loaded.translated), before, retired);
+        Ok(done)
+    }
+
+    /// An operation that stores `size` bytes.
+    #[inline]
+    fn store(
+        &mut self,
+        op: &Op,
+        address: u64,
+        size: u16,
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let first = self.dispatch_access(self.store_queue.room(), env);
+        let asked = self.ready(&op.address_reads, first);
+        let stored = self.access(address, size, true, asked, env)?;
+        let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done.max(stored.translated));
+        self.note_store(address, done);
+        self.leave_store_queue(stored.ready, retired);
+        self.count_wait((asked, stored.translated), before, retired);
+        Ok(done)
+    }
+
+    /// Any operation.
+    fn general(
+        &mut self,
+        op: &Op,
+        accesses: &[Access],
+        addresses: &[u64],
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let stores = op.accesses > op.loads;
+        let loads_room = if op.loads > 0 { self.load_queue.room() } else { 0 };
+        let stores_room = if stores { self.store_queue.room() } else { 0 };
+        let first = self.dispatch_access(loads_room.max(stores_room), env);
+        let asked = self.ready(&op.address_reads, first);
+        // One that computes an address and accesses nothing waits for its registers, too.
+        let mut operands_ready = if accesses.is_empty() { asked } else { first };
+        let mut translated = 0;
+        let mut line_there = 0;
+        let mut walked = asked;
+        for (access, &address) in accesses.iter().zip(addresses) {
+            let times = self.access(address, access.size, access.store, asked, env)?;
+            walked = walked.max(times.translated);
+            if access.store {
+                translated = times.translated.max(translated);
+                line_there = times.ready.max(line_there);
+            } else {
+                operands_ready = operands_ready.max(times.ready);
+            }
+        }
+        let done = self.ready(&op.reads, operands_ready) + u64::from(op.latency);
+        self.write(&op.writes, done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done.max(translated));
+        if op.loads > 0 {
+            self.load_queue.push(retired);
+        }
+        if stores {
+            for (access, &address) in accesses.iter().zip(addresses) {
+                if access.store {
+                    self.note_store(address, done);
+                }
+            }
+            self.leave_store_queue(line_there, retired);
+        }
+        self.count_wait((asked, walked), before, retired);
+        Ok(done)
+    }
+
+    /// A store's data is ready at `done`, for loads of the same word.
+    #[inline]
+    fn note_store(&mut self, address: u64, done: u64) {
+        let word = address >> 3;
+        self.stores[word as usize % FORWARDING] = (word, done);
+    }
+
+    /// A store that retires at `retired` leaves the store queue, behind those before it, when its line
+    /// is there.
+    #[inline]
+    fn leave_store_queue(&mut self, line_there: u64, retired: u64) {
+        self.last_store_leaves = (self.last_store_leaves + 1).max(line_there).max(retired);
+        self.store_queue.push(self.last_store_leaves);
     }
 
     /// The last block's branch went to `next`.
@@ -372,8 +453,7 @@ impl Core {
         Ok(())
     }
 
-    /// One data access of `size` bytes: when its translation and when its data is there. An access
-    /// that crosses lines or pages takes as long as its slowest part.
+    /// One data access of `size` bytes: when its translation and when its data is there.
     #[inline]
     fn access(
         &mut self,
@@ -384,10 +464,38 @@ impl Core {
         env: &mut Environment<'_>,
     ) -> Result<AccessTimes, OsError> {
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let purpose = if store { Purpose::Store } else { Purpose::Load };
+        let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
+            let t = self.translate(address, purpose, at, env)?;
+            let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
+            AccessTimes { translated: t.ready, ready: response.ready }
+        } else {
+            self.access_across(address, last, purpose, at, env)?
+        };
+        if !store {
+            let word = address >> 3;
+            let (known, data) = self.stores[word as usize % FORWARDING];
+            if known == word {
+                times.ready = times.ready.max(data + env.caches.l1d_latency());
+            }
+        }
+        Ok(times)
+    }
+
+    /// An access that crosses lines or pages takes as long as its slowest part.
+    #[cold]
+    fn access_across(
+        &mut self,
+        address: u64,
+        last: u64,
+        purpose: Purpose,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<AccessTimes, OsError> {
+        let store = purpose == Purpose::Store;
         let mut times = AccessTimes { translated: 0, ready: 0 };
         let mut from = address;
         loop {
-            let purpose = if store { Purpose::Store } else { Purpose::Load };
             let t = self.translate(from, purpose, at, env)?;
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
@@ -399,18 +507,10 @@ impl Core {
                 times.ready = times.ready.max(response.ready);
             }
             if last <= page_last || page_last == u64::MAX {
-                break;
+                return Ok(times);
             }
             from = page_last + 1;
         }
-        if !store {
-            let word = address >> 3;
-            let (known, data) = self.stores[word as usize % FORWARDING];
-            if known == word {
-                times.ready = times.ready.max(data + env.caches.l1d_latency());
-            }
-        }
-        Ok(times)
     }
 
     /// Translates, and lets the operating system handle faults until that succeeds.

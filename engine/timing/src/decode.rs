@@ -16,10 +16,10 @@ pub const NO_READ: u8 = 0;
 /// A register number that nobody reads.
 pub const NO_WRITE: u8 = 255;
 
-/// Registers that a plain operation reads at most.
-pub const PLAIN_READS: usize = 3;
-/// Registers that a plain operation writes at most.
-pub const PLAIN_WRITES: usize = 2;
+/// Registers that an operation of few operands reads at most, for its addresses or otherwise.
+pub const FEW_READS: usize = 3;
+/// Registers that it writes at most.
+pub const FEW_WRITES: usize = 2;
 
 /// How an instruction transfers control, as the branch predictors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,21 @@ pub enum Control {
     Return,
 }
 
+/// Operations by the way they take through the core. Most take a short one: they make one access or
+/// none, and their operands are among the first [`FEW_READS`] of those that they read, and the first
+/// [`FEW_WRITES`] of those that they write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No access; and no operands but `reads`.
+    Plain,
+    /// One load.
+    Load,
+    /// One store.
+    Store,
+    /// Any other.
+    General,
+}
+
 /// One instruction as the core sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -57,30 +72,39 @@ pub struct Op {
     pub loads: u16,
     /// Its first byte lies in another line of code than its predecessor's in the block.
     pub new_line: bool,
-    /// It makes no access, and its operands are among the first [`PLAIN_READS`] of `reads` and
-    /// [`PLAIN_WRITES`] of `writes`: most operations are such, and take a short way.
-    pub plain: bool,
+    /// Which way it takes through the core.
+    pub kind: Kind,
     /// Virtual address.
     pub pc: u64,
 }
 
 impl Op {
-    /// Finds out whether the operation is plain. One that computes an address and accesses nothing
+    /// Finds out which way the operation takes. One that computes an address and accesses nothing
     /// waits for its registers as for any others.
     fn settle(&mut self) {
-        if self.accesses > 0 {
-            return;
-        }
+        let few_written = self.writes[FEW_WRITES..].iter().all(|&w| w == NO_WRITE);
+        let few_read = self.reads[FEW_READS..].iter().all(|&r| r == NO_READ);
+        self.kind = match (self.accesses, self.loads) {
+            (0, _) if few_written => self.settle_plain(),
+            (1, 0) if few_written && few_read => Kind::Store,
+            (1, 1) if few_written && few_read => Kind::Load,
+            _ => Kind::General,
+        };
+    }
+
+    /// Puts all that an operation without accesses reads into `reads`, if that is few enough.
+    fn settle_plain(&mut self) -> Kind {
         let mut reads = [NO_READ; 7];
         let mut slots = Slots::new(&mut reads);
         for register in self.reads.into_iter().chain(self.address_reads) {
             slots.add((register != NO_READ).then_some(register));
         }
-        if slots.used <= PLAIN_READS && self.writes[PLAIN_WRITES..].iter().all(|&w| w == NO_WRITE) {
-            self.reads.copy_from_slice(&reads[..4]);
-            self.address_reads = [NO_READ; 3];
-            self.plain = true;
+        if slots.used > FEW_READS {
+            return Kind::General;
         }
+        self.reads.copy_from_slice(&reads[..4]);
+        self.address_reads = [NO_READ; 3];
+        Kind::Plain
     }
 }
 
@@ -142,7 +166,7 @@ impl BlockDecoder {
                 new_line: ops.last().is_none_or(|previous| {
                     previous.pc >> LINE_SHIFT != instruction.pc >> LINE_SHIFT
                 }),
-                plain: false,
+                kind: Kind::General,
                 pc: instruction.pc,
             };
             while let Some(access) = accesses.next_if(|a| usize::from(a.instruction) == index) {

@@ -356,6 +356,11 @@ impl Hierarchy {
             return self.access_l2(line, at, write, true);
         }
         let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        // What was used last is used again more often than not.
+        if l1.cache.access_newest(line, write) {
+            l1.count(walker, true);
+            return Response { ready: at + l1.latency, served: Served::L1 };
+        }
         match l1.look_up(line, at, write, walker, frontier) {
             Ok(ready) => Response { ready, served: Served::L1 },
             Err(start) => {

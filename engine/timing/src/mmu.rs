@@ -393,6 +393,7 @@ impl Mmu {
         self.translate_in_l2(address, purpose, at, space, reader)
     }
 
+    #[inline(never)]
     fn translate_in_l2<R: TableReader>(
         &mut self,
         address: Gva,

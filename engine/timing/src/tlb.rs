@@ -51,6 +51,12 @@ fn tag(page: u64, level: Level) -> u64 {
     page << 2 | u64::from(level)
 }
 
+/// The level that a tag was made of.
+#[inline]
+fn level_of(tag: u64) -> usize {
+    (tag & 3) as usize
+}
+
 impl Array {
     fn new(config: &machine::Tlb) -> Self {
         let none = Translation {
@@ -81,7 +87,7 @@ impl Array {
         *come += 1;
         let mut changed = *come == 1;
         if old != 0 {
-            let gone = &mut self.live[(old & 3) as usize];
+            let gone = &mut self.live[level_of(old)];
             *gone -= 1;
             changed |= *gone == 0;
         }
@@ -89,15 +95,24 @@ impl Array {
     }
 }
 
-/// The entry that was used last, which is used again more often than not.
+/// Where the translation of a base page was when it was last asked for.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct Known {
+    /// The base page's number.
     page: u64,
-    shift: u8,
-    level: Level,
-    array: u8,
+    /// The tag of the entry that translates it. What has another tag now, or none, is known no longer.
+    tag: u64,
     slot: Slot,
+    array: u8,
 }
+
+impl Known {
+    const NOTHING: Self = Self { page: u64::MAX, tag: u64::MAX, slot: Slot::FIRST, array: 0 };
+}
+
+/// Base pages that are remembered, each at its number's place modulo theirs: most look-ups of a
+/// first-level TLB are for one of a few pages, by turns.
+const KNOWN: usize = 64;
 
 /// The arrays of one TLB level, looked up in parallel.
 #[derive(Clone, Debug)]
@@ -108,7 +123,7 @@ pub struct Tlb {
     searched: Vec<(u8, Level)>,
     /// By a page's level: the array that holds it, and the level that it has there.
     homes: [Option<(u8, Level)>; 4],
-    last: Option<Last>,
+    known: Box<[Known; KNOWN]>,
     shifts: [u8; 4],
     /// The slowest array's.
     latency: u64,
@@ -131,7 +146,8 @@ impl Tlb {
             homes[level] = own.or(homes[level - 1]);
         }
         let latency = arrays.iter().map(|array| array.latency).max().unwrap_or(0);
-        Self { arrays, searched: Vec::new(), homes, last: None, shifts, latency, lookups: 0 }
+        let known = Box::new([Known::NOTHING; KNOWN]);
+        Self { arrays, searched: Vec::new(), homes, known, shifts, latency, lookups: 0 }
     }
 
     /// Notes anew what is to be searched.
@@ -158,30 +174,39 @@ impl Tlb {
     #[inline]
     pub fn look_up(&mut self, address: u64) -> Option<(&Translation, u64)> {
         self.lookups += 1;
-        if let Some(last) = &self.last
-            && address >> last.shift == last.page
-        {
-            let array = &mut self.arrays[usize::from(last.array)];
-            array.hits[usize::from(last.level)] += 1;
-            return Some((array.sets.value(last.slot), array.latency));
+        let page = address >> self.shifts[1];
+        let Known { page: of, tag, slot, array } = self.known[page as usize % KNOWN];
+        if of == page && self.arrays[usize::from(array)].sets.holds(slot, tag) {
+            let array = &mut self.arrays[usize::from(array)];
+            array.sets.touch(slot);
+            array.hits[level_of(tag)] += 1;
+            return Some((array.sets.value(slot), array.latency));
         }
         self.search(address)
     }
 
+    #[inline(never)]
     fn search(&mut self, address: u64) -> Option<(&Translation, u64)> {
         for &(number, level) in &self.searched {
             let array = &mut self.arrays[usize::from(number)];
-            let shift = self.shifts[usize::from(level)];
-            let page = address >> shift;
-            if let Some(slot) = array.sets.find(page, tag(page, level)) {
+            let page = address >> self.shifts[usize::from(level)];
+            let tag = tag(page, level);
+            if let Some(slot) = array.sets.find(page, tag) {
                 array.sets.touch(slot);
                 array.hits[usize::from(level)] += 1;
-                self.last = Some(Last { page, shift, level, array: number, slot });
+                self.know(address, tag, slot, number);
                 let array = &self.arrays[usize::from(number)];
                 return Some((array.sets.value(slot), array.latency));
             }
         }
         None
+    }
+
+    /// Remembers where the translation of `address` is.
+    #[inline]
+    fn know(&mut self, address: u64, tag: u64, slot: Slot, array: u8) {
+        let page = address >> self.shifts[1];
+        self.known[page as usize % KNOWN] = Known { page, tag, slot, array };
     }
 
     /// Puts in the translation of the page that `address` lies in. Where no array holds its size,
@@ -195,7 +220,7 @@ impl Tlb {
         let page = address >> shift;
         let entry = Translation { frame, level, ..entry };
         let (slot, changed) = self.arrays[usize::from(array)].insert(page, entry);
-        self.last = Some(Last { page, shift, level, array, slot });
+        self.know(address, tag(page, level), slot, array);
         if changed {
             self.list();
         }
@@ -207,13 +232,12 @@ impl Tlb {
         for array in &mut self.arrays {
             let live = &mut array.live;
             array.sets.drop_where(|tag| {
-                let shift = self.shifts[(tag & 3) as usize];
+                let shift = self.shifts[level_of(tag)];
                 let gone = (start >> shift..=last >> shift).contains(&(tag >> 2));
-                live[(tag & 3) as usize] -= u32::from(gone);
+                live[level_of(tag)] -= u32::from(gone);
                 gone
             });
         }
-        self.last = None;
         self.list();
     }
 

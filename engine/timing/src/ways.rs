@@ -67,6 +67,11 @@ pub struct Slot {
     place: u32,
 }
 
+impl Slot {
+    /// The first place of the first set.
+    pub const FIRST: Self = Self { set: 0, place: 0 };
+}
+
 /// A place's neighbours in the ring of its set, in which places stand in the order of their last uses;
 /// the one used last is followed by the one that was not used for longest.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +142,12 @@ impl<V: Copy> Sets<V> {
         &self.entries[slot.place as usize].1
     }
 
+    /// True if `tag` is there.
+    #[inline]
+    pub fn holds(&self, slot: Slot, tag: u64) -> bool {
+        self.entries[slot.place as usize].0 == tag
+    }
+
     /// Makes it the most recently used of its set.
     #[inline]
     pub fn touch(&mut self, slot: Slot) {
@@ -148,7 +159,7 @@ impl<V: Copy> Sets<V> {
     }
 
     /// Lets `place` follow the newest place of its set in the ring.
-    #[inline]
+    #[inline(never)]
     fn follow(&mut self, newest: u32, place: u32) {
         let oldest = self.links[newest as usize].newer;
         if place != oldest {
