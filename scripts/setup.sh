@@ -107,6 +107,16 @@ have_chromium() { command -v chromium >/dev/null; }
 have_valgrind() { command -v valgrind >/dev/null; }
 have_rust_tools() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
 
+# What a processor of the level x86-64-v3 (2013 and later) has beyond the first, as /proc/cpuinfo names it.
+v3_flags=(avx2 bmi1 bmi2 f16c fma abm movbe)
+have_v3() {
+    local flags flag
+    flags=$(grep -m 1 '^flags' /proc/cpuinfo) || return 1
+    for flag in "${v3_flags[@]}"; do
+        [[ " $flags " == *" $flag "* ]] || return 1
+    done
+}
+
 mkdir -p "$state"
 exec 9>"$state/lock"
 if ! flock -n 9; then
@@ -140,13 +150,22 @@ else
     maturin_mode=(--skip-install)
 fi
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
+# The engine alone is built for this processor: a tenth faster. It tells other processors so (engine.py).
+mkdir -p python/flatwalk/libexec
+if have_v3; then
+    engine_flags="${RUSTFLAGS-} -C target-cpu=x86-64-v3"
+    printf '%s\n' "${v3_flags[*]}" >python/flatwalk/libexec/processor
+else
+    engine_flags=${RUSTFLAGS-}
+    : >python/flatwalk/libexec/processor
+fi
+# In a directory of its own, as other flags would build anew what the other programs are made of, too.
 step "Simulation engine (release build)" "see the compiler's message above; $network" \
-    maturin develop --release --target-dir "$target" "${maturin_mode[@]}"
+    env RUSTFLAGS="$engine_flags" maturin develop --release --target-dir "$target/engine" "${maturin_mode[@]}"
 touch -r "$started" "$packages"
 step "Recorder plugin and host kernels (release build)" "see the compiler's message above; $network" \
     cargo build --release --target-dir "$target" --package flatwalk-recorder --package flatwalk-host
 # Copied and renamed, because a program that is being recorded has the old ones open.
-mkdir -p python/flatwalk/libexec
 for built in libflatwalk_recorder.so flatwalk-collect flatwalk-host; do
     cp "$target/release/$built" "python/flatwalk/libexec/.$built.new"
     mv "python/flatwalk/libexec/.$built.new" "python/flatwalk/libexec/$built"

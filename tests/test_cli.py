@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine, output
+from flatwalk.errors import FlatwalkError
 from tests import fake
 
 if TYPE_CHECKING:
@@ -348,3 +349,21 @@ def test_lists_hold_what_is_shipped(call: Call, fake_engine: fake.Engine) -> Non
 def test_version(call: Call, fake_engine: fake.Engine) -> None:
     del fake_engine
     assert call("version").out == "flatwalk 0.0.0\n"
+
+
+def test_an_engine_built_for_another_processor_is_not_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built_for = tmp_path / "processor"
+    monkeypatch.setattr(engine, "_BUILT_FOR", built_for)
+    monkeypatch.delitem(sys.modules, "flatwalk._engine", raising=False)
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 bmi2\nbugs\t\t: fma\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(engine, "_CPUINFO", cpuinfo)
+    built_for.write_text("avx2 fma abm\n")
+    with pytest.raises(FlatwalkError, match="lacks abm, fma") as caught:
+        engine.version()
+    assert "./flatwalk" in (caught.value.remedy or "")
+    for content in ("bmi2 avx2\n", "\n"):
+        built_for.write_text(content)
+        assert engine.version()

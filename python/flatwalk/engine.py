@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk.errors import FlatwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import ModuleType
 
     from flatwalk.results import Response, Run
 
 
+#: What the engine needs of a processor, as the set-up found and used it.
+_BUILT_FOR = Path(__file__).parent / "libexec" / "processor"
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def _check_processor() -> None:
+    """Says so if the engine was built for another processor than this, where a call would be a crash."""
+    needed = _BUILT_FOR.read_text().split() if _BUILT_FOR.exists() else []
+    if not needed:
+        return
+    with _CPUINFO.open() as cpuinfo:
+        of_first = next((line for line in cpuinfo if re.match(r"flags\s*:", line)), "")
+    if missing := sorted(set(needed) - set(of_first.split())):
+        raise FlatwalkError(
+            f"the simulation engine was built on another processor: this one lacks {', '.join(missing)}",
+            remedy="let this machine have a copy of the repository of its own; ./flatwalk builds it there",
+        )
+
+
 def _module() -> ModuleType:
+    if "flatwalk._engine" not in sys.modules:
+        _check_processor()
     try:
         from flatwalk import _engine  # noqa: PLC0415
     except ImportError as error:
@@ -41,8 +64,6 @@ def version() -> str:
 
 def path() -> Path:
     """The engine's binary."""
-    from pathlib import Path  # noqa: PLC0415
-
     return Path(str(_module().__file__))
 
 
