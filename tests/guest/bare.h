@@ -55,13 +55,21 @@ static inline void number(u64 value)
         put("0123456789abcdef"[value >> shift & 15]);
 }
 
+/* Whether the other side has sent a byte. */
+static inline int told(void)
+{
+    if (!(in(0x3fd) & 1))
+        return 0;
+    in(0x3f8);
+    return 1;
+}
+
 /* Lets the other side look at the machine, until it sends a byte. */
 static inline void wait(void)
 {
     text("?\n");
-    while (!(in(0x3fd) & 1))
+    while (!told())
         ;
-    in(0x3f8);
 }
 
 static inline u64 get_cr4(void)

@@ -36,6 +36,8 @@ SPLAT = re.compile(
     r"|INFO: task .* blocked|rcu: INFO: .*stall|Kernel panic|flat-pt-check"
 )
 _TAIL_LINES = 20
+#: How long after a change QEMU grants Linux for the flush, in milliseconds.
+GRACE_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Machine:
         memory: As QEMU takes it: `2G`.
         feature: Whether the CPU has flattened page tables.
         check: Whether QEMU looks for flushes that are missing.
-        grace_ms: How long after a change QEMU grants Linux for the flush.
+        grace_ms: How long after a change QEMU grants Linux for the flush, if it looks for them.
         parameters: More of the kernel's command line.
         debug: Whether the kernel is the one with all of its checks, which is much slower.
     """
@@ -60,7 +62,7 @@ class Machine:
     memory: str = "1G"
     feature: bool = True
     check: bool = False
-    grace_ms: int = 1000
+    grace_ms: int = GRACE_MS
     parameters: tuple[str, ...] = ()
     debug: bool = False
 
@@ -88,6 +90,8 @@ class Machine:
         features = [
             f"la57={'on' if self.levels == 5 else 'off'}",
             f"flat-pt={'on' if self.feature else 'off'}",
+            # QEMU is no faster with them; what they keep only the check knows.
+            *(f"{name}={'on' if self.check else 'off'}" for name in ("pcid", "invpcid")),
         ]
         if self.check:
             features += ["flat-pt-check=on", f"flat-pt-check-grace={self.grace_ms}"]
