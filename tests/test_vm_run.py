@@ -37,7 +37,7 @@ def test_a_machine_that_cannot_be_is_refused(wrong: dict[str, object], named: st
 def test_the_machine_is_what_was_asked_for() -> None:
     words = run.Machine("l3l2", levels=5, cpus=3, feature=False, parameters=("pti=on",)).arguments()
     given = dict(zip(words[::2], words[1::2], strict=True))
-    assert given["-cpu"].split(",") == ["max", "la57=on", "flat-pt=off"]
+    assert given["-cpu"].split(",") == ["max", "la57=on", "flat-pt=off", "pcid=off", "invpcid=off"]
     assert given["-smp"] == "3"
     assert {"flat_page_tables=l3l2", "pti=on"} <= set(given["-append"].split())
     assert "flat-pt-check=on" in run.Machine(check=True).arguments()[3]
@@ -204,8 +204,11 @@ def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
 
 def test_each_flush_is_left_out_in_some_case() -> None:
     for tier in ("short", "full"):
-        assert {case.unflushed for case in testing.cases(tier)} == {0, 1, 2}
+        assert {case.unflushed for case in testing.cases(tier)} == {0, 1, 2, 4, 8}
     assert [case.machine.mode for case in testing.cases("short", ["l3l2"])] == ["off", "l3l2", "l3l2"]
+    # PCIDs are where there is something to be found by them.
+    for case in testing.cases("full"):
+        assert ("pcid=on" in case.machine.arguments()[3]) == case.machine.check, case.name
 
 
 def test_every_mode_is_tested() -> None:

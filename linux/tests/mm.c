@@ -763,11 +763,10 @@ static void test_switch(void)
 }
 
 /*
- * One thread does nothing but read pages that its CPU has not met before, page by page as it is told, while their tables
- * become flat and cease to be. A CPU that has not been told of it may go on by entries that are out of use: QEMU's
- * checking mode says so once the flush is overdue, which is a second after it could first have been noticed.
+ * What comes next leaves QEMU's checking mode something to find if Linux leaves out a flush: a CPU that has not been told
+ * goes on by what it remembers, for longer than QEMU grants between a change and its flush.
  */
-enum { RANGES = 16, PAGES = 32 };
+enum { RANGES = 16, PAGES = 32, LONG_MS = 300 };
 static volatile unsigned int asked, answered;
 
 static void use_cpu(int cpu)
@@ -779,11 +778,33 @@ static void use_cpu(int cpu)
 	CHECK(!sched_setaffinity(0, sizeof(set), &set));
 }
 
+/* @ranges times PAGES pages of memory whose tables have never been flat: what was once is not flattened again. */
+static char *map_unflattened(const char *test, size_t ranges)
+{
+	/* Where there is nothing else, whatever the levels that are flattened. */
+	char *memory = (char *)0x200000000000;
+
+	if (!prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0)) {
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0));
+		execl("/proc/self/exe", "mm", test, NULL);
+		CHECK(!"exec");
+	}
+	CHECK(mmap(memory, ranges * 2 * MIB, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
+	for (size_t range = 0; range < ranges; range++)
+		memset(memory + range * 2 * MIB, 1, PAGES * PAGE);
+	return memory;
+}
+
+/*
+ * One thread does nothing but read pages that its CPU has not met before, page by page as it is told, while their tables
+ * become flat and cease to be.
+ */
 static void *read_when_asked(void *argument)
 {
 	const char *memory = argument;
 
-	/* No system call from here on: it might switch address spaces, which flushes. */
+	/* No system call from here on: it might switch address spaces, which may flush. */
 	use_cpu(1);
 	while (answered < RANGES * PAGES) {
 		unsigned int next = answered;
@@ -809,27 +830,94 @@ static void ask(unsigned int times)
 
 static void test_flush(void)
 {
-	/* Where there is nothing else, whatever the levels that are flattened. */
-	char *memory = (char *)0x200000000000, *at;
+	char *memory = map_unflattened("flush", RANGES);
 	pthread_t reader;
 
-	/* What was flat once is not flattened again: begin with what never was. */
-	if (!prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0)) {
-		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0));
-		execl("/proc/self/exe", "mm", "flush", NULL);
-		CHECK(!"exec");
-	}
-	CHECK(mmap(memory, RANGES * 2 * MIB, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
 	use_cpu(0);
-	for (at = memory; at < memory + RANGES * 2 * MIB; at += 2 * MIB)
-		memset(at, 1, PAGES * PAGE);
 	CHECK(!pthread_create(&reader, NULL, read_when_asked, memory));
 	ask(2 * RANGES);
 	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
 	ask(15 * RANGES);
 	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
 	ask(15 * RANGES);
+	CHECK(!pthread_join(reader, NULL));
+}
+
+/* The root becomes flat while the CPU of one thread runs another process; back again, it may remember the old tables. */
+static int wakes[2];
+
+static void *read_when_woken(void *argument)
+{
+	const volatile char *memory = argument;
+	char byte;
+
+	use_cpu(1);
+	while (read(wakes[0], &byte, 1) == 1) {
+		for (size_t page = 0; page < PAGES; page++)
+			CHECK(memory[page * PAGE] == 1);
+		answered++;
+	}
+	return NULL;
+}
+
+static void test_flush_root(void)
+{
+	char *memory = map_unflattened("flush-root", 1);
+	pthread_t reader;
+	pid_t other = fork();
+
+	CHECK(other >= 0);
+	if (!other) {
+		use_cpu(1);
+		for (;;)
+			sched_yield();
+	}
+	use_cpu(0);
+	CHECK(!pipe(wakes));
+	CHECK(!pthread_create(&reader, NULL, read_when_woken, memory));
+	for (unsigned int round = 1; round <= 4; round++) {
+		CHECK(write(wakes[1], "", 1) == 1);
+		while (answered != round)
+			poll(NULL, 0, 1);
+		if (round == 2)
+			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+		poll(NULL, 0, LONG_MS);
+	}
+	CHECK(!close(wakes[1]));
+	CHECK(!pthread_join(reader, NULL));
+	CHECK(!kill(other, SIGKILL));
+}
+
+/* One thread does nothing but read the same pages, while they lose a right, and give way to others. */
+static void *read_all_the_time(void *argument)
+{
+	const volatile char *memory = argument;
+
+	use_cpu(1);
+	while (!stop) {
+		for (size_t page = 0; page < PAGES; page++)
+			(void)memory[page * PAGE];
+		answered = 1;
+	}
+	return NULL;
+}
+
+static void test_flush_pages(void)
+{
+	char *memory = map_unflattened("flush-pages", 1);
+	pthread_t reader;
+
+	use_cpu(0);
+	CHECK(!pthread_create(&reader, NULL, read_all_the_time, memory));
+	while (!answered)
+		;
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	/* This thread must not touch them any more: its CPU is not told either. */
+	CHECK(!mprotect(memory, PAGES * PAGE, PROT_READ));
+	poll(NULL, 0, LONG_MS);
+	CHECK(!madvise(memory, PAGES * PAGE, MADV_DONTNEED));
+	poll(NULL, 0, LONG_MS);
+	stop = 1;
 	CHECK(!pthread_join(reader, NULL));
 }
 
@@ -969,6 +1057,7 @@ static const struct {
 	{ "flush", test_flush },       { "nothing", test_nothing }, { "proc", test_proc },
 	{ "ldt", test_ldt },	       { "oom", test_oom },	  { "collapse", test_collapse },
 	{ "later", test_later },       { "grow", test_grow },
+	{ "flush-root", test_flush_root }, { "flush-pages", test_flush_pages },
 };
 
 int main(int argc, char **argv)

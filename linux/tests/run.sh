@@ -107,12 +107,12 @@ selftest() {
     return "$1"
 }
 
-# The reader has its CPU for itself: were another process to run there, its address space would flush everything.
+# What is watched has its CPU for itself: the address spaces of other processes might flush everything there.
 flush() {
     for process in /proc/[0-9]*; do
         taskset --pid 1 "${process#/proc/}" >/dev/null 2>&1
     done
-    limited "$mm" flush
+    limited "$mm" "$1"
 }
 
 for name; do
@@ -129,7 +129,8 @@ for name; do
     # What the kernel says from now on is about this test.
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
-    flush | hugetlb | later | pressure | stress) $name ;;
+    flush*) flush "$name" ;;
+    hugetlb | later | pressure | stress) $name ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;

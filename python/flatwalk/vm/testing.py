@@ -29,6 +29,8 @@ _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
 _OVERDUE = (124, 137)
 #: Seconds that a test may take; a kernel with all of its checks is many times slower.
 _LIMIT_S, _DEBUG_LIMIT_S = 300, 3600
+#: How long it may take such a kernel to change many pages, which it flushes together.
+_DEBUG_GRACE_MS = 10_000
 
 _SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch", "later")
 _FULL = (
@@ -90,9 +92,19 @@ STRESSORS = (
 _FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {
     name: name for name in (f"stressor-{stressor}" for stressor in STRESSORS)
 }
-#: What mode a short run leaves out flushes in, and how many levels of page tables make that a pair of tables.
-_UNFLUSHED = {"l2l1": 4}
-_UNFLUSHED_FULL = {"l3l2": 4, "l2l1": 4, "l4l3": 5, "compendia": 4}
+#: What flushes can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
+_FLUSHES = (
+    ("when flattening", "flush"),
+    ("when unflattening", "flush"),
+    ("a flat root", "flush-root"),
+    ("changed pages", "flush-pages"),
+)
+#: In what mode, and with how many levels of page tables, a test does; first the one of a short run.
+_FLUSHED = {
+    "flush": (("l2l1", 4), ("l3l2", 4), ("l4l3", 5), ("compendia", 4)),
+    "flush-root": (("l4l3", 4),),
+    "flush-pages": (("l2l1", 4),),
+}
 #: How QEMU's checking mode begins to say that a flush is missing.
 _MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5
@@ -243,6 +255,7 @@ def cases(
             memory="3G" if debug else "1536M",
             feature=feature,
             check=feature,
+            grace_ms=_DEBUG_GRACE_MS if debug else guest.GRACE_MS,
             # A freed table that is still walked must not look like one.
             parameters=(*parameters, *(["page_poison=1"] if debug else [])),
             debug=debug,
@@ -262,16 +275,26 @@ def cases(
                 found.append(Case(f"{mode}, 5 levels", machine(mode, levels=5), tests, flattens=True))
             found.append(Case(f"{mode}, no feature", machine(mode, feature=False), tests))
             found.append(Case(f"{mode}, usual threshold", machine(mode), tests, threshold=64))
-        pair = (_UNFLUSHED_FULL if full else _UNFLUSHED).get(mode)
-        if pair:
-            flushing = Case(f"{mode}, flushing", machine(mode, levels=pair), ("flush",), 0, 64, flattens=True)
-            found.append(flushing)
-            for bit, change in enumerate(("flattening", "unflattening")):
-                name = f"{mode}, not flushing when {change}"
-                # Whatever switches address spaces meanwhile makes up for the flush: leave it little time.
-                hasty = replace(flushing.machine, grace_ms=50)
-                found.append(replace(flushing, name=name, machine=hasty, unflushed=1 << bit))
+        for test, machines in _FLUSHED.items():
+            for _, pages in (pair for pair in (machines if full else machines[:1]) if pair[0] == mode):
+                found += _flushing(mode, machine(mode, levels=pages), test)
+                if full:
+                    isolated = machine(mode, levels=pages, parameters=("pti=on",))
+                    found += _flushing(f"{mode}, isolated", isolated, test)
     return found
+
+
+def _flushing(name: str, machine: guest.Machine, test: str) -> list[Case]:
+    """A test that needs flushes: with all of them, and with each of them left out."""
+    whole = Case(f"{name}, {test}", machine, (test,), 0, 64, flattens=True)
+    # What switches address spaces meanwhile may make up for the flush: leave it little time.
+    hasty = replace(machine, grace_ms=50)
+    left_out = [
+        replace(whole, name=f"{name}, not flushing {what}", machine=hasty, unflushed=1 << bit)
+        for bit, (what, needing) in enumerate(_FLUSHES)
+        if needing == test
+    ]
+    return [whole, *left_out]
 
 
 def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> list[Case]:
