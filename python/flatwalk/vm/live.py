@@ -92,10 +92,10 @@ def record(
             where="--program",
             remedy="leave --start-at out" if part.start_at else "give a name without a directory",
         )
-    linux = build.DEBUG_LINUX if machine.debug else build.LINUX
-    switch = counting.addresses(linux, source)[counting.SWITCH]
     output = output.absolute()
     recorder.check_output(output)
+    linux = build.DEBUG_LINUX if machine.debug else build.LINUX
+    switch = counting.addresses(linux, source)[counting.SWITCH]
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
     with recorder.collecting(output) as (socket, told):
