@@ -230,7 +230,8 @@ impl Guest {
 
     /// The kernel returns to the thread whose `pt_regs` are at `frame`.
     fn returns(&mut self, vcpu: c_uint, frame: u64) {
-        let root = ROOT.load(Ordering::Relaxed);
+        // Linux gives an address space another PCID when it comes back after long.
+        let root = ROOT.load(Ordering::Relaxed) & !(PAGE - 1);
         self.first.get_or_insert(frame);
         self.now = (frame, root);
         let is_idle =
