@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -18,3 +19,8 @@ def directory(name: str) -> Path:
 def digest(path: Path) -> str:
     """What a file's contents are known by."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def key(identity: object) -> str:
+    """What a result is known by: the hash of all that decides it, which JSON can hold."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -7,13 +7,11 @@ command goes on where it was, and a changed machine file or engine runs anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, mix, output, settings, units
+from flatwalk import cache, engine, mix, output, settings, units
 from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import bench, build
@@ -65,13 +63,6 @@ class Job:
     def group(self) -> str:
         """The same for jobs that the engine can run over one decoding of the source."""
         return json.dumps(self.request, sort_keys=True)
-
-
-@cache
-def engine_identity() -> str:
-    """Hash of the engine's binary: any change to it may change results."""
-    module = engine.path()
-    return hashlib.sha256(module.read_bytes()).hexdigest()
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,12 +218,13 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
         "mode": series.mode,
         "memory_bytes": None,
     }
-    return Job(_key(engine_identity(), request, configuration), request, configuration, title)
+    # Any change to the engine's binary may change results.
+    identity = cache.digest(engine.path())
+    return Job(_key(identity, request, configuration), request, configuration, title)
 
 
 def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
-    identity = {"engine": engine, "request": request, "run": configuration}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return cache.key({"engine": engine, "request": request, "run": configuration})
 
 
 def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import json
 import statistics
@@ -171,8 +170,7 @@ def _place(program: str, machine: guest.Machine, seed: int) -> Path:
         "program": workloads.identity(program),
         "request": _request(Path(), machine),
     }
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return cache.directory("vm") / "timed" / f"{key}.json"
+    return cache.directory("vm") / "timed" / f"{cache.key(identity)}.json"
 
 
 def _kept(place: Path) -> Boot | None:
