@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flatwalk import engine
+from flatwalk import record as recorder
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.record import RecordError, find_qemu, find_recorder, record
@@ -270,6 +271,18 @@ def test_what_a_killed_collector_wrote_stays(tmp_path: Path, output: Path) -> No
     info = engine.trace_info(output, verify=True)
     assert info["ended_early"]
     assert info["instructions"] > 1_000_000
+
+
+def test_a_collector_that_is_gone_needs_no_word(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = tmp_path / "collector"
+    collector.write_text('#!/bin/sh\nexec 0<&-\necho \'{"type": "ready"}\'\n')
+    collector.chmod(0o755)
+    monkeypatch.setattr(recorder, "find_recorder", lambda: (tmp_path, collector))
+    with recorder.collecting(output) as (_, told):
+        pass
+    assert told.traces == []
 
 
 def test_an_exception_in_progress_stops_everything(tmp_path: Path, output: Path) -> None:

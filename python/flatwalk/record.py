@@ -432,9 +432,7 @@ def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
     with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
         socket = Path(directory) / "collector"
         line = [str(program), "--socket", str(socket), "--output", str(output)]
-        collector = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        collector = _collector(line)
         try:
             assert collector.stdout is not None
             lines = _Lines(collector.stdout)
@@ -449,6 +447,22 @@ def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
         finally:
             _end(None, collector)
             told.keep_partial()
+
+
+def _collector(line: list[str], user: str | None = None) -> subprocess.Popen[bytes]:
+    """Starts a collector.
+
+    Its session is its own: Ctrl-C is for the program, and the collector sees the end through. Nothing is
+    buffered: a word to a collector that is gone would be kept, and fail once more as its pipe is closed.
+    """
+    return subprocess.Popen(
+        line,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        **_identity(user),
+    )
 
 
 def _take_note(lines: _Lines, told: Reports) -> None:
@@ -480,11 +494,8 @@ class _Session:
 
     def run(self, collect: list[str], line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
-        # In a session of its own: Ctrl-C is for the program, and the collector sees the end through.
         identity = _identity(self._around.user)
-        collector = subprocess.Popen(
-            collect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **identity
-        )
+        collector = _collector(collect, self._around.user)
         program: subprocess.Popen[bytes] | None = None
         try:
             with self._signals(lambda: program):
@@ -666,7 +677,6 @@ def _tell(collector: subprocess.Popen[bytes], word: str) -> None:
     assert collector.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         collector.stdin.write(f"{word}\n".encode())
-        collector.stdin.flush()
 
 
 class _Lines:
