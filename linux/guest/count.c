@@ -6,7 +6,7 @@
  *   PHASE began MARKER                              its number in flatwalk.h; 0 for the first phase
  *   PHASE instructions user N
  *   PHASE instructions timer|syscall|fault|other N  of the kernel
- *   PHASE repeated timer|syscall|fault|other N      of these, repetitions of string instructions
+ *   PHASE repeated timer|syscall|fault|other N      repetitions of string instructions, beside these
  *   PHASE entered timer|syscall|fault|other N       how often
  *   PHASE walks ENTRIES N                           of the marker's program
  *   PHASE walks-of-all ENTRIES N                    of all programs
@@ -16,9 +16,10 @@
  * back= where it goes on with what an entry has interrupted in the kernel itself; switch= where it has turned to
  * another thread's stack (__switch_to); fresh= where a new thread begins; tick= what it calls only in interrupts of a
  * timer, whatever the entry. An instruction counts for the entry nearest to it in its own thread; what a thread of the
- * kernel's own does is other. QEMU executes each repetition of a string instruction (rep stos) on its own, so that each
- * counts. A block that is left in its middle, by a page fault, counts whole, and what is left of it once more when it
- * goes on.
+ * kernel's own does is other. A repeated string instruction (rep stos) is one instruction, as for a processor's counter,
+ * though QEMU executes each repetition on its own: all but the first count apart. One that is interrupted counts once
+ * more when it goes on. A block that is left in its middle, by a page fault, counts whole, and what is left of it once
+ * more when it goes on.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -41,6 +42,8 @@ enum { NAMES = sizeof(names) / sizeof(names[0]) };
 static FILE *file;
 static uint64_t kernel, user, kernel_before, user_before;
 static uint64_t repeated, repeated_before;
+/* The latest repeated string instruction that was executed, and how many instructions had been by then. */
+static uint64_t string, string_at;
 static uint64_t spent[CAUSES], repeats[CAUSES], entered[CAUSES];
 static uint64_t walks[ENTRIES_MAX + 1], walks_of_all[ENTRIES_MAX + 1];
 /* Where tables begin: of the latest walk of a program, and of the program whose marker began the phase. */
@@ -158,6 +161,21 @@ static void on_place(unsigned int vcpu, void *data)
     }
 }
 
+/* A repetition is an execution of the same instruction with none between. */
+static void on_string(unsigned int vcpu, void *data)
+{
+    uint64_t address = (uintptr_t)data;
+    bool upper = address >> 63;
+
+    (void)vcpu;
+    if (address == string && kernel + user == string_at + 1) {
+        *(upper ? &kernel : &user) -= 1;
+        repeated += upper;
+    }
+    string = address;
+    string_at = kernel + user;
+}
+
 static void on_marker(unsigned int vcpu, void *data)
 {
     (void)vcpu;
@@ -219,8 +237,9 @@ static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 
         if (qemu_plugin_insn_vaddr(instruction) - switch_address < SWITCH_BYTES)
             qemu_plugin_register_vcpu_mem_cb(instruction, on_push, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
-        if (upper && repeats_itself(instruction))
-            qemu_plugin_register_vcpu_insn_exec_inline(instruction, QEMU_PLUGIN_INLINE_ADD_U64, &repeated, 1);
+        if (repeats_itself(instruction))
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_string, QEMU_PLUGIN_CB_NO_REGS,
+                                                   (void *)(uintptr_t)qemu_plugin_insn_vaddr(instruction));
         if (number)
             qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_marker, QEMU_PLUGIN_CB_NO_REGS,
                                                    (void *)(intptr_t)number);

@@ -46,6 +46,8 @@ class Row:
     entries_per_walk: float
     #: Instructions of the kernel in each phase, by what it was entered for.
     kernel_instructions: dict[int, dict[str, int]]
+    #: Repetitions of its string instructions, which are not among these.
+    kernel_repetitions: dict[int, int]
     #: Bytes of the program's page tables at the end of that phase, and of the flat blocks among them.
     table_bytes: int
     flat_bytes: int
@@ -69,7 +71,11 @@ class Row:
             LOADING: phases[LOADING].kernel,
             RUNNING: {cause: sum(phase.kernel[cause] for phase in running) for cause in CAUSES},
         }
-        return cls(program, machine.mode, machine.levels, entries, kernel, table_bytes, flat_bytes)
+        repeated = {
+            LOADING: sum(phases[LOADING].repeated.values()),
+            RUNNING: sum(sum(phase.repeated.values()) for phase in running),
+        }
+        return cls(program, machine.mode, machine.levels, entries, kernel, repeated, table_bytes, flat_bytes)
 
 
 def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Path | None = None) -> list[Row]:
@@ -168,13 +174,14 @@ def walks_table(rows: Sequence[Row]) -> str:
         return [
             *(row.mode, str(row.levels), f"{row.entries_per_walk:.3f}"),
             f"{fault:.0f}" + (f" ({fault / base:.3f})" if base else ""),
+            f"{row.kernel_repetitions[LOADING] / _PAGES:.0f}",
             f"{sum(row.kernel_instructions[RUNNING].values()) / _UPDATES:.2f}",
             *(str(row.table_bytes >> 10), str(row.flat_bytes >> 10)),
         ]
 
     heads = (
-        *("mode", "levels", "entries per walk", "kernel instructions per page fault"),
-        *("per update", "page tables, KiB", "of them flat, KiB"),
+        *("mode", "levels", "entries per walk", "kernel instructions per page fault", "repetitions"),
+        *("kernel instructions per update", "page tables, KiB", "of them flat, KiB"),
     )
     return output.markdown(heads, 1, map(line, rows))
 
@@ -195,9 +202,10 @@ def causes_table(rows: Sequence[Row]) -> str:
             *(row.program, row.mode, _PHASES[phase], str(row.levels)),
             *(f"{spent[cause] / 1000:.0f}" for cause in CAUSES),
             f"{whole / 1000:.0f}" + (f" ({whole / off:.3f})" if off else ""),
+            f"{row.kernel_repetitions[phase] / 1000:.0f}",
         ]
 
-    heads = ("program", "mode", "phase", "levels", *CAUSES.values(), "all")
+    heads = ("program", "mode", "phase", "levels", *CAUSES.values(), "all", "repetitions")
     return output.markdown(heads, 3, [line(row, phase) for row in rows for phase in _PHASES])
 
 

@@ -48,9 +48,9 @@ class Phase:
     marker: int = 0
     #: Instructions of programs.
     user: int = 0
-    #: Instructions of the kernel, by what it was entered for.
+    #: Instructions of the kernel, by what it was entered for; a repeated string instruction is one.
     kernel: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
-    #: Of these, repetitions of string instructions: QEMU executes each on its own.
+    #: Repetitions of string instructions, which are not among these, all but the first of each.
     repeated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     #: How often it was entered.
     entered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))

@@ -44,8 +44,8 @@ BENCHES = {
 _MEMORY = "1G"
 #: Measurements of each variant in a boot, each in a fresh process, after one that warms up; and boots.
 ROUNDS, BOOTS = 2, 2
-#: What is counted: instructions by what they are for, repetitions among the kernel's (all but the timer's),
-#: page faults, walks and the entries that they read.
+#: What is counted: instructions by what they are for, repetitions of the kernel's string instructions (all
+#: but the timer's), page faults, walks and the entries that they read.
 _KEYS = ("user", *CAUSES, "repeated", "faults", "walks", "entries")
 
 
@@ -302,7 +302,7 @@ def parts_table(made: Sequence[Result]) -> str:
             *(result["bench"], title, str(result["host"]["page_table_levels"])),
             *(
                 f"{_mean(result, name, key):.2f}"
-                for key in ("user", "fault", "syscall", "other", "repeated", "timer")
+                for key in ("user", "fault", "syscall", "other", "timer", "repeated")
             ),
         ]
         for pair in _pairs(made)
@@ -313,6 +313,6 @@ def parts_table(made: Sequence[Result]) -> str:
     ]
     heads = (
         *("bench", "variant", "levels", "program", "page faults", "system calls", "other"),
-        *("of these, repetitions", "timer"),
+        *("timer", "repetitions"),
     )
     return output.markdown(heads, 2, rows)

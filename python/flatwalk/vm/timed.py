@@ -51,10 +51,14 @@ class Boot:
         return count * self.recorded["instructions"] / self.instructions
 
     @property
+    def kernel_instructions(self) -> int:
+        """All but repetitions of string instructions."""
+        return self.kernel.instructions - self.kernel.repeated
+
+    @property
     def cycles(self) -> float:
         """Of the program, as simulated, and of the kernel for it, as `KERNEL_CPI` says."""
-        repeated = self.kernel.repeated
-        kernel = (self.kernel.instructions - repeated) * KERNEL_CPI + repeated / KERNEL_REPETITIONS_PER_CYCLE
+        kernel = self.kernel_instructions * KERNEL_CPI + self.kernel.repeated / KERNEL_REPETITIONS_PER_CYCLE
         return (self.recorded["cycles"] or 0.0) + self.of_kernel(kernel)
 
 
@@ -135,7 +139,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.mean(lambda boot: boot.recorded['walk_latency_cycles']):.1f}",
             f"{ipc:.3f}",
             f"{ipc / row.mean(lambda boot: boot.ideal['ipc']):.3f}",
-            f"{row.mean(lambda boot: 1000 * boot.kernel.instructions / boot.instructions):.1f}",
+            f"{row.mean(lambda boot: 1000 * boot.kernel_instructions / boot.instructions):.1f}",
         ]
         base = off.get((row.program, row.levels))
         against = list(_against(row, base)) if base else ["–", "–", "–"]
