@@ -119,7 +119,8 @@ def _panels(runs: list[Run], row: Callable[[Run], Row | None]) -> list[Panel]:
     return panels
 
 
-def _stack(parts: Sequence[tuple[float, int, str]], top: float) -> list[Segment]:
+def stack(parts: Sequence[tuple[float, int, str]], top: float) -> list[Segment]:
+    """A bar's pieces one after the other: of each its value, colour and title; `top` is the whole width."""
     segments, start = [], 0.0
     for value, colour, title in parts:
         if value > 0 and top > 0:
@@ -203,7 +204,7 @@ def _accesses(runs: list[Run]) -> Chart:
         rate = run["walks"] / run["instructions"] * 1000 if run["instructions"] else 0
         text = "–" if value is None else f"{value:.2f}"
         parts = [(value or 0.0, 0, f"{run['scheme']}: {text} accesses per walk")]
-        return Row(run["scheme"], _stack(parts, top), [text, f"{rate:.3g}"])
+        return Row(run["scheme"], stack(parts, top), [text, f"{rate:.3g}"])
 
     return Chart(
         "accesses",
@@ -230,7 +231,7 @@ def _latency(runs: list[Run]) -> Chart:
             (rest, 2, f"{run['scheme']}: {rest:.1f} cycles in look-ups"),
         ]
         text = "–" if total is None else f"{total:.1f}"
-        return Row(run["scheme"], _stack(parts, top), [text, f"{access:.1f}", f"{queue:.1f}"])
+        return Row(run["scheme"], stack(parts, top), [text, f"{access:.1f}", f"{queue:.1f}"])
 
     return Chart(
         "latency",
@@ -252,7 +253,7 @@ def _served(runs: list[Run]) -> Chart:
             (share, number, f"{run['scheme']}: {units.percent(share)} in {place}")
             for number, (place, share) in enumerate(shares.items())
         ]
-        return Row(run["scheme"], _stack(parts, 1.0), [units.percent(share) for share in shares.values()])
+        return Row(run["scheme"], stack(parts, 1.0), [units.percent(share) for share in shares.values()])
 
     walking = _walking(runs)
     return Chart(
@@ -286,7 +287,7 @@ def _page_table(runs: list[Run]) -> Chart:
         nodes_text = (
             " + ".join(f"{counts[kind]} × {units.size(kind)}" for kind in kinds if counts[kind]) or "–"
         )
-        return Row(run["scheme"], _stack(parts, top), [units.size(run["page_table_bytes"]), nodes_text])
+        return Row(run["scheme"], stack(parts, top), [units.size(run["page_table_bytes"]), nodes_text])
 
     return Chart(
         "memory",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAGES, _UPDATES = 131072, 400_000
 #: A program's phases: a guest's first two are its boot and the program's start.
 LOADING, RUNNING = 2, 3
-_PHASES = {LOADING: "loading", RUNNING: "running"}
+PHASES = {LOADING: "loading", RUNNING: "running"}
 _MEMORY = "1G"
 #: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
 #: per cent of it.
@@ -199,14 +199,14 @@ def causes_table(rows: Sequence[Row]) -> str:
         spent = row.kernel_instructions[phase]
         whole, off = sum(spent.values()), base.get((row.program, row.levels, phase))
         return [
-            *(row.program, row.mode, _PHASES[phase], str(row.levels)),
+            *(row.program, row.mode, PHASES[phase], str(row.levels)),
             *(f"{spent[cause] / 1000:.0f}" for cause in CAUSES),
             f"{whole / 1000:.0f}" + (f" ({whole / off:.3f})" if off else ""),
             f"{row.kernel_repetitions[phase] / 1000:.0f}",
         ]
 
     heads = ("program", "mode", "phase", "levels", *CAUSES.values(), "all", "repetitions")
-    return output.markdown(heads, 3, [line(row, phase) for row in rows for phase in _PHASES])
+    return output.markdown(heads, 3, [line(row, phase) for row in rows for phase in PHASES])
 
 
 def tables_table(rows: Sequence[Row]) -> str:

@@ -315,7 +315,7 @@ def run_tests(
     epilog=_examples(
         "bench",
         "bench --modes off,l4l3+l2l1 --levels 4",
-        "bench --programs redis,pagerank --modes off,l3l2",
+        "bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
         "bench --time --programs redis --modes off,l4l3+l2l1",
         "bench --host pagefault,ebizzy --save levels",
     ),
@@ -370,7 +370,11 @@ def bench(
         Option("--time", help="Measure time instead: programs recorded in guests, in the timing model."),
     ] = False,
     update: Annotated[
-        Path | None, Option("--update", metavar="FILE", help="Put the tables into this document, too.")
+        Path | None,
+        Option("--update", metavar="FILE", help="Put the tables into this document, and draw its charts."),
+    ] = None,
+    report: Annotated[
+        Path | None, Option("--report", metavar="FILE", help="Write charts, as a page of HTML.")
     ] = None,
     json: Annotated[bool, Option("--json", help="Print what was counted as JSON instead.")] = False,
     source: Source = None,
@@ -392,9 +396,9 @@ def bench(
     import dataclasses  # noqa: PLC0415
     from json import dumps  # noqa: PLC0415
 
-    from flatwalk import output  # noqa: PLC0415
+    from flatwalk import engine, output  # noqa: PLC0415
     from flatwalk.vm import bench as work  # noqa: PLC0415
-    from flatwalk.vm import hosted, timed, workloads  # noqa: PLC0415
+    from flatwalk.vm import charts, hosted, timed, workloads  # noqa: PLC0415
 
     kinds = {"--time": time, "--programs": programs is not None and not time, "--host": host is not None}
     options = {
@@ -405,6 +409,8 @@ def bench(
     _check_bench(kinds, {name: owners for name, (given, owners) in options.items() if given is not None})
     if save is not None:
         hosted.make_directory(save)
+    if report is not None:
+        output.check_writable(report, "--report")
     made: object
     if host is not None:
         chosen = _modes(modes or "off")
@@ -421,6 +427,7 @@ def bench(
             source=source,
         )
         tables = {"host": hosted.levels_table(found), "host-parts": hosted.parts_table(found)}
+        drawn = charts.levels(found)
         made = found
         for path in hosted.save(save, found) if save is not None else ():
             output.note(f"saved: {path}")
@@ -430,6 +437,7 @@ def bench(
             _modes(modes), names, levels=levels or (4,), boots=boots or timed.BOOTS, source=source
         )
         tables = {"time": timed.table(times)}
+        drawn = charts.clocked(times)
         made = [dataclasses.asdict(row) for row in times]
     elif programs is not None:
         names = workloads.NAMES if programs == "all" else tuple(programs.split(","))
@@ -437,6 +445,7 @@ def bench(
             _modes(modes), names, levels or (4,), threshold=threshold or workloads.THRESHOLD, source=source
         )
         tables = {"programs": work.tables_table(rows), "programs-causes": work.causes_table(rows)}
+        drawn = charts.counted(rows)
         made = [dataclasses.asdict(row) for row in rows]
     else:
         modes_chosen = _modes(modes)
@@ -449,9 +458,14 @@ def bench(
             "causes": work.causes_table(rows),
             "crowd": work.crowd_table(crowds),
         }
+        drawn = charts.counted(rows)
         made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
     if update is not None:
         work.update(update, tables)
+        charts.draw(update, next((kind[2:] for kind, asked in kinds.items() if asked), "gups"), drawn)
+    if report is not None:
+        output.write_whole(report, charts.page(drawn, engine.version()))
+        output.note(f"Report: {report.absolute()}")
     print(dumps(made, indent=1, ensure_ascii=False) if json else "\n".join(tables.values()).rstrip())
 
 

@@ -251,7 +251,8 @@ def _spread(result: Result, variant: str) -> float:
     return max(max(values) / min(values) - 1 for values in by_round.values())
 
 
-def _mean(result: Result, variant: str, key: str) -> float:
+def mean(result: Result, variant: str, key: str) -> float:
+    """Of what was counted for a unit of work, on average."""
     return statistics.fmean(
         sample["answer"]["instructions"][key] for sample in result["samples"] if sample["variant"] == variant
     )
@@ -279,7 +280,7 @@ def levels_table(made: Sequence[Result]) -> str:
                     f"{difference:+.2f}" if difference is not None else "–",
                     f"{100 * difference / means[4]:+.3f} %" if difference is not None else "–",
                     f"{100 * max(_spread(sides[levels], name) for levels in means):.3f} %",
-                    f"{_mean(five, name, 'faults'):.4f}",
+                    f"{mean(five, name, 'faults'):.4f}",
                     *(_entries(sides[levels], name) if levels in means else "–" for levels in (4, 5)),
                 ]
             )
@@ -291,8 +292,8 @@ def levels_table(made: Sequence[Result]) -> str:
 
 
 def _entries(result: Result, variant: str) -> str:
-    walks = _mean(result, variant, "walks")
-    return f"{_mean(result, variant, 'entries') / walks:.2f}" if walks > 0 else "–"
+    walks = mean(result, variant, "walks")
+    return f"{mean(result, variant, 'entries') / walks:.2f}" if walks > 0 else "–"
 
 
 def parts_table(made: Sequence[Result]) -> str:
@@ -301,13 +302,13 @@ def parts_table(made: Sequence[Result]) -> str:
         [
             *(result["bench"], title, str(result["host"]["page_table_levels"])),
             *(
-                f"{_mean(result, name, key):.2f}"
+                f"{mean(result, name, key):.2f}"
                 for key in ("user", "fault", "syscall", "other", "timer", "repeated")
             ),
         ]
         for pair in _pairs(made)
         for name, title in pair[1]["titles"].items()
-        if any(_mean(pair[1], name, cause) >= 0.005 for cause in CAUSES if cause != "timer")
+        if any(mean(pair[1], name, cause) >= 0.005 for cause in CAUSES if cause != "timer")
         for result in pair
         if name in result["titles"]
     ]

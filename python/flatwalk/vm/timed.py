@@ -75,6 +75,26 @@ class Row:
         """A figure, on average over boots."""
         return statistics.fmean(figure(boot) or 0.0 for boot in self.boots)
 
+    @property
+    def walks_per_1000(self) -> float:
+        """Page walks for 1000 instructions of the program."""
+        return self.mean(lambda boot: 1000 * boot.recorded["walks"] / boot.recorded["instructions"])
+
+    @property
+    def walk_latency_cycles(self) -> float:
+        """Cycles of a page walk."""
+        return self.mean(lambda boot: boot.recorded["walk_latency_cycles"])
+
+    @property
+    def ipc(self) -> float:
+        """Instructions of the program in a cycle."""
+        return self.mean(lambda boot: boot.recorded["ipc"])
+
+    @property
+    def cycles(self) -> float:
+        """Of the program, and of the kernel for it."""
+        return self.mean(lambda boot: boot.cycles)
+
 
 def measure(
     modes: Iterable[str],
@@ -131,14 +151,13 @@ def table(rows: Sequence[Row]) -> str:
     def line(row: Row) -> list[str]:
         if row.mode == "off":
             off[row.program, row.levels] = row
-        ipc = row.mean(lambda boot: boot.recorded["ipc"])
         cells = [
             *(row.program, row.mode, str(row.levels)),
-            f"{row.mean(lambda boot: 1000 * boot.recorded['walks'] / boot.recorded['instructions']):.2f}",
+            f"{row.walks_per_1000:.2f}",
             f"{row.mean(lambda boot: boot.recorded['accesses_per_walk']):.2f}",
-            f"{row.mean(lambda boot: boot.recorded['walk_latency_cycles']):.1f}",
-            f"{ipc:.3f}",
-            f"{ipc / row.mean(lambda boot: boot.ideal['ipc']):.3f}",
+            f"{row.walk_latency_cycles:.1f}",
+            f"{row.ipc:.3f}",
+            f"{row.ipc / row.mean(lambda boot: boot.ideal['ipc']):.3f}",
             f"{row.mean(lambda boot: 1000 * boot.kernel_instructions / boot.instructions):.1f}",
         ]
         base = off.get((row.program, row.levels))
@@ -156,9 +175,8 @@ def table(rows: Sequence[Row]) -> str:
 def _against(row: Row, base: Row) -> Iterator[str]:
     """The program's own time, with the kernel's, and that in each boot, as shares of another's."""
     yield f"{row.mean(_user_cycles) / base.mean(_user_cycles):.3f}"
-    whole = base.mean(lambda boot: boot.cycles)
-    yield f"{row.mean(lambda boot: boot.cycles) / whole:.3f}"
-    yield ", ".join(sorted(f"{boot.cycles / whole:.3f}" for boot in row.boots))
+    yield f"{row.cycles / base.cycles:.3f}"
+    yield ", ".join(sorted(f"{boot.cycles / base.cycles:.3f}" for boot in row.boots))
 
 
 def _user_cycles(boot: Boot) -> float | None:
