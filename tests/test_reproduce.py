@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import engine
+from flatwalk import cache, engine
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import figures, runs, show, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
@@ -164,7 +164,7 @@ def test_what_was_interrupted_goes_on_where_it_was(
 
     stand_in = fake.Engine(answer)
     monkeypatch.setattr(engine, "_module", lambda: stand_in)
-    store = runs.Store(tmp_path / "store")
+    store = cache.Store(tmp_path / "store")
     jobs = list(runs.jobs_of(experiment, "small", experiment.claims[0]).values())
     seen: list[tuple[int, int | None]] = []
     with pytest.raises(KeyboardInterrupt):
@@ -242,7 +242,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(bench, "oversubscribe", oversubscribe)
     jobs = runs.jobs_of(experiment, "small", claim).values()
     for _ in range(2):  # what was found is kept
-        results = runs.simulate(jobs, runs.Store(tmp_path), 1, lambda _done, _total: None)
+        results = runs.simulate(jobs, cache.Store(tmp_path), 1, lambda _done, _total: None)
         assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
     found = verdicts.judge(experiment, "small", claim, results)
     assert [value.ours for value in found.values] == [6.0, 50.0]
@@ -282,7 +282,7 @@ def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(engine, "simulate_mix", answer)
     jobs = runs.jobs_of(mixed, "small", mixed.claims[0])
-    results = runs.simulate(jobs.values(), runs.Store(tmp_path / "store"), 1, lambda *_: None)
+    results = runs.simulate(jobs.values(), cache.Store(tmp_path / "store"), 1, lambda *_: None)
     assert [len(request["sources"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
     assert [request["seed"] for request in asked] == [1, 3, 1], "as its first core has in the mix"
     found = verdicts.judge(mixed, "small", mixed.claims[0], results)

@@ -7,6 +7,10 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+from flatwalk import output
+from flatwalk.errors import FlatwalkError
 
 
 def directory(name: str) -> Path:
@@ -24,3 +28,40 @@ def digest(path: Path) -> str:
 def key(identity: object) -> str:
     """What a result is known by: the hash of all that decides it, which JSON can hold."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+class Store:
+    """Results on disk by their keys, one file of JSON each; a file is there whole or not at all.
+
+    Raises:
+        FlatwalkError: If there can be no such place, before anything is made that is to be kept there.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlatwalkError(
+                f"results cannot be kept: {error.strerror}",
+                where=str(place),
+                remedy="free some space, or set XDG_CACHE_HOME to a directory that you may write to",
+            ) from error
+
+    def _path(self, key: str) -> Path:
+        return self._place / f"{key}.json"
+
+    def get(self, key: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+        """What was kept; None if that is nothing, or cannot be read, so that it is made anew."""
+        try:
+            return json.loads(self._path(key).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def put(self, key: str, value: object) -> None:
+        """Keeps a result.
+
+        Raises:
+            FlatwalkError: If that cannot be.
+        """
+        output.write_whole(self._path(key), json.dumps(value))

@@ -107,7 +107,7 @@ def gather(options: Options) -> show.Report:
                 continue
             mine = runs.jobs_of(experiment, options.scale, claim)
             jobs.update({job.key: job for job in mine.values()})
-    store = runs.Store(cache.directory("reproduce"))
+    store = cache.Store(cache.directory("reproduce"))
     with output.Progress("Simulating") as progress:
         results = runs.simulate(jobs.values(), store, options.jobs, progress)
     found = [

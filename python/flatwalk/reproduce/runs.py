@@ -11,15 +11,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import cache, engine, mix, output, settings, units
+from flatwalk import cache, engine, mix, settings, units
 from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import bench, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
+    from flatwalk.cache import Store
     from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
     from flatwalk.results import Run
 
@@ -255,34 +255,10 @@ def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
     return found
 
 
-class Store:
-    """Results of runs on disk, one file each; a file is there whole or not at all."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FlatwalkError(
-                f"results cannot be kept: {error.strerror}",
-                where=str(directory),
-                remedy="set XDG_CACHE_HOME to a directory that you may write to",
-            ) from error
-
-    def _path(self, job: Job) -> Path:
-        return self._directory / f"{job.key}.json"
-
-    def get(self, job: Job) -> Run | None:
-        """What was kept; nothing if the file cannot be understood, so that it is made anew."""
-        try:
-            found = json.loads(self._path(job).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
-
-    def put(self, job: Job, run: Run) -> None:
-        """Keeps a result."""
-        output.write_whole(self._path(job), json.dumps(run))
+def _kept(store: Store, job: Job) -> Run | None:
+    """A result that was kept; nothing if it is none, so that it is made anew."""
+    found = store.get(job.key)
+    return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
 
 
 def _size_bytes(source: Mapping[str, Any]) -> int:
@@ -352,7 +328,7 @@ def simulate(
         FlatwalkError: If the engine refuses one.
     """
     wanted = {job.key: job for job in jobs}
-    results = {key: run for key, job in wanted.items() if (run := store.get(job)) is not None}
+    results = {key: run for key, job in wanted.items() if (run := _kept(store, job)) is not None}
     pieces = batches(job for key, job in wanted.items() if key not in results)
 
     def instructions(piece: list[Job]) -> int:
@@ -376,7 +352,7 @@ def simulate(
         of = {"mix": _mixed, _CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
         found = of(request, tell)
         for job, run in zip(piece, found, strict=True):
-            store.put(job, run)
+            store.put(job.key, run)
             results[job.key] = run
         done += here
         progress(done, total)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import statistics
 import tempfile
 from dataclasses import dataclass
@@ -113,6 +112,8 @@ def measure(
         FlatwalkError: If QEMU or Linux is not built, a guest fails, or a recording does.
     """
     chosen = list(modes)
+    # Whoever changes trees of their own means to measure anew.
+    store = None if source else cache.Store(cache.directory("vm") / "timed")
     rows: list[Row] = []
     names = workloads.known(programs, NAMES)
     total = len(names) * len(chosen) * len(levels) * boots
@@ -124,16 +125,16 @@ def measure(
                     made = []
                     machine = workloads.machine(mode, count)
                     for seed in range(1, boots + 1):
-                        place = None if source else _place(program, machine, seed)
-                        boot = _kept(place) if place else None
+                        key = _key(program, machine, seed)
+                        boot = None if store is None else _kept(store, key)
                         if boot is None:
                             # Once for all guests that are still to come.
                             command = command or stack.enter_context(
                                 workloads.prepared(program, recorded=True)
                             )
                             boot = _measure(program, command, machine, seed, source)
-                            if place is not None:
-                                _keep(place, boot)
+                            if store is not None:
+                                store.put(key, dataclasses.asdict(boot))
                         made.append(boot)
                         done = sum(len(row.boots) for row in rows) + len(made)
                         ipc = boot.recorded["ipc"]
@@ -183,8 +184,8 @@ def _user_cycles(boot: Boot) -> float | None:
     return boot.recorded["cycles"]
 
 
-def _place(program: str, machine: guest.Machine, seed: int) -> Path:
-    """Where what is measured of a program in a guest is kept: by all that decides it."""
+def _key(program: str, machine: guest.Machine, seed: int) -> str:
+    """What is measured of a program in a guest is kept under all that decides it."""
     identity = {
         "engine": cache.digest(engine.path()),
         "recorder": [*map(cache.digest, find_recorder())],
@@ -192,28 +193,16 @@ def _place(program: str, machine: guest.Machine, seed: int) -> Path:
         "program": workloads.identity(program),
         "request": _request(Path(), machine),
     }
-    return cache.directory("vm") / "timed" / f"{cache.key(identity)}.json"
+    return cache.key(identity)
 
 
-def _kept(place: Path) -> Boot | None:
+def _kept(store: cache.Store, key: str) -> Boot | None:
     """What was measured before; nothing if it is not there, or not to be understood."""
+    found = store.get(key)
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
         return Boot(**{**found, "kernel": KernelWork(**found["kernel"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None
-
-
-def _keep(place: Path, boot: Boot) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        output.write_whole(place, json.dumps(dataclasses.asdict(boot)))
-    except OSError as error:
-        raise FlatwalkError(
-            f"results cannot be kept: {error.strerror}",
-            where=str(place),
-            remedy="free some space, or set XDG_CACHE_HOME to a directory that you may write to",
-        ) from error
 
 
 def _measure(
