@@ -274,6 +274,31 @@ def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
     assert run.run(run.Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
 
 
+#: Takes the memory of a device out of the guest's map and puts it back, while others use theirs.
+REMAP = """
+import glob, os, subprocess
+
+# Random numbers; its driver lets it go.
+every = glob.glob("/sys/bus/pci/devices/*")
+device = next(path for path in every if open(path + "/device").read() == "0x1005\\n")
+open(device + "/driver/unbind", "w").write(os.path.basename(device))
+busy = [subprocess.Popen("while cat /etc/passwd; do :; done", shell=True, stdout=-3) for _ in range(3)]
+file = os.open(device + "/config", os.O_RDWR)
+for _ in range(3000):
+    os.pwrite(file, b"\\0\\0", 4)
+    os.pwrite(file, b"\\2\\0", 4)
+for one in busy:
+    one.kill()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
+def test_memory_is_mapped_elsewhere_while_processors_use_devices() -> None:
+    outcome = run.run(run.Machine(cpus=4, memory="512M"), [sys.executable, "-c", REMAP])
+    assert (outcome.status, outcome.splats()) == (0, [])
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
