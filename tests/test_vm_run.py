@@ -170,14 +170,20 @@ def test_each_test_is_a_line_as_it_ends() -> None:
 
 def test_some_cases_and_tests_are_chosen() -> None:
     planned = testing.cases("full", ["l2l1"])
-    some = testing.chosen(planned, "isolated", ["fork", "oom"])
+    some = testing.chosen(planned, ["isolated"], ["fork", "oom"])
     assert [(case.name, case.tests) for case in some] == [
         ("off", ("fork", "oom")),
         ("l2l1, isolated", ("fork", "oom")),
     ]
-    assert [case.name for case in testing.chosen(planned, "l2l1", ["fork"])] == ["off", "l2l1"]
-    assert testing.chosen(planned, None, []) == planned
-    for only, tests, where in ((None, ["frok"], "--tests"), ("isolatde", [], "--only")):
+    assert [case.name for case in testing.chosen(planned, ["l2l1"], ["fork"])] == ["off", "l2l1"]
+    two = testing.chosen(planned, ["5 levels", "no feature"], ["fork"])
+    assert [case.name for case in two] == ["off", "l2l1, 5 levels", "l2l1, no feature"]
+    assert testing.chosen(planned, [], []) == planned
+    wrong: list[tuple[list[str], list[str], str]] = [
+        ([], ["frok"], "--tests"),
+        (["l2l1", "odd"], [], "--only"),
+    ]
+    for only, tests, where in wrong:
         with pytest.raises(UsageError) as caught:
             testing.chosen(planned, only, tests)
         assert caught.value.where == where

@@ -237,6 +237,7 @@ def _input() -> int | None:
     epilog=_examples(
         "test",
         "test --tier full --modes l4l3+l2l1 --logs logs",
+        "test --tier full --only l3l2 --only l2l1",
         "test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
     ),
 )
@@ -251,9 +252,11 @@ def run_tests(
         bool, Option("--debug", help="The kernel of `vm build --debug`, which is many times slower.")
     ] = False,
     only: Annotated[
-        str | None,
+        list[str] | None,
         Option(
-            "--only", metavar="TEXT", help="Only `off` and the case of this name, or those that contain it."
+            "--only",
+            metavar="TEXT",
+            help="Only `off` and the case of this name, or those that contain it. May be repeated.",
         ),
     ] = None,
     tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
@@ -284,7 +287,7 @@ def run_tests(
     if json_file is not None and not piped:
         output.check_writable(json_file, "--json")
     named = [name for name in (tests or "").split(",") if name]
-    planned = work.chosen(work.cases(tier, _modes(modes), debug=debug, levels=levels), only, named)
+    planned = work.chosen(work.cases(tier, _modes(modes), debug=debug, levels=levels), only or (), named)
     about = work.versions(planned, source)
 
     def say(line: str) -> None:

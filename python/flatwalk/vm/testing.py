@@ -297,12 +297,12 @@ def _flushing(name: str, machine: guest.Machine, test: str) -> list[Case]:
     return [whole, *left_out]
 
 
-def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> list[Case]:
+def chosen(found: Sequence[Case], only: Sequence[str], tests: Sequence[str]) -> list[Case]:
     """Some of the cases and tests; `off` stays, since the others are compared with it.
 
     Args:
         found: All cases.
-        only: A case's name, or else what its name must contain.
+        only: For each, the case of this name, or else those whose names contain it; all if none are given.
         tests: The tests; all if none are named.
 
     Raises:
@@ -316,18 +316,18 @@ def chosen(found: Sequence[Case], only: str | None, tests: Sequence[str]) -> lis
                 where="--tests",
                 remedy=f"choose some of {', '.join(sorted(known))}, separated by commas",
             )
-    if only is not None and not any(only in case.name for case in found):
-        raise UsageError(
-            f"this tier has no case {only!r}",
-            where="--only",
-            remedy=f"give a part of one of: {'; '.join(case.name for case in found)}",
-        )
-    exact = any(only == case.name for case in found)
-    some = [
-        case
-        for case in found
-        if case is found[0] or only is None or (only == case.name if exact else only in case.name)
-    ]
+    names = [case.name for case in found]
+    wanted = set(names[:1] if only else names)
+    for text in only:
+        named = [text] if text in names else [name for name in names if text in name]
+        if not named:
+            raise UsageError(
+                f"this tier has no case {text!r}",
+                where="--only",
+                remedy=f"give a part of one of: {'; '.join(names)}",
+            )
+        wanted.update(named)
+    some = [case for case in found if case.name in wanted]
     if tests:
         some = [replace(case, tests=tuple(name for name in case.tests if name in tests)) for case in some]
     return [case for case in some if case.tests]
