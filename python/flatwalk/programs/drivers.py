@@ -377,7 +377,11 @@ class Postgresql:
         line = [self._command("pgbench"), *self._client(), "-n", "-c", "1"]
         line += ["-T", "1000000"] if attendance.requests is None else ["-t", str(attendance.requests)]
         line += [*self._program.options["arguments"].split(), "postgres"]
-        query = "select pid from pg_stat_activity where application_name = 'pgbench'"
+        # Before its transactions, it asks on a connection of its own how large its tables are.
+        query = (
+            "select pid from pg_stat_activity "
+            "where application_name = 'pgbench' and query ~ '^(SELECT abalance|UPDATE pgbench_)'"
+        )
         backend = ""
 
         def failure() -> FlatwalkError:
