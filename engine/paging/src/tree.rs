@@ -506,7 +506,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 }
                 below
             }
-            None => self.attach(memory, shape, node, input, &mut change)?,
+            None if node.bottom() == level => {
+                self.attach(memory, shape, node, input, &mut change)?
+            }
+            // A page whose copies are not where its table keeps them.
+            None => return Err(TableError::Corrupt(input.raw())),
         };
         let bytes = self.geometry.span(level - 1);
         for i in 0..self.geometry.node_entries(1) {
@@ -762,6 +766,10 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 Decoded::Table { base, level, width } => {
                     let child = self.child(base, level, width);
                     path.push(child.ok_or(TableError::Corrupt(input.raw()))?);
+                }
+                // A page larger than what the node covers.
+                Decoded::Mapped { level, .. } if level > path.last().level => {
+                    return Err(TableError::Corrupt(input.raw()));
                 }
                 Decoded::Mapped { frame, level } => {
                     for level in 2..=self.geometry.levels() {

@@ -462,6 +462,25 @@ proptest! {
 }
 
 #[test]
+fn a_node_that_two_entries_lead_to_is_not_freed_twice() {
+    let case = &case(Geometry::X86_4, &[1, 1, 1, 1]);
+    let (mut memory, mut table) = table(case, false);
+    for at in [0, 1 << 21] {
+        map(&mut memory, &mut table, case, false, at, 1);
+    }
+    let image = memory.image();
+    // The two entries of level 2 stand side by side.
+    let (&first, &node) = image.iter().find(|&(at, _)| image.contains_key(&(at + 8))).unwrap();
+    memory.set(first + 8, node);
+    let live = memory.live.clone();
+    let refused = table.reshape(&mut memory, Gva::new(0), 2, 2);
+    assert_eq!(refused.unwrap_err(), TableError::Corrupt(0));
+    assert_eq!(memory.live, live);
+    table.destroy(&mut memory);
+    assert!(memory.live.is_empty());
+}
+
+#[test]
 fn the_test_allocator_refuses_and_recycles() {
     let case = case(Geometry::X86_4, &[1, 1, 1, 1]);
     let mut memory = Memory::new(case.sizes);

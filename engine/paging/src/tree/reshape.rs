@@ -15,7 +15,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ///
     /// # Errors
     /// [`TableError::NotMapped`] when there is no such node, [`TableError::Shape`] when the levels
-    /// do not fit, [`TableError::OutOfMemory`]; the table is unchanged then.
+    /// do not fit, [`TableError::OutOfMemory`], [`TableError::Corrupt`] when something else has written
+    /// entries that lead nowhere, or two of them to one node; the table is unchanged then.
     pub fn reshape(
         &mut self,
         memory: &mut impl TableMemory<Out>,
@@ -192,6 +193,12 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             Obstacle::Overlap => TableError::Shape { address, level, width },
             Obstacle::Corrupt => TableError::Corrupt(address),
         })?;
+        // Two entries that lead to one node: it would be freed twice.
+        let mut bases: Vec<Out> = parts.nodes.iter().map(|&(base, _)| base).collect();
+        bases.sort_unstable();
+        if bases.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(TableError::Corrupt(address));
+        }
         let shift = self.geometry.node_shift(width);
         let base = memory.allocate(shift).ok_or(TableError::OutOfMemory)?;
         memory.is_node(base, shift, bottom, address);
