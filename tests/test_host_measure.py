@@ -568,7 +568,8 @@ def real() -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("pagefault", "--size", "2MiB", "--repetitions", "2"),
+        # One interruption of five does not move the median.
+        ("pagefault", "--size", "8MiB", "--repetitions", "5"),
         ("gups", "--table", "2MiB"),
         ("walk", "--flush", "1MiB", "--groups", "4", "--strides", "4KiB,16MiB"),
         ("ebizzy", "--threads", "2", "--milliseconds", "20"),
