@@ -125,15 +125,15 @@ def measure(
                     made = []
                     machine = workloads.machine(mode, count)
                     for seed in range(1, boots + 1):
-                        key = _key(program, machine, seed)
-                        boot = None if store is None else _kept(store, key)
+                        key = _key(program, machine, seed) if store else ""
+                        boot = _kept(store, key) if store else None
                         if boot is None:
                             # Once for all guests that are still to come.
                             command = command or stack.enter_context(
                                 workloads.prepared(program, recorded=True)
                             )
                             boot = _measure(program, command, machine, seed, source)
-                            if store is not None:
+                            if store:
                                 store.put(key, dataclasses.asdict(boot))
                         made.append(boot)
                         done = sum(len(row.boots) for row in rows) + len(made)
