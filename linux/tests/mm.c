@@ -272,6 +272,23 @@ static void test_mmap(void)
 }
 
 /* Whole tables move: by pages, by 2 MB and by 1 GB, to a neighbour and far away. */
+/* What was flat, was unmapped and comes again becomes flat again, and not only when it is larger than before. */
+static void test_again(void)
+{
+	const size_t bytes = 4 * GIB;
+	size_t flat[2];
+
+	for (int i = 0; i < 2; i++) {
+		char *memory = map_aligned(bytes, GIB);
+
+		fill(memory, bytes, 2 * MIB, 33 + i);
+		flat[i] = number("/proc/self/status", "VmFlat:");
+		verify(memory, bytes, 2 * MIB, 33 + i);
+		CHECK(!munmap(memory, bytes));
+	}
+	CHECK(flat[1] || !flat[0]);
+}
+
 static void test_mremap(void)
 {
 	const size_t sizes[] = { 3 * MIB, 64 * MIB, 2 * GIB };
@@ -293,12 +310,34 @@ static void test_mremap(void)
 	}
 }
 
+/* Large pages that are asked for come at once, even where a first small one made the range flat. */
+static void ask_for_large_pages(void)
+{
+	/* Fewer than a flat range refuses, and more than one, for any of them may be impossible to have. */
+	const size_t bytes = 30 * 2 * MIB;
+	int policy = prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0);
+	char *memory = map_aligned(GIB, GIB);
+
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	fill(memory + bytes, PAGE, PAGE, 2);
+	CHECK(!madvise(memory, bytes, MADV_HUGEPAGE));
+	fill(memory, bytes, PAGE, 1);
+	CHECK(number("/proc/self/smaps", "AnonHugePages:") > 0);
+	verify(memory, bytes, PAGE, 1);
+	verify(memory + bytes, PAGE, PAGE, 2);
+	CHECK(!munmap(memory, GIB));
+	if (policy >= 0)
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, policy, 0, 0, 0));
+}
+
 static void test_thp(void)
 {
 	const size_t bytes = 96 * MIB;
-	char *memory = map_aligned(bytes, 2 * MIB), *to;
+	char *memory, *to;
 	pid_t child;
 
+	ask_for_large_pages();
+	memory = map_aligned(bytes, 2 * MIB);
 	CHECK(!madvise(memory, bytes, MADV_HUGEPAGE));
 	fill(memory, bytes, PAGE, 3);
 	verify(memory, bytes, PAGE, 3);
@@ -1056,7 +1095,7 @@ static const struct {
 	{ "swap", test_swap },	       { "gup", test_gup },	  { "switch", test_switch },
 	{ "flush", test_flush },       { "nothing", test_nothing }, { "proc", test_proc },
 	{ "ldt", test_ldt },	       { "oom", test_oom },	  { "collapse", test_collapse },
-	{ "later", test_later },       { "grow", test_grow },
+	{ "later", test_later },       { "grow", test_grow },	  { "again", test_again },
 	{ "flush-root", test_flush_root }, { "flush-pages", test_flush_pages },
 };
 

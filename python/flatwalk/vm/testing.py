@@ -37,6 +37,7 @@ _FULL = (
     *_SHORT,
     *(
         "mmap",
+        "again",
         "collapse",
         "hugetlb",
         "ksm",
