@@ -69,7 +69,7 @@ def compare(path: Path) -> Trace:
     assert {key: info[key] for key in trace.found} == trace.found
     assert {key: info[key] for key in trace.header} == trace.header
     assert info["ended_early"] == trace.ended_early
-    dumped = [json.loads(line) for line in example("dump", path).splitlines()]
+    dumped = [json.loads(line) for line in example("items", path).splitlines()]
     # Definitions may come at any time before their use.
     dumped.sort(key=lambda item: "define" not in item)
     assert dumped == [as_dumped(item) for item in trace.items()]

@@ -1,4 +1,4 @@
-//! Reads a trace in any format and prints what it holds, one JSON object a line: `dump TRACE`.
+//! Reads a trace in any format and prints what it holds, one JSON object a line: `items TRACE`.
 
 use std::error::Error;
 use std::io::{BufWriter, Write};
@@ -8,7 +8,7 @@ use flatwalk_trace::{Instruction, Item, Operands};
 use serde_json::{Value, json};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args_os().nth(1).ok_or("usage: dump TRACE")?;
+    let path = std::env::args_os().nth(1).ok_or("usage: items TRACE")?;
     let mut source = flatwalk_trace::open(Path::new(&path))?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     while let Some(item) = source.next_item()? {
