@@ -18,7 +18,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.programs.attend import Attendance, Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from flatwalk.programs.attend import Driver
@@ -341,7 +341,8 @@ class Postgresql:
             shutil.chown(directory, self._user)
         cluster, self._scale = str(directory / "cluster"), max(size_bytes // (16 << 20), 1)
         self._run(self._command("initdb"), "--auth=trust", "--username=flatwalk", "--no-sync", "-D", cluster)
-        options = f"-k {directory} -c listen_addresses= -c fsync=off"
+        # What is recorded, or counted, shall not depend on when the server looks after its tables.
+        options = f"-k {directory} -c listen_addresses= -c fsync=off -c autovacuum=off"
         options += f" -c shared_buffers={max(size_bytes >> 19, 16384)}kB"
         if not self._load_is_attended():
             control = (self._command("pg_ctl"), "-D", cluster, "-w", "-t", "600")
@@ -371,16 +372,15 @@ class Postgresql:
     def attend(self, attendance: Attendance) -> None:
         """Starts pgbench, begins the region in its backend, and stops both when that has ended."""
         attendance.wait_until("it answered", lambda: self._asked("select 1") == "1")
-        if self._load_is_attended():
+        attended = self._load_is_attended()
+        if attended:
             self._load()
-            attendance.loaded()
-        line = [self._command("pgbench"), *self._client(), "-n", "-c", "1"]
+        line = [self._command("pgbench"), *self._client(), "-n", "-c", "1", f"--random-seed={_SEED}"]
         line += ["-T", "1000000"] if attendance.requests is None else ["-t", str(attendance.requests)]
         line += [*self._program.options["arguments"].split(), "postgres"]
-        # Before its transactions, it asks on a connection of its own how large its tables are.
-        query = (
-            "select pid from pg_stat_activity "
-            "where application_name = 'pgbench' and query ~ '^(SELECT abalance|UPDATE pgbench_)'"
+        # What pgbench asks before its transactions, on a connection of its own, needs no lock of this table.
+        waits = (
+            "select pid from pg_stat_activity where application_name = 'pgbench' and wait_event_type = 'Lock'"
         )
         backend = ""
 
@@ -392,14 +392,17 @@ class Postgresql:
             nonlocal backend
             if client.poll() is not None:
                 raise failure()
-            backend = self._asked(query)
+            backend = self._asked(waits)
             return bool(backend)
 
-        with (self._directory / "pgbench.log").open("wb") as log:
+        with self._locked("pgbench_accounts") as release, (self._directory / "pgbench.log").open("wb") as log:
             client = subprocess.Popen(line, stdout=log, stderr=log)
             try:
                 attendance.wait_until("pgbench was served", serves)
+                if attended:
+                    attendance.loaded()
                 attendance.turn(int(backend))
+                release()
                 with contextlib.suppress(FlatwalkError):
                     attendance.wait_until("it was recorded", lambda: client.poll() is not None, 1e9)
                 if attendance.requests is not None and client.poll():
@@ -409,6 +412,25 @@ class Postgresql:
                 client.kill()
                 client.wait()
                 attendance.kill(signal.SIGINT)
+
+    @contextlib.contextmanager
+    def _locked(self, table: str) -> Iterator[Callable[[], None]]:
+        """Keeps others from using a table until what it gives is called: who wants to, waits.
+
+        Raises:
+            FlatwalkError: If it cannot be locked.
+        """
+        line = [self._command("psql"), *self._client(), "-XqtA", "postgres"]
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            try:
+                print(f"begin; lock table {table}; select 'locked';", file=holder.stdin, flush=True)
+                if holder.stdout.readline().strip() != "locked":
+                    raise FlatwalkError(f"{table} cannot be locked")
+                yield holder.stdin.close
+            finally:
+                holder.kill()
 
 
 #: By the name that the programs' files use.
