@@ -265,5 +265,6 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
                 outcomes.append(Outcome(claim, values, Verdict.CANNOT, old["why"]))
             else:
                 outcomes.append(conclude(claim, values, written["scale"]))
-        found.append((experiment, outcomes))
+        if outcomes:
+            found.append((experiment, outcomes))
     return Report(written["scale"], written["version"], found)
