@@ -271,7 +271,6 @@ static void test_mmap(void)
 	in_threads(mmap_part, NULL);
 }
 
-/* Whole tables move: by pages, by 2 MB and by 1 GB, to a neighbour and far away. */
 /* What was flat, was unmapped and comes again becomes flat again, and not only when it is larger than before. */
 static void test_again(void)
 {
@@ -289,6 +288,7 @@ static void test_again(void)
 	CHECK(flat[1] || !flat[0]);
 }
 
+/* Whole tables move: by pages, by 2 MB and by 1 GB, to a neighbour and far away. */
 static void test_mremap(void)
 {
 	const size_t sizes[] = { 3 * MIB, 64 * MIB, 2 * GIB };
