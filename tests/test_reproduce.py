@@ -332,3 +332,48 @@ def test_the_command_runs_prints_and_writes(
     assert "there is no claim R9" in call("reproduce", "R9").err
     assert "there is no scale" in call("reproduce", "--scale", "large").err
     assert "Speed-up with 4 KiB pages" in call("reproduce", "--list").out
+
+
+def test_a_call_adds_its_claims_to_what_an_earlier_one_wrote(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    accesses = 24.0
+    stand_in = fake.Engine(
+        lambda request: fake.response([fake.run(per_walk=accesses) for _ in request["runs"]])
+    )
+    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "all.json"
+
+    def ours() -> dict[str, float]:
+        return {claim["id"]: claim["points"][0]["ours"] for claim in json.loads(file.read_text())["claims"]}
+
+    def reproduce(*words: str) -> Result:
+        return call("reproduce", *words, "--update", "all.json", "--no-report")
+
+    assert reproduce("R4").code == 0
+    first = ours()
+    assert list(first) == ["R4"]
+    both = reproduce("R3", "--markdown", "all.md")
+    assert "2 claims" in both.out
+    assert ours() == {"R3": 24.0, **first}, "in the order of the experiments, whichever ran first"
+    assert "`flatwalk reproduce R3 R4 --scale small" in (tmp_path / "all.md").read_text()
+
+    accesses = 12.0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    reproduce("R3")
+    assert ours() == {"R3": 12.0, **first}, "a claim that runs again has its new figures"
+
+    whole = file.read_text()
+    assert "its figures are of scale small, not paper" in reproduce("R3", "--scale", "paper").err
+    for old, new, words in (
+        ('"version": "', '"version": "0.0.', "its figures are of version 0.0."),
+        ('"label": "4 levels', '"label": "9 levels', "not what `reproduce --json` writes"),
+        ("{", "[", "not what `reproduce --json` writes"),
+    ):
+        file.write_text(whole.replace(old, new, 1))
+        failed = reproduce("R3")
+        assert failed.code == 2
+        assert words in failed.err
+        assert "--json" in failed.err
+        assert file.read_text() == whole.replace(old, new, 1), "it stays as it was"

@@ -238,6 +238,10 @@ def reproduce(
     json: Annotated[
         Path | None, Option("--json", metavar="FILE", help="Write all figures as JSON; - is standard output.")
     ] = None,
+    update: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Add the figures to those that an earlier call wrote as JSON; show all."),
+    ] = None,
     markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the table as Markdown.")] = None,
     report: Annotated[
         Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-claims.html].")
@@ -264,6 +268,7 @@ def reproduce(
             claims=claims or [],
             scale=scale,
             json=json,
+            update=update,
             markdown=markdown,
             report=None if no_report else report or Path("flatwalk-claims.html"),
             jobs=jobs,

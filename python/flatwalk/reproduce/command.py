@@ -23,6 +23,8 @@ class Options:
     claims: Sequence[str]
     scale: str
     json: Path | None
+    #: What an earlier call wrote as JSON, to be written anew with what this call finds in its place.
+    update: Path | None
     markdown: Path | None
     report: Path | None
     jobs: int
@@ -64,7 +66,12 @@ def check(options: Options) -> None:
     """
     if options.scale not in SCALES:
         raise UsageError(f"there is no scale {options.scale!r}", where="--scale", remedy=" or ".join(SCALES))
-    files = ((options.json, "--json"), (options.markdown, "--markdown"), (options.report, "--report"))
+    files = (
+        (options.json, "--json"),
+        (options.update, "--update"),
+        (options.markdown, "--markdown"),
+        (options.report, "--report"),
+    )
     for path, option in files:
         if path is not None and str(path) != "-":
             output.check_writable(path, option)
@@ -77,7 +84,12 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     check(options)
+    before = None if options.update is None else earlier(options.update, options.scale)
     found = gather(options)
+    claims = options.claims
+    if before is not None:
+        found = show.joined(before, found, load_all())
+        claims = [outcome.claim.id for outcome in found.outcomes()]
     text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
     if str(options.json) == "-":
         print(text, end="")
@@ -89,12 +101,36 @@ def run(options: Options) -> None:
         print(found.counts())
         if options.json is not None:
             output.write_whole(options.json, text)
+    if options.update is not None:
+        output.write_whole(options.update, text)
     if options.markdown is not None:
-        made_by = show.command(options.scale, options.claims)
+        made_by = show.command(options.scale, claims)
         output.write_whole(options.markdown, show.markdown(found, made_by))
     if options.report is not None:
         output.write_whole(options.report, figures.html(found))
         output.note(f"Report: {options.report.absolute()}")
+
+
+def earlier(path: Path, scale: str) -> show.Report | None:
+    """What an earlier call wrote; nothing if there is no such file yet.
+
+    Raises:
+        UsageError: If it is something else, or of another scale or version.
+    """
+    remedy = "name another file, or let this one be written anew with --json"
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        report = show.from_json(written, load_all())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        what = "this is not what `reproduce --json` writes"
+        raise UsageError(what, where=f"--update {path}", remedy=remedy) from error
+    for name, theirs, ours in (("scale", report.scale, scale), ("version", report.version, engine.version())):
+        if theirs != ours:
+            what = f"its figures are of {name} {theirs}, not {ours}"
+            raise UsageError(what, where=f"--update {path}", remedy=remedy)
+    return report
 
 
 def gather(options: Options) -> show.Report:

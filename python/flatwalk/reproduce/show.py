@@ -252,7 +252,12 @@ def _plain(published: float | tuple[float, float] | None) -> float | list[float 
 
 
 def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> Report:
-    """A report from its JSON and the experiments as they are now: figures from there, words from here."""
+    """A report from its JSON and the experiments as they are now: figures from there, words from here.
+
+    Raises:
+        ValueError: If a claim has other points now.
+        LookupError, TypeError: If this is no such JSON.
+    """
     by_id = {claim["id"]: claim for claim in written["claims"]}
     found = []
     for experiment in experiments:
@@ -260,6 +265,8 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
         for claim in experiment.claims:
             if (old := by_id.get(claim.id)) is None:
                 continue
+            if [point["label"] for point in old["points"]] != [point.label for point in claim.points]:
+                raise ValueError(f"claim {claim.id} has other points now")
             values = [Value(point["ours"], point["by_workload"]) for point in old["points"]]
             if old["verdict"] == Verdict.CANNOT:
                 outcomes.append(Outcome(claim, values, Verdict.CANNOT, old["why"]))
@@ -268,3 +275,12 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
         if outcomes:
             found.append((experiment, outcomes))
     return Report(written["scale"], written["version"], found)
+
+
+def joined(before: Report, now: Report, experiments: Sequence[Experiment]) -> Report:
+    """Both reports' claims, in the order of the experiments; those of both are `now`'s."""
+    outcomes = {outcome.claim.id: outcome for report in (before, now) for outcome in report.outcomes()}
+    found = [
+        (one, [outcomes[claim.id] for claim in one.claims if claim.id in outcomes]) for one in experiments
+    ]
+    return Report(now.scale, now.version, [(one, of) for one, of in found if of])
