@@ -38,9 +38,11 @@ KERNEL_CPI, KERNEL_REPETITIONS_PER_CYCLE = 1.0, 32
 class Boot:
     """A program in one guest."""
 
-    #: The engine's results: under the recorded tables, and with every translation known at once.
+    #: The engine's results: under the recorded tables, with every translation known at once, and under a
+    #: table that the engine makes itself, the same for all modes.
     recorded: Run
     ideal: Run
+    control: Run
     #: What the kernel did for the program while so many of its instructions were recorded.
     kernel: KernelWork
     instructions: int
@@ -162,19 +164,20 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.mean(lambda boot: 1000 * boot.kernel_instructions / boot.instructions):.1f}",
         ]
         base = off.get((row.program, row.levels))
-        against = list(_against(row, base)) if base else ["–", "–", "–"]
+        against = list(_against(row, base)) if base else ["–"] * 4
         return cells + (against if last else against[:-1])
 
     heads = (
         *("program", "mode", "levels", "walks per 1000", "entries per walk", "cycles per walk", "IPC"),
-        *("of ideal", "kernel per 1000", "time", "end to end"),
+        *("of ideal", "kernel per 1000", "control", "time", "end to end"),
         *([last] if last else []),
     )
     return output.markdown(heads, 2, map(line, rows))
 
 
 def _against(row: Row, base: Row) -> Iterator[str]:
-    """The program's own time, with the kernel's, and that in each boot, as shares of another's."""
+    """As shares of another's: time of the control, the program's own, with the kernel's, and in each boot."""
+    yield f"{row.mean(_control_cycles) / base.mean(_control_cycles):.3f}"
     yield f"{row.mean(_user_cycles) / base.mean(_user_cycles):.3f}"
     yield f"{row.cycles / base.cycles:.3f}"
     yield ", ".join(sorted(f"{boot.cycles / base.cycles:.3f}" for boot in row.boots))
@@ -182,6 +185,10 @@ def _against(row: Row, base: Row) -> Iterator[str]:
 
 def _user_cycles(boot: Boot) -> float | None:
     return boot.recorded["cycles"]
+
+
+def _control_cycles(boot: Boot) -> float | None:
+    return boot.control["cycles"]
 
 
 def _key(program: str, machine: guest.Machine, seed: int) -> str:
@@ -221,14 +228,15 @@ def _measure(
                 remedy="run it with `flatwalk vm run` and look at --log",
             )
         with output.Progress("Simulating") as progress:
-            recorded, ideal = engine.simulate(_request(trace, machine), progress)["runs"]
-    return Boot(recorded, ideal, made.kernel, made.trace.instructions)
+            recorded, ideal, control = engine.simulate(_request(trace, machine), progress)["runs"]
+    return Boot(recorded, ideal, control, made.kernel, made.trace.instructions)
 
 
 def _request(trace: Path, machine: guest.Machine) -> dict[str, Any]:
-    """The engine's request: under the recorded tables, and with every translation known at once."""
+    """The engine's request: a run for each result of `Boot`."""
     loaded = settings.machine(MACHINE)
-    schemes = ("recorded5" if machine.levels == 5 else "recorded", "ideal")
+    recorded, control = ("recorded5", "radix5") if machine.levels == 5 else ("recorded", "radix4")
+    schemes = (recorded, "ideal", control)
     return {
         "source": {"trace": str(trace)},
         "runs": [
