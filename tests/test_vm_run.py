@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import run, testing
+from flatwalk.vm import build, run, testing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,7 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
 
 
 def ended(name: str, status: int, *said: str) -> testing.Ended:
-    return testing.Ended(name, status, said=said)
+    return testing.Ended.saying(name, status, 0, said)
 
 
 def result(case: testing.Case, *tests: testing.Ended, off: testing.Result | None = None) -> testing.Result:
@@ -157,7 +163,7 @@ def test_each_test_is_a_line_as_it_ends() -> None:
         told.write(part)
     told.write(b"counter flat_table_alloc 12\ncounter flat_table_scan_alloc 3\n")
     assert [" ".join(line.split()) for line in lines] == ["pass fork 2.2 s", "skip ksm 0.0 s no KSM"]
-    assert found.tests["fork"].said == ("all well", "")
+    assert found.tests["fork"].reason == "all well"
     assert found.counters == {"flat_table_alloc": 12, "flat_table_scan_alloc": 3}
     table = testing.summary([found]).splitlines()
     assert table[-1] == "| l3l2 | 1 | 1 | 0 | 0 | 0 | 12 | 0 | 3 | 0 | 0.0 |"
@@ -166,6 +172,52 @@ def test_each_test_is_a_line_as_it_ends() -> None:
         ("fork", "pass", 2.25),
         ("ksm", "skip", 0.0),
     ]
+
+
+def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = testing.chosen(testing.cases("full", ["l3l2"]), ["l3l2"], ["fork", "mlock2"])
+    versions = {"linux": "6.1 (a)", "day": "today"}
+    file = tmp_path / "all.json"
+    booted: list[str] = []
+
+    def boot(found: testing.Result, told: testing.Told, *_: object) -> None:
+        booted.append(found.case.name)
+        if booted == ["off", "l3l2"]:
+            raise FlatwalkError("the host ran out of memory")
+        told.write(b"@begin fork 0\n@test fork 0 1.5\n@begin mlock2 2\nnot ok 3 a part\n@test mlock2 1 3\n")
+        told.write(b"counter flat_table_alloc 5\n")
+
+    def keep(results: Sequence[testing.Result]) -> None:
+        file.write_text(json.dumps(testing.report(results, versions)))
+
+    monkeypatch.setattr(testing, "_run", boot)
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+
+    def call(cases: Sequence[testing.Case] = planned) -> list[testing.Result]:
+        before = testing.resumed(file, versions | {"day": "tomorrow"})
+        return testing.run_cases(cases, say=lambda _: None, before=before, keep=keep)
+
+    with pytest.raises(FlatwalkError, match="out of memory"):
+        call()
+    off, flat = call()
+    assert booted == ["off", "l3l2", "l3l2"]
+    assert [one.verdicts["mlock2"].word for one in (off, flat)] == [testing.XFAIL] * 2, (
+        "as `off` had it before"
+    )
+    assert testing.resumed(file, versions) == [off, flat]
+    assert call() == [off, flat]
+    assert len(booted) == 3
+    # Another machine, or other tests, are another case.
+    call([replace(planned[0], machine=replace(planned[0].machine, cpus=2)), planned[1]])
+    call([replace(planned[0], tests=("fork",))])
+    assert booted[3:] == ["off", "off"]
+
+    with pytest.raises(UsageError, match=r"of linux 6.1 \(a\), not 6.1 \(b\)"):
+        testing.resumed(file, {"linux": "6.1 (b)"})
+    for wrong in ("[]", "{", "{}", '{"versions": {}, "cases": [{"name": "off"}]}'):
+        file.write_text(wrong)
+        with pytest.raises(UsageError, match="not what `vm test --json` writes"):
+            testing.resumed(file, versions)
 
 
 def test_some_cases_and_tests_are_chosen() -> None:

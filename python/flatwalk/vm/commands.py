@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
 
@@ -237,7 +240,7 @@ def _input() -> int | None:
     epilog=_examples(
         "test",
         "test --tier full --modes l4l3+l2l1 --logs logs",
-        "test --tier full --only l3l2 --only l2l1",
+        "test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
     ),
 )
@@ -265,6 +268,9 @@ def run_tests(
         Path | None,
         Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output."),
     ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Do not boot again what ended before, as the --json FILE says.")
+    ] = False,
     update: Annotated[
         Path | None, Option("--update", metavar="FILE", help="Put the table into this document, too.")
     ] = None,
@@ -286,6 +292,8 @@ def run_tests(
     piped = json_file == Path("-")
     if json_file is not None and not piped:
         output.check_writable(json_file, "--json")
+    if resume and (json_file is None or piped):
+        raise UsageError("nothing says what ended before", where="--resume", remedy="give --json FILE, too")
     named = [name for name in (tests or "").split(",") if name]
     planned = work.chosen(work.cases(tier, _modes(modes), debug=debug, levels=levels), only or (), named)
     about = work.versions(planned, source)
@@ -295,7 +303,13 @@ def run_tests(
 
     for what, version in about.items():
         say(f"{what}: {version}")
-    results = work.run_cases(planned, logs=logs, source=source, say=say)
+
+    def keep(results: Sequence[work.Result]) -> None:
+        if json_file is not None and not piped:
+            output.write_whole(json_file, json.dumps(work.report(results, about), indent=2) + "\n")
+
+    before = work.resumed(json_file, about) if resume and json_file is not None else []
+    results = work.run_cases(planned, logs=logs, source=source, say=say, before=before, keep=keep)
     table = work.summary(results)
     say(f"\n{table}")
     failed = [result.case.name for result in results if result.problems]
@@ -303,12 +317,9 @@ def run_tests(
     if update is not None:
         name = "-".join([tier, *(["debug"] if debug else []), *(["5"] if levels == 5 else [])])
         bench.update(update, {f"test-{name}": table})
-    if json_file is not None:
-        text = json.dumps(work.report(results, about), indent=2) + "\n"
-        if piped:
-            print(text, end="")
-        else:
-            output.write_whole(json_file, text)
+    if piped:
+        print(json.dumps(work.report(results, about), indent=2))
+    keep(results)
     if failed:
         raise typer.Exit(1)
 

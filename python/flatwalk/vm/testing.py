@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
+import json
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -148,21 +149,20 @@ class Ended:
     name: str
     status: int
     seconds: float = 0
-    #: All that it said.
-    said: tuple[str, ...] = ()
+    #: What it says of its end.
+    reason: str = ""
+    #: The parts of it that failed, for tests that say so.
+    failures: tuple[str, ...] = ()
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """The parts of it that failed, for tests that say so."""
-        return tuple(found[1] or found[2] for line in self.said if (found := _NOT_OK.match(line)))
-
-    @property
-    def reason(self) -> str:
-        """What it says of its end: its last telling line, or else its last."""
-        lines = [line.strip() for line in self.said if line.strip()]
+    @classmethod
+    def saying(cls, name: str, status: int, seconds: float, said: Sequence[str]) -> Ended:
+        """A test that said these lines. Its last telling line is the reason, or else its last."""
+        lines = [line.strip() for line in said if line.strip()]
         telling = [line for line in lines if _TELLING.search(line)]
         last = (telling or lines or ["it said nothing"])[-1]
-        return last if len(last) <= _REASON_LENGTH else f"{last[: _REASON_LENGTH - 1]}…"
+        reason = last if len(last) <= _REASON_LENGTH else f"{last[: _REASON_LENGTH - 1]}…"
+        failures = tuple(found[1] or found[2] for line in said if (found := _NOT_OK.match(line)))
+        return cls(name, status, seconds, reason, failures)
 
 
 @dataclass(frozen=True)
@@ -340,6 +340,8 @@ def run_cases(
     logs: Path | None = None,
     source: Path | None = None,
     say: Callable[[str], None] = print,
+    before: Sequence[Result] = (),
+    keep: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
     """Boots each case and compares its results with those of the first, which is `off`.
 
@@ -348,6 +350,8 @@ def run_cases(
         logs: Where what each guest said is kept.
         source: The user's own trees, as built by `vm build --source`.
         say: Takes a line for each test as it ends.
+        before: What is known, of cases that need not be booted again.
+        keep: Takes all results whenever a case has ended.
 
     Raises:
         FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
@@ -360,6 +364,10 @@ def run_cases(
         selftests = build.find(build.SELFTESTS, source)
     results: list[Result] = []
     for number, case in enumerate(planned, 1):
+        if known := next((result for result in before if result.case == case), None):
+            say(f"{case.name} ({number} of {len(planned)}): ended before")
+            results.append(known)
+            continue
         result = Result(case)
         off = results[0] if results else result
         say(f"{case.name} ({number} of {len(planned)})")
@@ -370,11 +378,12 @@ def run_cases(
         except guest.GuestLostError as error:
             result.complaints += complaints(error.log, "")
             result.problems.append(str(error))
-        result.seconds = time.monotonic() - start
+        result.seconds = round(time.monotonic() - start, 1)
         result.problems += differences(result)
         results.append(result)
         for problem in result.problems:
             say(f"  {FAIL}  {problem}")
+        keep(results)
     return results
 
 
@@ -439,7 +448,8 @@ class Told(io.BytesIO):
                 self._begun_s = float(uptime)
                 self._said = []
             case ["@test", name, status, uptime]:
-                self._judge(Ended(name, int(status), float(uptime) - self._begun_s, tuple(self._said)))
+                seconds = round(float(uptime) - self._begun_s, 2)
+                self._judge(Ended.saying(name, int(status), seconds, self._said))
             case ["counter", name, value] if name.startswith("flat_"):
                 self._result.counters[name] = int(value)
             case _:
@@ -539,15 +549,15 @@ def report(results: Sequence[Result], versions: dict[str, str]) -> dict[str, Any
                 "failing_percent": result.case.failing,
                 "threshold": result.case.threshold,
                 "unflushed": result.case.unflushed,
-                "seconds": round(result.seconds, 1),
+                "flattens": result.case.flattens,
+                "planned": list(result.case.tests),
+                "seconds": result.seconds,
                 "tests": [
                     {
                         "name": name,
                         "verdict": result.verdicts[name].word,
-                        "reason": result.verdicts[name].reason,
-                        "status": test.status,
-                        "seconds": round(test.seconds, 2),
-                        "failures": list(test.failures),
+                        "why": result.verdicts[name].reason,
+                        **dataclasses.asdict(test),
                     }
                     for name, test in result.tests.items()
                 ],
@@ -558,3 +568,56 @@ def report(results: Sequence[Result], versions: dict[str, str]) -> dict[str, Any
             for result in results
         ],
     }
+
+
+def resumed(path: Path, versions: dict[str, str]) -> list[Result]:
+    """The results that an earlier call wrote; none if there is no such file yet.
+
+    Raises:
+        UsageError: If the file is something else, or of another kernel or QEMU.
+    """
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        theirs = written["versions"]
+        found = [_result(case) for case in written["cases"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(
+            "this is not what `vm test --json` writes", where=str(path), remedy="name another file"
+        ) from error
+    for what, version in versions.items():
+        if what != "day" and theirs.get(what) != version:
+            raise UsageError(
+                f"its results are of {what} {theirs.get(what)}, not {version}",
+                where=str(path),
+                remedy="name another file, or leave --resume out, so that all runs anew",
+            )
+    return found
+
+
+def _result(written: dict[str, Any]) -> Result:
+    """A case's part of `report`, as a result."""
+    machine = {**written["machine"], "parameters": tuple(written["machine"]["parameters"])}
+    case = Case(
+        written["name"],
+        guest.Machine(**machine),
+        tuple(written["planned"]),
+        failing=written["failing_percent"],
+        threshold=written["threshold"],
+        flattens=written["flattens"],
+        unflushed=written["unflushed"],
+    )
+    tests = [
+        Ended(test["name"], test["status"], test["seconds"], test["reason"], tuple(test["failures"]))
+        for test in written["tests"]
+    ]
+    return Result(
+        case,
+        {test.name: test for test in tests},
+        {test["name"]: Verdict(test["verdict"], test["why"]) for test in written["tests"]},
+        written["counters"],
+        written["complaints"],
+        written["problems"],
+        written["seconds"],
+    )
