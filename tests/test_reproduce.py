@@ -114,6 +114,8 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
         ("published = 8 }", "range = [9, 8] }", "a range is [LOW, HIGH]"),
         ('paper = "asplos2022"', 'paper = "mine"', "none of asplos2022"),
         ("why = { small", "why = { tiny", "why is by scale"),
+        ('why = { small = "Because." }', "why = 3", "why is a text, or"),
+        ('small = "Because."', "small = 3", "why is a text, or"),
         ('instructions = "1M"', 'instructions = "many"', "is no count"),
         ("[scale.paper]", "[scale.huge]", "the scales are small and paper"),
         ('id = "T1"\n', "", "id is missing"),
@@ -128,6 +130,12 @@ def test_a_wrong_experiment_is_named(tmp_path: Path, old: str, new: str, words: 
         load(path)
     assert words in str(raised.value)
     assert "wrong.toml" in str(raised.value)
+
+
+def test_one_reason_may_stand_for_all_scales(tmp_path: Path) -> None:
+    path = tmp_path / "test.toml"
+    path.write_text(EXPERIMENT.replace('{ small = "Because." }', '"Because."'))
+    assert load(path).claims[0].why == {"small": "Because.", "paper": "Because."}
 
 
 def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -> None:

@@ -246,6 +246,19 @@ def _point(table: _Table, defaults: dict[str, Any], of: dict[str, Any]) -> Point
     return found
 
 
+def _why(table: _Table) -> dict[str, str]:
+    """By scale; one text stands for all of them."""
+    why = table.get("why", object, {})
+    if isinstance(why, str):
+        return dict.fromkeys(SCALES, why)
+    if not isinstance(why, dict) or not all(isinstance(text, str) for text in why.values()):
+        raise table.error("why is a text, or a table of texts by scale")
+    for scale in why:
+        if scale not in SCALES:
+            raise table.error(f"why is by scale, {' or '.join(SCALES)}, not {scale}")
+    return why
+
+
 def _claim(table: _Table) -> Claim:
     defaults, of = _shared(table), table.selectors()
     found = Claim(
@@ -255,7 +268,7 @@ def _claim(table: _Table) -> Claim:
         place=table.take("place", str),
         checks=table.get("check", list, ["value"]),
         ratio_tolerance=table.get("ratio_tolerance", float, 0.1),
-        why=table.get("why", dict, {}),
+        why=_why(table),
         figure=table.get("figure", str, ""),
         points=[_point(point, defaults, of) for point in table.tables("points")],
     )
@@ -263,9 +276,6 @@ def _claim(table: _Table) -> Claim:
     for check in found.checks:
         if check not in CHECKS:
             raise table.error(f"there is no check {check!r}; known: {', '.join(CHECKS)}")
-    for scale in found.why:
-        if scale not in SCALES:
-            raise table.error(f"why is by scale, {' or '.join(SCALES)}, not {scale}")
     if "value" in found.checks and any(p.published is not None and p.tolerance is None for p in found.points):
         raise table.error("the check `value` needs a tolerance")
     return found
