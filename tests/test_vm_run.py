@@ -111,7 +111,7 @@ def test_a_case_that_went_wrong_says_how() -> None:
     found = result(
         case, ended("fork", 0), ended("mmap", 1, "wrong contents at 0x1"), ended("ksm", 77), off=off
     )
-    assert testing.differences(found) == [
+    assert testing.differences(found, off) == [
         "exec did not end",
         "mmap: it ended with 1: wrong contents at 0x1",
         "nothing was flattened",
@@ -257,7 +257,25 @@ def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
         case = testing.Case("l2l1", run.Machine("l2l1"), ("flush",), unflushed=unflushed)
         found = result(case, ended("flush", 0))
         found.complaints = said
-        assert testing.differences(found) == problems
+        assert testing.differences(found, found) == problems
+
+
+def test_a_mistake_that_others_tests_find_with_off_too_is_none_of_ours() -> None:
+    def said(where: str, at: str = "include/linux/fs.h:509 hugetlb_split+0x103/0x130") -> str:
+        return f"[ {len(where)}.5] WARNING: CPU: {len(where)} PID: 1{len(at)} at {at} (in {where})"
+
+    def problems(case: str, complaints: list[str], off: list[str]) -> list[str]:
+        without, found = (testing.Result(testing.Case(name, run.Machine(), ())) for name in ("off", case))
+        without.complaints, found.complaints = off, complaints
+        return testing.differences(found, without)
+
+    known = [said("hugetlb-madvise")]
+    assert problems("off", known, known) == []
+    assert problems("l3l2", [said("hugetlb-madvise"), said("protection-keys")], known) == []
+    for ours in (said("hugetlb"), said("hugetlb-madvise", "mm/rmap.c:12"), "WARNING: CPU: 1 PID: 2 at a"):
+        assert problems("l3l2", [*known, ours], known) == [f"the kernel says: {ours}"]
+    assert problems("l3l2", known, []) == [f"the kernel says: {known[0]}"]
+    assert problems("off", [said("fork")], [said("fork")]) == [f"the kernel says: {said('fork')}"]
 
 
 def test_each_flush_is_left_out_in_some_case() -> None:

@@ -118,6 +118,10 @@ _LATER, _DEMOTED = "flat_table_scan_alloc", "flat_table_demote"
 
 #: What the kernel's log says of which test comes now.
 _NOW = re.compile(r"flatwalk: test (\S+)")
+#: The end of a complaint: in which test.
+_DURING = re.compile(r" \(in (\S+)\)$")
+#: What differs between two complaints of the same mistake.
+_CHANCE = re.compile(rf"^\[[ \d.]+\] |CPU: \d+ PID: \d+ |{_DURING.pattern}")
 #: A part of a test that failed, as the kernel's tests and stress-ng say it.
 _NOT_OK = re.compile(r"not ok \d+ (?:- )?(.*)|stress-ng: fail:  \[\d+\] (.*)")
 _TELLING = re.compile(r"not ok|\bSKIP|\bFAIL|[Ff]ailed|[Ee]rror|skipp|wrong|Bail out|No such|not supported")
@@ -379,7 +383,7 @@ def run_cases(
             result.complaints += complaints(error.log, "")
             result.problems.append(str(error))
         result.seconds = round(time.monotonic() - start, 1)
-        result.problems += differences(result)
+        result.problems += differences(result, off)
         results.append(result)
         for problem in result.problems:
             say(f"  {FAIL}  {problem}")
@@ -387,8 +391,13 @@ def run_cases(
     return results
 
 
-def differences(result: Result) -> list[str]:
-    """What went otherwise than expected, one sentence each."""
+def differences(result: Result, off: Result) -> list[str]:
+    """What went otherwise than expected, one sentence each.
+
+    Args:
+        result: The case; its complaints are known.
+        off: The case that it is compared with; itself if it is that one.
+    """
     problems = [f"{name} did not end" for name in result.case.tests if name not in result.tests]
     for name, verdict in result.verdicts.items():
         if verdict.word == FAIL:
@@ -399,6 +408,9 @@ def differences(result: Result) -> list[str]:
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")
     unexpected = [line for line in result.complaints if not (result.case.unflushed and line in missing)]
+    # Mistakes of the kernel that have nothing to do with flat tables.
+    known = set(map(_mistake, filter(_is_foreign, off.complaints)))
+    unexpected = [line for line in unexpected if not (_is_foreign(line) and _mistake(line) in known)]
     problems += [f"the kernel says: {line}" for line in unexpected[:_COMPLAINTS_SHOWN]]
     if len(unexpected) > _COMPLAINTS_SHOWN:
         problems.append(f"the kernel says {len(unexpected) - _COMPLAINTS_SHOWN} things more")
@@ -415,6 +427,17 @@ def complaints(log: str, messages: str) -> list[str]:
         elif guest.SPLAT.search(line):
             found.append(line + test)
     return found + [line for line in messages.splitlines() if guest.SPLAT.search(line)]
+
+
+def _is_foreign(complaint: str) -> bool:
+    """True if it was a test of the kernel's or stress-ng's that brought it about."""
+    found = _DURING.search(complaint)
+    return found is not None and found[1] in _FOREIGN
+
+
+def _mistake(complaint: str) -> str:
+    """A complaint without what chance decides: in which test, when, on which CPU and by which process."""
+    return _CHANCE.sub("", complaint)
 
 
 class Told(io.BytesIO):
