@@ -99,7 +99,8 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
     assert found == [name for name in known if complete or name in found]
     assert json.loads(json.dumps(show.to_json(report))) == written
     document = (DOCS / f"REPRODUCTION{suffix}.md").read_text()
-    assert document == show.markdown(report, show.command(written["scale"], [] if complete else found))
+    assert document == show.markdown(report, show.command(report, experiments))
+    assert ("`flatwalk reproduce --scale" in document) == complete
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,8 @@ def run(options: Options) -> None:
     check(options)
     before = None if options.update is None else earlier(options.update, options.scale)
     found = gather(options)
-    claims = options.claims
     if before is not None:
         found = show.joined(before, found, load_all())
-        claims = [outcome.claim.id for outcome in found.outcomes()]
     text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
     if str(options.json) == "-":
         print(text, end="")
@@ -104,7 +102,7 @@ def run(options: Options) -> None:
     if options.update is not None:
         output.write_whole(options.update, text)
     if options.markdown is not None:
-        made_by = show.command(options.scale, claims)
+        made_by = show.command(found, load_all())
         output.write_whole(options.markdown, show.markdown(found, made_by))
     if options.report is not None:
         output.write_whole(options.report, figures.html(found))

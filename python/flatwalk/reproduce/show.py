@@ -117,9 +117,12 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
     return ["claim", "what ", "published", "ours", " ", "tolerance ", "verdict "], rows
 
 
-def command(scale: str, claims: Sequence[str] = ()) -> str:
-    """The command that makes the document, wherever it is written to."""
-    return " ".join(["flatwalk reproduce", *claims, "--scale", scale, "--markdown FILE"])
+def command(report: Report, experiments: Sequence[Experiment]) -> str:
+    """The command that makes the document from nothing, wherever it is written to."""
+    claims = [outcome.claim.id for outcome in report.outcomes()]
+    if len(claims) == sum(len(experiment.claims) for experiment in experiments):
+        claims = []
+    return " ".join(["flatwalk reproduce", *claims, "--scale", report.scale, "--markdown FILE"])
 
 
 def _cell(text: str) -> str:
