@@ -207,10 +207,13 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert testing.resumed(file, versions) == [off, flat]
     assert call() == [off, flat]
     assert len(booted) == 3
-    # Another machine, or other tests, are another case.
-    call([replace(planned[0], machine=replace(planned[0].machine, cpus=2)), planned[1]])
-    call([replace(planned[0], tests=("fork",))])
+    # Another machine, or other tests, are another case; what is known of others stays.
+    smaller = replace(planned[0], machine=replace(planned[0].machine, cpus=2))
+    assert [one.case for one in call([smaller, planned[1]])] == [smaller, planned[1]]
+    fewer = replace(planned[0], tests=("fork",))
+    call([fewer])
     assert booted[3:] == ["off", "off"]
+    assert [one.case for one in testing.resumed(file, versions)] == [fewer, smaller, *planned]
 
     with pytest.raises(UsageError, match=r"of linux 6.1 \(a\), not 6.1 \(b\)"):
         testing.resumed(file, {"linux": "6.1 (b)"})

@@ -319,7 +319,6 @@ def run_tests(
         bench.update(update, {f"test-{name}": table})
     if piped:
         print(json.dumps(work.report(results, about), indent=2))
-    keep(results)
     if failed:
         raise typer.Exit(1)
 

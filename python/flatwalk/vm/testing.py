@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output
+from flatwalk import cache, output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import build
 from flatwalk.vm import run as guest
@@ -355,7 +355,7 @@ def run_cases(
         source: The user's own trees, as built by `vm build --source`.
         say: Takes a line for each test as it ends.
         before: What is known, of cases that need not be booted again.
-        keep: Takes all results whenever a case has ended.
+        keep: Takes all results, of other cases too, whenever a case has ended.
 
     Raises:
         FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
@@ -387,7 +387,8 @@ def run_cases(
         results.append(result)
         for problem in result.problems:
             say(f"  {FAIL}  {problem}")
-        keep(results)
+        ended = [one.case for one in results]
+        keep([*results, *(one for one in before if one.case not in ended)])
     return results
 
 
@@ -534,7 +535,7 @@ def _keep(logs: Path, case: Case, parts: dict[str, str]) -> None:
 
 
 def versions(planned: Sequence[Case], source: Path | None = None) -> dict[str, str]:
-    """What was tested: QEMU's and Linux's base and build, and the day."""
+    """What was tested, and by what: QEMU's and Linux's base and build, our tests, and the day."""
     linux = build.DEBUG_LINUX if planned[0].machine.debug else build.LINUX
     found = {}
     for component in (build.QEMU, linux):
@@ -542,6 +543,8 @@ def versions(planned: Sequence[Case], source: Path | None = None) -> dict[str, s
         base = place / "base"
         version = base.read_text(encoding="utf-8").strip() if base.is_file() else "own tree"
         found[component.source_name] = f"{version} ({place.name})"
+    ours = sorted((guest.GUEST / "tests").iterdir())
+    found["tests"] = cache.key({path.name: cache.digest(path) for path in ours})[:16]
     return found | {"day": datetime.date.today().isoformat()}
 
 
@@ -597,7 +600,7 @@ def resumed(path: Path, versions: dict[str, str]) -> list[Result]:
     """The results that an earlier call wrote; none if there is no such file yet.
 
     Raises:
-        UsageError: If the file is something else, or of another kernel or QEMU.
+        UsageError: If the file is something else, or of another kernel or QEMU, or by other tests.
     """
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
