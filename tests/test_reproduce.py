@@ -386,3 +386,23 @@ def test_a_call_adds_its_claims_to_what_an_earlier_one_wrote(
         assert words in failed.err
         assert "--json" in failed.err
         assert file.read_text() == whole.replace(old, new, 1), "it stays as it was"
+
+
+def test_a_rehearsal_begins_everything_and_keeps_nothing(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request)
+        return fake.response([fake.run() for _ in request["runs"]])
+
+    monkeypatch.setattr(engine, "_module", lambda: fake.Engine(answer))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = call("reproduce", "R4", "A1", "--scale", "paper", "--rehearse")
+    assert result.code == 0, result.err
+    assert "2 simulations can be run here" in result.out
+    assert " GB of memory" in result.out
+    assert sum(len(request["runs"]) for request in asked) == 2
+    assert {request["instructions"] for request in asked} == {100_000}
+    assert not list(tmp_path.iterdir())

@@ -250,6 +250,9 @@ def reproduce(
     jobs: Annotated[
         int, Option("--jobs", "-j", metavar="N", min=0, help="Threads to simulate with; 0 is one per core.")
     ] = 0,
+    rehearse: Annotated[
+        bool, Option("--rehearse", help="Only begin each simulation, and say how much memory that takes.")
+    ] = False,
 ) -> None:
     """Check the papers' claims: run their experiments and compare the figures.
 
@@ -272,6 +275,7 @@ def reproduce(
             markdown=markdown,
             report=None if no_report else report or Path("flatwalk-claims.html"),
             jobs=jobs,
+            rehearse=rehearse,
         )
     )
 

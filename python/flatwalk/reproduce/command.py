@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, engine, output
+from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import figures, runs, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
@@ -14,6 +14,10 @@ from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+
+#: Instructions of each run in a rehearsal. Its memory and its page tables are there before the first.
+_REHEARSED = 100_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Options:
     markdown: Path | None
     report: Path | None
     jobs: int
+    #: Only begin each simulation.
+    rehearse: bool = False
 
 
 def chosen(experiments: Sequence[Experiment], names: Sequence[str]) -> list[tuple[Experiment, list[str]]]:
@@ -84,6 +90,9 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     check(options)
+    if options.rehearse:
+        rehearse(options)
+        return
     before = None if options.update is None else earlier(options.update, options.scale)
     found = gather(options)
     if before is not None:
@@ -131,19 +140,37 @@ def earlier(path: Path, scale: str) -> show.Report | None:
     return report
 
 
+def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[runs.Job]:
+    """All simulations of some experiments' claims."""
+    jobs = {
+        job.key: job
+        for experiment, ids in picked
+        for claim in experiment.claims
+        if claim.id in ids
+        for job in runs.jobs_of(experiment, scale, claim).values()
+    }
+    return list(jobs.values())
+
+
+def rehearse(options: Options) -> None:
+    """Begins every simulation, and says how much memory that took."""
+    picked = chosen(load_all(), options.claims)
+    jobs = [job for job in jobs_of(picked, options.scale) if not job.in_guest]
+    with output.Progress("Rehearsing") as progress:
+        most_bytes = runs.rehearse(jobs, options.jobs, progress, _REHEARSED)
+    print(
+        f"{len(jobs)} simulations can be run here. Of each, {units.count(_REHEARSED)} instructions were; "
+        f"at most {most_bytes / 1e9:.1f} GB of memory were in use."
+    )
+
+
 def gather(options: Options) -> show.Report:
     """Our figures for all claims asked for, simulated where they are not known yet."""
     picked = chosen(load_all(), options.claims)
-    jobs = {}
-    for experiment, ids in picked:
-        for claim in experiment.claims:
-            if claim.id not in ids:
-                continue
-            mine = runs.jobs_of(experiment, options.scale, claim)
-            jobs.update({job.key: job for job in mine.values()})
+    jobs = jobs_of(picked, options.scale)
     store = cache.Store(cache.directory("reproduce"))
     with output.Progress("Simulating") as progress:
-        results = runs.simulate(jobs.values(), store, options.jobs, progress)
+        results = runs.simulate(jobs, store, options.jobs, progress)
     found = [
         (
             experiment,

@@ -8,6 +8,7 @@ command goes on where it was, and a changed machine file or engine runs anew.
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import bench, build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flatwalk.cache import Store
     from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
@@ -63,6 +64,11 @@ class Job:
     def group(self) -> str:
         """The same for jobs that the engine can run over one decoding of the source."""
         return json.dumps(self.request, sort_keys=True)
+
+    @property
+    def in_guest(self) -> bool:
+        """True if programs run in a guest, and nothing is simulated."""
+        return _CROWD in self.request["source"]
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,6 +325,40 @@ def _simulated(request: dict[str, Any], progress: Callable[[int, int | None], No
     return engine.simulate(request, progress)["runs"]
 
 
+def _found(
+    piece: Sequence[Job], request: dict[str, Any], progress: Callable[[int, int | None], None]
+) -> list[Run]:
+    """The results of jobs of one batch, whose common `request` this is."""
+    request = {**request, "runs": [job.configuration for job in piece]}
+    of = {"mix": _mixed, _CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
+    return of(request, progress)
+
+
+def rehearse(
+    jobs: Iterable[Job], threads: int, progress: Callable[[int, int | None], None], instructions: int
+) -> int:
+    """Simulates the first instructions of every job, and keeps nothing.
+
+    Args:
+        jobs: As for `simulate`; none in a guest.
+        threads: Likewise.
+        progress: Called with batches done and in all.
+        instructions: How many of each.
+
+    Returns:
+        The most memory that this process ever had, in bytes.
+
+    Raises:
+        FlatwalkError: If the engine refuses one.
+    """
+    pieces = batches(jobs)
+    for done, piece in enumerate(pieces):
+        progress(done, len(pieces))
+        short = {"instructions": instructions, "warmup": 0, "skip": 0, "threads": threads}
+        _found(piece, {**piece[0].request, **short}, lambda *_: None)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def simulate(
     jobs: Iterable[Job], store: Store, threads: int, progress: Callable[[int, int | None], None]
 ) -> dict[str, Run]:
@@ -344,13 +384,7 @@ def simulate(
         def tell(part: int, whole: int | None, done: int = done, here: int = here) -> None:
             progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
 
-        request = {
-            **piece[0].request,
-            "threads": threads,
-            "runs": [job.configuration for job in piece],
-        }
-        of = {"mix": _mixed, _CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
-        found = of(request, tell)
+        found = _found(piece, {**piece[0].request, "threads": threads}, tell)
         for job, run in zip(piece, found, strict=True):
             store.put(job.key, run)
             results[job.key] = run
