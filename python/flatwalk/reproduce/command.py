@@ -90,13 +90,14 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     check(options)
+    experiments = load_all()
     if options.rehearse:
-        rehearse(options)
+        rehearse(options, experiments)
         return
-    before = None if options.update is None else earlier(options.update, options.scale)
-    found = gather(options)
+    before = None if options.update is None else earlier(options.update, options.scale, experiments)
+    found = gather(options, experiments)
     if before is not None:
-        found = show.joined(before, found, load_all())
+        found = show.joined(before, found, experiments)
     text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
     if str(options.json) == "-":
         print(text, end="")
@@ -111,14 +112,14 @@ def run(options: Options) -> None:
     if options.update is not None:
         output.write_whole(options.update, text)
     if options.markdown is not None:
-        made_by = show.command(found, load_all())
+        made_by = show.command(found, experiments)
         output.write_whole(options.markdown, show.markdown(found, made_by))
     if options.report is not None:
         output.write_whole(options.report, figures.html(found))
         output.note(f"Report: {options.report.absolute()}")
 
 
-def earlier(path: Path, scale: str) -> show.Report | None:
+def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.Report | None:
     """What an earlier call wrote; nothing if there is no such file yet.
 
     Raises:
@@ -127,7 +128,7 @@ def earlier(path: Path, scale: str) -> show.Report | None:
     remedy = "name another file, or let this one be written anew with --json"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        report = show.from_json(written, load_all())
+        report = show.from_json(written, experiments)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError) as error:
@@ -152,9 +153,9 @@ def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[
     return list(jobs.values())
 
 
-def rehearse(options: Options) -> None:
+def rehearse(options: Options, experiments: Sequence[Experiment]) -> None:
     """Begins every simulation, and says how much memory that took."""
-    picked = chosen(load_all(), options.claims)
+    picked = chosen(experiments, options.claims)
     jobs = [job for job in jobs_of(picked, options.scale) if not job.in_guest]
     with output.Progress("Rehearsing") as progress:
         most_bytes = runs.rehearse(jobs, options.jobs, progress, _REHEARSED)
@@ -164,9 +165,9 @@ def rehearse(options: Options) -> None:
     )
 
 
-def gather(options: Options) -> show.Report:
+def gather(options: Options, experiments: Sequence[Experiment]) -> show.Report:
     """Our figures for all claims asked for, simulated where they are not known yet."""
-    picked = chosen(load_all(), options.claims)
+    picked = chosen(experiments, options.claims)
     jobs = jobs_of(picked, options.scale)
     store = cache.Store(cache.directory("reproduce"))
     with output.Progress("Simulating") as progress:

@@ -325,7 +325,7 @@ def _simulated(request: dict[str, Any], progress: Callable[[int, int | None], No
     return engine.simulate(request, progress)["runs"]
 
 
-def _found(
+def _run_batch(
     piece: Sequence[Job], request: dict[str, Any], progress: Callable[[int, int | None], None]
 ) -> list[Run]:
     """The results of jobs of one batch, whose common `request` this is."""
@@ -355,7 +355,7 @@ def rehearse(
     for done, piece in enumerate(pieces):
         progress(done, len(pieces))
         short = {"instructions": instructions, "warmup": 0, "skip": 0, "threads": threads}
-        _found(piece, {**piece[0].request, **short}, lambda *_: None)
+        _run_batch(piece, {**piece[0].request, **short}, lambda *_: None)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -384,7 +384,7 @@ def simulate(
         def tell(part: int, whole: int | None, done: int = done, here: int = here) -> None:
             progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
 
-        found = _found(piece, {**piece[0].request, "threads": threads}, tell)
+        found = _run_batch(piece, {**piece[0].request, "threads": threads}, tell)
         for job, run in zip(piece, found, strict=True):
             store.put(job.key, run)
             results[job.key] = run
