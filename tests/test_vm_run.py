@@ -217,7 +217,13 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(UsageError, match=r"of linux 6.1 \(a\), not 6.1 \(b\)"):
         testing.resumed(file, {"linux": "6.1 (b)"})
-    for wrong in ("[]", "{", "{}", '{"versions": {}, "cases": [{"name": "off"}]}'):
+    for wrong in (
+        "[]",
+        "{",
+        "{}",
+        '{"versions": 3, "cases": []}',
+        '{"versions": {}, "cases": [{"name": "off"}]}',
+    ):
         file.write_text(wrong)
         with pytest.raises(UsageError, match="not what `vm test --json` writes"):
             testing.resumed(file, versions)

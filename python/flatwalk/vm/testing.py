@@ -408,10 +408,14 @@ def differences(result: Result, off: Result) -> list[str]:
     missing = [line for line in result.complaints if _MISSING in line]
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")
-    unexpected = [line for line in result.complaints if not (result.case.unflushed and line in missing)]
+    wanted = missing if result.case.unflushed else []
     # Mistakes of the kernel that have nothing to do with flat tables.
     known = set(map(_mistake, filter(_is_foreign, off.complaints)))
-    unexpected = [line for line in unexpected if not (_is_foreign(line) and _mistake(line) in known)]
+    unexpected = [
+        line
+        for line in result.complaints
+        if line not in wanted and not (_is_foreign(line) and _mistake(line) in known)
+    ]
     problems += [f"the kernel says: {line}" for line in unexpected[:_COMPLAINTS_SHOWN]]
     if len(unexpected) > _COMPLAINTS_SHOWN:
         problems.append(f"the kernel says {len(unexpected) - _COMPLAINTS_SHOWN} things more")
@@ -604,7 +608,7 @@ def resumed(path: Path, versions: dict[str, str]) -> list[Result]:
     """
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        theirs = written["versions"]
+        theirs = dict(written["versions"])
         found = [_result(case) for case in written["cases"]]
     except FileNotFoundError:
         return []
