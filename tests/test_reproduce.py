@@ -406,3 +406,12 @@ def test_a_rehearsal_begins_everything_and_keeps_nothing(
     assert sum(len(request["runs"]) for request in asked) == 2
     assert {request["instructions"] for request in asked} == {100_000}
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--json", "--update", "--markdown", "--report"])
+def test_a_rehearsal_writes_no_file(call: Call, tmp_path: Path, option: str) -> None:
+    result = call("reproduce", "R4", "--rehearse", option, str(tmp_path / "file"))
+    assert result.code == 2
+    assert "a rehearsal finds nothing to write" in result.err
+    assert option in result.err
+    assert not list(tmp_path.iterdir())

@@ -273,7 +273,7 @@ def reproduce(
             json=json,
             update=update,
             markdown=markdown,
-            report=None if no_report else report or Path("flatwalk-claims.html"),
+            report=report or (None if no_report or rehearse else Path("flatwalk-claims.html")),
             jobs=jobs,
             rehearse=rehearse,
         )

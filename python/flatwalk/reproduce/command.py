@@ -68,7 +68,7 @@ def check(options: Options) -> None:
     """Fails early.
 
     Raises:
-        UsageError: If the scale is none, or a file will not be writable.
+        UsageError: If the scale is none, a file will not be writable, or a rehearsal is to write one.
     """
     if options.scale not in SCALES:
         raise UsageError(f"there is no scale {options.scale!r}", where="--scale", remedy=" or ".join(SCALES))
@@ -79,7 +79,12 @@ def check(options: Options) -> None:
         (options.report, "--report"),
     )
     for path, option in files:
-        if path is not None and str(path) != "-":
+        if path is None:
+            continue
+        if options.rehearse:
+            remedy = f"leave out {option}, or --rehearse"
+            raise UsageError("a rehearsal finds nothing to write", where=option, remedy=remedy)
+        if str(path) != "-":
             output.check_writable(path, option)
 
 
