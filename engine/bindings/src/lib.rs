@@ -239,7 +239,7 @@ fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
     let request: WalkRequest = read(request)?;
     let mut source = open(&request.source, request.seed)?;
     let result: Result<_, SimulateError> = py.detach(|| {
-        flatwalk_timing::explain::explain(
+        flatwalk_timing::report::explain::explain(
             &mut *source,
             request.run,
             request.instructions,

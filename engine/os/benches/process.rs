@@ -1,8 +1,8 @@
 //! How fast the simulated operating system works: it must never be what a simulation waits for.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use flatwalk_os::{Access, Buddy, Configuration, LargePages, Process};
-use flatwalk_paging::{Address, EntryMemory, Geometry, Gva, Hpa, organisations};
+use flatwalk_os::{Buddy, Configuration, LargePages, Process};
+use flatwalk_paging::{AccessKind, Address, EntryMemory, Geometry, Gva, Hpa, organisations};
 use flatwalk_trace::{Backing, Event, Protection};
 
 const BASE: u64 = 64 << 30;
@@ -63,7 +63,7 @@ fn benches(criterion: &mut Criterion) {
         group.bench_function("fault a page", |bencher| {
             let run = |mut process: Process| {
                 for page in 0..PAGES {
-                    let outcome = process.fault(Gva::new(BASE + (page << 12)), Access::Store);
+                    let outcome = process.fault(Gva::new(BASE + (page << 12)), AccessKind::Store);
                     let _ = outcome.expect("there is memory");
                 }
                 process

@@ -3,8 +3,8 @@
 
 pub mod buddy;
 mod error;
-mod kernel;
 mod memory;
+mod metered_memory;
 mod ordered;
 mod policy;
 mod process;
@@ -14,10 +14,10 @@ pub mod vma;
 mod windows;
 pub use buddy::Buddy;
 pub use error::OsError;
-pub use kernel::Work;
 pub use memory::PhysicalMemory;
+pub use metered_memory::Work;
 pub use ordered::{OrderedNodes, Range};
 pub use policy::{LargePages, Thp};
-pub use process::{Access, Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};
+pub use process::{Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};
 pub use random::Random;
 pub use virtual_machine::VirtualMachine;

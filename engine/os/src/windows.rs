@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use flatwalk_paging::{
-    Address, Entry, EntryMemory, EntryMemoryMut, Geometry, Gva, Level, Partial, Physical,
+    Address, Entry, EntryMemory, EntryMemoryMut, Geometry, Gva, Level, NodeRef, Physical,
     Recursion, Step, Walk,
 };
 
@@ -30,7 +30,7 @@ struct Node {
 pub(crate) struct Windows<A> {
     recursion: Recursion,
     geometry: Geometry,
-    root: Partial<A>,
+    root: NodeRef<A>,
     nodes: BTreeMap<A, Node>,
     /// Accesses by windows, entries that their walks read, and accesses without windows.
     accesses: Cell<u64>,
@@ -43,7 +43,7 @@ impl<A: Physical> Windows<A> {
     pub(crate) fn new(
         recursion: Recursion,
         geometry: Geometry,
-        root: Partial<A>,
+        root: NodeRef<A>,
         memory: &mut PhysicalMemory<A>,
     ) -> Self {
         for (at, entry) in recursion.entries(root) {

@@ -114,10 +114,10 @@ fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
         let attributes = Attributes::new(Rights { write, user, execute });
         // What is occupied already stays as it is.
         if let Ok(change) = tree.map(&mut memory, &shape, start, frame, level, attributes) {
-            let _ = tree.densify(&mut memory, start, change.filled);
+            let _ = tree.merge_dense(&mut memory, start, change.filled);
         }
         if random.below(6) == 0 && tree.unmap(&mut memory, Gva::new(at)).is_ok() {
-            let _ = tree.thin(&mut memory, Gva::new(at));
+            let _ = tree.split_sparse(&mut memory, Gva::new(at));
         }
         for offset in [0, geometry.span(level) - 1, geometry.span(level)] {
             probes.insert(start.raw().wrapping_add(offset));

@@ -58,6 +58,17 @@ pub struct Rights {
     pub execute: bool,
 }
 
+/// Why memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// A load.
+    Load,
+    /// A store.
+    Store,
+    /// An instruction fetch.
+    Fetch,
+}
+
 impl Rights {
     /// Everything: the start of a walk, and what intermediate entries carry.
     pub const ALL: Self = Self { write: true, user: true, execute: true };
@@ -70,6 +81,16 @@ impl Rights {
             write: self.write & other.write,
             user: self.user & other.user,
             execute: self.execute & other.execute,
+        }
+    }
+
+    /// True if they permit an access, as far as the entry's other bits (user, dirty) do.
+    #[inline]
+    pub fn permit(self, kind: AccessKind) -> bool {
+        match kind {
+            AccessKind::Load => true,
+            AccessKind::Store => self.write,
+            AccessKind::Fetch => self.execute,
         }
     }
 }

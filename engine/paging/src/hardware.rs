@@ -7,7 +7,7 @@
 use crate::addr::{Address, Hpa};
 use crate::entry::{Entry, Rights};
 use crate::geometry::{Geometry, Level};
-use crate::walk::{Fault, Leaf, Partial, Step, Walk};
+use crate::walk::{Fault, Leaf, NodeRef, Step, Walk};
 
 /// CR3 bit 52 says that the root is flat, and bit 52 of an entry that the next table is.
 const FLAT: u64 = 1 << 52;
@@ -130,20 +130,20 @@ impl Paging {
     /// Where the walk of `address` begins. A flat root serves the lower half of the addresses; the
     /// page that CR3 points to is an ordinary root for the upper half.
     #[must_use]
-    pub fn root<In: Address>(self, cr3: u64, address: In) -> Partial<Hpa> {
+    pub fn root<In: Address>(self, cr3: u64, address: In) -> NodeRef<Hpa> {
         let geometry = self.geometry();
         let level = geometry.levels();
         let base = cr3 & Entry::FRAME;
         let upper = address.raw() >> (geometry.address_bits() - 1) & 1 != 0;
         if self.flat && cr3 & FLAT != 0 && !upper {
-            Partial { base: Hpa::new(base & !BELOW_FLAT), level, width: 2, rights: Rights::ALL }
+            NodeRef { base: Hpa::new(base & !BELOW_FLAT), level, width: 2, rights: Rights::ALL }
         } else {
-            Partial { base: Hpa::new(base), level, width: 1, rights: Rights::ALL }
+            NodeRef { base: Hpa::new(base), level, width: 1, rights: Rights::ALL }
         }
     }
 
     /// The entry of ours that means what the hardware's `word` means at `level`, the lowest level that
-    /// the table it was read from spans ([`Partial::bottom`]).
+    /// the table it was read from spans ([`NodeRef::bottom`]).
     #[must_use]
     pub fn entry(self, word: u64, level: Level) -> Entry {
         // Bits that ours give a meaning to, and the hardware leaves to software.

@@ -21,7 +21,7 @@ mod tree;
 mod walk;
 
 pub use addr::{Address, Gpa, Gva, Hpa, Physical};
-pub use entry::{Attributes, Decoded, Entry, Rights};
+pub use entry::{AccessKind, Attributes, Decoded, Entry, Rights};
 pub use geometry::{Geometry, GeometryError, Level, Width};
 pub use hashed::Hashed;
 pub use memory::{EntryMemory, EntryMemoryMut, NodeAllocator, TableMemory};
@@ -29,6 +29,6 @@ pub use organisations::{Density, Layout, LayoutError, Shape, Structure};
 pub use recursion::Recursion;
 pub use table::{Made, PageTable};
 pub use tree::{
-    Change, Densified, Flush, Levels, Mapping, NodeKind, NodeStatistics, TableError, Tree,
+    Change, DensityChanges, Flush, Levels, Mapping, NodeKind, NodeStatistics, TableError, Tree,
 };
-pub use walk::{Fault, Leaf, Partial, Step, Walk};
+pub use walk::{Fault, Leaf, NodeRef, Step, Walk};

@@ -17,7 +17,7 @@
 use crate::addr::{Address, Physical};
 use crate::entry::Entry;
 use crate::geometry::{Geometry, Level};
-use crate::walk::Partial;
+use crate::walk::NodeRef;
 
 /// At which index a root leads back to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Recursion {
     }
 
     /// The entries to be written for the table at `root`, and where.
-    pub fn entries<A: Physical>(self, root: Partial<A>) -> impl Iterator<Item = (A, Entry)> {
+    pub fn entries<A: Physical>(self, root: NodeRef<A>) -> impl Iterator<Item = (A, Entry)> {
         let table_bytes = 1 << self.geometry.node_shift(1);
         let group = self.group(root);
         (0..self.tables(root)).map(move |i| {
@@ -49,15 +49,15 @@ impl Recursion {
     /// What a walker starts at that knows of no flattening in a root of two levels, or of one level less in
     /// one of three: the glue sub-table. For a conventional root it is the root.
     #[must_use]
-    pub fn glue<A: Physical>(self, root: Partial<A>) -> Partial<A> {
+    pub fn glue<A: Physical>(self, root: NodeRef<A>) -> NodeRef<A> {
         if root.width == 1 {
             return root;
         }
-        Partial { base: self.group(root), width: root.width - 1, ..root }
+        NodeRef { base: self.group(root), width: root.width - 1, ..root }
     }
 
     /// Where the entries for the recursion index stand.
-    fn group<A: Physical>(self, root: Partial<A>) -> A {
+    fn group<A: Physical>(self, root: NodeRef<A>) -> A {
         root.base.offset(self.index * self.tables(root) * 8)
     }
 
@@ -81,7 +81,7 @@ impl Recursion {
     }
 
     /// Conventional tables that the root stands for.
-    fn tables<A: Physical>(self, root: Partial<A>) -> u64 {
+    fn tables<A: Physical>(self, root: NodeRef<A>) -> u64 {
         self.geometry.node_entries(root.width - 1)
     }
 }

@@ -6,7 +6,7 @@ use crate::geometry::{Geometry, Level};
 use crate::hashed::{Hashed, Resizes};
 use crate::memory::{EntryMemory, TableMemory};
 use crate::organisations::{Layout, Shape, Structure};
-use crate::tree::{Densified, Flush, Levels, Mapping, NodeStatistics, TableError, Tree};
+use crate::tree::{DensityChanges, Flush, Levels, Mapping, NodeStatistics, TableError, Tree};
 use crate::walk::{Fault, Leaf};
 
 /// A page table.
@@ -259,19 +259,25 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         Ok(Made { fallbacks, filled, flush: Some(flush) })
     }
 
-    /// [`Tree::densify`]; other tables have no nodes.
-    pub fn densify(
+    /// [`Tree::merge_dense`]; other tables have no nodes.
+    pub fn merge_dense(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         input: In,
         filled: Levels,
-    ) -> Densified<In> {
-        self.tree_mut().map_or_else(Densified::nothing, |tree| tree.densify(memory, input, filled))
+    ) -> DensityChanges<In> {
+        self.tree_mut()
+            .map_or_else(DensityChanges::nothing, |tree| tree.merge_dense(memory, input, filled))
     }
 
-    /// [`Tree::thin`]; other tables have no nodes.
-    pub fn thin(&mut self, memory: &mut impl TableMemory<Out>, input: In) -> Densified<In> {
-        self.tree_mut().map_or_else(Densified::nothing, |tree| tree.thin(memory, input))
+    /// [`Tree::split_sparse`]; other tables have no nodes.
+    pub fn split_sparse(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+    ) -> DensityChanges<In> {
+        self.tree_mut()
+            .map_or_else(DensityChanges::nothing, |tree| tree.split_sparse(memory, input))
     }
 
     /// Calls `visit` for each page that lies, in part at least, in `length_bytes` from `start`, in

@@ -7,7 +7,7 @@ use crate::geometry::{Geometry, Level, Width};
 /// How far a translation has come: the node to read next. This is also what a page-walk cache
 /// holds, and what the root register is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partial<A> {
+pub struct NodeRef<A> {
     /// Physical address of the node.
     pub base: A,
     /// Topmost level that the node spans.
@@ -18,7 +18,7 @@ pub struct Partial<A> {
     pub rights: Rights,
 }
 
-impl<A> Partial<A> {
+impl<A> NodeRef<A> {
     /// The lowest level that the node spans: the level its entries belong to.
     #[inline]
     pub fn bottom(&self) -> Level {
@@ -66,7 +66,7 @@ pub enum Fault<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<A> {
     /// To a further node; the walk goes on there. A page-walk cache may keep it.
-    Table(Partial<A>),
+    Table(NodeRef<A>),
     /// To the translation.
     Leaf(Leaf<A>),
     /// Nowhere.
@@ -79,7 +79,7 @@ pub enum Step<A> {
 pub struct Walk<In, Out> {
     geometry: Geometry,
     input: In,
-    at: Partial<Out>,
+    at: NodeRef<Out>,
 }
 
 impl<In: Address, Out: Physical> Walk<In, Out> {
@@ -88,13 +88,13 @@ impl<In: Address, Out: Physical> Walk<In, Out> {
     /// `input` should be canonical ([`Geometry::is_canonical`]), which hardware sees to before it
     /// walks: the walk looks only at the bits that the levels consume.
     #[inline]
-    pub fn from(geometry: Geometry, at: Partial<Out>, input: In) -> Self {
+    pub fn from(geometry: Geometry, at: NodeRef<Out>, input: In) -> Self {
         Self { geometry, input, at }
     }
 
     /// The node to be read next.
     #[inline]
-    pub fn at(&self) -> Partial<Out> {
+    pub fn at(&self) -> NodeRef<Out> {
         self.at
     }
 
@@ -118,7 +118,7 @@ impl<In: Address, Out: Physical> Walk<In, Out> {
         let rights = self.at.rights.and(entry.rights());
         match entry.decode::<Out>(self.geometry, bottom) {
             Decoded::Table { base, level, width } => {
-                self.at = Partial { base, level, width, rights };
+                self.at = NodeRef { base, level, width, rights };
                 Step::Table(self.at)
             }
             Decoded::Mapped { frame, level } => Step::Leaf(Leaf {

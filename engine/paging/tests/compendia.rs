@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flatwalk_paging::organisations::{self, Fractions, Settings};
 use flatwalk_paging::{
-    Address, Attributes, Densified, Density, Geometry, Gva, Hpa, Layout, Level, Rights, Shape,
+    Address, Attributes, Density, DensityChanges, Geometry, Gva, Hpa, Layout, Level, Rights, Shape,
     Step, Tree, Walk, Width,
 };
 use proptest::prelude::*;
@@ -103,7 +103,7 @@ impl Model {
             done[0] += 1;
             let parent = self.id(table.0 + 1, offset);
             if table.0 < self.sizes.levels {
-                self.thin(parent, true, &mut done);
+                self.split_sparse(parent, true, &mut done);
             }
         }
         done
@@ -119,13 +119,13 @@ impl Model {
             if !alive && (level, prefix) != (self.sizes.levels, 0) {
                 self.merged.remove(&table);
             } else if slot == Slot::Empty {
-                self.thin(table, memory, &mut done);
+                self.split_sparse(table, memory, &mut done);
             }
         }
         done
     }
 
-    fn thin(&mut self, table: Id, memory: bool, done: &mut [u32; 3]) {
+    fn split_sparse(&mut self, table: Id, memory: bool, done: &mut [u32; 3]) {
         if !self.is_merged(table) || self.gain(table) >= self.density.unmerge_slots {
             return;
         }
@@ -250,7 +250,7 @@ impl World {
         let memory = &mut self.memory;
         let change = self.table.map(memory, &self.layout, at, frame, level, attributes).unwrap();
         memory.begin(if memory_for_large { 0 } else { u32::MAX }, false);
-        let done = counts(self.table.densify(memory, at, change.filled));
+        let done = counts(self.table.merge_dense(memory, at, change.filled));
         self.memory.end();
         let expected = self.model.map(self.model.sizes.offset(address), level, memory_for_large);
         assert_eq!(done, expected, "merged, taken apart, refused at {address:#x}");
@@ -262,7 +262,7 @@ impl World {
         let at = Gva::new(address);
         let _ = self.table.unmap(&mut self.memory, at).unwrap();
         self.memory.begin(if memory { 0 } else { u32::MAX }, false);
-        let done = counts(self.table.thin(&mut self.memory, at));
+        let done = counts(self.table.split_sparse(&mut self.memory, at));
         self.memory.end();
         let expected = self.model.unmap(self.model.sizes.offset(address), memory);
         assert_eq!(done, expected, "merged, taken apart, refused at {address:#x}");
@@ -299,7 +299,7 @@ impl World {
     }
 }
 
-fn counts(done: Densified<Gva>) -> [u32; 3] {
+fn counts(done: DensityChanges<Gva>) -> [u32; 3] {
     [done.merged, done.unmerged, done.refused]
 }
 
@@ -577,7 +577,7 @@ fn large_pages_lie_in_both_of_two_overlapping_nodes() {
     assert_eq!(world.reads(at), 2, "the PGD, and the PUD/PMD");
     let merged = raw_nodes(&world.memory, world.model.sizes, world.table.root());
     let pte = merged.iter().find(|node| (node.top, node.width) == (2, 2)).unwrap();
-    let from_cache = flatwalk_paging::Partial {
+    let from_cache = flatwalk_paging::NodeRef {
         base: Hpa::new(pte.base),
         level: 2,
         width: 2,

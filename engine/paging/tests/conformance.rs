@@ -10,7 +10,7 @@ use flatwalk_paging::hashed::{Answer, Line};
 use flatwalk_paging::organisations::REGISTRY;
 use flatwalk_paging::{
     Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Geometry, Gva, Hashed,
-    Hpa, Layout, Leaf, Level, PageTable, Partial, Rights, Shape, Step, Structure, TableError, Walk,
+    Hpa, Layout, Leaf, Level, NodeRef, PageTable, Rights, Shape, Step, Structure, TableError, Walk,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -83,7 +83,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 #[derive(Default)]
 struct Hardware {
     /// Nodes of a tree by first and last address that they serve, and topmost level.
-    nodes: BTreeMap<(u64, u64, Level), Partial<Hpa>>,
+    nodes: BTreeMap<(u64, u64, Level), NodeRef<Hpa>>,
     /// Lines of walk tables by level, key, and the addresses that they have headers for.
     lines: BTreeMap<(Level, u64), (u64, u64, Line)>,
 }
@@ -345,7 +345,7 @@ impl<'a> World<'a> {
                 assert!(!occupied, "{}", self.name);
                 self.pages.insert(start, Page { level, frame, attributes });
                 self.hardware.flush(made.flush);
-                let done = self.table.densify(&mut self.memory, input, made.filled);
+                let done = self.table.merge_dense(&mut self.memory, input, made.filled);
                 self.hardware.flush(done.flush);
             }
             Err(TableError::Occupied(at)) => assert!(occupied && at == start, "{}", self.name),
@@ -367,7 +367,7 @@ impl<'a> World<'a> {
             self.name
         );
         self.leaf_flush(flush, start, page);
-        let done = self.table.thin(&mut self.memory, input);
+        let done = self.table.split_sparse(&mut self.memory, input);
         self.hardware.flush(done.flush);
     }
 
@@ -381,7 +381,7 @@ impl<'a> World<'a> {
         match table.split(memory, layout, Gva::new(start)) {
             Ok(made) => {
                 self.leaf_flush(made.flush.unwrap(), start, page);
-                let done = self.table.densify(&mut self.memory, Gva::new(start), made.filled);
+                let done = self.table.merge_dense(&mut self.memory, Gva::new(start), made.filled);
                 self.hardware.flush(done.flush);
                 self.pages.remove(&start);
                 let bytes = self.sizes.bytes(page.level - 1);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use flatwalk_paging::{
     Address, Attributes, Change, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Gva, Hpa, Leaf,
-    Level, Levels, Mapping, Partial, Rights, Step, TableError, Tree, Walk, Width,
+    Level, Levels, Mapping, NodeRef, Rights, Step, TableError, Tree, Walk, Width,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -160,7 +160,7 @@ struct Caches {
     /// By first address, bytes, frame and dirty bit.
     leaves: BTreeMap<(u64, u64, u64, bool), Rights>,
     /// By first address, last address, base, level and width.
-    tables: BTreeMap<(u64, u64, u64, Level, Width), Partial<Hpa>>,
+    tables: BTreeMap<(u64, u64, u64, Level, Width), NodeRef<Hpa>>,
 }
 
 impl Caches {
@@ -181,7 +181,7 @@ impl Caches {
         &mut self,
         memory: &Memory,
         table: &Table,
-        from: Partial<Hpa>,
+        from: NodeRef<Hpa>,
         address: u64,
     ) -> Result<Leaf<Hpa>, Fault<Hpa>> {
         let sizes = Sizes::of(table.geometry());
@@ -373,8 +373,8 @@ impl<'a> World<'a> {
         self.memory.begin(refuse, false);
         let (address, memory) = (Gva::new(address), &mut self.memory);
         let done = match filled {
-            Some(filled) => self.table.densify(memory, address, filled),
-            None => self.table.thin(memory, address),
+            Some(filled) => self.table.merge_dense(memory, address, filled),
+            None => self.table.split_sparse(memory, address),
         };
         let counts = self.memory.end();
         assert_eq!(done.flush.is_some(), done.merged + done.unmerged > 0);

@@ -169,7 +169,7 @@ fn the_glue_table_serves_a_conventional_walker() {
     let (mut memory, table, _) = build(&case, false, false, &[(digits, 1)]);
     recurse(&mut memory, &table, 300);
     let glue = table.root().base.offset(300 * 4096);
-    let root = flatwalk_paging::Partial { base: glue, level: 4, width: 1, rights: Rights::ALL };
+    let root = flatwalk_paging::NodeRef { base: glue, level: 4, width: 1, rights: Rights::ALL };
     assert_eq!(Recursion::new(case.geometry, 300).unwrap().glue(table.root()), root);
     let mut walk = flatwalk_paging::Walk::from(case.geometry, root, Gva::new(at));
     let mut steps = 0;

@@ -5,7 +5,7 @@ mod support;
 use flatwalk_paging::organisations;
 use flatwalk_paging::{
     Address, Attributes, Decoded, Entry, EntryMemory, EntryMemoryMut, Fault, Geometry,
-    GeometryError, Gva, Hpa, LayoutError, Level, NodeAllocator, Partial, Rights, Step, TableError,
+    GeometryError, Gva, Hpa, LayoutError, Level, NodeAllocator, NodeRef, Rights, Step, TableError,
     Tree, Walk, Width,
 };
 use proptest::prelude::*;
@@ -349,7 +349,7 @@ proptest! {
         for address in addresses {
             let width = case.widths[0];
             let root =
-                Partial { base: Hpa::new(base), level: sizes.levels, width, rights: Rights::ALL };
+                NodeRef { base: Hpa::new(base), level: sizes.levels, width, rights: Rights::ALL };
             let mut walk = Walk::from(case.geometry, root, Gva::new(address));
             let mut steps = 0;
             loop {
@@ -410,7 +410,7 @@ proptest! {
             let mapped =
                 table.map(&mut memory, &shape, at, Hpa::new(1 << 40), level, attributes);
             if let Ok(change) = mapped {
-                let _ = table.densify(&mut memory, at, change.filled);
+                let _ = table.merge_dense(&mut memory, at, change.filled);
             }
             starts.push(at);
         }
@@ -433,7 +433,7 @@ proptest! {
             let _ = match act {
                 0 => match table.map(memory, &shape, at, Hpa::new(1 << 40), 1, attributes) {
                     Ok(change) => {
-                        let _ = table.densify(memory, at, change.filled);
+                        let _ = table.merge_dense(memory, at, change.filled);
                         None
                     }
                     Err(error) => Some(error),
@@ -446,7 +446,7 @@ proptest! {
                 6 => table.reshape(memory, at, number, 2).err(),
                 7 => table.reshape(memory, at, number, 1).err(),
                 8 => {
-                    let _ = table.thin(memory, at);
+                    let _ = table.split_sparse(memory, at);
                     None
                 }
                 _ => {

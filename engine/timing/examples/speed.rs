@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-use flatwalk_timing::run::GuestFrames;
+use flatwalk_timing::driver::run::GuestFrames;
 use flatwalk_timing::{Limits, Machine, Mode, RunConfiguration, Scheme, simulate};
 use flatwalk_trace::Source;
 use serde::de::DeserializeOwned;

@@ -1,49 +1,25 @@
 //! The timing model: core, MMU, caches and memory, and the driver that runs one trace through many
 //! configurations.
 //!
-//! Start at [`simulate`]. A [`machine::Machine`] and a [`machine::Scheme`] say what to model;
-//! [`run`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
+//! Start at [`simulate`]. A [`Machine`] and a [`Scheme`] say what to model;
+//! [`driver`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
 
-mod ahead;
-pub mod asap;
-pub mod branch;
-pub mod cache;
+pub mod config;
 pub mod core;
-pub mod csalt;
-pub mod cwc;
-pub mod decode;
-pub mod dram;
-pub mod energy;
-pub mod explain;
-pub mod hierarchy;
-pub mod machine;
-#[cfg(test)]
-mod mistakes;
-pub mod mix;
+pub mod driver;
+pub mod mechanisms;
+pub mod memory;
 pub mod mmu;
-mod mshrs;
-pub mod pom_tlb;
-pub mod pwc;
-pub mod recorded;
-pub mod relocate;
-pub mod result;
-pub mod run;
-pub mod segment;
-pub mod simulate;
-pub mod slots;
-pub mod space;
+pub mod report;
+pub mod system;
 #[cfg(test)]
-mod testing;
-pub mod tlb;
-pub mod vhpt;
-pub mod walker;
-mod ways;
+mod tests;
 
-pub use machine::{Machine, Scheme};
-pub use mix::simulate_mix;
-pub use result::RunResult;
-pub use run::{Mode, RunConfiguration};
-pub use simulate::{Limits, SimulateError, Simulation, simulate};
+pub use config::machine::{Machine, Scheme};
+pub use driver::mix::simulate_mix;
+pub use driver::run::{Mode, RunConfiguration};
+pub use driver::simulate::{Limits, SimulateError, Simulation, simulate};
+pub use report::result::RunResult;
 
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use flatwalk_paging::hashed::{Answer, Line};
-use flatwalk_paging::{EntryMemoryMut, Hashed, Partial, Shape, Tree, Walk, organisations};
+use flatwalk_paging::{
+    AccessKind, EntryMemoryMut, Hashed, NodeRef, Shape, Tree, Walk, organisations,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -124,7 +126,7 @@ fn process(configuration: &Configuration, address: u64, length: u64) -> Process 
 }
 
 fn touch(process: &mut Process, address: u64) -> FaultOutcome {
-    process.fault(Gva::new(address), Access::Store).unwrap()
+    process.fault(Gva::new(address), AccessKind::Store).unwrap()
 }
 
 fn widths(process: &Process) -> Vec<(Level, Width, u64)> {
@@ -174,7 +176,7 @@ fn a_range_that_is_backed_at_once_is_what_its_faults_make_it() {
             for page in 1..end / PAGE {
                 let address = Gva::new(page * PAGE);
                 if singly.table().translate(singly.memory(), address).is_err() {
-                    flushes.extend(singly.fault(address, Access::Store).unwrap().flushes);
+                    flushes.extend(singly.fault(address, AccessKind::Store).unwrap().flushes);
                 }
             }
             assert_eq!(at_once.back(Gva::new(PAGE), end - PAGE).unwrap(), flushes);
@@ -331,7 +333,7 @@ fn what_can_be_no_recursion_is_refused() {
     let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
     let mut process = process(&configuration, 0, GIB);
     let window = 0xffff_0000_0000_0000 | 300 << 39;
-    let fault = process.fault(Gva::new(window), Access::Load).map(|outcome| outcome.kind);
+    let fault = process.fault(Gva::new(window), AccessKind::Load).map(|outcome| outcome.kind);
     assert!(matches!(fault, Err(OsError::InWindow { .. })), "{fault:?}");
     let map = process.apply(&map(window, PAGE, RW)).map(|outcome| outcome.work);
     assert!(matches!(map, Err(OsError::InWindow { .. })), "{map:?}");
@@ -583,7 +585,7 @@ fn accesses_outside_every_area_are_honoured_and_counted() {
     let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
     let _ = touch(&mut process, 0x7fff_ffff_f000);
     let _ = touch(&mut process, 0xffff_ffff_ffff_f000);
-    let fetch = process.fault(Gva::new(0x40_1000), Access::Fetch).unwrap();
+    let fetch = process.fault(Gva::new(0x40_1000), AccessKind::Fetch).unwrap();
     assert_eq!(fetch.kind, FaultKind::Mapped);
     let statistics = process.statistics();
     assert_eq!((statistics.implicit_mappings, statistics.protection_mismatches), (3, 0));
@@ -593,7 +595,7 @@ fn accesses_outside_every_area_are_honoured_and_counted() {
 fn an_access_beyond_the_areas_splits_a_large_page_that_does_not_allow_it() {
     let mut process = process(&configuration(fpt(), all()), 0, PAGE);
     assert_eq!(touch(&mut process, 0).level, 2);
-    let outcome = process.fault(Gva::new(9 * PAGE), Access::Fetch).unwrap();
+    let outcome = process.fault(Gva::new(9 * PAGE), AccessKind::Fetch).unwrap();
     assert_eq!((outcome.kind, outcome.level), (FaultKind::Upgraded, 1));
     assert!(outcome.flushes[0].leaves);
     let statistics = process.statistics();
@@ -645,7 +647,7 @@ fn a_store_against_the_rights_is_granted_and_counted() {
     let _ = touch(&mut process, 0);
     let outcome = process.apply(&protect).unwrap();
     assert!(outcome.flushes[0].leaves);
-    assert_eq!(process.fault(Gva::new(0), Access::Load).unwrap().kind, FaultKind::Spurious);
+    assert_eq!(process.fault(Gva::new(0), AccessKind::Load).unwrap().kind, FaultKind::Spurious);
     let upgrade = touch(&mut process, 0);
     assert_eq!(upgrade.kind, FaultKind::Upgraded);
     assert!(upgrade.flushes[0].leaves, "the old rights are cached");
@@ -667,9 +669,11 @@ fn accessed_and_dirty_start_as_linux_sets_them() {
     };
     let _ = process.apply(&map(0, PAGE, RW)).unwrap();
     let _ = process.apply(&file).unwrap();
-    for (address, access, dirty) in
-        [(0, Access::Load, true), (LARGE, Access::Load, false), (LARGE + PAGE, Access::Store, true)]
-    {
+    for (address, access, dirty) in [
+        (0, AccessKind::Load, true),
+        (LARGE, AccessKind::Load, false),
+        (LARGE + PAGE, AccessKind::Store, true),
+    ] {
         let _ = process.fault(Gva::new(address), access).unwrap();
         let entry = process.table().translate(process.memory(), Gva::new(address)).unwrap().entry;
         assert_eq!((entry.is_accessed(), entry.is_dirty()), (true, dirty), "{address:#x}");
@@ -680,7 +684,7 @@ fn accessed_and_dirty_start_as_linux_sets_them() {
 fn impossible_requests_are_errors_with_a_remedy() {
     let base = configuration(layout(Geometry::X86_3, &[]), none());
     let mut process = <Process>::new(&base).unwrap();
-    let error = process.fault(Gva::new(1 << 40), Access::Load).unwrap_err().to_string();
+    let error = process.fault(Gva::new(1 << 40), AccessKind::Load).unwrap_err().to_string();
     assert!(error.contains("39 bits") && error.contains("more levels"), "{error}");
     for event in [
         map(1 << 40, PAGE, RW),
@@ -737,7 +741,7 @@ struct Hardware {
     /// By page: frame of the page itself, rights, level.
     tlb: BTreeMap<u64, (u64, Rights, Level)>,
     /// By level of the node and address of what it covers.
-    walk_cache: BTreeMap<(Level, u64), Partial<Hpa>>,
+    walk_cache: BTreeMap<(Level, u64), NodeRef<Hpa>>,
     /// Lines of walk tables by level and number.
     lines: BTreeMap<(Level, u64), Line>,
 }
@@ -868,7 +872,7 @@ impl EnumerateFrames for Pages {
 #[derive(Clone, Debug)]
 enum Operation {
     Event(Event),
-    Touch(u64, Access),
+    Touch(u64, AccessKind),
     Reshape(u64, Level, Width),
 }
 
@@ -907,7 +911,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(Advice::DontNeed),
         Just(Advice::Populate)
     ];
-    let access = prop_oneof![Just(Access::Load), Just(Access::Store), Just(Access::Fetch)];
+    let access =
+        prop_oneof![Just(AccessKind::Load), Just(AccessKind::Store), Just(AccessKind::Fetch)];
     let event = prop_oneof![
         4 => (span(), protection.clone(), backing, prop::bool::weighted(0.1)).prop_map(
             |((address, length), protection, backing, shared)| {
@@ -971,7 +976,7 @@ impl Model {
     }
 
     /// True if a trace could contain the access: other rights than the areas' have their own test.
-    fn allows(&self, pages: &Pages, access: Access) -> bool {
+    fn allows(&self, pages: &Pages, access: AccessKind) -> bool {
         self.areas.range(pages.clone()).all(|(_, area)| permits(rights(area.protection), access))
     }
 
@@ -1128,7 +1133,7 @@ proptest! {
             let flushes = match operation {
                 Operation::Event(event) => {
                     if let Event::Populate { address, length, store } = event {
-                        let access = if store { Access::Store } else { Access::Load };
+                        let access = if store { AccessKind::Store } else { AccessKind::Load };
                         if !model.allows(&pages_in(address, length), access) {
                             continue;
                         }

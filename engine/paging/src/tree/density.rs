@@ -7,12 +7,12 @@ use crate::addr::{Address, Physical};
 use crate::entry::{Decoded, Entry};
 use crate::geometry::Level;
 use crate::memory::{EntryMemory, TableMemory};
-use crate::walk::Partial;
+use crate::walk::NodeRef;
 
 /// What keeping a table's density took.
 #[must_use = "hardware may go on using freed nodes until this is flushed"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Densified<In> {
+pub struct DensityChanges<In> {
     /// Nodes merged with their children.
     pub merged: u32,
     /// Merged nodes taken apart.
@@ -27,20 +27,20 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     /// Merges the nodes on the path of `input` that have become dense because entries of the levels
     /// `filled` were filled there ([`Change::filled`]), the lowest first, and takes apart what has
     /// nothing left to gain after that. Does nothing in a table without [`crate::organisations::Density`].
-    pub fn densify(
+    pub fn merge_dense(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         input: In,
         filled: Levels,
-    ) -> Densified<In> {
-        let mut done = Densified::nothing();
+    ) -> DensityChanges<In> {
+        let mut done = DensityChanges::nothing();
         let Some(density) = self.density else { return done };
         for level in (2..=self.geometry.levels()).filter(|&level| filled.contains(level)) {
             let Ok(Some(found)) = self.seek(memory, input, level) else { continue };
             if found.node.width == 1 && self.gain(memory, found.node) >= density.merge_slots {
                 let result = self.set_width(memory, found, 2, input, &mut Change::default());
                 if done.count(result, |done| &mut done.merged) {
-                    self.thin_level(memory, input, level + 1, &mut done);
+                    self.split_sparse_level(memory, input, level + 1, &mut done);
                 }
             }
         }
@@ -49,13 +49,17 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
 
     /// Takes apart the merged nodes on the path of `input` that have become sparse because the page
     /// there was unmapped. Does nothing in a table without [`crate::organisations::Density`].
-    pub fn thin(&mut self, memory: &mut impl TableMemory<Out>, input: In) -> Densified<In> {
-        let mut done = Densified::nothing();
+    pub fn split_sparse(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+    ) -> DensityChanges<In> {
+        let mut done = DensityChanges::nothing();
         for level in 2..=self.geometry.levels() {
             let Some(node) = self.merged_at(level, input) else { continue };
             let part = self.geometry.index(input.raw(), level, 1) as usize;
             if self.nodes.get(&node.base).is_some_and(|node| node.parts[part] == 0) {
-                self.thin_level(memory, input, level, &mut done);
+                self.split_sparse_level(memory, input, level, &mut done);
             }
         }
         done
@@ -63,12 +67,12 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
 
     /// Takes apart the merged node with topmost level `level` on the path of `input`, if there is one
     /// and it has little to gain.
-    fn thin_level(
+    fn split_sparse_level(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         input: In,
         level: Level,
-        done: &mut Densified<In>,
+        done: &mut DensityChanges<In>,
     ) {
         let (Some(density), Some(node)) = (self.density, self.merged_at(level, input)) else {
             return;
@@ -84,7 +88,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
 
     /// How many entries of `node`, which is not merged, lead to a child node that is not: walks
     /// through these become shorter when it is merged.
-    fn gain(&self, memory: &impl EntryMemory<Out>, node: Partial<Out>) -> u32 {
+    fn gain(&self, memory: &impl EntryMemory<Out>, node: NodeRef<Out>) -> u32 {
         let leads = |i| {
             let entry = Entry(memory.read(node.base.offset(i * 8)));
             let meaning = entry.decode::<Out>(self.geometry, node.level);
@@ -97,7 +101,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn gain_of_merged(
         &self,
         memory: &impl EntryMemory<Out>,
-        node: Partial<Out>,
+        node: NodeRef<Out>,
         prefix: u64,
     ) -> u32 {
         let entries = self.geometry.node_entries(1);
@@ -114,7 +118,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 }
 
-impl<In: Address> Densified<In> {
+impl<In: Address> DensityChanges<In> {
     pub(crate) fn nothing() -> Self {
         Self { merged: 0, unmerged: 0, refused: 0, flush: None }
     }

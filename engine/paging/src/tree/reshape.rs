@@ -6,7 +6,7 @@ use crate::entry::{Attributes, Decoded, Entry, Rights};
 use crate::geometry::{Level, Width};
 use crate::memory::{EntryMemory, TableMemory};
 use crate::table::check_canonical;
-use crate::walk::Partial;
+use crate::walk::NodeRef;
 
 impl<In: Address, Out: Physical> Tree<In, Out> {
     /// Gives the node with topmost level `level` on the path of `input` another width: wider
@@ -85,11 +85,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 
     /// The conventional node of the lowest level that `node` stands for on the path of `input`.
-    fn part(&self, node: Partial<Out>, input: In) -> Partial<Out> {
+    fn part(&self, node: NodeRef<Out>, input: In) -> NodeRef<Out> {
         let entries = self.geometry.node_entries(1);
         let index = self.geometry.index(input.raw(), node.level, node.width) & !(entries - 1);
         let level = node.bottom();
-        Partial { base: node.base.offset(index * 8), level, width: 1, rights: Rights::ALL }
+        NodeRef { base: node.base.offset(index * 8), level, width: 1, rights: Rights::ALL }
     }
 
     /// Gives `old`, which lies on the path of `input`, another width.
@@ -123,8 +123,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn link(
         &mut self,
         memory: &mut impl TableMemory<Out>,
-        parent: Partial<Out>,
-        node: Partial<Out>,
+        parent: NodeRef<Out>,
+        node: NodeRef<Out>,
         input: In,
     ) -> u64 {
         let above = node.level + 1;
@@ -157,7 +157,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn overlap(
         &self,
         memory: &impl EntryMemory<Out>,
-        node: Partial<Out>,
+        node: NodeRef<Out>,
         prefix: u64,
     ) -> Vec<Entry> {
         let entries = self.geometry.node_entries(1);
@@ -180,11 +180,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn merge(
         &mut self,
         memory: &mut impl TableMemory<Out>,
-        old: Partial<Out>,
+        old: NodeRef<Out>,
         width: Width,
         input: In,
         change: &mut Change,
-    ) -> Result<Partial<Out>, TableError> {
+    ) -> Result<NodeRef<Out>, TableError> {
         let (level, address) = (old.level, input.raw());
         let prefix = self.prefix(level, input);
         let bottom = level + 1 - width;
@@ -225,7 +225,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             self.merged.insert((level, prefix), base);
         }
         self.nodes.insert(base, node);
-        Ok(Partial { base, width, ..old })
+        Ok(NodeRef { base, width, ..old })
     }
 
     /// Collects the entries of `node`, the first of which has number `first` among those of its level
@@ -233,7 +233,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn gather(
         &self,
         memory: &impl EntryMemory<Out>,
-        node: Partial<Out>,
+        node: NodeRef<Out>,
         first: u64,
         parts: &mut Parts<Out>,
     ) -> Result<(), Obstacle> {
@@ -279,11 +279,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     fn take_apart<M: TableMemory<Out>>(
         &mut self,
         memory: &mut M,
-        old: Partial<Out>,
+        old: NodeRef<Out>,
         width: Width,
         input: In,
         change: &mut Change,
-    ) -> Result<Partial<Out>, TableError> {
+    ) -> Result<NodeRef<Out>, TableError> {
         let geometry = self.geometry;
         let child_width = old.width - width;
         let child_level = old.level - width;
@@ -313,7 +313,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             part
         } else {
             let base = obtain(memory, old.level, width, input.raw(), change)?;
-            Partial { base, width, ..old }
+            NodeRef { base, width, ..old }
         };
         let mut entries = Vec::new();
         for slot in 0..geometry.node_entries(width) {
@@ -397,9 +397,9 @@ pub(super) fn united(entries: impl Iterator<Item = Entry>) -> Attributes {
 /// A node and how it is reached.
 #[derive(Clone, Copy)]
 pub(super) struct Found<Out> {
-    pub(super) node: Partial<Out>,
+    pub(super) node: NodeRef<Out>,
     /// One that leads there; none leads to the root.
-    parent: Option<Partial<Out>>,
+    parent: Option<NodeRef<Out>>,
 }
 
 /// What a wider node is made of.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flatwalk_paging::organisations::{Cuckoo, Fractions, REGISTRY, Settings};
 use flatwalk_paging::{
     Address, Density, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level,
-    NodeAllocator, Partial, Shape, Structure, Width,
+    NodeAllocator, NodeRef, Shape, Structure, Width,
 };
 use rustc_hash::FxHashMap;
 
@@ -241,7 +241,7 @@ impl RawNode {
 }
 
 /// Every node that can be reached, by following words according to the specification.
-pub fn raw_nodes(memory: &Memory, sizes: Sizes, root: Partial<Hpa>) -> Vec<RawNode> {
+pub fn raw_nodes(memory: &Memory, sizes: Sizes, root: NodeRef<Hpa>) -> Vec<RawNode> {
     let mut nodes = Vec::new();
     let mut seen = BTreeMap::new();
     let mut pending = vec![(root.base.raw(), root.level, root.width, 0u128)];

@@ -1,0 +1,1036 @@
+//! Machines as data: the settings of a machine file, and what makes one valid.
+//!
+//! Every setting is required where it has a meaning and unknown where it has none, so a file says
+//! all that a run depends on. Sizes are in bytes, latencies in cycles of `frequency_mhz` unless the
+//! name says nanoseconds.
+
+use std::collections::BTreeMap;
+
+use flatwalk_paging::organisations::{self, Cuckoo};
+use flatwalk_paging::{Geometry, Layout, Level, Structure};
+use serde::{Deserialize, Serialize};
+
+use crate::ConfigError;
+
+/// One machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Name, as in the file's name.
+    pub name: String,
+    /// One line for a person.
+    pub title: String,
+    /// Where the figures are from.
+    pub source: String,
+    /// Core clock in MHz.
+    pub frequency_mhz: u32,
+    /// The out-of-order core; absent for machines without timing.
+    pub core: Option<Core>,
+    /// First-level instruction cache.
+    pub l1i: Option<Cache>,
+    /// First-level data cache.
+    pub l1d: Option<Cache>,
+    /// Second-level cache.
+    pub l2: Option<Cache>,
+    /// Last-level cache.
+    pub llc: Option<Cache>,
+    /// Main memory.
+    pub memory: Option<Memory>,
+    /// What accesses to the caches cost; absent where nobody knows.
+    pub energy: Option<Energy>,
+    /// Translation look-aside buffers.
+    pub tlb: Tlbs,
+    /// Page-walk caches.
+    pub pwc: Pwc,
+    /// The page walkers.
+    pub walker: Walker,
+    /// How many cores share the last-level cache and memory; absent for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicore: Option<Multicore>,
+    /// How hashed page tables are walked; absent for machines that cannot.
+    pub hashed_walks: Option<HashedWalks>,
+    /// What two-dimensional walks use; absent for machines without nested paging.
+    pub virtualisation: Option<Virtualisation>,
+    /// Parameters of page-table priority, for schemes that switch it on.
+    pub priority: Priority,
+    /// The operating system's costs.
+    pub os: Os,
+}
+
+/// An out-of-order core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Core {
+    /// Instructions dispatched, and retired, per cycle.
+    pub width: u32,
+    /// Reorder-buffer entries.
+    pub window: u32,
+    /// Load-queue entries.
+    pub load_queue: u32,
+    /// Store-queue entries.
+    pub store_queue: u32,
+    /// Cycles from fetch to dispatch; paid again after a misprediction or a fault.
+    pub frontend_cycles: u64,
+    /// How branches are predicted.
+    pub branch_predictor: BranchPredictor,
+    /// Global history bits; the predictor has `2^bits` counters.
+    pub branch_history_bits: u32,
+}
+
+/// How branches are predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BranchPredictor {
+    /// McFarling's gshare, a last-target table, and a return stack.
+    Gshare,
+    /// Never wrong.
+    Perfect,
+}
+
+/// A cache of 64-byte lines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Associativity.
+    pub ways: u32,
+    /// Load-to-use latency in cycles, counted from the core (so cumulative).
+    pub latency_cycles: u64,
+    /// Misses it can have outstanding.
+    pub mshrs: u32,
+}
+
+/// Main memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Memory {
+    /// DDR4 with channels, ranks, banks and open rows.
+    Ddr4 {
+        /// Channels, a power of two.
+        channels: u32,
+        /// Ranks per channel, a power of two.
+        ranks: u32,
+        /// Banks per rank, a power of two.
+        banks: u32,
+        /// Bytes of an open row, per bank.
+        row_bytes: u64,
+        /// Transfers per second on the data bus (8 bytes wide), in millions.
+        data_rate_mts: u32,
+        /// Column access to first data.
+        cl_ns: f64,
+        /// Row activation to column access.
+        rcd_ns: f64,
+        /// Precharge.
+        rp_ns: f64,
+        /// Controller and on-chip network, both ways together.
+        controller_ns: f64,
+    },
+    /// One latency and one bandwidth.
+    Fixed {
+        /// Latency of a line.
+        latency_ns: f64,
+        /// Bandwidth in 10^9 bytes per second.
+        bandwidth_gbs: f64,
+    },
+}
+
+/// Cores that share the last-level cache and memory; all else each has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Multicore {
+    /// Cores.
+    pub cores: u32,
+    /// How they are kept apart in the last-level cache.
+    pub isolation: Isolation,
+}
+
+/// How programs are kept apart in a shared cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Page-table priority protects a program's entries from all others' lines: data of anyone goes
+    /// first, then the program's own lines (ASPLOS 2022, section 6.1: "to prevent one process' data
+    /// from evicting another's page table").
+    Owners,
+    /// Each core fills its own equal part of the ways; page-table priority works within it.
+    Ways,
+}
+
+impl Multicore {
+    fn validate(self, llc: Option<&Cache>) -> Result<(), ConfigError> {
+        require((1..=64).contains(&self.cores), "multicore.cores", || {
+            format!("{} (1 to 64)", self.cores)
+        })?;
+        let ways = llc.map_or(0, |llc| llc.ways);
+        let fits = self.isolation == Isolation::Owners
+            || (ways >= self.cores && ways.is_multiple_of(self.cores));
+        require(fits, "multicore.isolation", || {
+            format!("{ways} ways are not to be divided by {} cores", self.cores)
+        })
+    }
+}
+
+/// Dynamic energy of one access to each data cache, in picojoules.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Energy {
+    /// The first-level data cache.
+    pub l1d_pj: f64,
+    /// The second-level cache.
+    pub l2_pj: f64,
+    /// The last-level cache.
+    pub llc_pj: f64,
+}
+
+/// The TLBs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tlbs {
+    /// First level, instructions; empty: fetches are not translated.
+    #[serde(default)]
+    pub l1i: Vec<Tlb>,
+    /// First level, data; looked up in parallel.
+    pub l1d: Vec<Tlb>,
+    /// Second level, shared by both.
+    #[serde(default)]
+    pub l2: Vec<Tlb>,
+}
+
+/// One TLB array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tlb {
+    /// Page sizes that it holds.
+    pub pages: Vec<PageSize>,
+    /// Entries.
+    pub entries: u32,
+    /// Associativity; as many as entries for fully associative.
+    pub ways: u32,
+    /// Latency in cycles. The first cycle of a first-level TLB runs beside the L1 cache's look-up
+    /// and is part of that cache's latency.
+    pub latency_cycles: u64,
+}
+
+/// Page sizes by their x86-64 names; with other geometries, base, large and huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum PageSize {
+    /// Base pages, leaves of level 1.
+    #[serde(rename = "4K")]
+    Base,
+    /// Large pages, leaves of level 2.
+    #[serde(rename = "2M")]
+    Large,
+    /// Huge pages, leaves of level 3.
+    #[serde(rename = "1G")]
+    Huge,
+}
+
+impl PageSize {
+    /// All sizes, smallest first.
+    pub const ALL: [Self; 3] = [Self::Base, Self::Large, Self::Huge];
+
+    /// Level that such a page is a leaf of.
+    pub fn level(self) -> Level {
+        match self {
+            Self::Base => 1,
+            Self::Large => 2,
+            Self::Huge => 3,
+        }
+    }
+
+    /// Name on x86-64.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Base => "4K",
+            Self::Large => "2M",
+            Self::Huge => "1G",
+        }
+    }
+}
+
+/// Page-walk caches. They hold pointers to nodes, never leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Pwc {
+    /// Intel's: one fully associative structure per level, tagged with the address prefix; all are
+    /// probed at once and the longest match wins.
+    Split {
+        /// Latency in cycles.
+        latency_cycles: u64,
+        /// Entries by the level whose entries are cached: `L2` gives pointers to level-1 nodes.
+        entries: BTreeMap<String, u32>,
+    },
+    /// None, but a walker that finds level-1 entries through the TLB, and software behind it; see
+    /// [`crate::mechanisms::vhpt`].
+    Vhpt {
+        /// Cycles of a trap to the handler and of its instructions, its loads excluded.
+        handler_cycles: u64,
+    },
+    /// One set-associative structure for all levels.
+    Unified {
+        /// Latency in cycles.
+        latency_cycles: u64,
+        /// Entries.
+        entries: u32,
+        /// Associativity.
+        ways: u32,
+    },
+    /// None: every walk starts at the root.
+    None,
+}
+
+/// What two-dimensional walks use, beside the guest's own page-walk caches, which are [`Machine::pwc`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Virtualisation {
+    /// Page-walk caches for the host's table.
+    pub pwc: Pwc,
+    /// The nested TLB, guest-physical to host-physical, for pages with guest page tables; none where
+    /// empty.
+    #[serde(default)]
+    pub nested_tlb: Vec<Tlb>,
+    /// What the guest's page-walk caches hold.
+    pub guest_pwc: GuestPwc,
+    /// Leaving the guest and entering it again for a fault of the host's table, in cycles, beside
+    /// what the fault costs.
+    pub exit_cycles: u64,
+}
+
+/// What the guest's page-walk caches say of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestPwc {
+    /// Its guest-physical address, which the host has yet to translate (ASPLOS 2022): three accesses
+    /// at best with two-level tables in both stages.
+    GuestPhysical,
+    /// Its host-physical address (ISMM 2021): two at best. The host is taken to back a node
+    /// contiguously.
+    HostPhysical,
+}
+
+/// The page walkers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Walker {
+    /// Walks that can be under way at once.
+    pub concurrent: u32,
+    /// Cache at which the walker's reads enter the hierarchy.
+    pub entry: WalkerEntry,
+}
+
+/// Where the walker's reads enter the hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WalkerEntry {
+    /// At the first-level data cache.
+    L1d,
+    /// At the second-level cache.
+    L2,
+}
+
+/// How hashed page tables are walked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HashedWalks {
+    /// Cycles that hashing a page's number takes.
+    pub hash_cycles: u64,
+    /// Cycles that looking up the cuckoo walk caches takes, beside it.
+    pub cwc_latency_cycles: u64,
+    /// Lines of the walk tables that they hold: `L2` and `L3`.
+    pub cwc_entries: BTreeMap<String, u32>,
+    /// When a walk ends.
+    pub end: WalkEnd,
+}
+
+/// When a walk of several reads ends that finds its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WalkEnd {
+    /// When the entry is there; other lines may be on their way.
+    MatchingProbe,
+    /// When all lines are there.
+    LastProbe,
+}
+
+/// Page-table priority (Park et al., ASPLOS 2022, sections 5 and 6.1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Priority {
+    /// Per cent of evictions that spare page-table lines while a phase is active.
+    pub evict_data_percent: u32,
+    /// Length of an observation window in instructions.
+    pub window_instructions: u64,
+    /// A phase begins when L2 TLB misses per 1000 instructions reach this …
+    pub enter_l2_tlb_mpki: f64,
+    /// … and the L2 cache's data miss ratio reaches this.
+    pub enter_l2_data_miss_ratio: f64,
+    /// It ends when either falls below this fraction of its threshold.
+    pub exit_fraction: f64,
+}
+
+/// The operating system's costs and memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Os {
+    /// Trap, VMA look-up and return of a page fault, in cycles; zeroing and page-table work are
+    /// charged beside it, by what was done.
+    pub fault_cycles: u64,
+    /// Bytes that the kernel zeroes or copies per cycle.
+    pub zero_bytes_per_cycle: u64,
+    /// Physical memory in bytes.
+    pub memory_bytes: u64,
+}
+
+fn require(
+    condition: bool,
+    key: &str,
+    problem: impl FnOnce() -> String,
+) -> Result<(), ConfigError> {
+    if condition {
+        Ok(())
+    } else {
+        Err(ConfigError::Value { key: key.to_owned(), problem: problem() })
+    }
+}
+
+impl Machine {
+    /// Checks every figure. The first that cannot be is reported with its key.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        require((1..=100_000).contains(&self.frequency_mhz), "frequency_mhz", || {
+            format!("{} MHz is no clock rate (1 to 100000)", self.frequency_mhz)
+        })?;
+        let timed = [
+            ("core", self.core.is_some()),
+            ("l1i", self.l1i.is_some()),
+            ("l1d", self.l1d.is_some()),
+            ("l2", self.l2.is_some()),
+            ("llc", self.llc.is_some()),
+            ("memory", self.memory.is_some()),
+        ];
+        let present = timed.iter().filter(|(_, there)| *there).count();
+        if let Some((missing, _)) = timed.iter().find(|(_, there)| !there) {
+            require(present == 0, missing, || {
+                "is missing: give all of core, l1i, l1d, l2, llc and memory, or none of them \
+                 for a machine that only counts"
+                    .to_owned()
+            })?;
+        }
+        if let Some(core) = &self.core {
+            core.validate()?;
+        }
+        let caches = [("l1i", &self.l1i), ("l1d", &self.l1d), ("l2", &self.l2), ("llc", &self.llc)];
+        for (name, cache) in caches {
+            if let Some(cache) = cache {
+                cache.validate(name)?;
+            }
+        }
+        if let (Some(l1i), Some(l1d), Some(l2), Some(llc)) =
+            (&self.l1i, &self.l1d, &self.l2, &self.llc)
+        {
+            let rising = l1i.latency_cycles.max(l1d.latency_cycles) <= l2.latency_cycles
+                && l2.latency_cycles <= llc.latency_cycles;
+            require(rising, "llc.latency_cycles", || {
+                "latencies are counted from the core, so they rise from l1 to llc".to_owned()
+            })?;
+        }
+        if let Some(memory) = &self.memory {
+            memory.validate()?;
+        }
+        if let Some(multicore) = &self.multicore {
+            multicore.validate(self.llc.as_ref())?;
+        }
+        if let Some(Energy { l1d_pj, l2_pj, llc_pj }) = self.energy {
+            for (key, value) in
+                [("energy.l1d_pj", l1d_pj), ("energy.l2_pj", l2_pj), ("energy.llc_pj", llc_pj)]
+            {
+                require((0.0..=1e9).contains(&value), key, || format!("{value} pJ (0 to 1e9)"))?;
+            }
+            require(self.core.is_some(), "energy", || {
+                "has no meaning for a machine without caches".to_owned()
+            })?;
+        }
+        self.tlb.validate()?;
+        self.pwc.validate("pwc")?;
+        require((1..=64).contains(&self.walker.concurrent), "walker.concurrent", || {
+            format!("{} walkers (1 to 64)", self.walker.concurrent)
+        })?;
+        if let Some(hashed_walks) = &self.hashed_walks {
+            hashed_walks.validate()?;
+        }
+        if let Some(virtualisation) = &self.virtualisation {
+            virtualisation.validate()?;
+        }
+        self.priority.validate()?;
+        let memory = self.os.memory_bytes;
+        require(
+            memory.is_multiple_of(1 << 30) && memory > 0 && memory <= 1 << 40,
+            "os.memory_bytes",
+            || format!("{memory} bytes: give a multiple of 1 GiB, up to 1 TiB"),
+        )?;
+        require(self.os.zero_bytes_per_cycle > 0, "os.zero_bytes_per_cycle", || {
+            "must be positive".to_owned()
+        })
+    }
+
+    /// True if the machine has a core and caches, so that it can be timed.
+    pub fn is_timed(&self) -> bool {
+        self.core.is_some()
+    }
+
+    /// Cycles that `ns` nanoseconds last, rounded up.
+    pub fn cycles(&self, ns: f64) -> u64 {
+        // Validated: finite, not negative, small.
+        #[allow(clippy::cast_sign_loss)]
+        let cycles = (ns * f64::from(self.frequency_mhz) / 1000.0).ceil() as u64;
+        cycles
+    }
+}
+
+impl Core {
+    fn validate(&self) -> Result<(), ConfigError> {
+        for (key, value, most) in [
+            ("core.width", self.width, 64),
+            ("core.window", self.window, 65_536),
+            ("core.load_queue", self.load_queue, 65_536),
+            ("core.store_queue", self.store_queue, 65_536),
+        ] {
+            require((1..=most).contains(&value), key, || format!("{value} (1 to {most})"))?;
+        }
+        require((1..=24).contains(&self.branch_history_bits), "core.branch_history_bits", || {
+            format!("{} bits (1 to 24)", self.branch_history_bits)
+        })
+    }
+}
+
+impl Cache {
+    fn validate(&self, name: &str) -> Result<(), ConfigError> {
+        let sets = self.size_bytes / 64 / u64::from(self.ways.max(1));
+        let exact = sets * 64 * u64::from(self.ways) == self.size_bytes;
+        require(
+            exact && sets.is_power_of_two() && self.ways <= 64,
+            &format!("{name}.size_bytes"),
+            || {
+                format!(
+                    "{} bytes in {} ways is no power of two of 64-byte sets (1 to 64 ways)",
+                    self.size_bytes, self.ways
+                )
+            },
+        )?;
+        require((1..=254).contains(&self.mshrs), &format!("{name}.mshrs"), || {
+            format!("{} (1 to 254)", self.mshrs)
+        })?;
+        require(
+            (1..=100_000).contains(&self.latency_cycles),
+            &format!("{name}.latency_cycles"),
+            || format!("{} (1 to 100000)", self.latency_cycles),
+        )
+    }
+}
+
+impl Memory {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let time = |key: &str, ns: f64| {
+            require(ns.is_finite() && (0.0..=1e6).contains(&ns), key, || {
+                format!("{ns} ns (0 to 1000000)")
+            })
+        };
+        match self {
+            Self::Ddr4 {
+                channels,
+                ranks,
+                banks,
+                row_bytes,
+                data_rate_mts,
+                cl_ns,
+                rcd_ns,
+                rp_ns,
+                controller_ns,
+            } => {
+                for (key, value) in [
+                    ("memory.channels", *channels),
+                    ("memory.ranks", *ranks),
+                    ("memory.banks", *banks),
+                ] {
+                    require(value.is_power_of_two() && value <= 1024, key, || {
+                        format!("{value} is no power of two up to 1024")
+                    })?;
+                }
+                require(
+                    row_bytes.is_power_of_two() && (64..=1 << 20).contains(row_bytes),
+                    "memory.row_bytes",
+                    || format!("{row_bytes} is no power of two between 64 and 1 MiB"),
+                )?;
+                require(*data_rate_mts > 0, "memory.data_rate_mts", || "must be positive".into())?;
+                time("memory.cl_ns", *cl_ns)?;
+                time("memory.rcd_ns", *rcd_ns)?;
+                time("memory.rp_ns", *rp_ns)?;
+                time("memory.controller_ns", *controller_ns)
+            }
+            Self::Fixed { latency_ns, bandwidth_gbs } => {
+                time("memory.latency_ns", *latency_ns)?;
+                let sane = bandwidth_gbs.is_finite() && *bandwidth_gbs > 0.0;
+                require(sane, "memory.bandwidth_gbs", || "must be positive".into())
+            }
+        }
+    }
+}
+
+impl Tlbs {
+    fn validate(&self) -> Result<(), ConfigError> {
+        for (name, arrays, optional) in
+            [("l1i", &self.l1i, true), ("l1d", &self.l1d, false), ("l2", &self.l2, true)]
+        {
+            let holds_base = arrays.iter().any(|a| a.pages.contains(&PageSize::Base));
+            require(holds_base || (optional && arrays.is_empty()), &format!("tlb.{name}"), || {
+                "no array holds 4K pages".to_owned()
+            })?;
+            validate_arrays(&format!("tlb.{name}"), arrays)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the arrays of one TLB, which stands at `key`.
+fn validate_arrays(key: &str, arrays: &[Tlb]) -> Result<(), ConfigError> {
+    let mut seen = Vec::new();
+    for array in arrays {
+        for &page in &array.pages {
+            require(!seen.contains(&page), key, || {
+                format!("two arrays hold {} pages", page.name())
+            })?;
+            seen.push(page);
+        }
+        require(!array.pages.is_empty(), key, || "an array holds no pages".into())?;
+        let sets = array.entries / array.ways.max(1);
+        require(
+            array.ways > 0
+                && sets * array.ways == array.entries
+                && sets.is_power_of_two()
+                && array.entries <= 1 << 24
+                && array.ways <= crate::memory::ways::MOST,
+            key,
+            || {
+                format!(
+                    "{} entries in {} ways is no power of two of sets",
+                    array.entries, array.ways
+                )
+            },
+        )?;
+        require((1..=1000).contains(&array.latency_cycles), key, || {
+            format!("a latency of {} cycles (1 to 1000)", array.latency_cycles)
+        })?;
+    }
+    Ok(())
+}
+
+impl Virtualisation {
+    fn validate(&self) -> Result<(), ConfigError> {
+        self.pwc.validate("virtualisation.pwc")?;
+        validate_arrays("virtualisation.nested_tlb", &self.nested_tlb)?;
+        require(self.exit_cycles <= 1_000_000, "virtualisation.exit_cycles", || {
+            format!("{} cycles (0 to 1000000)", self.exit_cycles)
+        })
+    }
+}
+
+impl HashedWalks {
+    fn validate(&self) -> Result<(), ConfigError> {
+        for (level, &n) in &self.cwc_entries {
+            let key = format!("hashed_walks.cwc_entries.{level}");
+            require(matches!(level.as_str(), "L2" | "L3"), &key, || {
+                "walk tables are for L2 and L3".into()
+            })?;
+            require(n <= 65_536, &key, || format!("{n} entries (0 to 65536)"))?;
+        }
+        for (key, cycles) in [
+            ("hashed_walks.hash_cycles", self.hash_cycles),
+            ("hashed_walks.cwc_latency_cycles", self.cwc_latency_cycles),
+        ] {
+            require(cycles <= 1000, key, || format!("{cycles} cycles (0 to 1000)"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Pwc {
+    fn validate(&self, key: &str) -> Result<(), ConfigError> {
+        match self {
+            Self::Split { entries, .. } => {
+                for (level, &n) in entries {
+                    let known = matches!(level.as_str(), "L2" | "L3" | "L4" | "L5" | "L6");
+                    require(known, &format!("{key}.entries.{level}"), || {
+                        "structures are L2 to L6".into()
+                    })?;
+                    require(n <= 65_536, &format!("{key}.entries.{level}"), || {
+                        format!("{n} entries (0 to 65536)")
+                    })?;
+                }
+                Ok(())
+            }
+            Self::Unified { entries, ways, .. } => {
+                let sets = entries / (*ways).max(1);
+                require(
+                    (1..=crate::memory::ways::MOST).contains(ways)
+                        && sets * ways == *entries
+                        && sets.is_power_of_two(),
+                    &format!("{key}.entries"),
+                    || format!("{entries} entries in {ways} ways is no power of two of sets"),
+                )
+            }
+            Self::Vhpt { handler_cycles } => {
+                require(*handler_cycles <= 100_000, &format!("{key}.handler_cycles"), || {
+                    format!("{handler_cycles} cycles (0 to 100000)")
+                })
+            }
+            Self::None => Ok(()),
+        }
+    }
+}
+
+impl Priority {
+    fn validate(&self) -> Result<(), ConfigError> {
+        require(self.evict_data_percent <= 100, "priority.evict_data_percent", || {
+            format!("{} % (0 to 100)", self.evict_data_percent)
+        })?;
+        require(self.window_instructions > 0, "priority.window_instructions", || {
+            "must be positive".into()
+        })?;
+        for (key, value) in [
+            ("priority.enter_l2_tlb_mpki", self.enter_l2_tlb_mpki),
+            ("priority.enter_l2_data_miss_ratio", self.enter_l2_data_miss_ratio),
+            ("priority.exit_fraction", self.exit_fraction),
+        ] {
+            require(value.is_finite() && value >= 0.0, key, || format!("{value} is negative"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a user compares: an organisation and its helpers, as a scheme file says it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheme {
+    /// Name, as in the file's name.
+    pub name: String,
+    /// One line for a person.
+    pub title: String,
+    /// A sentence or two.
+    pub description: String,
+    /// Where the design is from.
+    pub source: String,
+    /// Organisation in [`flatwalk_paging::organisations::REGISTRY`].
+    pub organisation: String,
+    /// Levels of the table.
+    pub levels: u8,
+    /// Page size and bits of each level; x86-64's unless given.
+    #[serde(default)]
+    pub geometry: Option<Pages>,
+    /// Level groups to flatten, such as `"L4L3"`.
+    #[serde(default)]
+    pub flatten: Vec<String>,
+    /// Regions that level-3 entries span keep L2 and L1 apart from this many large pages on; 0: never.
+    #[serde(default)]
+    pub no_flatten_threshold: u32,
+    /// When nodes are merged by how full they are, and what that costs.
+    #[serde(default)]
+    pub density: Option<Density>,
+    /// What elastic cuckoo tables are like.
+    #[serde(default)]
+    pub cuckoo: Option<Cuckoo>,
+    /// Buckets of a new table, of organisations with chains.
+    #[serde(default)]
+    pub buckets: Option<u32>,
+    /// Index at which the root leads back to itself, for a kernel that accesses page-table entries by
+    /// virtual addresses.
+    #[serde(default)]
+    pub recursive_index: Option<u16>,
+    /// Page-table priority in L2 and LLC.
+    #[serde(default)]
+    pub page_table_priority: PriorityMode,
+    /// Prefetching of the last entries of a walk.
+    #[serde(default)]
+    pub asap: Option<Asap>,
+    /// A range that is translated without pages.
+    #[serde(default)]
+    pub direct_segment: Option<DirectSegment>,
+    /// A TLB in memory, behind the L2 TLB.
+    #[serde(default)]
+    pub pom_tlb: Option<PomTlb>,
+    /// Ways of L2 and LLC divided between translations and data.
+    #[serde(default)]
+    pub csalt: Option<Csalt>,
+    /// Whether translation costs anything.
+    #[serde(default)]
+    pub translation: TranslationMode,
+    /// The process runs in a guest, and the hypervisor keeps a table of what the guest's and its own
+    /// make together: walks are those of one table, and what the guest's kernel writes into its table
+    /// leaves the guest.
+    #[serde(default)]
+    pub shadow: bool,
+    /// The table is that of the machine on which a whole system was recorded, as the trace tells it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
+    /// The host's table, where the process runs in a guest and all of the above is the guest's.
+    #[serde(default)]
+    pub host: Option<HostTable>,
+}
+
+/// Page size and bits of each level of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    /// log2 of a base page's bytes.
+    pub page_shift: u8,
+    /// Bits of an address that each level consumes.
+    pub index_bits: u8,
+}
+
+/// The page table of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostTable {
+    /// As [`Scheme::organisation`].
+    pub organisation: String,
+    /// As [`Scheme::levels`].
+    pub levels: u8,
+    /// As [`Scheme::flatten`].
+    #[serde(default)]
+    pub flatten: Vec<String>,
+    /// As [`Scheme::no_flatten_threshold`].
+    #[serde(default)]
+    pub no_flatten_threshold: u32,
+    /// As [`Scheme::density`].
+    #[serde(default)]
+    pub density: Option<Density>,
+    /// As [`Scheme::cuckoo`].
+    #[serde(default)]
+    pub cuckoo: Option<Cuckoo>,
+    /// Buckets of a new table, of organisations with chains.
+    #[serde(default)]
+    pub buckets: Option<u32>,
+    /// Registers translate all of the guest's memory, and the table is not needed; see
+    /// [`crate::mechanisms::direct_segment`].
+    #[serde(default)]
+    pub direct_segment: bool,
+}
+
+/// When an organisation merges nodes by how full they are, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Density {
+    /// A node is merged with its children from this share of its entries on, 0 to 1.
+    pub merge_fraction: f64,
+    /// It is taken apart again below this share.
+    pub unmerge_fraction: f64,
+    /// Kernel time that merging a node takes, or taking one apart, in microseconds.
+    pub merge_us: f64,
+}
+
+/// Prefetching of the last entries of a walk; see [`crate::mechanisms::asap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asap {
+    /// Ranges of adjacent entries that the processor can hold, for each of the two levels.
+    pub range_registers: u32,
+}
+
+/// A range that is translated without pages; see [`crate::mechanisms::direct_segment`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectSegment {
+    /// Share of physical memory that can be reserved for it, 0 to 1.
+    pub memory_fraction: f64,
+}
+
+/// A TLB in memory; see [`crate::mechanisms::pom_tlb`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PomTlb {
+    /// Memory that it takes, half for each page size.
+    pub size_bytes: u64,
+    /// Predictions of page size and bypass.
+    pub predictor_entries: u32,
+}
+
+impl PomTlb {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let size = self.size_bytes;
+        let fits = size.is_power_of_two() && (4096..=1 << 32).contains(&size);
+        require(fits, "pom_tlb.size_bytes", || {
+            format!("{size} is no power of two between 4 KiB and 4 GiB")
+        })?;
+        let predictions = self.predictor_entries;
+        let fits = predictions.is_power_of_two() && predictions <= 1 << 20;
+        require(fits, "pom_tlb.predictor_entries", || {
+            format!("{predictions} is no power of two up to 1048576")
+        })
+    }
+}
+
+/// Ways of L2 and LLC divided between translations and data; see [`crate::mechanisms::csalt`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Csalt {
+    /// Look-ups of a cache between one division and the next.
+    pub epoch_accesses: u64,
+    /// What a hit of a translation is worth in hits of data: 1 in CSALT-D, more in CSALT-CD.
+    pub translation_weight: f64,
+}
+
+impl Csalt {
+    fn validate(&self) -> Result<(), ConfigError> {
+        require(self.epoch_accesses > 0, "csalt.epoch_accesses", || "must be positive".into())?;
+        let weight = self.translation_weight;
+        require((0.0..=1e6).contains(&weight), "csalt.translation_weight", || {
+            format!("{weight} (0 to 1000000)")
+        })
+    }
+}
+
+/// When page-table priority is active.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PriorityMode {
+    /// Never.
+    #[default]
+    Off,
+    /// In phases of high TLB and cache misses.
+    Phases,
+    /// Always.
+    Always,
+}
+
+/// Whether translation costs anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TranslationMode {
+    /// TLBs, PWC and walks.
+    #[default]
+    Walked,
+    /// Free: every translation is known at once. The bound that no design can beat.
+    Free,
+}
+
+impl Scheme {
+    /// The layout of the process's own table.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when organisation and levels do not go together.
+    pub fn layout(&self) -> Result<Layout, ConfigError> {
+        let geometry = geometry(self.levels, self.geometry)?;
+        layout(&self.organisation, geometry, &self.flatten, self.density, self.cuckoo, self.buckets)
+    }
+
+    /// Checks the mechanisms that the scheme switches on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when a figure cannot be, or a mechanism does not go with the rest.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(asap) = &self.asap {
+            require((1..=4096).contains(&asap.range_registers), "asap.range_registers", || {
+                format!("{} (1 to 4096)", asap.range_registers)
+            })?;
+        }
+        let tree = self.layout()?.structure() == Structure::Tree;
+        require(tree || self.asap.is_none(), "asap", || {
+            format!("prefetches entries of a tree, which `{}` is not", self.organisation)
+        })?;
+        self.pom_tlb.as_ref().map_or(Ok(()), PomTlb::validate)?;
+        self.csalt.as_ref().map_or(Ok(()), Csalt::validate)?;
+        let both = self.csalt.is_some() && self.page_table_priority != PriorityMode::Off;
+        require(!both, "csalt", || {
+            "divides the caches, which page_table_priority does in its own way: keep one".to_owned()
+        })?;
+        if let Some(DirectSegment { memory_fraction }) = self.direct_segment {
+            require(
+                (0.0..=0.9).contains(&memory_fraction),
+                "direct_segment.memory_fraction",
+                || format!("{memory_fraction} (0 to 0.9: pages and page tables need the rest)"),
+            )?;
+        }
+        require(!self.shadow || self.host.is_none(), "shadow", || {
+            "stands in the place of a `host`: its table is no second one to walk".to_owned()
+        })?;
+        let of_our_own = [
+            ("geometry", self.geometry.is_some()),
+            ("flatten", !self.flatten.is_empty()),
+            ("density", self.density.is_some()),
+            ("asap", self.asap.is_some()),
+            ("pom_tlb", self.pom_tlb.is_some()),
+            ("direct_segment", self.direct_segment.is_some()),
+            ("recursive_index", self.recursive_index.is_some()),
+            ("shadow", self.shadow),
+            ("host", self.host.is_some()),
+            ("organisation", self.organisation != "radix"),
+        ];
+        match of_our_own.into_iter().find(|&(_, on)| on && self.recorded) {
+            Some((key, _)) => require(false, key, || {
+                "has no meaning where the table is `recorded`: leave it out".to_owned()
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl HostTable {
+    /// The layout of the host's table.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when organisation and levels do not go together.
+    pub fn layout(&self) -> Result<Layout, ConfigError> {
+        layout(
+            &self.organisation,
+            geometry(self.levels, None)?,
+            &self.flatten,
+            self.density,
+            self.cuckoo,
+            self.buckets,
+        )
+    }
+}
+
+fn geometry(levels: u8, pages: Option<Pages>) -> Result<Geometry, ConfigError> {
+    match (pages, levels) {
+        (Some(Pages { page_shift, index_bits }), _) => {
+            Geometry::new(page_shift, index_bits, levels).map_err(|error| ConfigError::Value {
+                key: "geometry".to_owned(),
+                problem: error.to_string(),
+            })
+        }
+        (None, 3) => Ok(Geometry::X86_3),
+        (None, 4) => Ok(Geometry::X86_4),
+        (None, 5) => Ok(Geometry::X86_5),
+        (None, other) => Err(ConfigError::Value {
+            key: "levels".to_owned(),
+            problem: format!("{other} levels: x86-64 tables have 3, 4 or 5"),
+        }),
+    }
+}
+
+fn layout(
+    organisation: &str,
+    geometry: Geometry,
+    flatten: &[String],
+    density: Option<Density>,
+    cuckoo: Option<Cuckoo>,
+    buckets: Option<u32>,
+) -> Result<Layout, ConfigError> {
+    if let Some(Density { merge_us, .. }) = density {
+        require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
+            format!("{merge_us} µs (0 to 1000000)")
+        })?;
+    }
+    let density = density.map(|density| organisations::Fractions {
+        merge: density.merge_fraction,
+        unmerge: density.unmerge_fraction,
+    });
+    let organisation = organisations::find(organisation)?;
+    Ok((organisation.layout)(
+        geometry,
+        &organisations::Settings { flatten, density, cuckoo, buckets },
+    )?)
+}

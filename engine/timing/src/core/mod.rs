@@ -1,0 +1,570 @@
+//! The out-of-order core.
+//!
+//! Instructions are taken in program order, and for each the cycles are computed in which it is
+//! dispatched, has its operands, gets its translation and data, is done, and retires:
+//!
+//! - dispatch and retirement proceed in order, `width` a cycle; dispatch waits for room in the
+//!   window (reorder buffer), the load queue and the store queue, and for the front end;
+//! - an instruction starts when the registers it reads are ready: loads and their translations
+//!   start when the address registers are, so independent misses and walks overlap, and dependent
+//!   ones do not. No constant says how much overlaps;
+//! - a store translates and asks for its line as soon as its address is known, retires when its data
+//!   is, and leaves the store queue in order; a load of what a store is still to write waits for the
+//!   store's data;
+//! - a mispredicted branch holds dispatch until it is resolved and the front end is refilled.
+//!
+//! Not modelled: issue ports, memory-order violations, wrong-path execution.
+
+pub mod branch;
+pub mod decode;
+
+use flatwalk_os::OsError;
+use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
+use flatwalk_trace::Access;
+
+use crate::config::machine;
+use crate::core::branch::Predictor;
+use crate::core::decode::{
+    Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
+};
+use crate::memory::cache::LINE_SHIFT;
+use crate::memory::hierarchy::{Hierarchy, Requester};
+use crate::mmu::walker::Stopped;
+use crate::mmu::{Mmu, Translated};
+use crate::system::{Costs, System};
+
+/// Slots of the table that finds a load's pending store.
+const FORWARDING: usize = 512;
+
+/// Faults that one access can raise: one for each entry of a two-dimensional walk, and for rights.
+pub(crate) const MOST_FAULTS: usize = 48;
+
+/// A queue of bounded length that is entered and left in order: the cycle in which each of the last
+/// `n` entries is left.
+#[derive(Clone, Debug)]
+struct Queue {
+    leaves: Vec<u64>,
+    next: usize,
+}
+
+impl Queue {
+    fn new(entries: u32) -> Self {
+        Self { leaves: vec![0; entries as usize], next: 0 }
+    }
+
+    /// The cycle from which on there is room for one more.
+    #[inline]
+    fn room(&self) -> u64 {
+        self.leaves[self.next]
+    }
+
+    #[inline]
+    fn push(&mut self, leaves: u64) {
+        self.leaves[self.next] = leaves;
+        self.next += 1;
+        if self.next == self.leaves.len() {
+            self.next = 0;
+        }
+    }
+}
+
+/// A stage that passes `width` instructions a cycle, in order.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    width: u64,
+    /// 2^64 / `width`, rounded up: dividing by it is a multiplication, exact below 2^56 cycles.
+    reciprocal: u128,
+    /// The next free place, counted from cycle 0 on, `width` to a cycle.
+    place: u64,
+    /// The cycle in which the last instruction passed.
+    cycle: u64,
+}
+
+impl Stage {
+    fn new(width: u32) -> Self {
+        let reciprocal = (1_u128 << 64).div_ceil(width.into());
+        Self { width: width.into(), reciprocal, place: 0, cycle: 0 }
+    }
+
+    /// The cycle in which the next instruction passes, not before `at`.
+    #[inline]
+    fn pass(&mut self, at: u64) -> u64 {
+        let place = self.place.max(at * self.width);
+        self.place = place + 1;
+        self.cycle = ((u128::from(place) * self.reciprocal) >> 64) as u64;
+        self.cycle
+    }
+}
+
+/// What the core did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreStatistics {
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Data loads (accesses, not instructions).
+    pub loads: u64,
+    /// Data stores.
+    pub stores: u64,
+    /// Cycles in which retirement waited for an instruction whose translation was outstanding.
+    pub translation_cycles: u64,
+    /// Cycles spent in page-fault handlers.
+    pub fault_cycles: u64,
+}
+
+/// What a core works with.
+pub struct Environment<'a> {
+    /// Translation.
+    pub mmu: &'a mut Mmu,
+    /// Caches and memory.
+    pub caches: &'a mut Hierarchy,
+    /// What is translated, and the operating system that answers faults.
+    pub system: &'a mut System,
+    /// What that costs.
+    pub costs: Costs<'a>,
+}
+
+/// The branch at the end of the last block, until it is known where it went.
+#[derive(Clone, Copy, Debug)]
+struct PendingBranch {
+    control: Control,
+    pc: u64,
+    fall_through: Option<u64>,
+    resolved: u64,
+}
+
+/// The core.
+#[derive(Clone, Debug)]
+pub struct Core {
+    dispatch: Stage,
+    retire: Stage,
+    frontend: u64,
+    /// Cycle in which each register is ready.
+    registers: [u64; 256],
+    window: Queue,
+    load_queue: Queue,
+    store_queue: Queue,
+    last_store_leaves: u64,
+    /// Earliest cycle for the next dispatch, set by the front end.
+    fetched: u64,
+    line: u64,
+    /// Page of the last fetch and where it lies.
+    code_page: Option<(u64, Hpa)>,
+    pending: Option<PendingBranch>,
+    predictor: Predictor,
+    /// By 8-byte word: address and the cycle in which its data is ready.
+    stores: Vec<(u64, u64)>,
+    /// What it did.
+    pub statistics: CoreStatistics,
+}
+
+impl Core {
+    /// A core as configured, that has run nothing.
+    pub fn new(config: &machine::Core) -> Self {
+        Self {
+            dispatch: Stage::new(config.width),
+            retire: Stage::new(config.width),
+            frontend: config.frontend_cycles,
+            registers: [0; 256],
+            window: Queue::new(config.window),
+            load_queue: Queue::new(config.load_queue),
+            store_queue: Queue::new(config.store_queue),
+            last_store_leaves: 0,
+            fetched: 0,
+            line: u64::MAX,
+            code_page: None,
+            pending: None,
+            predictor: Predictor::new(config),
+            stores: vec![(u64::MAX, 0); FORWARDING],
+            statistics: CoreStatistics::default(),
+        }
+    }
+
+    /// The cycle in which the last instruction retired.
+    pub fn cycle(&self) -> u64 {
+        self.retire.cycle
+    }
+
+    /// The predictors, for their statistics.
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// Forgets all counts; state and cycles stay.
+    pub fn reset_statistics(&mut self) {
+        self.statistics = CoreStatistics::default();
+        self.predictor.statistics = crate::core::branch::BranchStatistics::default();
+    }
+
+    /// Waits until all is done, as at a system call or when another thread takes the core.
+    pub fn drain(&mut self) {
+        self.fetched = self.fetched.max(self.retire.cycle);
+        self.pending = None;
+        self.line = u64::MAX;
+        self.code_page = None;
+    }
+
+    /// Lets the kernel work for `cycles`.
+    pub fn kernel(&mut self, cycles: u64) {
+        self.drain();
+        self.fetched += cycles;
+        self.retire.pass(self.fetched);
+    }
+
+    /// Runs one block whose accesses go to `addresses`.
+    ///
+    /// # Errors
+    /// When the operating system cannot handle a fault.
+    pub fn run(
+        &mut self,
+        block: &DecodedBlock,
+        addresses: &[u64],
+        env: &mut Environment<'_>,
+    ) -> Result<(), OsError> {
+        self.resolve_branch(block.pc());
+        let mut next_access = 0;
+        let mut done = 0;
+        for op in &block.ops {
+            if op.new_line && op.pc >> LINE_SHIFT != self.line {
+                self.fetch(op.pc, env)?;
+            }
+            done = match op.kind {
+                Kind::Plain => self.plain(op),
+                Kind::Load | Kind::Store => {
+                    let size = block.accesses[next_access].size;
+                    let address = addresses[next_access];
+                    next_access += 1;
+                    if op.kind == Kind::Load {
+                        self.load(op, address, size, env)?
+                    } else {
+                        self.store(op, address, size, env)?
+                    }
+                }
+                Kind::General => {
+                    let its = next_access..next_access + usize::from(op.accesses);
+                    next_access = its.end;
+                    self.general(op, &block.accesses[its.clone()], &addresses[its], env)?
+                }
+            };
+        }
+        debug_assert_eq!(self.registers[usize::from(NO_READ)], 0);
+        self.registers[usize::from(NO_WRITE)] = 0;
+        let s = &mut self.statistics;
+        s.instructions += block.ops.len() as u64;
+        s.loads += u64::from(block.loads);
+        s.stores += block.accesses.len() as u64 - u64::from(block.loads);
+        if block.control != Control::None {
+            self.pending = Some(PendingBranch {
+                control: block.control,
+                pc: block.ops[block.ops.len() - 1].pc,
+                fall_through: block.fall_through,
+                resolved: done,
+            });
+        }
+        Ok(())
+    }
+
+    /// The cycle in which all of these registers are ready, not before `at`.
+    #[inline]
+    fn ready(&self, registers: &[u8], at: u64) -> u64 {
+        registers.iter().fold(at, |ready, &r| ready.max(self.registers[usize::from(r)]))
+    }
+
+    /// These registers are ready at `done`.
+    #[inline]
+    fn write(&mut self, registers: &[u8], done: u64) {
+        for &r in registers {
+            self.registers[usize::from(r)] = done;
+        }
+    }
+
+    /// The next operation retires, not before `at`; returns when.
+    #[inline]
+    fn retire(&mut self, at: u64) -> u64 {
+        let retired = self.retire.pass(at);
+        self.window.push(retired);
+        retired
+    }
+
+    /// Dispatches an operation that makes an access when there is `room` in its queues; returns when its
+    /// operands could be ready first.
+    #[inline]
+    fn dispatch_access(&mut self, room: u64, env: &mut Environment<'_>) -> u64 {
+        let dispatched = self.dispatch.pass(self.fetched.max(self.window.room()).max(room));
+        env.mmu.advance(dispatched);
+        env.caches.advance(dispatched);
+        dispatched + 1
+    }
+
+    /// Notes that between `asked` and `translated` an operation waited for its translation, and that
+    /// retirement waited for the operation from `before` to `retired`.
+    #[inline]
+    fn count_wait(&mut self, (asked, translated): (u64, u64), before: u64, retired: u64) {
+        self.statistics.translation_cycles +=
+            translated.min(retired).saturating_sub(asked.max(before));
+    }
+
+    /// A plain operation; returns when it is done, as the other kinds do.
+    #[inline]
+    fn plain(&mut self, op: &Op) -> u64 {
+        let first = self.dispatch.pass(self.fetched.max(self.window.room())) + 1;
+        let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        self.retire(done);
+        done
+    }
+
+    /// An operation that loads `size` bytes.
+    #[inline]
+    fn load(
+        &mut self,
+        op: &Op,
+        address: u64,
+        size: u16,
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let first = self.dispatch_access(self.load_queue.room(), env);
+        let asked = self.ready(&op.address_reads, first);
+        let loaded = self.access(address, size, false, asked, env)?;
+        let operands_ready = self.ready(&op.reads[..FEW_READS], loaded.ready.max(first));
+        let done = operands_ready + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done);
+        self.load_queue.push(retired);
+        self.count_wait((asked, loaded.translated), before, retired);
+        Ok(done)
+    }
+
+    /// An operation that stores `size` bytes.
+    #[inline]
+    fn store(
+        &mut self,
+        op: &Op,
+        address: u64,
+        size: u16,
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let first = self.dispatch_access(self.store_queue.room(), env);
+        let asked = self.ready(&op.address_reads, first);
+        let stored = self.access(address, size, true, asked, env)?;
+        let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
+        self.write(&op.writes[..FEW_WRITES], done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done.max(stored.translated));
+        self.note_store(address, done);
+        self.leave_store_queue(stored.ready, retired);
+        self.count_wait((asked, stored.translated), before, retired);
+        Ok(done)
+    }
+
+    /// Any operation.
+    fn general(
+        &mut self,
+        op: &Op,
+        accesses: &[Access],
+        addresses: &[u64],
+        env: &mut Environment<'_>,
+    ) -> Result<u64, OsError> {
+        let stores = op.accesses > op.loads;
+        let loads_room = if op.loads > 0 { self.load_queue.room() } else { 0 };
+        let stores_room = if stores { self.store_queue.room() } else { 0 };
+        let first = self.dispatch_access(loads_room.max(stores_room), env);
+        let asked = self.ready(&op.address_reads, first);
+        // One that computes an address and accesses nothing waits for its registers, too.
+        let mut operands_ready = if accesses.is_empty() { asked } else { first };
+        let mut translated = 0;
+        let mut line_there = 0;
+        let mut walked = asked;
+        for (access, &address) in accesses.iter().zip(addresses) {
+            let times = self.access(address, access.size, access.store, asked, env)?;
+            walked = walked.max(times.translated);
+            if access.store {
+                translated = times.translated.max(translated);
+                line_there = times.ready.max(line_there);
+            } else {
+                operands_ready = operands_ready.max(times.ready);
+            }
+        }
+        let done = self.ready(&op.reads, operands_ready) + u64::from(op.latency);
+        self.write(&op.writes, done);
+        let before = self.retire.cycle;
+        let retired = self.retire(done.max(translated));
+        if op.loads > 0 {
+            self.load_queue.push(retired);
+        }
+        if stores {
+            for (access, &address) in accesses.iter().zip(addresses) {
+                if access.store {
+                    self.note_store(address, done);
+                }
+            }
+            self.leave_store_queue(line_there, retired);
+        }
+        self.count_wait((asked, walked), before, retired);
+        Ok(done)
+    }
+
+    /// A store's data is ready at `done`, for loads of the same word.
+    #[inline]
+    fn note_store(&mut self, address: u64, done: u64) {
+        let word = address >> 3;
+        self.stores[word as usize % FORWARDING] = (word, done);
+    }
+
+    /// A store that retires at `retired` leaves the store queue, behind those before it, when its line
+    /// is there.
+    #[inline]
+    fn leave_store_queue(&mut self, line_there: u64, retired: u64) {
+        self.last_store_leaves = (self.last_store_leaves + 1).max(line_there).max(retired);
+        self.store_queue.push(self.last_store_leaves);
+    }
+
+    /// The last block's branch went to `next`.
+    #[inline]
+    fn resolve_branch(&mut self, next: u64) {
+        let Some(branch) = self.pending.take() else { return };
+        let right = self.predictor.predict(branch.control, branch.pc, branch.fall_through, next);
+        if !right {
+            self.fetched = self.fetched.max(branch.resolved + self.frontend);
+        }
+    }
+
+    /// Fetches the line of code that `pc` lies in. Hits are hidden by the front end's pipeline.
+    fn fetch(&mut self, pc: u64, env: &mut Environment<'_>) -> Result<(), OsError> {
+        self.line = pc >> LINE_SHIFT;
+        let at = self.fetched.max(self.dispatch.cycle);
+        env.mmu.advance(at);
+        env.caches.advance(at);
+        let page = pc >> 12;
+        let physical = match self.code_page {
+            Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
+            // Without instruction TLBs code is taken to lie where its address says.
+            _ if !env.mmu.translates_fetches() => Hpa::new(pc),
+            _ => {
+                let t = self.translate(pc, AccessKind::Fetch, at, env)?;
+                self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
+                self.fetched = self.fetched.max(t.ready);
+                let idle = t.ready.saturating_sub(at.max(self.retire.cycle));
+                self.statistics.translation_cycles += idle;
+                t.physical
+            }
+        };
+        let at = self.fetched.max(at);
+        let response = env.caches.access(physical, at, false, Requester::Fetch);
+        let stall = (response.ready - at).saturating_sub(env.caches.l1i_latency());
+        if stall > 0 {
+            self.fetched = at + stall;
+        }
+        Ok(())
+    }
+
+    /// One data access of `size` bytes: when its translation and when its data is there.
+    #[inline]
+    fn access(
+        &mut self,
+        address: u64,
+        size: u16,
+        store: bool,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<AccessTimes, OsError> {
+        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let kind = if store { AccessKind::Store } else { AccessKind::Load };
+        let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
+            let t = self.translate(address, kind, at, env)?;
+            let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
+            AccessTimes { translated: t.ready, ready: response.ready }
+        } else {
+            self.access_across(address, last, kind, at, env)?
+        };
+        if !store {
+            let word = address >> 3;
+            let (known, data) = self.stores[word as usize % FORWARDING];
+            if known == word {
+                times.ready = times.ready.max(data + env.caches.l1d_latency());
+            }
+        }
+        Ok(times)
+    }
+
+    /// An access that crosses lines or pages takes as long as its slowest part.
+    #[cold]
+    fn access_across(
+        &mut self,
+        address: u64,
+        last: u64,
+        kind: AccessKind,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<AccessTimes, OsError> {
+        let store = kind == AccessKind::Store;
+        let mut times = AccessTimes { translated: 0, ready: 0 };
+        let mut from = address;
+        loop {
+            let t = self.translate(from, kind, at, env)?;
+            times.translated = times.translated.max(t.ready);
+            let page_last = from | 0xfff;
+            let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
+            let first_line = t.physical.raw() >> LINE_SHIFT;
+            for line in first_line..=first_line + more_lines {
+                let at_line = Hpa::new(line << LINE_SHIFT);
+                let response = env.caches.access(at_line, t.ready, store, Requester::Data);
+                times.ready = times.ready.max(response.ready);
+            }
+            if last <= page_last || page_last == u64::MAX {
+                return Ok(times);
+            }
+            from = page_last + 1;
+        }
+    }
+
+    /// Translates, and lets the operating system handle faults until that succeeds.
+    #[inline]
+    fn translate(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        at: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<Translated, OsError> {
+        match env.mmu.translate(Gva::new(address), kind, at, env.system, env.caches) {
+            Ok(translated) => Ok(translated),
+            Err(stopped) => self.fault(address, kind, stopped, env),
+        }
+    }
+
+    /// A fault: the handler starts when everything older has retired, and all that is younger starts
+    /// anew behind it.
+    #[cold]
+    fn fault(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        stopped: Stopped,
+        env: &mut Environment<'_>,
+    ) -> Result<Translated, OsError> {
+        let mut stopped = stopped;
+        for _ in 0..MOST_FAULTS {
+            let handled = env.system.fault(stopped.untranslated, kind, env.mmu)?;
+            if handled.flushed {
+                self.code_page = None;
+            }
+            let cycles = env.costs.fault_cycles(&handled, env.caches.l1d_latency());
+            let start = stopped.at.max(self.retire.cycle);
+            self.statistics.fault_cycles += cycles;
+            let resume = start + cycles;
+            self.fetched = self.fetched.max(resume + self.frontend);
+            match env.mmu.translate(Gva::new(address), kind, resume, env.system, env.caches) {
+                Ok(translated) => return Ok(translated),
+                Err(again) => stopped = again,
+            }
+        }
+        unreachable!("the operating system handled a fault at {address:#x}, and it faults again")
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AccessTimes {
+    translated: u64,
+    ready: u64,
+}

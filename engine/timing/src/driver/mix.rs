@@ -1,0 +1,414 @@
+//! Several programs on the cores of one machine: private TLBs, page-walk caches, L1 and L2; a shared
+//! last-level cache and memory (Park et al., ASPLOS 2022, section 7.1, "Multicore").
+//!
+//! Cores take turns. The one whose clock is furthest behind runs a few blocks, so that requests reach
+//! the shared cache in the order of time but for what a turn and a core's window reach ahead; slots
+//! are booked in time whatever the order ([`crate::memory::slots`]). What is shared is one object that each
+//! core has during its turn; counts stay with the core. Ties go to the first core: the same mix, seed
+//! and configuration give the same figures.
+//!
+//! Every core measures as many instructions after its own warm-up, and goes on after them until the
+//! last core is done, so that all are measured among others that run. Programs share no memory: lines
+//! carry the number of their core as the owner, which also keeps their addresses apart. Each has an
+//! equal part of the machine's memory.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use flatwalk_trace::{Slice, Source};
+
+use crate::ConfigError;
+use crate::config::machine::{Isolation, Multicore};
+use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
+use crate::driver::simulate::{Limits, SimulateError, WindowReader};
+use crate::memory::cache::Replacement;
+use crate::memory::hierarchy::SharedCaches;
+use crate::report::result::RunResult;
+
+/// Instructions in a turn, at least.
+const TURN: usize = 64;
+
+/// Opens the source of a core's program. The error is told as it is.
+pub type Open<'a> = dyn Fn(usize) -> Result<Box<dyn Source>, String> + Sync + 'a;
+
+/// Runs the programs that `open` gives for `cores` cores together, once under each configuration, on
+/// `threads` worker threads (0: one per core of the host). `limits` are each core's. Returns the
+/// cores' results by configuration. `progress` is told how many instructions an average configuration
+/// has done, all cores together; when it breaks, everything stops.
+///
+/// # Errors
+/// See [`SimulateError`].
+pub fn simulate_mix(
+    open: &Open<'_>,
+    cores: usize,
+    configurations: &[RunConfiguration],
+    limits: Limits,
+    seed: u64,
+    threads: usize,
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Vec<Vec<RunResult>>, SimulateError> {
+    let results: Mutex<Vec<Option<Vec<RunResult>>>> = Mutex::new(vec![None; configurations.len()]);
+    let failure: Mutex<Option<SimulateError>> = Mutex::new(None);
+    let (next, done, running) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let lock = PoisonError::into_inner;
+    let host = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { host } else { threads }.clamp(1, configurations.len().max(1));
+    std::thread::scope(|scope| {
+        running.store(threads, Ordering::Relaxed);
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(configuration) = configurations.get(index) else { break };
+                    let told = Told { done: &done, stop: &stop };
+                    match one(open, cores, configuration, limits, seed, &told) {
+                        Ok(result) => results.lock().unwrap_or_else(lock)[index] = Some(result),
+                        Err(error) => {
+                            failure
+                                .lock()
+                                .unwrap_or_else(PoisonError::into_inner)
+                                .get_or_insert(error);
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+                running.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        while running.load(Ordering::Relaxed) > 0 {
+            let average = done.load(Ordering::Relaxed) / configurations.len().max(1) as u64;
+            if progress(average).is_break() {
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(SimulateError::Stopped);
+                stop.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    if let Some(failure) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(failure);
+    }
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(results.into_iter().flatten().collect())
+}
+
+/// How a mix tells of its progress, and hears that it is to stop.
+struct Told<'a> {
+    done: &'a AtomicU64,
+    stop: &'a AtomicBool,
+}
+
+/// A core and its program.
+struct Member<'a> {
+    run: Run,
+    reader: WindowReader<'a>,
+    name: String,
+    /// Of the window that it is at.
+    pieces: std::vec::IntoIter<Piece>,
+    /// A slice, and its first block and address that have not been run.
+    slice: Option<(Slice, usize, usize)>,
+    ended: bool,
+    result: Option<RunResult>,
+}
+
+impl Member<'_> {
+    /// The core's time, in cycles.
+    fn clock(&self) -> u64 {
+        self.run.timed.as_ref().map_or(0, |(core, _)| core.cycle())
+    }
+
+    /// No request of this core names a time before this.
+    fn frontier(&self) -> u64 {
+        self.run.timed.as_ref().map_or(0, |(_, caches)| caches.frontier())
+    }
+
+    /// Runs a few blocks, or carries out what comes before them.
+    fn turn(&mut self) -> Result<(), SimulateError> {
+        let Some((slice, block, address)) = &mut self.slice else {
+            return self.next_piece();
+        };
+        let (mut blocks, mut addresses, mut instructions) = (*block, *address, 0);
+        while blocks < slice.blocks.len() && instructions < TURN {
+            let decoded = self.run.block(slice.blocks[blocks]);
+            instructions += decoded.ops.len();
+            addresses += decoded.accesses.len();
+            blocks += 1;
+        }
+        let part = Slice {
+            thread: slice.thread,
+            blocks: slice.blocks[*block..blocks].to_vec(),
+            addresses: slice.addresses[*address..addresses].to_vec(),
+        };
+        (*block, *address) = (blocks, addresses);
+        if blocks == slice.blocks.len() {
+            self.slice = None;
+        }
+        self.take(&Piece::Slice(part))
+    }
+
+    fn next_piece(&mut self) -> Result<(), SimulateError> {
+        let Some(piece) = self.pieces.next() else {
+            match self.reader.next_window()? {
+                Some(window) => self.pieces = window.into_iter(),
+                None => self.ended = true,
+            }
+            return Ok(());
+        };
+        if let Piece::Slice(slice) = piece {
+            self.slice = Some((slice, 0, 0));
+            return Ok(());
+        }
+        self.take(&piece)
+    }
+
+    fn take(&mut self, piece: &Piece) -> Result<(), SimulateError> {
+        self.run.take(piece).map_err(|error| SimulateError::Os {
+            scheme: self.run.configuration.scheme.name.clone(),
+            instructions: self.run.instructions(),
+            error,
+        })
+    }
+}
+
+/// One configuration.
+fn one(
+    open: &Open<'_>,
+    cores: usize,
+    configuration: &RunConfiguration,
+    limits: Limits,
+    seed: u64,
+    told: &Told<'_>,
+) -> Result<Vec<RunResult>, SimulateError> {
+    let refused = |error| SimulateError::Configuration {
+        scheme: configuration.scheme.name.clone(),
+        machine: configuration.machine.name.clone(),
+        error,
+    };
+    let multicore = fitting(configuration, cores).map_err(refused)?;
+    let machine = &configuration.machine;
+    let shared = SharedCaches::new(machine, configuration.scheme.csalt.as_ref());
+    let mut shared = shared.ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;
+    let mut configuration = configuration.clone();
+    let memory = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
+    // Whole gigabytes, as a machine's memory is.
+    let part = (memory / u64::from(multicore.cores)) & !((1 << 30) - 1);
+    configuration.memory_bytes = Some(part.max(1 << 30));
+    let sources: Result<Vec<_>, _> = (0..cores).map(open).collect();
+    let mut sources = sources.map_err(SimulateError::Source)?;
+    let mut members = Vec::new();
+    for (core, source) in sources.iter_mut().enumerate() {
+        let info = source.info().clone();
+        let mut run = Run::new(configuration.clone(), &info, limits.warmup, seed + core as u64)
+            .map_err(refused)?;
+        if let Some((_, caches)) = &mut run.timed {
+            caches.own(core as u64);
+        }
+        // Every core runs on until the last one is done.
+        let reader = WindowReader::new(&mut **source, Limits { instructions: None, ..limits });
+        members.push(Member {
+            run,
+            reader,
+            name: info.name,
+            pieces: Vec::new().into_iter(),
+            slice: None,
+            ended: false,
+            result: None,
+        });
+    }
+    let wanted = limits.instructions.map_or(u64::MAX, |n| n.saturating_add(limits.warmup));
+    let spares =
+        |(core, member): (usize, &Member<'_>)| u64::from(member.run.protects_page_tables()) << core;
+    let mut active = members.iter().enumerate().map(spares).sum::<u64>();
+    while members.iter().any(|member| member.result.is_none()) {
+        let live = members.iter().enumerate().filter(|(_, member)| !member.ended);
+        let next = live.min_by_key(|(_, member)| member.clock());
+        let Some((turn, _)) = next else { break };
+        if told.stop.load(Ordering::Relaxed) {
+            return Err(SimulateError::Stopped);
+        }
+        let others = members.iter().enumerate().filter(|&(i, other)| i != turn && !other.ended);
+        let others = others.map(|(_, other)| other.frontier()).min().unwrap_or(u64::MAX);
+        let member = &mut members[turn];
+        if let Some((_, caches)) = &mut member.run.timed {
+            caches.share(&mut shared, others);
+            caches.set_llc_replacement(llc_replacement(multicore, &configuration, turn, active));
+        }
+        let before = member.run.instructions();
+        member.turn()?;
+        told.done.fetch_add(member.run.instructions() - before, Ordering::Relaxed);
+        active = active & !(1 << turn) | u64::from(member.run.protects_page_tables()) << turn;
+        if member.result.is_none() && (member.ended || member.run.instructions() >= wanted) {
+            member.result = Some(RunResult::new(&member.run, &member.name, seed + turn as u64));
+        }
+        if let Some((_, caches)) = &mut member.run.timed {
+            caches.share(&mut shared, u64::MAX);
+        }
+    }
+    Ok(members.into_iter().filter_map(|member| member.result).collect())
+}
+
+/// The machine's cores, if `cores` programs fit them and can be timed.
+fn fitting(configuration: &RunConfiguration, cores: usize) -> Result<Multicore, ConfigError> {
+    let machine = &configuration.machine;
+    machine.validate()?;
+    let value = |key: &str, problem: String| ConfigError::Value { key: key.to_owned(), problem };
+    let multicore = machine.multicore.ok_or_else(|| {
+        value(
+            "multicore",
+            format!("machine `{}` has no such section: it has one core", machine.name),
+        )
+    })?;
+    if cores == 0 || cores > multicore.cores as usize {
+        let problem = format!("{} cannot run {cores} programs at once", multicore.cores);
+        return Err(value("multicore.cores", problem));
+    }
+    if configuration.mode != Mode::Timing {
+        return Err(value("mode", "cores that share nothing but time need `timing`".to_owned()));
+    }
+    Ok(multicore)
+}
+
+/// What the shared cache does for a victim of a fill by the core `owner`, while page-table priority is
+/// in force for the cores in `active`.
+fn llc_replacement(
+    multicore: Multicore,
+    configuration: &RunConfiguration,
+    owner: usize,
+    active: u64,
+) -> Replacement {
+    let (percent, owner) = (configuration.machine.priority.evict_data_percent, owner as u64);
+    match multicore.isolation {
+        Isolation::Owners => Replacement::Owners { percent, owner, active },
+        Isolation::Ways => {
+            let llc = configuration.machine.llc.as_ref().map_or(1, |llc| llc.ways);
+            let percent = if active >> owner & 1 == 1 { percent } else { 0 };
+            Replacement::Ways { percent, owner, ways: llc / multicore.cores }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::machine::{Memory, PriorityMode};
+    use crate::driver::run::GuestFrames;
+    use crate::driver::simulate::simulate;
+
+    const SIZE: u64 = 16 << 20;
+
+    fn open(core: usize) -> Result<Box<dyn Source>, String> {
+        flatwalk_workloads::open("gups", SIZE, core as u64).map_err(|error| error.to_string())
+    }
+
+    fn configuration(priority: PriorityMode, isolation: Isolation) -> RunConfiguration {
+        let mut machine = crate::tests::testing::machine();
+        machine.multicore = Some(Multicore { cores: 2, isolation });
+        let mut scheme = crate::tests::testing::scheme(4, &[]);
+        scheme.page_table_priority = priority;
+        RunConfiguration {
+            scheme,
+            machine,
+            large_pages: Some(0),
+            thp: None,
+            fragmentation: 0.0,
+            host_large_pages: 0,
+            guest_frames: GuestFrames::Compact,
+            mode: Mode::Timing,
+            context_switch_ms: None,
+            memory_bytes: None,
+        }
+    }
+
+    const LIMITS: Limits = Limits { skip: 0, warmup: 20_000, instructions: Some(40_000) };
+
+    fn mix(cores: usize, configuration: &RunConfiguration) -> Vec<RunResult> {
+        mix_from(0, cores, configuration)
+    }
+
+    /// The programs of `cores` cores from `first` on.
+    fn mix_from(first: usize, cores: usize, configuration: &RunConfiguration) -> Vec<RunResult> {
+        let one = std::slice::from_ref(configuration);
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let open = |core| open(first + core);
+        simulate_mix(&open, cores, one, LIMITS, first as u64, 1, go_on).unwrap().remove(0)
+    }
+
+    fn look_ups(run: &RunResult, name: &str) -> (u64, u64) {
+        let cache = run.caches.iter().find(|cache| cache.name == name).unwrap();
+        (cache.data_misses, cache.table_misses)
+    }
+
+    #[test]
+    fn a_program_that_shares_with_nobody_runs_as_on_a_machine_of_its_own() {
+        for priority in [PriorityMode::Off, PriorityMode::Always] {
+            let configuration = configuration(priority, Isolation::Owners);
+            let shared = mix(1, &configuration).remove(0);
+            let memory_bytes = Some(configuration.machine.os.memory_bytes / 2);
+            let alone = RunConfiguration { memory_bytes, ..configuration };
+            let go_on = &mut |_| ControlFlow::Continue(());
+            let source = open(0).unwrap();
+            let mut own = simulate(source, vec![alone], LIMITS, 0, 1, go_on).unwrap();
+            let own = own.runs.remove(0);
+            // A turn may go on for some blocks after the last instruction that is wanted.
+            let close = |a: u64, b: u64| a.abs_diff(b) * 100 < a;
+            assert!(close(own.cycles.unwrap(), shared.cycles.unwrap()), "{priority:?}");
+            assert!(close(own.walks, shared.walks), "{priority:?}");
+            let misses = look_ups(&own, "LLC");
+            assert!(close(misses.1, look_ups(&shared, "LLC").1), "{priority:?} {misses:?}");
+        }
+    }
+
+    #[test]
+    fn programs_together_are_slower_and_always_the_same() {
+        let mut configuration = configuration(PriorityMode::Off, Isolation::Owners);
+        // A line in 16 cycles: one program leaves some of that free, two want more than there is.
+        let memory = Memory::Fixed { latency_ns: 100.0, bandwidth_gbs: 4.0 };
+        configuration.machine.memory = Some(memory);
+        let (together, again) = (mix(2, &configuration), mix(2, &configuration));
+        assert_eq!(together.len(), 2);
+        for (core, (run, other)) in together.iter().zip(&again).enumerate() {
+            let alone = mix_from(core, 1, &configuration);
+            assert_eq!(run.cycles, other.cycles);
+            assert!((40_000..41_000).contains(&run.instructions), "{}", run.instructions);
+            let (ipc, alone) = (run.ipc.unwrap(), alone[0].ipc.unwrap());
+            assert!(ipc < alone, "{ipc} in company, {alone} alone");
+        }
+        assert_ne!(together[0].cycles, together[1].cycles, "programs have seeds of their own");
+    }
+
+    #[test]
+    fn priority_keeps_tables_in_the_shared_cache() {
+        for isolation in [Isolation::Owners, Isolation::Ways] {
+            let misses = |priority| -> u64 {
+                let runs = mix(2, &configuration(priority, isolation));
+                runs.iter().map(|run| look_ups(run, "LLC").1).sum()
+            };
+            let (without, with) = (misses(PriorityMode::Off), misses(PriorityMode::Always));
+            assert!(with < without / 2, "{isolation:?}: {with} of {without} misses");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let configuration = configuration(PriorityMode::Off, Isolation::Owners);
+        let told = |cores, configuration: &RunConfiguration| {
+            let one = std::slice::from_ref(configuration);
+            let go_on = &mut |_| ControlFlow::Continue(());
+            simulate_mix(&open, cores, one, LIMITS, 1, 1, go_on).unwrap_err().to_string()
+        };
+        assert!(told(3, &configuration).contains("multicore.cores"));
+        let functional = RunConfiguration { mode: Mode::Functional, ..configuration.clone() };
+        assert!(told(2, &functional).contains("mode"));
+        let mut single = configuration;
+        single.machine.multicore = None;
+        assert!(told(2, &single).contains("multicore"));
+        let stop = &mut |_| ControlFlow::Break(());
+        single.machine.multicore = Some(Multicore { cores: 2, isolation: Isolation::Owners });
+        let endless = Limits { instructions: None, ..LIMITS };
+        let stopped = simulate_mix(&open, 2, &[single], endless, 1, 1, stop);
+        assert!(matches!(stopped, Err(SimulateError::Stopped)));
+    }
+}

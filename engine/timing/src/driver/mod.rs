@@ -1,0 +1,6 @@
+//! What drives a simulation: a run, its windows of the trace, several runs at once, and mixes.
+
+mod look_ahead;
+pub mod mix;
+pub mod run;
+pub mod simulate;

@@ -1,0 +1,884 @@
+//! One run: a scheme on a machine, fed with a trace.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use flatwalk_os::{LargePages, OsError, Thp};
+use flatwalk_paging::{AccessKind, Address, Gpa, Gva, Hpa, Layout, Structure};
+use flatwalk_trace::{Event, SourceInfo, ThreadId};
+use serde::{Deserialize, Serialize};
+
+use crate::ConfigError;
+use crate::config::machine::{
+    Density, DirectSegment, Machine, PriorityMode, Scheme, TranslationMode,
+};
+use crate::core::decode::DecodedBlock;
+use crate::core::{Core, Environment, MOST_FAULTS};
+use crate::driver::look_ahead::{self, LookAhead};
+use crate::mechanisms::asap::{self, Asap};
+use crate::mechanisms::csalt::Partition;
+use crate::mechanisms::direct_segment::{self, Segment};
+use crate::mechanisms::pom_tlb::PomTlb;
+use crate::memory::cache::Replacement;
+use crate::memory::hierarchy::Hierarchy;
+use crate::mmu::walker::{Stage, Stopped, Walker};
+use crate::mmu::{Mmu, NoClock};
+use crate::system::recorded::Recorded;
+use crate::system::relocate::Relocation;
+use crate::system::{Costs, System};
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Cycles: core, caches, memory, walks.
+    Timing,
+    /// Counts only: TLBs and page-walk caches.
+    Functional,
+}
+
+/// Where a guest's frames lie in its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestFrames {
+    /// In 2 MiB blocks drawn at random, as on a guest that has run for long.
+    #[default]
+    Scattered,
+    /// From the lowest address on, as on one that has just started.
+    Compact,
+}
+
+/// One configuration to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfiguration {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The machine.
+    pub machine: Machine,
+    /// Per cent of the touched memory that large pages back, lowest addresses first; or `thp`.
+    #[serde(default)]
+    pub large_pages: Option<u8>,
+    /// Linux's policy instead.
+    #[serde(default)]
+    pub thp: Option<Thp>,
+    /// Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
+    #[serde(default)]
+    pub fragmentation: f64,
+    /// Per cent of a guest's memory that the host backs with large pages, lowest addresses first.
+    #[serde(default)]
+    pub host_large_pages: u8,
+    /// Where a guest's frames lie in its memory.
+    #[serde(default)]
+    pub guest_frames: GuestFrames,
+    /// What is computed.
+    pub mode: Mode,
+    /// Milliseconds after which another process takes the core, and gives it back at once with TLBs and
+    /// page-walk caches empty; `None`: never.
+    #[serde(default)]
+    pub context_switch_ms: Option<f64>,
+    /// Physical memory in bytes, instead of the machine's; the guest's, where there is one.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+}
+
+impl RunConfiguration {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let Some(ms) = self.context_switch_ms else { return Ok(()) };
+        let problem = if !(1e-3..=1e6).contains(&ms) {
+            format!("{ms} ms (0.001 to 1000000)")
+        } else if self.mode == Mode::Functional {
+            "functional mode has no clock to switch by".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::Value { key: "context_switch_ms".to_owned(), problem })
+    }
+}
+
+/// One piece of a window of the trace, decoded once for all runs.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// The next block identifier means this.
+    Define(Arc<DecodedBlock>),
+    /// A thread runs.
+    Slice(flatwalk_trace::Slice),
+    /// The address space changes.
+    Event(Event),
+}
+
+/// What has been counted when measuring began.
+#[derive(Clone, Debug, Default)]
+struct Start {
+    cycle: u64,
+    os: flatwalk_os::Statistics,
+    host_faults: u64,
+}
+
+/// Page-table priority in phases.
+#[derive(Clone, Debug)]
+struct Phases {
+    mode: PriorityMode,
+    active: bool,
+    /// Instructions at which the window began, L2 TLB misses and L2 data look-ups and misses then.
+    window: (u64, u64, (u64, u64)),
+    active_instructions: u64,
+}
+
+/// When other processes take the core.
+#[derive(Clone, Copy, Debug)]
+struct Switches {
+    /// Cycles between them; `None`: never.
+    every: Option<u64>,
+    /// Cycle of the next.
+    next: u64,
+    /// Instructions at which the clock is looked at next.
+    look: u64,
+    /// So far, in the measured part.
+    count: u64,
+}
+
+/// Instructions between two looks at the clock.
+const CLOCK: u64 = 10_000;
+
+/// What timing mode needs beside the MMU.
+pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
+
+/// A run in progress.
+pub struct Run {
+    pub(crate) configuration: RunConfiguration,
+    pub(crate) system: System,
+    pub(crate) mmu: Mmu,
+    pub(crate) timed: Option<Timed>,
+    relocation: Option<Relocation>,
+    blocks: Vec<Arc<DecodedBlock>>,
+    thread: Option<ThreadId>,
+    /// Page of the last fetch, in functional mode.
+    code_page: u64,
+    counts: Counts,
+    warmup: u64,
+    start: Option<Start>,
+    phases: Phases,
+    switches: Switches,
+    /// Scratch for relocated addresses.
+    relocated: Vec<u64>,
+    last_address: u64,
+    look_ahead: LookAhead,
+}
+
+/// What functional mode counts itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// All instructions, warm-up included.
+    instructions: u64,
+    /// After warm-up.
+    measured: u64,
+    loads: u64,
+    stores: u64,
+}
+
+impl Run {
+    /// A run of `configuration` over a trace described by `info`; the first `warmup` instructions
+    /// are not counted.
+    ///
+    /// # Errors
+    /// When the configuration cannot be.
+    pub fn new(
+        configuration: RunConfiguration,
+        info: &SourceInfo,
+        warmup: u64,
+        seed: u64,
+    ) -> Result<Self, ConfigError> {
+        let RunConfiguration { scheme, machine, .. } = &configuration;
+        machine.validate()?;
+        scheme.validate()?;
+        configuration.validate()?;
+        let layout = scheme.layout()?;
+        let geometry = layout.geometry();
+        let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
+            ConfigError::DoesNotFit { bytes, levels: scheme.levels, scheme: scheme.name.clone() }
+        })?;
+        let moved = |address| relocation.as_ref().map_or(address, |r| r.address(address));
+        let touched: Vec<_> =
+            info.touched.iter().map(|&(from, to)| (moved(from), moved(to - 1) + 1)).collect();
+        let large_pages = match (configuration.large_pages, configuration.thp) {
+            (_, Some(thp)) => LargePages::Transparent(thp),
+            (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
+        };
+        let memory_bytes = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
+        let segment = scheme.direct_segment.and_then(|DirectSegment { memory_fraction }| {
+            // Validated: between 0 and 1.
+            #[allow(clippy::cast_sign_loss)]
+            let most_bytes = (memory_bytes as f64 * memory_fraction) as u64;
+            direct_segment::primary_region(&touched, most_bytes)
+        });
+        let pom_tlb_bytes = scheme.pom_tlb.map_or(0, |pom_tlb| pom_tlb.size_bytes);
+        let own = flatwalk_os::Configuration {
+            layout,
+            no_flatten_threshold: scheme.no_flatten_threshold,
+            large_pages,
+            memory_bytes,
+            reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start)
+                + if scheme.host.is_none() { pom_tlb_bytes } else { 0 },
+            segment: segment.clone(),
+            fragmentation: configuration.fragmentation,
+            large_failure_probability: 0.0,
+            ordered_levels: if scheme.asap.is_some() { asap::LEVELS.to_vec() } else { Vec::new() },
+            recursive_index: scheme.recursive_index,
+            scattered: scheme.host.is_some()
+                && configuration.guest_frames == GuestFrames::Scattered,
+            seed,
+        };
+        let host = scheme.host.as_ref().map(|host| {
+            let layout = host.layout()?;
+            let all = [(0, memory_bytes)];
+            Ok::<_, ConfigError>(flatwalk_os::Configuration {
+                layout,
+                no_flatten_threshold: host.no_flatten_threshold,
+                large_pages: LargePages::share(
+                    configuration.host_large_pages,
+                    &all,
+                    layout.geometry(),
+                )?,
+                memory_bytes: host_memory_bytes(memory_bytes),
+                reserved_bytes: pom_tlb_bytes + if host.direct_segment { memory_bytes } else { 0 },
+                segment: host.direct_segment.then_some(0..memory_bytes),
+                // A host reaches its table for a guest without that table's help.
+                recursive_index: None,
+                scattered: false,
+                seed: !seed,
+                ..own.clone()
+            })
+        });
+        let host = host.transpose()?;
+        let system = system(scheme, &own, host.as_ref())?;
+        let timed = timed(&configuration, seed)?;
+        let host_layout = host.as_ref().map(|host| host.layout);
+        let mmu = mmu(&configuration, layout, host_layout, segment)?;
+        let phases = Phases {
+            mode: scheme.page_table_priority,
+            active: scheme.page_table_priority == PriorityMode::Always,
+            window: (0, 0, (0, 0)),
+            active_instructions: 0,
+        };
+        let every = configuration.context_switch_ms.map(|ms| machine.cycles(1e6 * ms));
+        let switches = Switches {
+            every,
+            next: every.unwrap_or(u64::MAX),
+            look: if every.is_some() { CLOCK } else { u64::MAX },
+            count: 0,
+        };
+        Ok(Self {
+            configuration,
+            system,
+            mmu,
+            timed,
+            relocation,
+            blocks: Vec::new(),
+            thread: None,
+            code_page: u64::MAX,
+            counts: Counts::default(),
+            warmup,
+            start: (warmup == 0).then(Start::default),
+            phases,
+            switches,
+            relocated: Vec::new(),
+            last_address: 0,
+            look_ahead: LookAhead::default(),
+        })
+    }
+
+    /// Instructions run so far, warm-up included.
+    pub fn instructions(&self) -> u64 {
+        self.counts.instructions
+    }
+
+    /// Instructions measured, loads, stores.
+    pub(crate) fn measured(&self) -> (u64, u64, u64) {
+        match &self.timed {
+            Some((core, _)) => {
+                let s = core.statistics;
+                (s.instructions, s.loads, s.stores)
+            }
+            None => (self.counts.measured, self.counts.loads, self.counts.stores),
+        }
+    }
+
+    /// True if warm-up is over.
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Cycles measured.
+    pub(crate) fn cycles(&self) -> Option<u64> {
+        let (core, _) = self.timed.as_ref()?;
+        Some(core.cycle() - self.start.as_ref().map_or(0, |s| s.cycle))
+    }
+
+    /// What the operating system had counted when measuring began.
+    pub(crate) fn os_at_start(&self) -> flatwalk_os::Statistics {
+        self.start.as_ref().map(|s| s.os).unwrap_or_default()
+    }
+
+    /// Faults that the host answered in the measured part; `None` without a host.
+    pub(crate) fn host_faults(&self) -> Option<u64> {
+        let before = self.start.as_ref().map_or(0, |s| s.host_faults);
+        self.system.host_statistics().map(|now| now.faults - before)
+    }
+
+    /// Share of the measured instructions with page-table priority active.
+    pub(crate) fn priority_fraction(&self) -> f64 {
+        match self.phases.mode {
+            PriorityMode::Off => 0.0,
+            PriorityMode::Always => 1.0,
+            PriorityMode::Phases => {
+                self.phases.active_instructions as f64 / (self.measured().0.max(1) as f64)
+            }
+        }
+    }
+
+    /// True if addresses had to be moved to fit the scheme's geometry.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.relocation.is_some()
+    }
+
+    /// Where the trace's `address` lies in this run's address space.
+    pub(crate) fn relocated_address(&self, address: u64) -> u64 {
+        self.relocation.as_ref().map_or(address, |r| r.address(address))
+    }
+
+    /// What the block `id` of the trace is.
+    pub(crate) fn block(&self, id: u32) -> &DecodedBlock {
+        &self.blocks[id as usize]
+    }
+
+    /// True while page-table priority is in force.
+    pub(crate) fn protects_page_tables(&self) -> bool {
+        self.phases.active
+    }
+
+    /// The last data address used.
+    pub fn last_address(&self) -> u64 {
+        self.last_address
+    }
+
+    /// Takes one piece of the trace.
+    ///
+    /// # Errors
+    /// When the operating system runs out of memory or addresses.
+    pub fn take(&mut self, piece: &Piece) -> Result<(), OsError> {
+        match piece {
+            Piece::Define(block) => {
+                let block = match &self.relocation {
+                    None => Arc::clone(block),
+                    Some(relocation) => {
+                        let mut block = DecodedBlock::clone(block);
+                        for op in &mut block.ops {
+                            op.pc = relocation.address(op.pc);
+                        }
+                        block.fall_through = block.fall_through.map(|a| relocation.address(a));
+                        Arc::new(block)
+                    }
+                };
+                self.blocks.push(block);
+                Ok(())
+            }
+            Piece::Event(event) => match &self.relocation {
+                None => self.event(event),
+                Some(relocation) => {
+                    relocation.event(event).iter().try_for_each(|event| self.event(event))
+                }
+            },
+            Piece::Slice(slice) => {
+                if self.thread != Some(slice.thread) {
+                    self.thread = Some(slice.thread);
+                    if let Some((core, _)) = &mut self.timed {
+                        core.drain();
+                    }
+                }
+                if let Some(relocation) = &self.relocation {
+                    let mut addresses = std::mem::take(&mut self.relocated);
+                    addresses.clear();
+                    addresses.extend(slice.addresses.iter().map(|&a| relocation.address(a)));
+                    let result = self.slice(&slice.blocks, &addresses);
+                    self.relocated = addresses;
+                    result
+                } else {
+                    self.slice(&slice.blocks, &slice.addresses)
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), OsError> {
+        if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
+            // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
+            if self.configuration.scheme.recorded {
+                self.system.apply(event, &mut self.mmu)?;
+                self.code_page = u64::MAX;
+            }
+            return Ok(());
+        }
+        let work = self.system.apply(event, &mut self.mmu)?;
+        self.code_page = u64::MAX;
+        // Populating stands for a part of the program that is not in the trace: it takes no time.
+        if let Some((core, caches)) = &mut self.timed
+            && !matches!(event, Event::Populate { .. })
+        {
+            let costs = costs(&self.configuration);
+            core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, blocks: &[u32], addresses: &[u64]) -> Result<(), OsError> {
+        self.last_address = addresses.last().copied().unwrap_or(self.last_address);
+        let mut rest = addresses;
+        let mut done = 0;
+        while done < blocks.len() {
+            // To the end, or to the instruction at which something is to be looked at.
+            let stop = self.next_stop();
+            let used = if self.timed.is_some() {
+                self.run_timed(&blocks[done..], &mut rest, stop)?
+            } else {
+                self.run_functional(&blocks[done..], &mut rest, stop)?
+            };
+            done += used;
+            if self.counts.instructions >= stop {
+                self.look();
+            }
+        }
+        Ok(())
+    }
+
+    /// Instruction count at which warm-up or an observation window ends.
+    fn next_stop(&self) -> u64 {
+        let warmup = if self.start.is_none() { self.warmup } else { u64::MAX };
+        let window = if self.phases.mode == PriorityMode::Phases {
+            self.phases.window.0 + self.configuration.machine.priority.window_instructions
+        } else {
+            u64::MAX
+        };
+        warmup.min(window).min(self.switches.look)
+    }
+
+    /// Lets another process take the core and give it back, if it is time.
+    fn switch_context(&mut self) {
+        let (Some(every), Some((core, _))) = (self.switches.every, &mut self.timed) else { return };
+        self.switches.look = self.counts.instructions + CLOCK;
+        if core.cycle() < self.switches.next {
+            return;
+        }
+        self.switches.next = core.cycle() + every;
+        self.switches.count += 1;
+        core.drain();
+        self.mmu.switch_context();
+    }
+
+    /// Times that another process took the core, in the measured part; `None` where none does.
+    pub(crate) fn context_switches(&self) -> Option<u64> {
+        self.switches.every.map(|_| self.switches.count)
+    }
+
+    /// Runs blocks until `stop` instructions; returns how many blocks.
+    fn run_timed(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
+        let mut env = Environment {
+            mmu: &mut self.mmu,
+            caches,
+            system: &mut self.system,
+            costs: costs(&self.configuration),
+        };
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            self.look_ahead.look(
+                look_ahead::window(remaining, addresses.len()),
+                env.system,
+                Some(env.caches),
+            );
+            core.run(block, addresses, &mut env)?;
+            self.counts.instructions += block.ops.len() as u64;
+            if self.counts.instructions >= stop {
+                return Ok(i + 1);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    /// The same without a clock.
+    fn run_functional(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let mut untimed = Untimed { mmu: &mut self.mmu, system: &mut self.system };
+        let fetches = untimed.mmu.translates_fetches();
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            self.look_ahead.look(
+                look_ahead::window(remaining, addresses.len()),
+                untimed.system,
+                None,
+            );
+            if fetches {
+                let last = block.ops[block.ops.len() - 1].pc;
+                for pc in [block.pc(), last] {
+                    if pc >> 12 != self.code_page {
+                        untimed.translate(pc, AccessKind::Fetch)?;
+                        self.code_page = pc >> 12;
+                    }
+                }
+            }
+            for (access, &address) in block.accesses.iter().zip(addresses) {
+                let kind = if access.store { AccessKind::Store } else { AccessKind::Load };
+                untimed.translate(address, kind)?;
+                let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
+                if last >> 12 != address >> 12 {
+                    untimed.translate(last, kind)?;
+                }
+            }
+            let n = block.ops.len() as u64;
+            let loads = u64::from(block.loads);
+            self.counts.instructions += n;
+            self.counts.measured += n;
+            self.counts.loads += loads;
+            self.counts.stores += addresses.len() as u64 - loads;
+            if self.counts.instructions >= stop {
+                return Ok(i + 1);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    /// Ends warm-up, or an observation window of page-table priority.
+    fn look(&mut self) {
+        let now = self.counts.instructions;
+        if now >= self.switches.look {
+            self.switch_context();
+        }
+        if self.phases.mode == PriorityMode::Phases {
+            let priority = &self.configuration.machine.priority;
+            let length = now - self.phases.window.0;
+            if length >= priority.window_instructions {
+                if self.phases.active {
+                    self.phases.active_instructions += length;
+                }
+                self.observe(now, length);
+            }
+        }
+        if self.start.is_none() && now >= self.warmup {
+            let cycle = self.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+            let host_faults = self.system.host_statistics().map_or(0, |s| s.faults);
+            self.start = Some(Start { cycle, os: self.system.statistics(), host_faults });
+            self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
+            self.mmu.reset_statistics();
+            self.phases.active_instructions = 0;
+            self.switches.count = 0;
+            if let Some((core, caches)) = &mut self.timed {
+                core.reset_statistics();
+                caches.reset_statistics();
+            }
+            self.phases.window = (now, 0, (0, 0));
+        }
+    }
+
+    /// Decides whether a phase begins, goes on, or ends (ASPLOS 2022, section 6.1: "phases of high
+    /// cache and TLB miss … easily accomplished using existing hardware counters").
+    fn observe(&mut self, now: u64, length: u64) {
+        let misses = self.mmu.statistics.l2_tlb_misses;
+        let Some((_, caches)) = &mut self.timed else {
+            self.phases.window = (now, misses, (0, 0));
+            return;
+        };
+        let data = caches.l2_data();
+        let (_, misses_before, (lookups_before, data_before)) = self.phases.window;
+        let mpki = (misses - misses_before) as f64 * 1000.0 / length as f64;
+        let lookups = (data.0 - lookups_before).max(1);
+        let ratio = (data.1 - data_before) as f64 / lookups as f64;
+        let machine = &self.configuration.machine;
+        let priority = &machine.priority;
+        let scale = if self.phases.active { priority.exit_fraction } else { 1.0 };
+        self.phases.active = mpki >= priority.enter_l2_tlb_mpki * scale
+            && ratio >= priority.enter_l2_data_miss_ratio * scale;
+        caches.set_replacement(if self.phases.active {
+            protect_page_tables(machine)
+        } else {
+            Replacement::Lru
+        });
+        self.phases.window = (now, misses, data);
+    }
+}
+
+/// Memory of the host of a guest with `guest_bytes`: room for all of the guest's, however it is backed,
+/// and for the host's own table.
+fn host_memory_bytes(guest_bytes: u64) -> u64 {
+    2 * guest_bytes
+}
+
+/// What is translated: by tables of our own, or by those of a recorded machine.
+fn system(
+    scheme: &Scheme,
+    own: &flatwalk_os::Configuration,
+    host: Option<&flatwalk_os::Configuration>,
+) -> Result<System, OsError> {
+    if scheme.recorded {
+        let recorded = Recorded::new(own.layout.geometry(), own.memory_bytes)?;
+        return Ok(System::Recorded(Box::new(recorded)));
+    }
+    System::new(own, host)
+}
+
+/// The core and the caches, in timing mode.
+fn timed(
+    RunConfiguration { scheme, machine, mode, .. }: &RunConfiguration,
+    seed: u64,
+) -> Result<Option<Timed>, ConfigError> {
+    if *mode == Mode::Functional {
+        return Ok(None);
+    }
+    let missing = || ConfigError::NotTimed(machine.name.clone());
+    let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
+    let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
+    if scheme.page_table_priority == PriorityMode::Always {
+        caches.set_replacement(protect_page_tables(machine));
+    }
+    if let Some(csalt) = &scheme.csalt {
+        let [l2, llc] = [&machine.l2, &machine.llc].map(|cache| cache.as_ref().ok_or_else(missing));
+        caches.set_partitions([Partition::new(csalt, l2?), Partition::new(csalt, llc?)]);
+    }
+    Ok(Some((Box::new(core), Box::new(caches))))
+}
+
+/// The memory-management unit, with whatever the scheme switches on in it, for tables of `layout`;
+/// `host` is that of the host's table.
+fn mmu(
+    RunConfiguration { scheme, machine, memory_bytes, .. }: &RunConfiguration,
+    layout: Layout,
+    host: Option<Layout>,
+    segment: Option<Range<u64>>,
+) -> Result<Mmu, ConfigError> {
+    if scheme.shadow && machine.virtualisation.is_none() {
+        return Err(ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone()));
+    }
+    let geometry = layout.geometry();
+    let walker = match host {
+        None => Walker::native(machine, &layout)?,
+        Some(host) => {
+            let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
+            let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
+            Walker::nested(machine, virtualisation, &layout, &host)?
+        }
+    };
+    let free = scheme.translation == TranslationMode::Free;
+    let mut mmu = Mmu::new(machine, geometry, walker, free);
+    // What hardware uses of memory lies at its end.
+    let mut end = memory_bytes.unwrap_or(machine.os.memory_bytes);
+    if host.is_some() {
+        end = host_memory_bytes(end);
+    }
+    if let Some(pom_tlb) = &scheme.pom_tlb {
+        end -= pom_tlb.size_bytes;
+        mmu.set_pom_tlb(PomTlb::new(pom_tlb, Hpa::new(end), geometry));
+    }
+    let own_memory_bytes = memory_bytes.unwrap_or(machine.os.memory_bytes);
+    let hosts_segment = scheme.host.as_ref().is_some_and(|host| host.direct_segment);
+    if hosts_segment {
+        end -= own_memory_bytes;
+        mmu.set_host_segment(Segment::new(0..own_memory_bytes, Hpa::new(end)));
+    }
+    if let Some(range) = segment {
+        let bytes = range.end - range.start;
+        if host.is_none() {
+            mmu.set_segment(Segment::new(range, Hpa::new(end - bytes)));
+        } else if hosts_segment {
+            let base = Hpa::new(end + own_memory_bytes - bytes);
+            mmu.set_segment(Segment::new(range, base));
+        } else {
+            mmu.set_guest_segment(Segment::new(range, Gpa::new(own_memory_bytes - bytes)));
+        }
+    }
+    match (&scheme.asap, host) {
+        (None, _) => {}
+        (Some(asap), None) => mmu.set_asap(Asap::new(asap, Stage::One, geometry)),
+        (Some(asap), Some(host)) => {
+            let tree = host.structure() == Structure::Tree;
+            let hosts = tree.then(|| Asap::new(asap, Stage::Two, host.geometry()));
+            mmu.set_guest_asap(Asap::new(asap, Stage::One, geometry), hosts);
+        }
+    }
+    Ok(mmu)
+}
+
+/// What functional mode works with.
+struct Untimed<'a> {
+    mmu: &'a mut Mmu,
+    system: &'a mut System,
+}
+
+impl Untimed<'_> {
+    #[inline]
+    fn translate(&mut self, address: u64, kind: AccessKind) -> Result<(), OsError> {
+        let address = Gva::new(address);
+        match self.mmu.translate(address, kind, 0, self.system, &mut NoClock) {
+            Ok(_) => Ok(()),
+            Err(stopped) => self.fault(address, kind, stopped),
+        }
+    }
+
+    #[cold]
+    fn fault(&mut self, address: Gva, kind: AccessKind, stopped: Stopped) -> Result<(), OsError> {
+        let mut stopped = stopped;
+        for _ in 0..MOST_FAULTS {
+            self.system.fault(stopped.untranslated, kind, self.mmu)?;
+            match self.mmu.translate(address, kind, 0, self.system, &mut NoClock) {
+                Ok(_) => return Ok(()),
+                Err(again) => stopped = again,
+            }
+        }
+        unreachable!("the operating system handled a fault at {address:?}, and it faults again")
+    }
+}
+
+fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'_> {
+    let merge = |density: Option<Density>| density.map_or(0.0, |density| density.merge_us);
+    let host = scheme.host.as_ref().and_then(|host| host.density);
+    Costs {
+        os: &machine.os,
+        exit_cycles: machine.virtualisation.as_ref().map_or(0, |v| v.exit_cycles),
+        shadow: scheme.shadow,
+        merge_cycles: machine.cycles(1000.0 * merge(scheme.density)),
+        host_merge_cycles: machine.cycles(1000.0 * merge(host)),
+    }
+}
+
+fn protect_page_tables(machine: &Machine) -> Replacement {
+    Replacement::ProtectPageTables { percent: machine.priority.evict_data_percent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::testing::{DATA, Do, Scenario, as_host, go, merging_scheme, scheme};
+
+    const LARGE: u64 = 2 << 20;
+    const MAPPED: [(u64, u64); 1] = [(DATA, 1 << 30)];
+
+    /// What each of 66 first touches, one in each 2 MiB, takes.
+    fn fault_cycles(merge_us: f64) -> Vec<u64> {
+        let mut run = Scenario::new(merging_scheme(64, 32, merge_us)).start(&MAPPED, false);
+        let mut before = 0;
+        let cycles = (0..66).map(|i| {
+            go(&mut run, &[Do::Load(DATA + i * LARGE)]);
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            let all = core.statistics.fault_cycles;
+            all - std::mem::replace(&mut before, all)
+        });
+        cycles.collect()
+    }
+
+    #[test]
+    fn merging_takes_the_kernel_as_long_as_the_scheme_says() {
+        let (free, costly) = (fault_cycles(0.0), fault_cycles(20.0));
+        // At 1 GHz, 20 µs are 20,000 cycles, in the fault that fills the 64th slot.
+        let extra: Vec<u64> =
+            costly.iter().zip(&free).map(|(with, without)| with - without).collect();
+        assert_eq!((extra[63], extra.iter().sum::<u64>()), (20_000, 20_000));
+        assert_eq!(free[63], free[62], "what it reads and writes is not charged beside it");
+    }
+
+    #[test]
+    fn what_a_guest_writes_into_a_shadowed_table_leaves_the_guest() {
+        let cycles = |shadow: bool| {
+            let mut scenario = Scenario::new(scheme(4, &[]));
+            scenario.scheme.shadow = shadow;
+            let mut run = scenario.start(&MAPPED, false);
+            let mut before = 0;
+            let mut fault = |run: &mut Run, page: u64| {
+                go(run, &[Do::Load(DATA + page * 4096)]);
+                let (core, _) = run.timed.as_ref().expect("it is timed");
+                let all = core.statistics.fault_cycles;
+                all - std::mem::replace(&mut before, all)
+            };
+            let faults = [fault(&mut run, 0), fault(&mut run, 1)];
+            let walks = walked(&run);
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            let started = core.cycle();
+            run.take(&Piece::Event(Event::Unmap { address: DATA, length: 4096 })).unwrap();
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            (faults, core.cycle() - started, walks)
+        };
+        let (plain, shadowed) = (cycles(false), cycles(true));
+        // The test machine takes 1500 cycles to leave a guest. The first fault writes a leaf and links
+        // three nodes, the second a leaf; the fault itself leaves the guest too. Unmapping clears one.
+        assert_eq!(shadowed.0[0] - plain.0[0], (1 + 4) * 1500);
+        assert_eq!(shadowed.0[1] - plain.0[1], (1 + 1) * 1500);
+        assert_eq!(shadowed.1 - plain.1, 1500);
+        assert_eq!(shadowed.2, plain.2, "walks are those of one table");
+    }
+
+    #[test]
+    fn a_context_switch_empties_tlbs_and_page_walk_caches() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        // At 1 GHz, 5 µs are 5000 cycles; the clock is looked at every 10,000 instructions.
+        scenario.context_switch_ms = Some(0.005);
+        let mut run = scenario.start(&MAPPED, true);
+        let pages: Vec<Do> = (0..4).map(|i| Do::Chase(DATA + i * 4096)).collect();
+        go(&mut run, &pages.repeat(2_500));
+        assert_eq!(walked(&run), (4, 4 + 3), "one whole walk; its node for the others");
+        assert_eq!(run.context_switches(), Some(1));
+        go(&mut run, &pages);
+        assert_eq!(walked(&run), (8, 2 * (4 + 3)), "and once more");
+        scenario.context_switch_ms = None;
+        let mut run = scenario.start(&MAPPED, true);
+        go(&mut run, &pages.repeat(2_501));
+        assert_eq!((walked(&run), run.context_switches()), ((4, 7), None));
+    }
+
+    /// Walks and accesses since the start.
+    fn walked(run: &Run) -> (u64, u64) {
+        let total = run.mmu.statistics.total();
+        (total.walks, total.accesses)
+    }
+
+    #[test]
+    fn merging_flushes_page_walk_caches_and_no_tlb() {
+        let scenario =
+            Scenario { mode: Mode::Functional, ..Scenario::new(merging_scheme(8, 4, 0.0)) };
+        let mut run = scenario.start(&MAPPED, false);
+        for i in 0..8 {
+            go(&mut run, &[Do::Load(DATA + i * LARGE)]);
+        }
+        assert_eq!(run.system.statistics().merges, 1);
+        let before = walked(&run);
+        go(&mut run, &[Do::Load(DATA + 6 * LARGE)]);
+        assert_eq!(walked(&run), before, "the page is where it was");
+        // Pages of 2 MiB that were never used yet: their faults map them without a node.
+        let far = [100, 101].map(|i| DATA + i * LARGE);
+        go(&mut run, &far.map(Do::Load));
+        let (walks, accesses) = walked(&run);
+        assert_eq!((walks - before.0, accesses - before.1), (2, 2), "one access a walk");
+    }
+
+    #[test]
+    fn a_host_that_merges_keeps_the_guests_translations() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.host = Some(as_host(merging_scheme(8, 4, 20.0)));
+        for populate in [false, true] {
+            let mut run = scenario.start(&[(DATA, 32 * LARGE)], populate);
+            let pages: Vec<Do> = (0..32 * 512).map(|i| Do::Load(DATA + i * 4096)).collect();
+            go(&mut run, &pages);
+            let host = run.system.host_statistics().expect("there is a host");
+            assert!(host.merges > 0 && run.system.statistics().merges == 0);
+        }
+    }
+}

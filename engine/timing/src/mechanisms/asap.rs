@@ -1,0 +1,296 @@
+//! ASAP: prefetches of the last two entries of a walk, beside the walk itself.
+//!
+//! Source: Margaritov, Ustiugov, Bugnion and Grot, "Prefetched Address Translation", MICRO 2019. The
+//! operating system keeps the nodes of levels 2 and 1 of each VMA contiguous and in order
+//! ([`flatwalk_os::OrderedNodes`]) and loads range registers with where they start; on a miss of the
+//! L2 TLB the place of both entries is computed from the address and their lines are prefetched to
+//! where the walker enters the hierarchy. The walk goes on as ever, with its page-walk caches, and
+//! finds the lines there or on their way. A prefetch takes an MSHR if one is free; it does not wait
+//! for one.
+//!
+//! In a guest this happens in each dimension. When the L2 TLB misses, the guest's two entries are
+//! prefetched: the hypervisor keeps the guest's arrays contiguous in its own memory too, so that registers
+//! can hold where they start there. And for each address that the host translates during the walk, its two
+//! entries are prefetched when that translation begins.
+//!
+//! Departs from the paper: registers are per level, as many for each ([`OrderedNodes`] says why),
+//! and the longest ranges get them. Where a guest's array lies in the host's memory is looked up in the
+//! host's table at no cost, instead of being contiguous; what the host has not backed is not prefetched.
+
+use flatwalk_os::{OrderedNodes, Range};
+use flatwalk_paging::{Address, Geometry, Hpa, Physical};
+
+use crate::config::machine;
+use crate::mmu::TableReader;
+use crate::mmu::walker::{Read, Stage, WalkObserver};
+
+/// Levels whose entries are prefetched, in the order in which a walk wants them.
+pub const LEVELS: [u8; 2] = [2, 1];
+
+/// What was prefetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AsapStatistics {
+    /// Prefetches made.
+    pub prefetches: u64,
+    /// Prefetches given up for want of a free MSHR.
+    pub dropped: u64,
+    /// Prefetches made of lines that their walk did not read: a page-walk cache or a large page
+    /// spared the entry, or it did not stand in order.
+    pub unused: u64,
+    /// Walks of addresses that no register had anything for.
+    pub uncovered: u64,
+}
+
+/// The prefetcher of one core, for one table, which is in memory of addresses `A`.
+#[derive(Clone, Debug)]
+pub struct Asap<A = Hpa> {
+    stage: Stage,
+    geometry: Geometry,
+    registers: usize,
+    /// Those in the registers, [`LEVELS`] one after the other.
+    ranges: Vec<Range<A>>,
+    /// Which ranges these are, as [`OrderedNodes::version`] counts.
+    version: Option<u64>,
+    /// What it did.
+    pub statistics: AsapStatistics,
+}
+
+/// Lines prefetched for one walk that it has not read yet.
+pub struct Prefetched<'a, T> {
+    stage: Stage,
+    /// In the memory that the table is in.
+    lines: [Option<u64>; LEVELS.len()],
+    record: &'a mut T,
+}
+
+impl<T: WalkObserver> WalkObserver for Prefetched<'_, T> {
+    fn read(&mut self, read: &Read) {
+        for line in &mut self.lines {
+            let reads = |line| line >> 6 == read.entry_address >> 6;
+            if self.stage == read.stage && line.is_some_and(reads) {
+                *line = None;
+            }
+        }
+        self.record.read(read);
+    }
+}
+
+impl<A: Physical> Asap<A> {
+    /// Empty registers, for the tables of `stage`, which have `geometry`.
+    pub fn new(settings: &machine::Asap, stage: Stage, geometry: Geometry) -> Self {
+        Self {
+            stage,
+            geometry,
+            registers: settings.range_registers as usize,
+            ranges: Vec::new(),
+            version: None,
+            statistics: AsapStatistics::default(),
+        }
+    }
+
+    /// Loads the registers, as the operating system does whenever a range changes.
+    fn load(&mut self, nodes: &OrderedNodes<A>) {
+        self.version = Some(nodes.version());
+        self.ranges.clear();
+        for level in LEVELS {
+            let mut ranges: Vec<_> = nodes.ranges().filter(|range| range.level == level).collect();
+            ranges.sort_by_key(|range| (std::cmp::Reverse(range.last - range.start), range.start));
+            self.ranges.extend(ranges.into_iter().take(self.registers));
+        }
+    }
+
+    /// Prefetches for a walk of `address` that begins at cycle `at` and leaves `record`; `place` says
+    /// where in the host's memory an entry lies.
+    pub fn prefetch<'a, R: TableReader, T: WalkObserver>(
+        &mut self,
+        address: impl Address,
+        at: u64,
+        nodes: &OrderedNodes<A>,
+        place: impl Fn(A) -> Option<Hpa>,
+        reader: &mut R,
+        record: &'a mut T,
+    ) -> Prefetched<'a, T> {
+        if self.version != Some(nodes.version()) {
+            self.load(nodes);
+        }
+        let mut prefetched = Prefetched { stage: self.stage, lines: [None; LEVELS.len()], record };
+        let mut covered = false;
+        for (line, level) in prefetched.lines.iter_mut().zip(LEVELS) {
+            let holds = |range: &&Range<A>| {
+                range.level == level && (range.start..=range.last).contains(&address.raw())
+            };
+            let Some(range) = self.ranges.iter().find(holds) else { continue };
+            covered = true;
+            let entry = (address.raw() - range.start) >> self.geometry.shift(level);
+            let entry_address = range.base.offset(entry * 8);
+            let Some(place) = place(entry_address) else { continue };
+            if reader.prefetch_entry(place, at) {
+                *line = Some(entry_address.raw());
+                self.statistics.prefetches += 1;
+            } else {
+                self.statistics.dropped += 1;
+            }
+        }
+        self.statistics.uncovered += u64::from(!covered);
+        prefetched
+    }
+
+    /// Notes which prefetches a walk that is over did not use.
+    pub fn finish<T>(&mut self, prefetched: &Prefetched<'_, T>) {
+        self.statistics.unused += prefetched.lines.iter().flatten().count() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::machine::{Asap, DirectSegment, HostTable, PriorityMode, Pwc};
+    use crate::driver::run::{Mode, Run};
+    use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
+
+    const LARGE: u64 = 2 << 20;
+    const GIB: u64 = 1 << 30;
+
+    /// With caches large enough to keep what the few walks of a test read.
+    fn scenario(flatten: &[&str], range_registers: u32) -> Scenario {
+        let mut scenario = Scenario::new(scheme(4, flatten));
+        scenario.scheme.asap = (range_registers > 0).then_some(Asap { range_registers });
+        assert_eq!(scenario.scheme.page_table_priority, PriorityMode::Off);
+        let l1d = scenario.machine.l1d.as_mut().unwrap();
+        (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
+        scenario
+    }
+
+    /// What the prefetcher did since the last walk but one: made, dropped, unused, uncovered.
+    fn counts(run: &Run) -> (u64, u64, u64, u64) {
+        let s = run.mmu.asap().unwrap();
+        (s.prefetches, s.dropped, s.unused, s.uncovered)
+    }
+
+    #[test]
+    fn latencies_by_hand() {
+        let mapped = [(DATA, GIB)];
+        let mut plain = scenario(&[], 0).start(&mapped, true);
+        let mut asap = scenario(&[], 16).start(&mapped, true);
+        // A page-walk cache for 1 cycle, the root's entry out of L2 for 12 (it shares its line with the
+        // code), then three of 142 each. With ASAP the last two are asked for at once and there at 142
+        // and 143, as the bus carries a line a cycle: the walk finds them in L1D for 4 cycles each.
+        assert_eq!(walk(&mut plain, DATA), (4, 1 + 12 + 3 * 142));
+        assert_eq!(walk(&mut asap, DATA), (4, 1 + 12 + 142 + 4 + 4));
+        assert_eq!(counts(&asap), (2, 0, 0, 0));
+        // The leaf node is known, and its entry stands in another line: that of level 2 is prefetched
+        // for nothing, out of L1D.
+        assert_eq!(walk(&mut plain, DATA + 64 * 4096), (1, 1 + 142));
+        assert_eq!(walk(&mut asap, DATA + 64 * 4096), (1, 142));
+        assert_eq!(counts(&asap), (2, 0, 1, 0));
+        // Another leaf node: two entries one after the other, or both at once. Entries of level 2 for
+        // nearby nodes share a line, so this goes further.
+        assert_eq!(walk(&mut plain, DATA + 9 * LARGE), (2, 1 + 2 * 142));
+        assert_eq!(walk(&mut asap, DATA + 9 * LARGE), (2, 142 + 4));
+        assert_eq!(counts(&asap), (2, 0, 0, 0));
+        // The price: two look-ups in L1D more for each walk, and no more lines from memory.
+        let l1d = |run: &Run| run.timed.as_ref().unwrap().1.caches()[1].1.table_accesses;
+        let reads = |run: &Run| run.timed.as_ref().unwrap().1.dram().statistics.reads;
+        assert_eq!(l1d(&asap), l1d(&plain) + 3 * 2);
+        assert_eq!(reads(&asap), reads(&plain));
+    }
+
+    #[test]
+    fn a_flattened_node_is_prefetched_from_too() {
+        let mut run = scenario(&["L4L3", "L2L1"], 16).start(&[(DATA, 2 * GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (2, 1 + 142 + 4));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "no nodes end at level 2");
+        // The root's entry is in L1D, the other on its way since the walk was asked for.
+        assert_eq!(walk(&mut run, DATA + GIB + LARGE), (2, 142));
+    }
+
+    #[test]
+    fn what_does_not_stand_in_order_is_not_prefetched() {
+        let mut scenario = scenario(&[], 16);
+        scenario.fragmentation = 1.0;
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (4, 1 + 142 + 142 + 4 + 142));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "the one node of level 2 is contiguous");
+    }
+
+    #[test]
+    fn the_longest_ranges_get_the_registers() {
+        let mapped = [(DATA, 4 * LARGE), (DATA + 64 * GIB, 4096)];
+        let mut run = scenario(&[], 1).start(&mapped, true);
+        walk(&mut run, DATA + LARGE);
+        assert_eq!(counts(&run), (2, 0, 0, 0));
+        walk(&mut run, mapped[1].0);
+        assert_eq!(counts(&run).3, 1);
+    }
+
+    #[test]
+    fn large_pages_use_the_entry_of_their_level() {
+        let mut scenario = scenario(&[], 16);
+        scenario.large_pages = 100;
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        assert_eq!(walk(&mut run, DATA), (3, 1 + 12 + 142 + 4));
+        assert_eq!(counts(&run), (1, 0, 0, 0), "there is no node of level 1");
+    }
+
+    /// A guest whose walks take only one dimension: the host's, or its own, is done by a segment.
+    fn one_dimension(of_the_host: bool, range_registers: u32) -> Run {
+        let mut scenario = scenario(&[], range_registers);
+        let host = HostTable { direct_segment: !of_the_host, ..host_table(4, &[]) };
+        scenario.scheme.host = Some(host);
+        if of_the_host {
+            scenario.scheme.direct_segment = Some(DirectSegment { memory_fraction: 0.5 });
+        }
+        scenario.start(&[(DATA, GIB)], true)
+    }
+
+    #[test]
+    fn each_dimension_of_a_guests_walk_is_prefetched_for() {
+        for of_the_host in [false, true] {
+            let mut plain = one_dimension(of_the_host, 0);
+            let mut asap = one_dimension(of_the_host, 16);
+            // As on the machine itself: a cycle for a page-walk cache, the root's entry, and three from
+            // memory, of which the last two are asked for at once. They take the bus for a cycle each. The
+            // host's root is in L2, as a process's is; the guest's comes from memory, a cycle late, since
+            // that is when the second of them comes.
+            let (root, root_after) = if of_the_host { (12, 12) } else { (142, 143) };
+            assert_eq!(walk(&mut plain, DATA), (4, 1 + root + 3 * 142));
+            assert_eq!(walk(&mut asap, DATA), (4, 1 + root_after + 142 + 4 + 4));
+            let prefetches = [asap.mmu.asap(), asap.mmu.walker().host_asap()]
+                .map(|asap| asap.map_or(0, |asap| asap.prefetches - asap.unused));
+            assert_eq!(prefetches, if of_the_host { [0, 2] } else { [2, 0] });
+        }
+    }
+
+    #[test]
+    fn a_two_dimensional_walk_prefetches_for_the_guest_and_for_each_of_the_hosts_walks() {
+        let run = |range_registers| {
+            let mut scenario = scenario(&[], range_registers);
+            scenario.scheme.host = Some(host_table(4, &[]));
+            scenario.machine.pwc = Pwc::None;
+            let virtualisation = scenario.machine.virtualisation.as_mut().unwrap();
+            (virtualisation.pwc, virtualisation.nested_tlb) = (Pwc::None, Vec::new());
+            let mut run = scenario.start(&[(DATA, GIB)], true);
+            // The host backs the guest's nodes.
+            go(&mut run, &[Do::Load(DATA + 77 * LARGE + 64 * 4096)]);
+            let (accesses, latency) = walk(&mut run, DATA + 77 * LARGE);
+            let asap = [run.mmu.asap(), run.mmu.walker().host_asap()];
+            (accesses, latency, asap.map(|asap| asap.map_or(0, |a| a.prefetches + a.dropped)))
+        };
+        let (plain, asap) = (run(0), run(16));
+        assert_eq!((plain.0, asap.0), (24, 24));
+        // Two entries of the guest's, and two for each of five walks of the host's.
+        assert_eq!((plain.2, asap.2), ([0, 0], [2, 10]));
+        assert!(asap.1 < plain.1, "{} and {}", asap.1, plain.1);
+    }
+
+    #[test]
+    fn without_a_clock_the_same_is_read() {
+        let reads = |range_registers| {
+            let mut scenario = scenario(&[], range_registers);
+            scenario.mode = Mode::Functional;
+            let mut run = scenario.start(&[(DATA, GIB)], true);
+            go(&mut run, &(0..500).map(|i| Do::Load(DATA + i * LARGE)).collect::<Vec<_>>());
+            run.mmu.statistics.total()
+        };
+        assert_eq!(reads(16), reads(0));
+    }
+}

@@ -1,0 +1,331 @@
+//! POM-TLB: a very large TLB in memory, read through the caches on a miss of the L2 TLB.
+//!
+//! Source: Ryoo, Gulur, Song and John, "Rethinking TLB Designs in Virtualized Environments: A Very
+//! Large Part-of-Memory TLB", ISCA 2017. Entries have 16 bytes; a set of four is one line, so that one
+//! access compares them all. Half of the memory holds small pages, half large ones. Two predictors,
+//! one bit each, are indexed by the page number: which size to look for first, and whether to go to
+//! memory without a look into the caches because they did not have the line the last time. Only a miss in both halves
+//! walks, and what it finds goes in. Lines are cached in L2 and LLC like data, not in L1D.
+//!
+//! A page walker is taken for the walk only; what limits the look-ups is the MSHRs of L2.
+//!
+//! Departs from the paper: its memory is stacked DRAM with a channel of its own, here it is the end of
+//! main memory; sets are indexed by the page number's low bits; a line that is cached is never
+//! bypassed, since it may be newer than memory; invalidations cost nothing. Huge pages do not go in.
+
+use flatwalk_paging::{Address, Geometry, Gva, Hpa, Level, Rights};
+
+use crate::config::machine;
+use crate::memory::cache::LINE_SHIFT;
+use crate::memory::hierarchy::Served;
+use crate::mmu::TableReader;
+use crate::mmu::walker::{Found, WalkLog};
+
+/// Entries in a line.
+const WAYS: usize = 4;
+/// Page sizes held, by level.
+const LEVELS: [Level; 2] = [1, 2];
+
+/// What it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PomTlbStatistics {
+    /// Misses of the L2 TLB that looked here.
+    pub lookups: u64,
+    /// Of those, found here.
+    pub hits: u64,
+    /// Of those, found with the size that was looked for second.
+    pub second_probes: u64,
+    /// Lines read from memory without looking in the caches.
+    pub bypasses: u64,
+}
+
+/// An entry as it stands in memory: page number and validity; frame, rights and dirty bit.
+type Entry = [u64; 2];
+
+const VALID: u64 = 1;
+const DIRTY: u64 = 1;
+const WRITE: u64 = 2;
+const USER: u64 = 4;
+const EXECUTE: u64 = 8;
+
+fn pack(page: u64, found: &Found) -> Entry {
+    let Rights { write, user, execute } = found.rights;
+    let flag = |on: bool, bit| if on { bit } else { 0 };
+    let bits =
+        flag(found.dirty, DIRTY) | flag(write, WRITE) | flag(user, USER) | flag(execute, EXECUTE);
+    [page << 1 | VALID, found.frame.raw() | bits]
+}
+
+fn unpack(value: u64, level: Level, ready: u64) -> Found {
+    let is = |bit| value & bit != 0;
+    Found {
+        frame: Hpa::new(value & !0xfff),
+        level,
+        rights: Rights { write: is(WRITE), user: is(USER), execute: is(EXECUTE) },
+        dirty: is(DIRTY),
+        ready,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Prediction {
+    large: bool,
+    bypass: bool,
+}
+
+/// The TLB and its predictors.
+#[derive(Clone, Debug)]
+pub struct PomTlb {
+    geometry: Geometry,
+    /// Where it begins; small pages first.
+    base: Hpa,
+    /// Sets for each size, a power of two.
+    sets: u64,
+    /// By size: sets one after the other, in each the most recently used first.
+    entries: [Vec<Entry>; 2],
+    predictions: Vec<Prediction>,
+    /// What it did.
+    pub statistics: PomTlbStatistics,
+}
+
+impl PomTlb {
+    /// An empty one at `base`, for tables of `geometry`.
+    pub fn new(settings: &machine::PomTlb, base: Hpa, geometry: Geometry) -> Self {
+        let sets = (settings.size_bytes / 2) >> LINE_SHIFT;
+        let empty = vec![[0; 2]; sets as usize * WAYS];
+        Self {
+            geometry,
+            base,
+            sets,
+            entries: [empty.clone(), empty],
+            predictions: vec![Prediction::default(); settings.predictor_entries as usize],
+            statistics: PomTlbStatistics::default(),
+        }
+    }
+
+    fn page(&self, address: Gva, size: usize) -> u64 {
+        address.raw() >> self.geometry.shift(LEVELS[size])
+    }
+
+    /// The set of a page, and where it stands in memory.
+    fn set(&mut self, page: u64, size: usize) -> (&mut [Entry], Hpa) {
+        let set = page & (self.sets - 1);
+        let first = set as usize * WAYS;
+        let line = size as u64 * self.sets + set;
+        (&mut self.entries[size][first..first + WAYS], self.base.offset(line << LINE_SHIFT))
+    }
+
+    fn prediction(&mut self, address: Gva) -> &mut Prediction {
+        let page = address.raw() >> self.geometry.page_shift();
+        let at = page as usize & (self.predictions.len() - 1);
+        &mut self.predictions[at]
+    }
+
+    /// Looks for `address` from cycle `at` on: what it found, or when it knows that there is nothing.
+    ///
+    /// # Errors
+    /// The cycle in which a walk can start.
+    pub fn look_up<R: TableReader>(
+        &mut self,
+        address: Gva,
+        at: u64,
+        reader: &mut R,
+        log: &mut WalkLog,
+    ) -> Result<Found, u64> {
+        self.statistics.lookups += 1;
+        let predicted = *self.prediction(address);
+        let mut now = at;
+        let first = usize::from(predicted.large);
+        for (probe, size) in [first, 1 - first].into_iter().enumerate() {
+            let page = self.page(address, size);
+            let (entries, line) = self.set(page, size);
+            let way = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
+            let value = way.map(|way| {
+                entries[..=way].rotate_right(1);
+                entries[0][1]
+            });
+            let (response, bypassed) = reader.read_translations(line, now, predicted.bypass);
+            log.translations(response.served);
+            now = response.ready;
+            self.statistics.bypasses += u64::from(bypassed);
+            self.prediction(address).bypass = response.served == Served::Dram;
+            if let Some(value) = value {
+                self.prediction(address).large = size == 1;
+                self.statistics.hits += 1;
+                self.statistics.second_probes += probe as u64;
+                return Ok(unpack(value, LEVELS[size], now));
+            }
+        }
+        Err(now)
+    }
+
+    /// Puts in what a walk of `address` found. Nobody waits for the line to be written.
+    pub fn insert<R: TableReader>(&mut self, address: Gva, found: &Found, reader: &mut R) {
+        let Some(size) = LEVELS.iter().position(|&level| level == found.level) else { return };
+        self.prediction(address).large = size == 1;
+        let page = self.page(address, size);
+        let (entries, line) = self.set(page, size);
+        let known = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
+        entries[..=known.unwrap_or(WAYS - 1)].rotate_right(1);
+        entries[0] = pack(page, found);
+        reader.write_translations(line, found.ready);
+    }
+
+    /// Drops every entry of a page that overlaps `length_bytes` from `start`.
+    pub fn flush(&mut self, start: Gva, length_bytes: u64) {
+        let last = start.raw().saturating_add(length_bytes.saturating_sub(1));
+        for (size, level) in LEVELS.into_iter().enumerate() {
+            let shift = self.geometry.shift(level);
+            let pages = start.raw() >> shift..=last >> shift;
+            let stale = |entry: &Entry| entry[0] & VALID != 0 && pages.contains(&(entry[0] >> 1));
+            if pages.end() - pages.start() < self.sets {
+                for page in pages.clone() {
+                    let (entries, _) = self.set(page, size);
+                    entries.iter_mut().filter(|entry| stale(entry)).for_each(|e| *e = [0; 2]);
+                }
+            } else {
+                let all = self.entries[size].iter_mut();
+                all.filter(|entry| stale(entry)).for_each(|e| *e = [0; 2]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
+    use flatwalk_trace::Event;
+
+    use crate::config::machine::PomTlb;
+    use crate::driver::run::{Mode, Piece, Run};
+    use crate::system::System;
+    use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
+
+    const PAGE: u64 = 4096;
+    const LARGE: u64 = 2 << 20;
+    const MIB: u64 = 1 << 20;
+
+    fn scenario(size_bytes: u64) -> Scenario {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.pom_tlb = Some(PomTlb { size_bytes, predictor_entries: 512 });
+        // Nothing is evicted by the few accesses of a test but what the L2 TLB loses.
+        for cache in [&mut scenario.machine.l1d, &mut scenario.machine.l2] {
+            let cache = cache.as_mut().unwrap();
+            (cache.size_bytes, cache.ways, cache.mshrs) = (32 << 10, 8, 16);
+        }
+        scenario
+    }
+
+    /// Accesses and latency of the one miss of the L2 TLB that a load of `address` is.
+    fn miss(run: &mut Run, address: u64) -> (u64, u64) {
+        let walked = walk(run, address);
+        assert_eq!(run.mmu.statistics.l2_tlb_misses, 1);
+        walked
+    }
+
+    /// Drives a page out of both TLBs: those of the test machine have 16 entries at most.
+    fn forget(run: &mut Run) {
+        let pages: Vec<_> = (64..128).map(|page| Do::Chase(DATA + page * PAGE)).collect();
+        go(run, &pages);
+    }
+
+    #[test]
+    fn latencies_by_hand() {
+        let at = DATA + 5 * PAGE;
+        let mut run = scenario(MIB).start(&[(DATA, 4 * MIB)], true);
+        // A line of either half from memory, 142 each; then a walk: page-walk cache, 1, and four of 142.
+        assert_eq!(miss(&mut run, at), (6, 2 * 142 + 1 + 4 * 142));
+        // The caches did not have the lines, so for a page with the same prediction they are not even
+        // looked at: 100 each. Its walk begins at a node of level 2, whose entry's line is in L1D.
+        assert_eq!(miss(&mut run, at + 512 * PAGE), (4, 2 * 100 + 1 + 4 + 142));
+        assert_eq!(run.mmu.pom_tlb().unwrap().statistics.bypasses, 2);
+        forget(&mut run);
+        // The entry was written since, so that L2 has its line; then it is looked for there.
+        assert_eq!(miss(&mut run, at), (1, 12));
+        forget(&mut run);
+        assert_eq!(miss(&mut run, at), (1, 12));
+        let s = run.mmu.pom_tlb().unwrap().statistics;
+        assert_eq!((s.lookups, s.hits, s.second_probes, s.bypasses), (1, 1, 0, 0));
+    }
+
+    #[test]
+    fn large_pages_are_looked_for_first_once_they_were_found() {
+        let mut scenario = scenario(MIB);
+        scenario.large_pages = 100;
+        let mut run = scenario.start(&[(DATA, 64 * LARGE)], true);
+        // Seven other large pages drive it out of the L1 TLB's two entries and, sharing its set, out of
+        // the L2 TLB; none shares a prediction, or a set of the large half, with it.
+        let mut others: Vec<_> = (1..8).map(|i| Do::Load(DATA + (8 * i) * LARGE)).collect();
+        others.iter_mut().zip(1u64..).for_each(|(load, i)| {
+            if let Do::Load(address) = load {
+                *address += i * PAGE;
+            }
+        });
+        assert_eq!(miss(&mut run, DATA).0, 2 + 3, "two probes and three levels");
+        go(&mut run, &others);
+        assert_eq!(miss(&mut run, DATA).0, 1);
+        assert_eq!(run.mmu.pom_tlb().unwrap().statistics.second_probes, 0);
+    }
+
+    #[test]
+    fn what_is_unmapped_is_forgotten_here_too() {
+        for mode in [Mode::Timing, Mode::Functional] {
+            let mut scenario = scenario(MIB);
+            scenario.mode = mode;
+            let mut run = scenario.start(&[(DATA, MIB)], true);
+            go(&mut run, &[Do::Load(DATA)]);
+            let unmap = Event::Unmap { address: DATA, length: PAGE };
+            run.take(&Piece::Event(unmap)).unwrap();
+            let faults = run.system.statistics().faults;
+            forget(&mut run);
+            go(&mut run, &[Do::Load(DATA)]);
+            assert_eq!(run.system.statistics().faults, faults + 1, "a stale entry was used");
+        }
+    }
+
+    #[test]
+    fn a_store_to_a_clean_page_walks() {
+        let mut run = scenario(MIB).start(&[(DATA, MIB)], true);
+        let leaf = |run: &Run| {
+            let System::Native(process) = &run.system else { panic!("there is a guest") };
+            process.table().translate(process.memory(), Gva::new(DATA)).unwrap()
+        };
+        // As after the kernel cleaned the page for write-back.
+        let clean = Entry::leaf(leaf(&run).frame, false, Attributes::new(Rights::ALL));
+        let at = leaf(&run).entry_address;
+        let System::Native(process) = &mut run.system else { panic!("there is a guest") };
+        process.memory_mut().write(at, clean.0);
+        go(&mut run, &[Do::Load(DATA)]);
+        forget(&mut run);
+        assert!(!leaf(&run).entry.is_dirty());
+        go(&mut run, &[Do::Store(DATA)]);
+        assert!(leaf(&run).entry.is_dirty());
+    }
+
+    #[test]
+    fn it_holds_no_more_than_fits() {
+        let hits = |size_bytes: u64| {
+            let mut scenario = scenario(size_bytes);
+            scenario.mode = Mode::Functional;
+            let mut run = scenario.start(&[(DATA, 16 * MIB)], true);
+            let pages: Vec<_> = (0..4096).map(|page| Do::Load(DATA + page * PAGE)).collect();
+            go(&mut run, &pages);
+            run.mmu.reset_statistics();
+            go(&mut run, &pages);
+            run.mmu.pom_tlb().unwrap().statistics.hits
+        };
+        // 4096 small pages at 16 bytes, in half of it.
+        assert_eq!(hits(128 << 10), 4096);
+        assert_eq!(hits(64 << 10), 0, "least recently used, in order");
+    }
+
+    #[test]
+    fn in_a_guest_it_holds_whole_translations() {
+        let mut scenario = scenario(MIB);
+        scenario.scheme.host = Some(host_table(4, &[]));
+        let mut run = scenario.start(&[(DATA, MIB)], true);
+        go(&mut run, &[Do::Chase(DATA)]);
+        forget(&mut run);
+        assert_eq!(miss(&mut run, DATA).0, 1);
+    }
+}

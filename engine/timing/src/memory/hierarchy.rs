@@ -1,0 +1,605 @@
+//! The memory hierarchy: L1I, L1D, L2, last-level cache and DRAM, with MSHRs at every cache.
+//!
+//! One contract: a request names a physical line and the cycle in which it is made, and the answer
+//! is the cycle in which the line is there and who had it. Contents change in the order of calls
+//! (program order); times come from what each request had to wait for.
+
+use flatwalk_os::Random;
+use flatwalk_paging::Hpa;
+
+use crate::config::machine::{Csalt, Machine, WalkerEntry};
+use crate::mechanisms::csalt::Partition;
+use crate::memory::cache::{Cache, Line, Lookup, OWNER_SHIFT, Replacement};
+use crate::memory::dram::Dram;
+use crate::memory::mshrs::Mshrs;
+
+/// Who had the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Served {
+    /// A first-level cache.
+    L1,
+    /// The second-level cache.
+    L2,
+    /// The last-level cache.
+    Llc,
+    /// Main memory.
+    Dram,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requester {
+    /// A load or store.
+    Data,
+    /// The page walker.
+    Walker,
+    /// Instruction fetch.
+    Fetch,
+}
+
+/// When the line is there, and who had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Cycle in which the requester has it.
+    pub ready: u64,
+    /// Who had it. A line on its way counts for where it comes from to the first requester, and
+    /// for the cache that waits for it to the others.
+    pub served: Served,
+}
+
+/// What went through one cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Look-ups for data or instructions.
+    pub data_accesses: u64,
+    /// Of those, misses.
+    pub data_misses: u64,
+    /// Look-ups for page-table entries.
+    pub table_accesses: u64,
+    /// Of those, misses.
+    pub table_misses: u64,
+    /// Dirty lines evicted.
+    pub writebacks: u64,
+    /// Cycles that requests waited for an MSHR.
+    pub mshr_wait_cycles: u64,
+}
+
+/// A line on its way: asked for at cycle `start`, there at `end`.
+#[derive(Clone, Copy, Debug)]
+struct Miss {
+    line: Line,
+    start: u64,
+    end: u64,
+}
+
+/// Misses remembered before those that have arrived are dropped.
+const OUTSTANDING: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Level {
+    cache: Cache,
+    latency: u64,
+    mshrs: Mshrs,
+    /// Misses that may be on their way, in the order of requests.
+    outstanding: Vec<Miss>,
+    statistics: CacheStatistics,
+}
+
+impl Level {
+    fn new(config: &crate::config::machine::Cache) -> Self {
+        Self {
+            cache: Cache::new(config),
+            latency: config.latency_cycles,
+            mshrs: Mshrs::new(config.mshrs),
+            outstanding: Vec::with_capacity(OUTSTANDING),
+            statistics: CacheStatistics::default(),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, walker: bool, hit: bool) {
+        let s = &mut self.statistics;
+        if walker {
+            s.table_accesses += 1;
+            s.table_misses += u64::from(!hit);
+        } else {
+            s.data_accesses += 1;
+            s.data_misses += u64::from(!hit);
+        }
+    }
+
+    /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
+    /// goes on in that cycle, when an MSHR is free.
+    #[inline]
+    fn look_up(
+        &mut self,
+        line: Line,
+        at: u64,
+        write: bool,
+        walker: bool,
+        frontier: u64,
+    ) -> Result<u64, u64> {
+        let lookup = self.cache.access(line, write);
+        self.count(walker, lookup != Lookup::Miss);
+        match lookup {
+            Lookup::Hit => Ok(at + self.latency),
+            Lookup::Pending => Ok(self.arrival(line, at, frontier)),
+            Lookup::Miss => {
+                let start = self.mshrs.earliest(at);
+                self.statistics.mshr_wait_cycles += start - at;
+                Err(start)
+            }
+        }
+    }
+
+    /// When a line is there that was on its way when it was last looked at.
+    fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
+        let hit = at + self.latency;
+        let miss = self.outstanding.iter().rev().find(|miss| miss.line == line);
+        let Some(&miss) = miss else {
+            self.cache.arrived(line);
+            return hit;
+        };
+        if miss.end <= frontier {
+            self.cache.arrived(line);
+        }
+        // A younger instruction may ask at an earlier time than the older one that missed: then it
+        // is this request that brings the line, as much earlier.
+        let earlier = miss.start.saturating_sub(at);
+        hit.max(miss.end - earlier)
+    }
+
+    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
+    #[inline]
+    fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
+        let delay = self.mshrs.book(start, ready, frontier);
+        self.statistics.mshr_wait_cycles += delay;
+        if self.outstanding.len() == self.outstanding.capacity() {
+            self.outstanding.retain(|miss| miss.end > frontier);
+        }
+        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
+        ready + delay
+    }
+}
+
+/// A last-level cache and memory that several cores share; see [`Hierarchy::share`].
+#[derive(Clone, Debug)]
+pub struct SharedCaches {
+    llc: Level,
+    dram: Dram,
+    partition: Option<Partition>,
+}
+
+impl SharedCaches {
+    /// Those of a timed machine, the cache divided as `csalt` says; `None` if it has none.
+    pub fn new(machine: &Machine, csalt: Option<&Csalt>) -> Option<Self> {
+        let llc = machine.llc.as_ref()?;
+        Some(Self {
+            llc: Level::new(llc),
+            dram: Dram::new(machine, machine.memory.as_ref()?),
+            partition: csalt.map(|csalt| Partition::new(csalt, llc)),
+        })
+    }
+}
+
+/// The hierarchy of one core.
+#[derive(Clone, Debug)]
+pub struct Hierarchy {
+    l1i: Level,
+    l1d: Level,
+    l2: Level,
+    llc: Level,
+    dram: Dram,
+    walker_entry: WalkerEntry,
+    /// What L2 and LLC do for a victim now.
+    replacement: Replacement,
+    /// How L2 and LLC are divided, if they are.
+    partitions: Option<Box<[Partition; 2]>>,
+    /// What a shared LLC does for a victim, if it is shared.
+    llc_replacement: Option<Replacement>,
+    /// What a shared LLC and memory know this core's lines by, beside their number.
+    owner: u64,
+    /// No other core that shares them will name a cycle before.
+    others_frontier: u64,
+    random: Random,
+    frontier: u64,
+}
+
+impl Hierarchy {
+    /// The caches and the memory of a timed machine; `None` if it has none.
+    pub fn new(machine: &Machine, seed: u64) -> Option<Self> {
+        Some(Self {
+            l1i: Level::new(machine.l1i.as_ref()?),
+            l1d: Level::new(machine.l1d.as_ref()?),
+            l2: Level::new(machine.l2.as_ref()?),
+            llc: Level::new(machine.llc.as_ref()?),
+            dram: Dram::new(machine, machine.memory.as_ref()?),
+            walker_entry: machine.walker.entry,
+            replacement: Replacement::Lru,
+            partitions: None,
+            llc_replacement: None,
+            owner: 0,
+            others_frontier: u64::MAX,
+            random: Random::new(seed ^ 0x6361_6368_6573),
+            frontier: 0,
+        })
+    }
+
+    /// No request will be made any more for a cycle before `frontier`.
+    #[inline]
+    pub fn advance(&mut self, frontier: u64) {
+        self.frontier = frontier;
+    }
+
+    /// Sets what L2 and LLC do for a victim from now on.
+    pub fn set_replacement(&mut self, replacement: Replacement) {
+        self.replacement = replacement;
+    }
+
+    /// Divides L2 and LLC between translations and data from now on.
+    pub fn set_partitions(&mut self, partitions: [Partition; 2]) {
+        self.partitions = Some(Box::new(partitions));
+    }
+
+    /// How L2 and LLC are divided, if they are.
+    pub fn partitions(&self) -> Option<&[Partition; 2]> {
+        self.partitions.as_deref()
+    }
+
+    /// A look-up in L2 (0) or the LLC (1) that a division may depend on.
+    #[cold]
+    fn watch(&mut self, which: usize, line: Line, walker: bool) {
+        if let Some(partitions) = &mut self.partitions {
+            partitions[which].access(line, walker);
+        }
+    }
+
+    /// What L2 (0) or the LLC (1) does for a victim.
+    #[inline]
+    fn replacement(&self, which: usize) -> Replacement {
+        match (&self.partitions, self.llc_replacement) {
+            (Some(partitions), _) => partitions[which].replacement(),
+            (None, Some(shared)) if which == 1 => shared,
+            _ => self.replacement,
+        }
+    }
+
+    /// Lines of this core are program `owner`'s from now on, where it shares what it has.
+    pub fn own(&mut self, owner: u64) {
+        self.owner = owner << OWNER_SHIFT;
+    }
+
+    /// Exchanges the last-level cache and memory for `shared`'s, at the beginning and at the end of a
+    /// turn; counts stay here. During the turn no other core names a cycle before `others_frontier`.
+    pub fn share(&mut self, shared: &mut SharedCaches, others_frontier: u64) {
+        std::mem::swap(&mut self.llc, &mut shared.llc);
+        std::mem::swap(&mut self.llc.statistics, &mut shared.llc.statistics);
+        std::mem::swap(&mut self.dram, &mut shared.dram);
+        std::mem::swap(&mut self.dram.statistics, &mut shared.dram.statistics);
+        if let (Some(own), Some(theirs)) = (&mut self.partitions, &mut shared.partition) {
+            std::mem::swap(&mut own[1], theirs);
+        }
+        self.others_frontier = others_frontier;
+    }
+
+    /// Sets what a shared last-level cache does for a victim from now on.
+    pub fn set_llc_replacement(&mut self, replacement: Replacement) {
+        self.llc_replacement = Some(replacement);
+    }
+
+    /// No request will be made any more for a cycle before this.
+    pub fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
+    /// What a last-level cache that may be shared, and memory, know `line` by.
+    #[inline]
+    fn owned(&self, line: Line) -> Line {
+        Line(line.0 | self.owner)
+    }
+
+    /// Reads the line of `address` from L2 on, for a translation that stands in it; with `bypass`, from
+    /// memory without looking in the caches first, unless one of them has it. Beside the response:
+    /// whether they were passed by.
+    pub fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
+        let line = Line::of(address);
+        let owned = self.owned(line);
+        if !bypass || self.l2.cache.contains(line) || self.llc.cache.contains(owned) {
+            return (self.access_l2(line, at, false, true), false);
+        }
+        // What is spared is the time of the look-ups; the line fills both caches as any other.
+        let frontier = self.frontier.min(self.others_frontier);
+        let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
+        let read = self.dram.read(owned, start, frontier);
+        let read = self.llc.book(owned, start, read, frontier);
+        self.fill_llc(owned, true, false, true, read);
+        let ready = self.l2.book(line, start, read, self.frontier);
+        self.fill_l2(line, true, false, true, ready);
+        (Response { ready, served: Served::Dram }, true)
+    }
+
+    /// Writes a translation into the line of `address`, in L2.
+    pub fn write_translations(&mut self, address: Hpa, at: u64) {
+        self.access_l2(Line::of(address), at, true, true);
+    }
+
+    /// `address` is soon to be asked for: asks the host for the words that stand for its sets in the
+    /// large caches.
+    #[inline]
+    pub fn prefetch_hint(&self, address: Hpa) {
+        let line = Line::of(address);
+        self.l2.cache.prefetch_hint(line);
+        self.llc.cache.prefetch_hint(self.owned(line));
+    }
+
+    /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
+    /// have to wait for an MSHR. False if so.
+    pub fn prefetch(&mut self, address: Hpa, at: u64) -> bool {
+        let level = match self.walker_entry {
+            WalkerEntry::L1d => &mut self.l1d,
+            WalkerEntry::L2 => &mut self.l2,
+        };
+        if !level.cache.contains(Line::of(address)) && level.mshrs.earliest(at) > at {
+            return false;
+        }
+        self.access(address, at, false, Requester::Walker);
+        true
+    }
+
+    /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
+    #[inline]
+    pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
+        let line = Line::of(address);
+        let frontier = self.frontier;
+        let walker = by == Requester::Walker;
+        if walker && self.walker_entry == WalkerEntry::L2 {
+            return self.access_l2(line, at, write, true);
+        }
+        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        // What was used last is used again more often than not.
+        if l1.cache.access_newest(line, write) {
+            l1.count(walker, true);
+            return Response { ready: at + l1.latency, served: Served::L1 };
+        }
+        match l1.look_up(line, at, write, walker, frontier) {
+            Ok(ready) => Response { ready, served: Served::L1 },
+            Err(start) => {
+                let below = self.access_l2(line, start, false, walker);
+                let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+                let ready = l1.book(line, start, below.ready, frontier);
+                let evicted =
+                    l1.cache.fill(line, walker, write, true, Replacement::Lru, &mut self.random);
+                if let Some(gone) = evicted
+                    && gone.dirty
+                {
+                    l1.statistics.writebacks += 1;
+                    self.write_back_to_l2(gone.line, gone.table, ready);
+                }
+                Response { ready, ..below }
+            }
+        }
+    }
+
+    fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
+        let frontier = self.frontier;
+        if self.partitions.is_some() {
+            self.watch(0, line, walker);
+        }
+        let start = match self.l2.look_up(line, at, write, walker, frontier) {
+            Ok(ready) => return Response { ready, served: Served::L2 },
+            Err(start) => start,
+        };
+        // What will have to go for the line is looked up there next.
+        if let Some(oldest) = self.l2.cache.oldest(line) {
+            self.llc.cache.prefetch_hint(oldest);
+        }
+        let below = self.access_llc(line, start, walker);
+        let ready = self.l2.book(line, start, below.ready, frontier);
+        self.fill_l2(line, walker, write, true, ready);
+        Response { ready, ..below }
+    }
+
+    fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
+        let frontier = self.frontier.min(self.others_frontier);
+        let line = self.owned(line);
+        if self.partitions.is_some() {
+            self.watch(1, line, walker);
+        }
+        let start = match self.llc.look_up(line, at, false, walker, frontier) {
+            Ok(ready) => return Response { ready, served: Served::Llc },
+            Err(start) => start,
+        };
+        let read = self.dram.read(line, start + self.llc.latency, frontier);
+        let ready = self.llc.book(line, start, read, frontier);
+        self.fill_llc(line, walker, false, true, ready);
+        Response { ready, served: Served::Dram }
+    }
+
+    fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let replacement = self.replacement(0);
+        let evicted =
+            self.l2.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
+        if let Some(gone) = evicted
+            && gone.dirty
+        {
+            self.l2.statistics.writebacks += 1;
+            let line = self.owned(gone.line);
+            if !self.llc.cache.write_back(line) {
+                self.fill_llc(line, gone.table, true, false, at);
+            }
+        }
+    }
+
+    fn fill_llc(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
+        let replacement = self.replacement(1);
+        let evicted =
+            self.llc.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
+        if let Some(gone) = evicted
+            && gone.dirty
+        {
+            self.llc.statistics.writebacks += 1;
+            self.dram.write(gone.line, at, self.frontier.min(self.others_frontier));
+        }
+    }
+
+    fn write_back_to_l2(&mut self, line: Line, table: bool, at: u64) {
+        if !self.l2.cache.write_back(line) {
+            self.fill_l2(line, table, true, false, at);
+        }
+    }
+
+    /// Load-to-use latency of the first-level data cache.
+    pub fn l1d_latency(&self) -> u64 {
+        self.l1d.latency
+    }
+
+    /// Load-to-use latency of the instruction cache.
+    pub fn l1i_latency(&self) -> u64 {
+        self.l1i.latency
+    }
+
+    /// What went through each cache, from the core outwards.
+    pub fn caches(&self) -> [(&'static str, CacheStatistics); 4] {
+        [
+            ("L1I", self.l1i.statistics),
+            ("L1D", self.l1d.statistics),
+            ("L2", self.l2.statistics),
+            ("LLC", self.llc.statistics),
+        ]
+    }
+
+    /// Data look-ups and data misses of the second-level cache so far.
+    pub fn l2_data(&self) -> (u64, u64) {
+        (self.l2.statistics.data_accesses, self.l2.statistics.data_misses)
+    }
+
+    /// Memory, for its statistics.
+    pub fn dram(&self) -> &Dram {
+        &self.dram
+    }
+
+    /// Lines of the last-level cache that hold page-table entries, and lines in all.
+    pub fn llc_table_lines(&self) -> (usize, usize) {
+        self.llc.cache.table_lines()
+    }
+
+    /// Forgets all counts; contents stay.
+    pub fn reset_statistics(&mut self) {
+        for level in [&mut self.l1i, &mut self.l1d, &mut self.l2, &mut self.llc] {
+            level.statistics = CacheStatistics::default();
+        }
+        self.dram.statistics = crate::memory::dram::DramStatistics::default();
+        for partition in self.partitions.iter_mut().flat_map(|both| both.iter_mut()) {
+            partition.changes = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_paging::Address;
+
+    use super::*;
+
+    fn hierarchy() -> Hierarchy {
+        Hierarchy::new(&crate::tests::testing::machine(), 1).unwrap()
+    }
+
+    fn read(h: &mut Hierarchy, address: u64, at: u64, by: Requester) -> (u64, Served) {
+        let r = h.access(Hpa::new(address), at, false, by);
+        (r.ready - at, r.served)
+    }
+
+    #[test]
+    fn latencies_by_hand() {
+        // The test machine: L1 4, L2 12, LLC 42 cycles, memory 100 cycles behind the LLC.
+        let mut h = hierarchy();
+        assert_eq!(read(&mut h, 0, 0, Requester::Data), (142, Served::Dram));
+        assert_eq!(read(&mut h, 8, 1000, Requester::Data), (4, Served::L1));
+        // 4 sets × 2 ways in L1D: two more lines of the set push line 0 out to L2.
+        read(&mut h, 4 * 64, 2000, Requester::Data);
+        read(&mut h, 8 * 64, 3000, Requester::Data);
+        assert_eq!(read(&mut h, 0, 4000, Requester::Data), (12, Served::L2));
+        // Instructions have their own first level.
+        assert_eq!(read(&mut h, 0, 5000, Requester::Fetch), (12, Served::L2));
+        assert_eq!(read(&mut h, 0, 6000, Requester::Fetch), (4, Served::L1));
+    }
+
+    #[test]
+    fn a_line_on_its_way_is_waited_for_not_fetched_again() {
+        let mut h = hierarchy();
+        assert_eq!(read(&mut h, 0, 100, Requester::Data), (142, Served::Dram));
+        assert_eq!(read(&mut h, 32, 110, Requester::Data), (132, Served::L1));
+        assert_eq!(h.dram().statistics.reads, 1);
+        // A younger instruction that asks at an earlier cycle brings the line earlier.
+        assert_eq!(read(&mut h, 16, 90, Requester::Data), (142, Served::L1));
+    }
+
+    #[test]
+    fn mshrs_limit_outstanding_misses() {
+        // Two MSHRs in the test machine's L1D.
+        let mut h = hierarchy();
+        let ready: Vec<_> =
+            (0..4).map(|n| h.access(Hpa::new(n << 20), 0, false, Requester::Data).ready).collect();
+        assert_eq!(&ready[..2], [142, 143], "the bus carries one line a cycle");
+        assert!(ready[2] >= 142 + 142 && ready[3] >= 142 + 142, "{ready:?}");
+    }
+
+    #[test]
+    fn a_prefetch_does_not_wait_for_an_mshr() {
+        let mut h = hierarchy();
+        read(&mut h, 1 << 20, 0, Requester::Data);
+        assert!(h.prefetch(Hpa::new(2 << 20), 1), "one MSHR of two is free");
+        assert!(!h.prefetch(Hpa::new(3 << 20), 2));
+        assert!(h.prefetch(Hpa::new(2 << 20), 3), "what is on its way needs no other");
+        assert_eq!(h.dram().statistics.reads, 2);
+        assert!(h.prefetch(Hpa::new(3 << 20), 142));
+        assert_eq!(read(&mut h, 3 << 20, 150, Requester::Walker), (142 + 142 - 150, Served::L1));
+    }
+
+    #[test]
+    fn the_walker_enters_where_it_is_told() {
+        let mut machine = crate::tests::testing::machine();
+        machine.walker.entry = WalkerEntry::L2;
+        let mut h = Hierarchy::new(&machine, 1).unwrap();
+        read(&mut h, 0, 0, Requester::Data);
+        assert_eq!(read(&mut h, 0, 1000, Requester::Walker), (12, Served::L2));
+        assert_eq!(h.caches()[1].1.table_accesses, 0);
+    }
+
+    #[test]
+    fn cores_share_room_and_time_but_no_lines_and_no_counts() {
+        let machine = crate::tests::testing::machine();
+        let mut shared = SharedCaches::new(&machine, None).unwrap();
+        let mut cores = [hierarchy(), hierarchy()];
+        cores[1].own(1);
+        let mut turn = |core: usize, address: u64, at: u64| {
+            cores[core].share(&mut shared, 0);
+            let answer = read(&mut cores[core], address, at, Requester::Data);
+            cores[core].share(&mut shared, u64::MAX);
+            answer
+        };
+        assert_eq!(turn(0, 0, 0), (142, Served::Dram));
+        // The same address of another program is another line, and the bus carries one a cycle.
+        assert_eq!(turn(1, 0, 0), (143, Served::Dram));
+        // Four more lines of the set push line 0 out of the core's own caches, but not of the LLC.
+        for n in 1..=4 {
+            turn(0, n * 1024, 1000 * n);
+        }
+        assert_eq!(turn(0, 0, 9000), (42, Served::Llc));
+        assert_eq!(turn(1, 1024, 9000), (142, Served::Dram), "nothing of the other's is there");
+        let reads =
+            cores.map(|core| (core.dram().statistics.reads, core.caches()[3].1.data_misses));
+        assert_eq!(reads, [(5, 5), (2, 2)]);
+    }
+
+    #[test]
+    fn dirty_lines_reach_memory() {
+        let mut h = hierarchy();
+        h.access(Hpa::new(0), 0, true, Requester::Data);
+        for n in 1..10_000u64 {
+            read(&mut h, n * 64, n * 1000, Requester::Data);
+        }
+        assert_eq!(h.dram().statistics.writes, 1);
+    }
+}

@@ -1,0 +1,10 @@
+//! Caches and main memory, and when what they hold is there.
+
+pub mod cache;
+pub mod dram;
+pub mod energy;
+pub mod hierarchy;
+mod mshrs;
+pub mod simulator_prefetch;
+pub mod slots;
+pub(crate) mod ways;

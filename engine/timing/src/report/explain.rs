@@ -1,0 +1,595 @@
+//! Explains one translation step by step, in the state that a trace leaves the machine in.
+
+use flatwalk_os::OsError;
+use flatwalk_paging::hashed::{Hashed, Part, Where};
+use flatwalk_paging::{
+    AccessKind, Address, Decoded, Entry, Geometry, Gva, Hpa, Level, PageTable, Physical,
+};
+use flatwalk_trace::{Source, SourceInfo};
+use serde::Serialize;
+
+use crate::config::machine::TranslationMode;
+use crate::driver::run::{Run, RunConfiguration};
+use crate::driver::simulate::{Limits, SimulateError, WindowReader};
+use crate::mechanisms::vhpt::Vhpt;
+use crate::memory::hierarchy::Served;
+use crate::mmu::NoClock;
+use crate::mmu::cwc::Cwc;
+use crate::mmu::pwc::Pwc;
+use crate::mmu::walker::{Caches, Found, LineRead, Read, Stage, WalkObserver, Walker};
+use crate::report::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
+use crate::system::{System, Untranslated};
+
+/// One step of an explanation.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs)] // The fields are what `text` says.
+pub enum ExplainStep {
+    /// The page was not mapped: the operating system was asked first.
+    Fault { text: String },
+    /// A TLB answered.
+    Tlb { text: String, name: String, hit: bool },
+    /// A page-walk cache answered.
+    Pwc { text: String, level: String, hit: bool },
+    /// An entry on the path; `skipped` if a page-walk cache spared the access.
+    Entry {
+        text: String,
+        level: String,
+        index: u64,
+        index_bits: [u8; 2],
+        entry_address: String,
+        entry: String,
+        meaning: String,
+        skipped: bool,
+        served_by: Option<&'static str>,
+        cycles: Option<u64>,
+    },
+}
+
+/// A translation explained.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Explanation {
+    pub scheme: String,
+    pub machine: String,
+    pub workload: String,
+    /// Instructions that were run before.
+    pub instructions: u64,
+    pub address: String,
+    /// Where the address lies in the scheme's narrower address space, if it was moved.
+    pub moved_to: Option<String>,
+    pub physical: String,
+    pub page: String,
+    pub steps: Vec<ExplainStep>,
+    /// Entries that a walk reads now.
+    pub accesses: u64,
+    /// Its latency, page-walk caches included.
+    pub latency_cycles: Option<u64>,
+}
+
+/// Runs the first `instructions` of `source`, then explains the translation of `address` (default:
+/// the last data address used).
+///
+/// # Errors
+/// See [`SimulateError`].
+pub fn explain(
+    source: &mut dyn Source,
+    configuration: RunConfiguration,
+    instructions: u64,
+    address: Option<u64>,
+    seed: u64,
+) -> Result<Explanation, SimulateError> {
+    let info: SourceInfo = source.info().clone();
+    let (scheme, machine) = (configuration.scheme.name.clone(), configuration.machine.name.clone());
+    let refused = |error| SimulateError::Configuration {
+        scheme: scheme.clone(),
+        machine: machine.clone(),
+        error,
+    };
+    let mut run = Run::new(configuration, &info, 0, seed).map_err(refused)?;
+    let limits = Limits { instructions: Some(instructions), ..Limits::default() };
+    let mut reader = WindowReader::new(source, limits);
+    let os_error = |run: &Run, error| SimulateError::Os {
+        scheme: scheme.clone(),
+        instructions: run.instructions(),
+        error,
+    };
+    while let Some(window) = reader.next_window()? {
+        for piece in &window {
+            run.take(piece).map_err(|error| os_error(&run, error))?;
+        }
+    }
+    let (given, address) = match address {
+        Some(address) => (address, run.relocated_address(address)),
+        None => (run.last_address(), run.last_address()),
+    };
+    let mut steps = Vec::new();
+    let (found, whole) =
+        map(&mut run, Gva::new(address), &mut steps).map_err(|error| os_error(&run, error))?;
+    let within = address & (run.system.geometry().span(found.level) - 1);
+    let free = run.configuration.scheme.translation == TranslationMode::Free;
+    let mut read = Vec::new();
+    let mut latency_cycles = None;
+    if !free {
+        explain_tlbs(&run, address, &mut steps);
+        explain_pwc(&run, address, &mut steps);
+        // A walk changes caches, so it is made with copies, long after everything has arrived.
+        let (gva, load, began) = (Gva::new(address), AccessKind::Load, 1 << 60);
+        let mut with = run.mmu.clone();
+        let mut reads = Reads::default();
+        let result = match &run.timed {
+            Some((_, caches)) => {
+                let mut caches = caches.clone();
+                with.walk_unhelped(gva, load, began, &mut run.system, &mut *caches, &mut reads)
+            }
+            None => with.walk_unhelped(gva, load, began, &mut run.system, &mut NoClock, &mut reads),
+        };
+        latency_cycles =
+            result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - began);
+        debug_assert!(result.is_ok(), "the page was mapped just now");
+        read = reads.0;
+    }
+    let accesses = read.len() as u64;
+    if run.mmu.vhpt().is_some() {
+        // What software reads again is told in words.
+        read.truncate(whole.len());
+    }
+    explain_reads(&run, &whole, read, free, &mut steps);
+    Ok(Explanation {
+        scheme: scheme.clone(),
+        machine: machine.clone(),
+        workload: info.name,
+        instructions: run.instructions(),
+        address: format!("{given:#x}"),
+        moved_to: (given != address).then(|| format!("{address:#x}")),
+        physical: format!("{:#x}", found.frame.offset(within)),
+        page: page_size(run.system.geometry(), found.level),
+        steps,
+        accesses,
+        latency_cycles,
+    })
+}
+
+/// All that is known of each entry read.
+#[derive(Default)]
+struct Reads(Vec<Read>);
+
+impl WalkObserver for Reads {
+    fn read(&mut self, read: &Read) {
+        self.0.push(*read);
+    }
+}
+
+/// Sees to it that `address` is mapped; returns where, and what a walk without any caches reads.
+fn map(
+    run: &mut Run,
+    address: Gva,
+    steps: &mut Vec<ExplainStep>,
+) -> Result<(Found, Vec<Read>), OsError> {
+    loop {
+        let mut reads = Reads::default();
+        let mut walker = run.mmu.walker().without_caches();
+        let walk =
+            walker.walk(address, AccessKind::Load, 0, &mut run.system, &mut NoClock, &mut reads);
+        let stopped = match walk {
+            Ok(found) => return Ok((found, reads.0)),
+            Err(stopped) => stopped,
+        };
+        let handled = run.system.fault(stopped.untranslated, AccessKind::Load, &mut run.mmu)?;
+        let (who, at) = match stopped.untranslated {
+            Untranslated::Virtual(at) => ("the operating system", at.raw()),
+            Untranslated::GuestPhysical(at) => ("the host", at.raw()),
+        };
+        steps.push(ExplainStep::Fault {
+            text: format!(
+                "Nothing was mapped at {at:#x}: {who} maps a page first \
+                 ({} page-table nodes allocated, {} entries written).",
+                handled.work.nodes, handled.work.entries_written
+            ),
+        });
+    }
+}
+
+fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
+    for (name, tlb) in run.mmu.tlbs() {
+        if name == "L1I" || tlb.is_empty() {
+            continue;
+        }
+        // A look-up changes recency, so it is made in a copy.
+        let mut tlb = tlb.clone();
+        let found = tlb.look_up(address);
+        let text = match found {
+            Some((entry, latency)) => format!(
+                "{name} TLB: hit, a {} page at {:#x}, after {latency} cycles. What follows is what \
+                 a miss would do.",
+                page_size(run.system.geometry(), entry.level),
+                entry.frame
+            ),
+            None => format!("{name} TLB: miss."),
+        };
+        let name = name.to_owned();
+        steps.push(ExplainStep::Tlb { text, name, hit: found.is_some() });
+    }
+}
+
+/// What the page-walk caches answer: with a guest those that hold its nodes. The host's are asked in
+/// each of its walks.
+fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
+    if let Some(vhpt) = run.mmu.vhpt() {
+        steps.push(explain_vhpt(run, vhpt, Gva::new(address)));
+        return;
+    }
+    match (run.mmu.walker(), &run.system) {
+        (Walker::Native(caches), System::Native(process)) => {
+            explain_caches(caches, process.table(), "", address, steps);
+        }
+        (Walker::Native(caches), System::Recorded(_)) => {
+            if let Caches::Tree(pwc) = &**caches {
+                explain_structures(pwc, "", address, steps);
+            }
+        }
+        (Walker::Nested(nested), System::Virtual(vm)) => {
+            explain_caches(&nested.guest, vm.guest.table(), "guest ", address, steps);
+        }
+        _ => unreachable!("a walker is made for the system that it walks"),
+    }
+}
+
+/// What IA-64's walker finds in the TLB.
+fn explain_vhpt(run: &Run, vhpt: &Vhpt, address: Gva) -> ExplainStep {
+    let [.., (_, l2)] = run.mmu.tlbs();
+    let known = vhpt.known::<NoClock>(address, 0, &mut l2.clone());
+    let entry = vhpt.entry(address);
+    let text = match known {
+        Some((node, _)) => format!(
+            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB knows, the L1 node \
+             at {:#x}.",
+            node.base
+        ),
+        None => format!(
+            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB does not know. \
+             Software walks the table, {} cycles later, and reads all entries but the first again.",
+            vhpt.handler_cycles()
+        ),
+    };
+    ExplainStep::Pwc { text, level: "VHPT".to_owned(), hit: known.is_some() }
+}
+
+fn explain_caches<A: Physical>(
+    caches: &Caches<A>,
+    table: &PageTable<Gva, A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    match (caches, table) {
+        (Caches::Tree(pwc), _) => explain_structures(pwc, whose, address, steps),
+        (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
+            explain_cwc(cwc, table, whose, address, steps);
+        }
+        (Caches::Hashed(_), PageTable::Tree(_)) => {
+            unreachable!("caches are made for the table that is walked")
+        }
+    }
+}
+
+/// What the cuckoo walk caches answer.
+fn explain_cwc<A: Physical>(
+    cwc: &Cwc,
+    table: &Hashed<Gva, A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    let input = Gva::new(address);
+    for (level, hit) in cwc.probe(table, input) {
+        let name = walk_cache_name(level);
+        let text = if hit {
+            let known = cwc.clone().look_up(table, input, u64::MAX);
+            let places = (1..=3).filter_map(|level| match known.hint.at(level) {
+                Where::Nowhere => None,
+                Where::Anywhere => Some(format!("{} pages in any way", page_name(level))),
+                Where::Way(way) => Some(format!("{} pages in way {way}", page_name(level))),
+            });
+            let places = places.collect::<Vec<_>>().join(", ");
+            format!("{whose}{name}: hit. What is known in all: {places}.")
+        } else {
+            format!("{whose}{name}: miss; its line is read after the walk.")
+        };
+        steps.push(ExplainStep::Pwc { text, level: format!("{whose}{name}"), hit });
+    }
+}
+
+fn explain_structures<A: Physical>(
+    pwc: &Pwc<A>,
+    whose: &str,
+    address: u64,
+    steps: &mut Vec<ExplainStep>,
+) {
+    let geometry = pwc.geometry();
+    for (structure, node) in pwc.probe(address) {
+        let text = match node {
+            Some(node) => format!(
+                "{whose}{structure} PWC: hit on VA[{}:{}], the walk can go on at the {} node at {:#x}.",
+                geometry.address_bits() - 1,
+                geometry.shift(node.level + 1),
+                levels_spanned(node.level, node.width),
+                node.base
+            ),
+            None => format!("{whose}{structure} PWC: miss."),
+        };
+        let level = format!("{whose}{structure}");
+        steps.push(ExplainStep::Pwc { text, level, hit: node.is_some() });
+    }
+}
+
+/// The entries on the path, `whole`; those that are not in `read` are skipped.
+fn explain_reads(
+    run: &Run,
+    whole: &[Read],
+    mut read: Vec<Read>,
+    free: bool,
+    steps: &mut Vec<ExplainStep>,
+) {
+    let all = read.clone();
+    // The same entry of a host's table can be read several times. What caches spare is the beginning
+    // of a walk, so the two are laid beside each other from their ends.
+    let mut beside = Vec::new();
+    for on_path in whole.iter().rev() {
+        let same = |read: &Read| {
+            read.stage == on_path.stage && read.entry_address == on_path.entry_address
+        };
+        beside.push((on_path, read.pop_if(|last| same(last))));
+    }
+    if let (Some(_), Some(first)) = (read.first(), all.first()) {
+        // Where nodes overlap, the way from the one that a cache knows can be another from the start.
+        let above = |on_path: &&Read| on_path.stage != first.stage || on_path.top > first.top;
+        for on_path in whole.iter().take_while(above) {
+            steps.push(explain_read(run, on_path, None, free));
+        }
+        for read in &all {
+            steps.push(explain_read(run, read, Some(*read), free));
+        }
+        return;
+    }
+    for (on_path, read) in beside.into_iter().rev() {
+        steps.push(explain_read(run, on_path, read, free));
+    }
+}
+
+fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> ExplainStep {
+    let (whose, input, geometry) = match (run.mmu.walker(), on_path.stage) {
+        (Walker::Native(caches), _) => ("", "VA", caches.geometry()),
+        (Walker::Nested(nested), Stage::One) => ("guest ", "VA", nested.guest.geometry()),
+        (Walker::Nested(nested), Stage::Two) => ("  host ", "gPA", nested.host.geometry()),
+    };
+    if let Some(line) = on_path.line {
+        return explain_line(run, on_path, line, (whose, input, geometry), read, free);
+    }
+    let width = on_path.top + 1 - on_path.level;
+    let index = geometry.index(on_path.input, on_path.top, width);
+    let (high, low) = (geometry.shift(on_path.top + 1) - 1, geometry.shift(on_path.level));
+    let (served_by, cycles, how) = served(run, read, free);
+    let level = levels_spanned(on_path.top, width);
+    let (entry_address, entry) = (on_path.entry_address, on_path.entry);
+    let meaning = meaning(entry, geometry, on_path.level);
+    ExplainStep::Entry {
+        text: format!(
+            "{whose}{level} node at {:#x}: {input}[{high}:{low}] = {index} → entry at \
+             {entry_address:#x} = {:#018x}, {meaning}{how}.",
+            on_path.node, entry.0
+        ),
+        level: format!("{}{level}", whose.trim_start()),
+        index,
+        index_bits: [high, low],
+        entry_address: format!("{entry_address:#x}"),
+        entry: format!("{:#018x}", entry.0),
+        meaning,
+        skipped: read.is_none(),
+        served_by,
+        cycles,
+    }
+}
+
+/// Who had what was read, after how many cycles, and both in words.
+fn served(
+    run: &Run,
+    read: Option<Read>,
+    free: bool,
+) -> (Option<&'static str>, Option<u64>, String) {
+    let timed = read.filter(|_| run.timed.is_some());
+    let served_by = timed.map(|read| match read.response.served {
+        Served::L1 => "L1D",
+        Served::L2 => "L2",
+        Served::Llc => "LLC",
+        Served::Dram => "DRAM",
+    });
+    let cycles = timed.map(|read| read.response.ready - read.asked);
+    let how = match (&read, served_by.zip(cycles)) {
+        (None, _) if free => " (translation is free: nothing is read)".to_owned(),
+        (None, _) => " (skipped: a cache knows the way)".to_owned(),
+        (Some(_), Some((by, cycles))) => format!(" ({by}, {cycles} cycles)"),
+        (Some(_), None) => String::new(),
+    };
+    (served_by, cycles, how)
+}
+
+/// A line of a hashed table; `read` if it was read and not skipped.
+fn explain_line(
+    run: &Run,
+    on_path: &Read,
+    line: LineRead,
+    (whose, input, geometry): (&str, &str, Geometry),
+    read: Option<Read>,
+    free: bool,
+) -> ExplainStep {
+    let LineRead { part, way, number, found } = line;
+    let (served_by, cycles, how) = served(run, read, free);
+    let place = match part {
+        Part::Chain(_) => format!("node {way} of the chain"),
+        Part::Open(_) => format!("line {way} looked at"),
+        Part::Anchor(_) => "anchor".to_owned(),
+        Part::Frame(_) => format!("frame {way} of the chain"),
+        Part::Pages(_) | Part::WalkTable(_) => format!("way {way}"),
+    };
+    let (table, page, meaning) = match part {
+        Part::Frame(level) if found => {
+            (page_name(level), level, "the page's: it lies in the frame of this entry".to_owned())
+        }
+        Part::Pages(level) | Part::Chain(level) | Part::Open(level) if found => {
+            (page_name(level), level, meaning(on_path.entry, geometry, level))
+        }
+        Part::Pages(level) | Part::Open(level) => {
+            (page_name(level), level, "does not hold the page".to_owned())
+        }
+        Part::Chain(level) => {
+            (page_name(level), level, "a node's head, which leads on or nowhere".to_owned())
+        }
+        Part::Anchor(level) => {
+            (page_name(level), level, "leads to the chain's first frame, or nowhere".to_owned())
+        }
+        Part::Frame(level) => (page_name(level), level, "another page's, or nobody's".to_owned()),
+        Part::WalkTable(level) => {
+            let what = if found { "says which sizes there are" } else { "is another" };
+            (walk_table_name(level), level, what.to_owned())
+        }
+    };
+    let (high, low) = (geometry.address_bits() - 1, geometry.shift(page.min(geometry.levels())));
+    let address = on_path.entry_address;
+    let entry = on_path.entry.0;
+    let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
+    // Further nodes of a chain stand wherever there was room.
+    let linked = matches!(part, Part::Chain(_) | Part::Frame(_)) && way > 0;
+    let (index, found_by) = if linked {
+        (0, "linked to that before".to_owned())
+    } else if matches!(part, Part::Open(_)) && way > 0 {
+        (number, "behind that before".to_owned())
+    } else {
+        (number, format!("{input}[{high}:{low}] hashes to line {number}"))
+    };
+    ExplainStep::Entry {
+        text: format!(
+            "{whose}{table} table, {place}: {found_by}, at {address:#x}{shown}, {meaning}{how}."
+        ),
+        level: format!("{}{table} {place}", whose.trim_start()),
+        index,
+        index_bits: [high, low],
+        entry_address: format!("{address:#x}"),
+        entry: format!("{entry:#018x}"),
+        meaning,
+        skipped: read.is_none(),
+        served_by,
+        cycles,
+    }
+}
+
+/// The size of a page that is a leaf of `level`, such as 4K.
+fn page_size(geometry: Geometry, level: Level) -> String {
+    let shift = geometry.shift(level);
+    let (unit, name) = [(30, "G"), (20, "M"), (10, "K")]
+        .into_iter()
+        .find(|&(unit, _)| shift >= unit)
+        .unwrap_or((0, ""));
+    format!("{}{name}", 1_u64 << (shift - unit))
+}
+
+fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
+    match entry.decode::<Hpa>(geometry, level) {
+        Decoded::Absent => "absent".to_owned(),
+        Decoded::Reserved => "reserved bits are set".to_owned(),
+        Decoded::Table { base, level: next, width } => {
+            let overlap = if next == level { ", with this level's bits once more" } else { "" };
+            format!("points to the {} node at {base:#x}{overlap}", levels_spanned(next, width))
+        }
+        Decoded::Mapped { frame, level: page } => {
+            let replica = if page > level { " (one of its replicas)" } else { "" };
+            let a = if entry.is_accessed() { ", accessed" } else { "" };
+            let d = if entry.is_dirty() { ", dirty" } else { "" };
+            let size = page_size(geometry, page);
+            format!("maps the {size} page at {frame:#x}{replica}{a}{d}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::run::Mode;
+    use crate::tests::testing::{DATA, Do, Scenario, chained_scheme, go, merging_scheme};
+
+    const LARGE: u64 = 2 << 20;
+    const GIB: u64 = 1 << 30;
+    const PUD: u64 = 512 * GIB;
+
+    /// For each entry that the explanation of a walk names, whether it is skipped.
+    fn skipped(run: &mut Run, with: &mut Walker, address: u64) -> Vec<bool> {
+        let address = Gva::new(address);
+        let (_, whole) = map(run, address, &mut Vec::new()).unwrap();
+        let mut reads = Reads::default();
+        with.walk(address, AccessKind::Load, 0, &mut run.system, &mut NoClock, &mut reads).unwrap();
+        let mut steps = Vec::new();
+        explain_reads(run, &whole, reads.0, false, &mut steps);
+        let skipped = |step| match step {
+            ExplainStep::Entry { skipped, .. } => skipped,
+            other => panic!("{other:?} in a walk"),
+        };
+        steps.into_iter().map(skipped).collect()
+    }
+
+    #[test]
+    fn a_walk_that_begins_beside_the_way_from_the_root_is_told_in_full() {
+        // Nodes merge when two of their entries gain, and stay for one.
+        let scheme = merging_scheme(2, 1, 0.0);
+        let scenario = Scenario { mode: Mode::Functional, ..Scenario::new(scheme) };
+        let mut run = scenario.start(&[(DATA, 2 * PUD)], false);
+        // A PGD/PUD; a PUD/PMD of two sparse PMDs; then one of these merges with its PTEs.
+        go(&mut run, &[DATA, DATA + PUD, DATA + GIB, DATA + LARGE].map(Do::Load));
+        let statistics = run.system.statistics();
+        assert_eq!((statistics.merges, statistics.unmerges), (3, 0));
+        let mut with = run.mmu.walker().clone();
+        with.flush();
+        // The way from the root leads past the PUD/PMD, straight to the PMD/PTE …
+        assert_eq!(skipped(&mut run, &mut with, DATA), [false, false]);
+        with.flush();
+        assert_eq!(skipped(&mut run, &mut with, DATA + GIB), [false, false, false]);
+        // … but a cache knows the PUD/PMD, so the walk begins there.
+        assert_eq!(skipped(&mut run, &mut with, DATA), [true, false, false]);
+        assert_eq!(skipped(&mut run, &mut with, DATA), [true, false]);
+    }
+
+    #[test]
+    fn pages_have_their_own_sizes() {
+        let ia64 = Geometry::new(14, 11, 4).unwrap();
+        assert_eq!([1, 2, 3].map(|level| page_size(ia64, level)), ["16K", "32M", "64G"]);
+        assert_eq!([1, 2, 3].map(|level| page_size(Geometry::X86_4, level)), ["4K", "2M", "1G"]);
+    }
+
+    #[test]
+    fn nodes_of_a_chain_are_told_in_order() {
+        let scenario = Scenario::new(chained_scheme("clustered", 32));
+        let mut run = scenario.start(&[(DATA, 32 * 16 * 4096)], true);
+        let (mut most, mut caches) = (0, run.mmu.walker().without_caches());
+        for block in 0..32 {
+            let address = Gva::new(DATA + block * 16 * 4096);
+            let (_, whole) = map(&mut run, address, &mut Vec::new()).unwrap();
+            let mut reads = Reads::default();
+            caches
+                .walk(address, AccessKind::Load, 0, &mut run.system, &mut NoClock, &mut reads)
+                .unwrap();
+            let mut steps = Vec::new();
+            explain_reads(&run, &whole, reads.0, false, &mut steps);
+            let texts = steps.iter().map(|step| match step {
+                ExplainStep::Entry { text, .. } => text.as_str(),
+                other => panic!("{other:?} in a walk"),
+            });
+            let texts: Vec<_> = texts.collect();
+            assert!(
+                texts[0].contains("node 0 of the chain: VA[47:12] hashes to line"),
+                "{texts:?}"
+            );
+            assert!(texts[texts.len() - 1].contains("maps the 4K page"), "{texts:?}");
+            most = most.max(texts.iter().filter(|text| text.contains("linked to that")).count());
+        }
+        assert!(most > 0, "no two blocks share a bucket");
+    }
+}

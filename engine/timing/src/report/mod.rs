@@ -1,0 +1,4 @@
+//! What a run found: figures, warnings, and translations explained step by step.
+
+pub mod explain;
+pub mod result;

@@ -1,0 +1,4 @@
+//! Tests that cross rooms, and the small machine that tests use.
+
+mod mistakes;
+pub mod testing;

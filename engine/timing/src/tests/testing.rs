@@ -1,0 +1,262 @@
+//! A small machine whose latencies can be computed by hand.
+
+use std::sync::Arc;
+
+use flatwalk_trace::{
+    Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
+};
+
+use crate::config::machine::{HostTable, Machine, Scheme};
+use crate::core::decode::BlockDecoder;
+use crate::driver::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
+
+/// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
+pub fn machine() -> Machine {
+    let cache = |size_bytes: u64, ways: u32, latency_cycles: u64, mshrs: u32| {
+        serde_json::json!({
+            "size_bytes": size_bytes, "ways": ways, "latency_cycles": latency_cycles,
+            "mshrs": mshrs,
+        })
+    };
+    let machine = serde_json::json!({
+        "name": "test", "title": "test", "source": "none", "frequency_mhz": 1000,
+        "core": {
+            "width": 4, "window": 64, "load_queue": 32, "store_queue": 32, "frontend_cycles": 5,
+            "branch_predictor": "gshare", "branch_history_bits": 10,
+        },
+        "l1i": cache(512, 2, 4, 2),
+        "l1d": cache(512, 2, 4, 2),
+        "l2": cache(4096, 4, 12, 8),
+        "llc": cache(65536, 8, 42, 16),
+        "memory": { "kind": "fixed", "latency_ns": 100.0, "bandwidth_gbs": 64.0 },
+        "tlb": {
+            "l1i": [{ "pages": ["4K", "2M", "1G"], "entries": 4, "ways": 4, "latency_cycles": 1 }],
+            "l1d": [{ "pages": ["4K"], "entries": 4, "ways": 2, "latency_cycles": 1 },
+                    { "pages": ["2M"], "entries": 2, "ways": 2, "latency_cycles": 1 }],
+            "l2": [{ "pages": ["4K", "2M"], "entries": 16, "ways": 4, "latency_cycles": 9 }],
+        },
+        "pwc": { "kind": "split", "latency_cycles": 1,
+                 "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
+        "walker": { "concurrent": 2, "entry": "l1d" },
+        "hashed_walks": { "hash_cycles": 2, "cwc_latency_cycles": 1,
+                          "cwc_entries": { "L2": 16, "L3": 2 }, "end": "matching_probe" },
+        "virtualisation": {
+            "pwc": { "kind": "split", "latency_cycles": 1,
+                     "entries": { "L5": 4, "L4": 4, "L3": 4, "L2": 24 } },
+            "nested_tlb": [{ "pages": ["4K", "2M"], "entries": 16, "ways": 16,
+                             "latency_cycles": 1 }],
+            "guest_pwc": "guest_physical", "exit_cycles": 1500,
+        },
+        "priority": { "evict_data_percent": 99, "window_instructions": 10000,
+                      "enter_l2_tlb_mpki": 1.0, "enter_l2_data_miss_ratio": 0.5,
+                      "exit_fraction": 0.5 },
+        "os": { "fault_cycles": 1000, "zero_bytes_per_cycle": 16, "memory_bytes": 1u64 << 35 },
+    });
+    let machine: Machine = serde_json::from_value(machine).expect("the test machine reads");
+    machine.validate().expect("the test machine is valid");
+    machine
+}
+
+/// A scheme by organisation and flattened groups.
+pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
+    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": organisation, "levels": levels, "flatten": flatten,
+    }))
+    .expect("the test scheme reads")
+}
+
+/// A host's table by flattened groups.
+pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
+    as_host(scheme(levels, flatten))
+}
+
+/// A scheme of four levels that merges nodes from `merge` of their 512 entries on, takes them apart
+/// below `unmerge`, and needs `merge_us` for it.
+pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
+    let share = |entries: u32| f64::from(entries) / 512.0;
+    let density = serde_json::json!({
+        "merge_fraction": share(merge), "unmerge_fraction": share(unmerge), "merge_us": merge_us,
+    });
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "compendia", "levels": 4, "density": density,
+    }))
+    .expect("the test scheme reads")
+}
+
+/// An elastic cuckoo scheme of four levels whose ways have `entries` lines at first, with or without
+/// walk tables.
+pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
+    let walk_table_entries = walk_tables.then_some([64, 64]);
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "elastic_cuckoo", "levels": 4,
+        "cuckoo": {
+            "ways": 3, "initial_entries": entries, "grow_occupancy": 0.6, "growth_factor": 4,
+            "shrink_occupancy": 0.2, "walk_table_entries": walk_table_entries,
+        },
+    }))
+    .expect("the test scheme reads")
+}
+
+/// A scheme with an inverted table, of four levels.
+pub fn inverted_scheme() -> Scheme {
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": "inverted", "levels": 4,
+    }))
+    .expect("the test scheme reads")
+}
+
+/// A scheme of an organisation with chains, of four levels, with so many buckets at first.
+pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
+    serde_json::from_value(serde_json::json!({
+        "name": "test", "title": "test", "description": "test", "source": "none",
+        "organisation": organisation, "levels": 4, "buckets": buckets,
+    }))
+    .expect("the test scheme reads")
+}
+
+/// The table of `scheme`, as a host's.
+pub fn as_host(scheme: Scheme) -> HostTable {
+    let Scheme { organisation, levels, flatten, no_flatten_threshold, density, .. } = scheme;
+    let (cuckoo, buckets) = (scheme.cuckoo, scheme.buckets);
+    HostTable {
+        organisation,
+        levels,
+        flatten,
+        no_flatten_threshold,
+        density,
+        cuckoo,
+        buckets,
+        direct_segment: false,
+    }
+}
+
+/// Where the tests' data lies.
+pub const DATA: u64 = 1 << 40;
+
+/// A run of single loads and stores, each an instruction of its own.
+pub struct Scenario {
+    /// The machine; no instruction TLB, so that all walks are for data.
+    pub machine: Machine,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Per cent of large pages.
+    pub large_pages: u8,
+    /// Per cent of the guest's memory that the host backs with large pages.
+    pub host_large_pages: u8,
+    /// Share of large blocks that cannot be had whole.
+    pub fragmentation: f64,
+    /// When another process takes the core.
+    pub context_switch_ms: Option<f64>,
+    /// With or without a clock.
+    pub mode: Mode,
+}
+
+/// How an access hangs together with the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Do {
+    /// A load that depends on nothing.
+    Load(u64),
+    /// A load whose address is the result of the last such load.
+    Chase(u64),
+    /// A store.
+    Store(u64),
+}
+
+impl Scenario {
+    /// `scheme` on the test machine, in timing mode with base pages.
+    pub fn new(scheme: Scheme) -> Self {
+        let mut machine = machine();
+        machine.tlb.l1i.clear();
+        Self {
+            machine,
+            scheme,
+            large_pages: 0,
+            host_large_pages: 0,
+            fragmentation: 0.0,
+            context_switch_ms: None,
+            mode: Mode::Timing,
+        }
+    }
+
+    /// What is run.
+    pub fn configuration(&self) -> RunConfiguration {
+        RunConfiguration {
+            scheme: self.scheme.clone(),
+            machine: self.machine.clone(),
+            large_pages: Some(self.large_pages),
+            thp: None,
+            fragmentation: self.fragmentation,
+            host_large_pages: self.host_large_pages,
+            guest_frames: GuestFrames::Compact,
+            mode: self.mode,
+            context_switch_ms: self.context_switch_ms,
+            memory_bytes: None,
+        }
+    }
+
+    /// A run that has mapped `mapped` and, if so told, touched all of it.
+    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
+        let info = SourceInfo {
+            name: "test".to_owned(),
+            hash: String::new(),
+            instructions: None,
+            touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
+        };
+        let mut run = Run::new(self.configuration(), &info, 0, 1).unwrap();
+        for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {
+            let (reads, writes, store) = match access {
+                Do::Load(_) => ([0; 4], [2, 0, 0, 0], false),
+                Do::Chase(_) => ([1, 0, 0, 0], [1, 0, 0, 0], false),
+                Do::Store(_) => ([0; 4], [0; 4], true),
+            };
+            let block = Block {
+                instructions: [Instruction {
+                    pc: 4 * id,
+                    length: 4,
+                    operands: Operands::Registers { reads, writes, branch: Branch::None },
+                }]
+                .into(),
+                accesses: [Access { instruction: 0, size: 8, store }].into(),
+            };
+            run.take(&Piece::Define(Arc::new(BlockDecoder::default().decode(&block)))).unwrap();
+        }
+        for &(address, length) in mapped {
+            let protection = Protection { read: true, write: true, execute: false };
+            let backing = Backing::Anonymous;
+            let map = Event::Map { address, length, protection, backing, shared: false };
+            run.take(&Piece::Event(map)).unwrap();
+            if populate {
+                let store = true;
+                run.take(&Piece::Event(Event::Populate { address, length, store })).unwrap();
+            }
+        }
+        run
+    }
+}
+
+/// Lets `run` make the accesses.
+pub fn go(run: &mut Run, accesses: &[Do]) {
+    let (blocks, addresses) = accesses
+        .iter()
+        .map(|access| match *access {
+            Do::Load(address) => (0, address),
+            Do::Chase(address) => (1, address),
+            Do::Store(address) => (2, address),
+        })
+        .unzip();
+    run.take(&Piece::Slice(Slice { thread: 0, blocks, addresses })).unwrap();
+}
+
+/// Accesses and latency of the one walk that a load of `address` makes.
+pub fn walk(run: &mut Run, address: u64) -> (u64, u64) {
+    run.mmu.reset_statistics();
+    go(run, &[Do::Chase(address)]);
+    let total = run.mmu.statistics.total();
+    assert_eq!(total.walks, 1);
+    (total.accesses, total.latency_cycles)
+}
