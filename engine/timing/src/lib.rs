@@ -15,7 +15,8 @@ pub mod system;
 #[cfg(test)]
 mod tests;
 
-pub use config::machine::{Machine, Scheme};
+pub use config::machine::Machine;
+pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
 pub use driver::run::{Mode, RunConfiguration};
 pub use driver::simulate::{Limits, SimulateError, Simulation, simulate};

@@ -29,9 +29,10 @@ use crate::core::decode::{
 };
 use crate::memory::cache::LINE_SHIFT;
 use crate::memory::hierarchy::{Hierarchy, Requester};
-use crate::mmu::walker::Stopped;
+use crate::mmu::event::Stopped;
 use crate::mmu::{Mmu, Translated};
-use crate::system::{Costs, System};
+use crate::system::System;
+use crate::system::costs::Costs;
 
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;

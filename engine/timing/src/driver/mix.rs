@@ -293,7 +293,8 @@ fn llc_replacement(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::machine::{Memory, PriorityMode};
+    use crate::config::machine::Memory;
+    use crate::config::scheme::PriorityMode;
     use crate::driver::run::GuestFrames;
     use crate::driver::simulate::simulate;
 

@@ -9,9 +9,8 @@ use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
-use crate::config::machine::{
-    Density, DirectSegment, Machine, PriorityMode, Scheme, TranslationMode,
-};
+use crate::config::machine::Machine;
+use crate::config::scheme::{Density, DirectSegment, PriorityMode, Scheme, TranslationMode};
 use crate::core::decode::DecodedBlock;
 use crate::core::{Core, Environment, MOST_FAULTS};
 use crate::driver::look_ahead::{self, LookAhead};
@@ -21,11 +20,14 @@ use crate::mechanisms::direct_segment::{self, Segment};
 use crate::mechanisms::pom_tlb::PomTlb;
 use crate::memory::cache::Replacement;
 use crate::memory::hierarchy::Hierarchy;
-use crate::mmu::walker::{Stage, Stopped, Walker};
-use crate::mmu::{Mmu, NoClock};
+use crate::memory::reader::NoClock;
+use crate::mmu::Mmu;
+use crate::mmu::event::{Stage, Stopped};
+use crate::mmu::walker::Walker;
+use crate::system::System;
+use crate::system::costs::Costs;
 use crate::system::recorded::Recorded;
 use crate::system::relocate::Relocation;
-use crate::system::{Costs, System};
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

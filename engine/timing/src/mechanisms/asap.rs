@@ -20,9 +20,8 @@
 use flatwalk_os::{OrderedNodes, Range};
 use flatwalk_paging::{Address, Geometry, Hpa, Physical};
 
-use crate::config::machine;
-use crate::mmu::TableReader;
-use crate::mmu::walker::{Read, Stage, WalkObserver};
+use crate::memory::reader::TableReader;
+use crate::mmu::event::{Read, Stage, WalkObserver};
 
 /// Levels whose entries are prefetched, in the order in which a walk wants them.
 pub const LEVELS: [u8; 2] = [2, 1];
@@ -77,7 +76,7 @@ impl<T: WalkObserver> WalkObserver for Prefetched<'_, T> {
 
 impl<A: Physical> Asap<A> {
     /// Empty registers, for the tables of `stage`, which have `geometry`.
-    pub fn new(settings: &machine::Asap, stage: Stage, geometry: Geometry) -> Self {
+    pub fn new(settings: &crate::config::scheme::Asap, stage: Stage, geometry: Geometry) -> Self {
         Self {
             stage,
             geometry,
@@ -143,7 +142,8 @@ impl<A: Physical> Asap<A> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::machine::{Asap, DirectSegment, HostTable, PriorityMode, Pwc};
+    use crate::config::machine::Pwc;
+    use crate::config::scheme::{Asap, DirectSegment, HostTable, PriorityMode};
     use crate::driver::run::{Mode, Run};
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 

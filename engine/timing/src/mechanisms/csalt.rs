@@ -61,7 +61,7 @@ pub struct Partition {
 
 impl Partition {
     /// No division yet, for `cache`.
-    pub fn new(settings: &machine::Csalt, cache: &machine::Cache) -> Self {
+    pub fn new(settings: &crate::config::scheme::Csalt, cache: &machine::Cache) -> Self {
         let ways = cache.ways as usize;
         let sets = (cache.size_bytes >> crate::memory::cache::LINE_SHIFT) / u64::from(cache.ways);
         let watched = sets.div_ceil(SAMPLED) as usize;
@@ -132,7 +132,10 @@ mod tests {
         // 64 sets of 4 ways, of which two are watched: 0 and 32.
         let cache =
             machine::Cache { size_bytes: 64 * 4 * 64, ways: 4, latency_cycles: 1, mshrs: 1 };
-        Partition::new(&machine::Csalt { epoch_accesses: 120, translation_weight }, &cache)
+        Partition::new(
+            &crate::config::scheme::Csalt { epoch_accesses: 120, translation_weight },
+            &cache,
+        )
     }
 
     /// An epoch in which set 0 sees `data` and `translations` lines in turn, 10 rounds of 12 accesses.

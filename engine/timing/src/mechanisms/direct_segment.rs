@@ -96,9 +96,10 @@ mod tests {
     use flatwalk_paging::{AccessKind, Gva};
 
     use super::*;
-    use crate::config::machine::{DirectSegment, HostTable, Pwc};
+    use crate::config::machine::Pwc;
+    use crate::config::scheme::{DirectSegment, HostTable};
     use crate::driver::run::Run;
-    use crate::mmu::NoClock;
+    use crate::memory::reader::NoClock;
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 

@@ -15,11 +15,10 @@
 
 use flatwalk_paging::{Address, Geometry, Gva, Hpa, Level, Rights};
 
-use crate::config::machine;
 use crate::memory::cache::LINE_SHIFT;
 use crate::memory::hierarchy::Served;
-use crate::mmu::TableReader;
-use crate::mmu::walker::{Found, WalkLog};
+use crate::memory::reader::TableReader;
+use crate::mmu::event::{Found, WalkLog};
 
 /// Entries in a line.
 const WAYS: usize = 4;
@@ -90,7 +89,7 @@ pub struct PomTlb {
 
 impl PomTlb {
     /// An empty one at `base`, for tables of `geometry`.
-    pub fn new(settings: &machine::PomTlb, base: Hpa, geometry: Geometry) -> Self {
+    pub fn new(settings: &crate::config::scheme::PomTlb, base: Hpa, geometry: Geometry) -> Self {
         let sets = (settings.size_bytes / 2) >> LINE_SHIFT;
         let empty = vec![[0; 2]; sets as usize * WAYS];
         Self {
@@ -196,7 +195,7 @@ mod tests {
     use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
     use flatwalk_trace::Event;
 
-    use crate::config::machine::PomTlb;
+    use crate::config::scheme::PomTlb;
     use crate::driver::run::{Mode, Piece, Run};
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};

@@ -14,9 +14,9 @@
 
 use flatwalk_paging::{Address, Geometry, Gva, Hpa, NodeRef};
 
-use crate::mmu::TableReader;
+use crate::memory::reader::TableReader;
+use crate::mmu::event::{Found, Read, WalkObserver};
 use crate::mmu::tlb::{Tlb, Translation};
-use crate::mmu::walker::{Found, Read, WalkObserver};
 
 /// Where the array starts: beyond every address of a program's.
 const ARRAY: u64 = 1 << 60;
@@ -124,7 +124,8 @@ impl Vhpt {
 mod tests {
     use flatwalk_trace::Event;
 
-    use crate::config::machine::{Pages, Pwc};
+    use crate::config::machine::Pwc;
+    use crate::config::scheme::Pages;
     use crate::driver::run::{Mode, Piece};
     use crate::report::explain::{ExplainStep, explain};
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};

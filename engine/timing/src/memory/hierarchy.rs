@@ -7,7 +7,8 @@
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
-use crate::config::machine::{Csalt, Machine, WalkerEntry};
+use crate::config::machine::{Machine, WalkerEntry};
+use crate::config::scheme::Csalt;
 use crate::mechanisms::csalt::Partition;
 use crate::memory::cache::{Cache, Line, Lookup, OWNER_SHIFT, Replacement};
 use crate::memory::dram::Dram;

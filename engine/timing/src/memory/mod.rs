@@ -5,6 +5,7 @@ pub mod dram;
 pub mod energy;
 pub mod hierarchy;
 mod mshrs;
+pub mod reader;
 pub mod simulator_prefetch;
 pub mod slots;
 pub(crate) mod ways;

@@ -4,7 +4,9 @@
 //! a read costs, never in what is read.
 
 pub mod cwc;
+pub mod event;
 pub mod pwc;
+pub mod statistics;
 pub mod tlb;
 pub mod walker;
 
@@ -16,80 +18,13 @@ use crate::mechanisms::asap::{Asap, AsapStatistics};
 use crate::mechanisms::direct_segment::Segment;
 use crate::mechanisms::pom_tlb::{PomTlb, PomTlbStatistics};
 use crate::mechanisms::vhpt::Vhpt;
-use crate::memory::hierarchy::{Hierarchy, Requester, Response, Served};
+use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
+use crate::mmu::event::{Found, Stopped, WalkLog, WalkObserver};
+use crate::mmu::statistics::WalkStatistics;
 use crate::mmu::tlb::{Tlb, Translation};
-use crate::mmu::walker::{Found, Stopped, WalkLog, WalkObserver, Walker};
+use crate::mmu::walker::Walker;
 use crate::system::System;
-
-/// What reads page-table entries, and says how long that takes.
-pub trait TableReader {
-    /// Whether time passes.
-    const TIMED: bool;
-    /// The entry at `address` is asked for at cycle `at`; `write` if its accessed or dirty bit is
-    /// set at once.
-    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
-    /// `address` is about to be asked for; see [`Hierarchy::prefetch_hint`].
-    fn prefetch_hint(&self, address: Hpa);
-    /// A line of a TLB in memory is read; see [`Hierarchy::read_translations`].
-    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool);
-    /// A translation is written into such a line.
-    fn write_translations(&mut self, address: Hpa, at: u64);
-    /// The entry at `address` is prefetched at cycle `at`. False where nothing could be done.
-    fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool;
-}
-
-impl TableReader for Hierarchy {
-    const TIMED: bool = true;
-
-    #[inline]
-    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
-        self.access(address, at, write, Requester::Walker)
-    }
-
-    #[inline]
-    fn prefetch_hint(&self, address: Hpa) {
-        Hierarchy::prefetch_hint(self, address);
-    }
-
-    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
-        Hierarchy::read_translations(self, address, at, bypass)
-    }
-
-    fn write_translations(&mut self, address: Hpa, at: u64) {
-        Hierarchy::write_translations(self, address, at);
-    }
-
-    fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool {
-        self.prefetch(address, at)
-    }
-}
-
-/// Reads without a clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoClock;
-
-impl TableReader for NoClock {
-    const TIMED: bool = false;
-
-    #[inline]
-    fn read_entry(&mut self, _address: Hpa, at: u64, _write: bool) -> Response {
-        Response { ready: at, served: Served::L1 }
-    }
-
-    #[inline]
-    fn prefetch_hint(&self, _address: Hpa) {}
-
-    fn read_translations(&mut self, _: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
-        (Response { ready: at, served: Served::L1 }, false)
-    }
-
-    fn write_translations(&mut self, _address: Hpa, _at: u64) {}
-
-    fn prefetch_entry(&mut self, _address: Hpa, _at: u64) -> bool {
-        true
-    }
-}
 
 /// A translation and when it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,101 +33,6 @@ pub struct Translated {
     pub physical: Hpa,
     /// Cycle in which that is known.
     pub ready: u64,
-}
-
-/// Counts of walks that share something.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WalkCount {
-    /// Walks.
-    pub walks: u64,
-    /// Entries that they read.
-    pub accesses: u64,
-    /// Sum of their latencies in cycles, queueing included.
-    pub latency_cycles: u64,
-}
-
-/// Sub-buckets of the latency histogram per factor of two.
-const STEPS_PER_OCTAVE: u32 = 4;
-/// Buckets: latencies up to 2^20 cycles; the last takes all beyond.
-const BUCKETS: usize = 80;
-
-/// What the walkers did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WalkStatistics {
-    /// Completed walks by level of the page found.
-    pub by_page: [WalkCount; 4],
-    /// Entries read by completed walks, by stage, level of the entry and who served it.
-    pub reads: [[[u64; 4]; 8]; 2],
-    /// Cycles that walks waited for a walker.
-    pub queue_cycles: u64,
-    /// Accesses that found their translation on its way.
-    pub merged: u64,
-    /// Walks made because a store found its page's dirty bit clear.
-    pub dirty_updates: u64,
-    /// Walks that ended in a fault.
-    pub faulting: u64,
-    /// Entries that those read.
-    pub faulting_accesses: u64,
-    /// Walks for instruction fetches.
-    pub instruction_side: u64,
-    /// L2 TLB misses (merged ones excluded).
-    pub l2_tlb_misses: u64,
-    histogram: [u64; BUCKETS],
-}
-
-impl Default for WalkStatistics {
-    fn default() -> Self {
-        Self {
-            by_page: [WalkCount::default(); 4],
-            reads: [[[0; 4]; 8]; 2],
-            queue_cycles: 0,
-            merged: 0,
-            dirty_updates: 0,
-            faulting: 0,
-            faulting_accesses: 0,
-            instruction_side: 0,
-            l2_tlb_misses: 0,
-            histogram: [0; BUCKETS],
-        }
-    }
-}
-
-impl WalkStatistics {
-    /// Completed walks of all page sizes.
-    pub fn total(&self) -> WalkCount {
-        self.by_page.iter().fold(WalkCount::default(), |sum, c| WalkCount {
-            walks: sum.walks + c.walks,
-            accesses: sum.accesses + c.accesses,
-            latency_cycles: sum.latency_cycles + c.latency_cycles,
-        })
-    }
-
-    fn bucket(cycles: u64) -> usize {
-        if cycles < u64::from(STEPS_PER_OCTAVE) {
-            return cycles as usize;
-        }
-        let octave = cycles.ilog2();
-        let step = (cycles >> (octave - 2)) & 3;
-        ((octave - 1) * STEPS_PER_OCTAVE + step as u32).min(BUCKETS as u32 - 1) as usize
-    }
-
-    /// First latency of a bucket.
-    fn bucket_start(bucket: usize) -> u64 {
-        let bucket = bucket as u64;
-        let steps = u64::from(STEPS_PER_OCTAVE);
-        if bucket < steps { bucket } else { (steps + bucket % steps) << (bucket / steps - 1) }
-    }
-
-    /// Latency histogram: `(from, to, walks)` for latencies in `from..to` cycles, without the empty
-    /// buckets at both ends.
-    pub fn histogram(&self) -> Vec<(u64, u64, u64)> {
-        let used = |b: &usize| self.histogram[*b] > 0;
-        let Some(first) = (0..BUCKETS).find(used) else { return Vec::new() };
-        let last = (0..BUCKETS).rfind(used).unwrap_or(first);
-        (first..=last)
-            .map(|b| (Self::bucket_start(b), Self::bucket_start(b + 1), self.histogram[b]))
-            .collect()
-    }
 }
 
 /// Translates without cost; see [`crate::config::machine::TranslationMode::Free`].
@@ -735,20 +575,4 @@ fn resolve(
 #[inline]
 fn permits(rights: Rights, dirty: bool, kind: AccessKind) -> bool {
     rights.permit(kind) && (dirty || kind != AccessKind::Store)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_tile_the_latencies() {
-        for bucket in 0..BUCKETS - 1 {
-            let (from, to) =
-                (WalkStatistics::bucket_start(bucket), WalkStatistics::bucket_start(bucket + 1));
-            assert!(from < to);
-            assert_eq!(WalkStatistics::bucket(from), bucket);
-            assert_eq!(WalkStatistics::bucket(to - 1), bucket);
-        }
-    }
 }

@@ -8,15 +8,16 @@ use flatwalk_paging::{
 use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
-use crate::config::machine::TranslationMode;
+use crate::config::scheme::TranslationMode;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::simulate::{Limits, SimulateError, WindowReader};
 use crate::mechanisms::vhpt::Vhpt;
 use crate::memory::hierarchy::Served;
-use crate::mmu::NoClock;
+use crate::memory::reader::NoClock;
 use crate::mmu::cwc::Cwc;
+use crate::mmu::event::{Found, LineRead, Read, Stage, WalkObserver};
 use crate::mmu::pwc::Pwc;
-use crate::mmu::walker::{Caches, Found, LineRead, Read, Stage, WalkObserver, Walker};
+use crate::mmu::walker::{Caches, Walker};
 use crate::report::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
 use crate::system::{System, Untranslated};
 

@@ -11,8 +11,9 @@ use crate::config::machine::PageSize;
 use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
 use crate::mechanisms::asap::AsapStatistics;
 use crate::memory::energy::EnergyResult;
+use crate::mmu::event::{Stage, walk_table_count};
 use crate::mmu::pwc::PwcStatistics;
-use crate::mmu::walker::{Caches, Stage, Walker, walk_table_count};
+use crate::mmu::walker::{Caches, Walker};
 use crate::system::System;
 
 /// Everything that one run found.
@@ -602,7 +603,7 @@ fn warnings(run: &Run) -> Vec<String> {
     }
     let walks = run.mmu.statistics.total().walks;
     let scheme = &run.configuration.scheme;
-    if scheme.translation == crate::config::machine::TranslationMode::Walked
+    if scheme.translation == crate::config::scheme::TranslationMode::Walked
         && scheme.direct_segment.is_none()
     {
         if walks < 1000 {

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::driver::run::{Mode, Piece, Run};
-    use crate::mmu::NoClock;
+    use crate::memory::reader::NoClock;
     use crate::tests::testing::{Do, Scenario, go, scheme};
 
     const PAGE: u64 = 1 << 40 | 5 << 30 | 6 << 21 | 7 << 12;

@@ -384,7 +384,7 @@ fn mistake_12_walks_overlap_as_far_as_their_addresses_are_known() {
         scenario.machine.walker.concurrent = 16;
         scenario.machine.walker.entry = WalkerEntry::L1d;
         if ideal {
-            scenario.scheme.translation = crate::config::machine::TranslationMode::Free;
+            scenario.scheme.translation = crate::config::scheme::TranslationMode::Free;
         }
         let mut run = scenario.start(&[(DATA, GIB)], true);
         // Each in another page and another cache line of the leaf node.

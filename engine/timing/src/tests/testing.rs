@@ -6,7 +6,8 @@ use flatwalk_trace::{
     Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
 };
 
-use crate::config::machine::{HostTable, Machine, Scheme};
+use crate::config::machine::Machine;
+use crate::config::scheme::{HostTable, Scheme};
 use crate::core::decode::BlockDecoder;
 use crate::driver::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
 

@@ -1,0 +1,188 @@
+use flatwalk_os::Random;
+use flatwalk_trace::Event;
+
+use super::*;
+use crate::config::machine::WalkEnd;
+use crate::driver::run::{Mode, Piece, Run};
+use crate::memory::reader::NoClock;
+use crate::tests::testing::{
+    DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, scheme,
+};
+
+const PAGE: u64 = 4096;
+
+/// Whatever was mapped, unmapped and cached, the unit says what the two tables say.
+#[test]
+fn agrees_with_the_tables_of_every_combination() {
+    let schemes = || {
+        let trees = [&[][..], &["L4L3", "L2L1"], &["L3L2"], &["L4L3L2"]];
+        // Ones that grow all the time, and one whose reads nothing narrows down.
+        let hashed = [
+            cuckoo_scheme(64, true),
+            cuckoo_scheme(4096, false),
+            chained_scheme("hashed", 32),
+            chained_scheme("clustered", 64),
+            chained_scheme("open", 32),
+            inverted_scheme(),
+        ];
+        trees.into_iter().map(|flatten| scheme(4, flatten)).chain(hashed)
+    };
+    for (guest, host) in schemes().flat_map(|g| schemes().map(move |h| (g.clone(), h))) {
+        for (large_pages, host_large_pages) in [(0, 0), (50, 0), (50, 50), (0, 100)] {
+            let mut scenario = Scenario::new(guest.clone());
+            scenario.scheme.host = Some(as_host(host.clone()));
+            scenario.mode = Mode::Functional;
+            (scenario.large_pages, scenario.host_large_pages) = (large_pages, host_large_pages);
+            let pages = 8 << 9;
+            let mut run = scenario.start(&[(DATA, pages * PAGE)], false);
+            let mut random = Random::new(u64::from(large_pages) + 7);
+            for round in 0..300 {
+                let at = DATA + random.below(pages) * PAGE;
+                if round % 20 == 19 {
+                    let event = Event::Unmap { address: at, length: 4 * PAGE };
+                    run.take(&Piece::Event(event)).unwrap();
+                }
+                let access = if round % 3 == 0 { Do::Store(at) } else { Do::Load(at) };
+                go(&mut run, &[access]);
+                let System::Virtual(vm) = &run.system else { panic!("there is no guest") };
+                let expected = vm.translate(Gva::new(at)).unwrap();
+                let kind = AccessKind::Load;
+                let found = run.mmu.translate(Gva::new(at), kind, 0, &mut run.system, &mut NoClock);
+                assert_eq!(found.unwrap().physical, expected, "{guest:?} over {host:?}, {at:#x}");
+            }
+        }
+    }
+}
+
+/// Accesses of the next walk, and its latency.
+fn walk(run: &mut Run, address: u64) -> (u64, u64) {
+    run.mmu.reset_statistics();
+    go(run, &[Do::Chase(address)]);
+    let total = run.mmu.statistics.total();
+    assert_eq!(total.walks, 1, "{address:#x}");
+    (total.accesses, total.latency_cycles)
+}
+
+const LARGE: u64 = 2 << 20;
+
+#[test]
+fn a_hashed_walk_reads_what_the_walk_tables_leave_open() {
+    let mut scenario = Scenario::new(cuckoo_scheme(64, true));
+    scenario.large_pages = 50;
+    // Large pages below, base pages above, in regions of 16 MiB of their own but one.
+    let mut run = scenario.start(&[(DATA, 100 * LARGE)], true);
+    let [large, small, mixed] = [0, 99, 51].map(|i| DATA + i * LARGE);
+    // Nothing is known: both sizes in three ways; then the lines of both walk tables, in two ways.
+    assert_eq!(walk(&mut run, large).0, 6 + 4);
+    assert_eq!(walk(&mut run, large + LARGE).0, 1, "the way of a large page is known");
+    assert_eq!(walk(&mut run, small).0, 3, "there are no large pages there");
+    assert_eq!(walk(&mut run, mixed).0, 3 + 1, "there may be both");
+    // One line of the smaller walk table has 1 GiB; of the larger 512 GiB.
+    let far = DATA + (64 << 30);
+    let mapped = [(DATA, LARGE), (far, LARGE)];
+    let mut run = Scenario::new(cuckoo_scheme(64, true)).start(&mapped, true);
+    assert_eq!(walk(&mut run, DATA).0, 3 + 4, "no large page was ever mapped");
+    assert_eq!(walk(&mut run, far).0, 3 + 2, "only one of the lines is missing");
+    let mut run = Scenario::new(cuckoo_scheme(64, false)).start(&[(DATA, LARGE)], true);
+    assert_eq!(walk(&mut run, DATA).0, 3, "without walk tables");
+}
+
+#[test]
+fn a_hashed_walk_takes_as_long_as_the_read_that_finds_the_entry_or_as_all() {
+    // Hashing takes 2 cycles, memory 142, and a line is on the bus for one cycle.
+    let mut scenario = Scenario::new(cuckoo_scheme(64, false));
+    scenario.machine.l1d.as_mut().expect("it is timed").mshrs = 16;
+    let mut latencies = Vec::new();
+    for end in [WalkEnd::MatchingProbe, WalkEnd::LastProbe] {
+        scenario.machine.hashed_walks.as_mut().expect("it can").end = end;
+        let mut run = scenario.start(&[(DATA, 64 * PAGE)], true);
+        // Lines of eight entries, each read for the first time.
+        let walks = (0..8).map(|i| walk(&mut run, DATA + 8 * i * PAGE).1);
+        latencies.push(walks.collect::<Vec<_>>());
+    }
+    let [first, last] = [&latencies[0], &latencies[1]];
+    assert!((144..=146).contains(&first[0]) && last[0] == 146, "{latencies:?}");
+    assert!(first.iter().zip(last).all(|(first, last)| first <= last), "{latencies:?}");
+    assert!(first.contains(&144), "the first read finds it at times: {latencies:?}");
+}
+
+#[test]
+fn a_nested_hashed_walk_has_three_rounds() {
+    let mut scenario = Scenario::new(cuckoo_scheme(64, false));
+    scenario.scheme.host = Some(as_host(cuckoo_scheme(4096, false)));
+    let virtualisation = scenario.machine.virtualisation.as_mut().expect("it has guests");
+    virtualisation.nested_tlb.clear();
+    let l1d = scenario.machine.l1d.as_mut().expect("it is timed");
+    (l1d.mshrs, l1d.size_bytes, l1d.ways) = (64, 1 << 15, 8);
+    scenario.machine.l2.as_mut().expect("it is timed").mshrs = 64;
+    scenario.machine.llc.as_mut().expect("it is timed").mshrs = 64;
+    let mut run = scenario.start(&[(DATA, LARGE)], true);
+    // Faults of the host for the guest's table come first.
+    go(&mut run, &[Do::Load(DATA)]);
+    let all = Flush { start: Gva::new(0), length_bytes: u64::MAX, leaves: true, tables: true };
+    run.mmu.flush(&all);
+    let (accesses, latency) = walk(&mut run, DATA + 256 * PAGE);
+    assert_eq!(accesses, 9 + 3 + 3);
+    // Three rounds one after the other; within a round, reads are under way together.
+    assert!((3 * 2..=3 * (144 + 9) + 2).contains(&latency), "{latency}");
+}
+
+#[test]
+fn an_inverted_walk_reads_an_anchor_and_then_frame_by_frame() {
+    let mut run = Scenario::new(inverted_scheme()).start(&[(DATA, 4096 * PAGE)], true);
+    let accesses = |i| walk(&mut run, DATA + i * PAGE).0;
+    let all: Vec<u64> = (0..4096).map(accesses).collect();
+    // 8 Mi anchors for 4 Ki pages: few share one.
+    assert!(all.iter().all(|accesses| (2..=4).contains(accesses)), "{all:?}");
+    assert!(all.iter().filter(|&&accesses| accesses == 2).count() > 4000, "{all:?}");
+    // Half as many pages as there are anchors, in a machine whose memory is full to the half.
+    let mut scenario = Scenario::new(inverted_scheme());
+    scenario.mode = Mode::Functional;
+    scenario.machine.os.memory_bytes = 1 << 30;
+    let pages = 1 << 17;
+    let mut run = scenario.start(&[(DATA, pages * PAGE)], true);
+    go(&mut run, &(0..pages).map(|i| Do::Load(DATA + i * PAGE)).collect::<Vec<_>>());
+    let total = run.mmu.statistics.total();
+    assert_eq!(total.walks, pages);
+    // An anchor, and the half of the others of a chain at the load a half: 1 + 1 + a / 2.
+    let mean = total.accesses as f64 / total.walks as f64;
+    assert!((mean - 2.25).abs() < 0.01, "{mean}");
+}
+
+#[test]
+fn open_addressing_reads_one_line_and_few_behind_it() {
+    // 1024 lines of eight pages each, up to 0.6 of which are in use.
+    let mut scenario = Scenario::new(chained_scheme("open", 1024));
+    scenario.mode = Mode::Functional;
+    let lines = 600;
+    let mut run = scenario.start(&[(DATA, 8 * lines * PAGE)], true);
+    let apart = (0..lines).map(|i| Do::Load(DATA + 8 * i * PAGE));
+    go(&mut run, &apart.collect::<Vec<_>>());
+    let total = run.mmu.statistics.total();
+    assert_eq!((total.walks, run.system.statistics().resizes), (lines, 0));
+    // Knuth, volume 3, section 6.4: (1 + 1 / (1 − a)) / 2 lines for one that is there.
+    let mean = total.accesses as f64 / total.walks as f64;
+    let load = lines as f64 / 1024.0;
+    assert!((mean - 0.5 * (1.0 + 1.0 / (1.0 - load))).abs() < 0.2, "{mean}");
+}
+
+#[test]
+fn a_chain_is_read_node_by_node() {
+    // As many pages as buckets, so that some share one; a walk ends with its first or a later read.
+    for (name, pages_in_a_node, least) in [("hashed", 1, 1), ("clustered", 16, 1)] {
+        let pages = 32 * pages_in_a_node;
+        let scenario = Scenario::new(chained_scheme(name, 32));
+        let mut run = scenario.start(&[(DATA, pages * PAGE)], true);
+        let walks: Vec<_> = (0..pages)
+            .step_by(pages_in_a_node as usize)
+            .map(|i| walk(&mut run, DATA + (i + pages_in_a_node / 2) * PAGE))
+            .collect();
+        let (accesses, _): (Vec<u64>, Vec<u64>) = walks.iter().copied().unzip();
+        assert!(accesses.iter().all(|n| (least..=8).contains(n)), "{name}: {accesses:?}");
+        assert!(accesses.iter().any(|&n| n > least + 1), "{name}: no two share a bucket");
+        // Hashing takes 2 cycles, and each read 4 at least, one after the other.
+        for (accesses, latency) in walks {
+            assert!(latency >= 2 + 4 * accesses, "{name}: {accesses} in {latency} cycles");
+        }
+    }
+}
