@@ -10,11 +10,11 @@ use flatwalk_paging::Level;
 use serde::{Deserialize, Serialize};
 
 use super::require;
+use super::sections::Sections;
 use crate::ConfigError;
 
 /// One machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Name, as in the file's name.
     pub name: String,
@@ -51,10 +51,11 @@ pub struct Machine {
     pub hashed_walks: Option<HashedWalks>,
     /// What two-dimensional walks use; absent for machines without nested paging.
     pub virtualisation: Option<Virtualisation>,
-    /// Parameters of page-table priority, for schemes that switch it on.
-    pub priority: Priority,
     /// The operating system's costs.
     pub os: Os,
+    /// What it has, or says, of mechanisms: a section each.
+    #[serde(flatten)]
+    pub mechanisms: Sections,
 }
 
 /// An out-of-order core.
@@ -261,12 +262,6 @@ pub enum Pwc {
         /// Entries by the level whose entries are cached: `L2` gives pointers to level-1 nodes.
         entries: BTreeMap<String, u32>,
     },
-    /// None, but a walker that finds level-1 entries through the TLB, and software behind it; see
-    /// [`crate::mechanisms::vhpt`].
-    Vhpt {
-        /// Cycles of a trap to the handler and of its instructions, its loads excluded.
-        handler_cycles: u64,
-    },
     /// One set-associative structure for all levels.
     Unified {
         /// Latency in cycles.
@@ -353,22 +348,6 @@ pub enum WalkEnd {
     LastProbe,
 }
 
-/// Page-table priority (Park et al., ASPLOS 2022, sections 5 and 6.1).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Priority {
-    /// Per cent of evictions that spare page-table lines while a phase is active.
-    pub evict_data_percent: u32,
-    /// Length of an observation window in instructions.
-    pub window_instructions: u64,
-    /// A phase begins when L2 TLB misses per 1000 instructions reach this …
-    pub enter_l2_tlb_mpki: f64,
-    /// … and the L2 cache's data miss ratio reaches this.
-    pub enter_l2_data_miss_ratio: f64,
-    /// It ends when either falls below this fraction of its threshold.
-    pub exit_fraction: f64,
-}
-
 /// The operating system's costs and memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -452,7 +431,6 @@ impl Machine {
         if let Some(virtualisation) = &self.virtualisation {
             virtualisation.validate()?;
         }
-        self.priority.validate()?;
         let memory = self.os.memory_bytes;
         require(
             memory.is_multiple_of(1 << 30) && memory > 0 && memory <= 1 << 40,
@@ -669,31 +647,7 @@ impl Pwc {
                     || format!("{entries} entries in {ways} ways is no power of two of sets"),
                 )
             }
-            Self::Vhpt { handler_cycles } => {
-                require(*handler_cycles <= 100_000, &format!("{key}.handler_cycles"), || {
-                    format!("{handler_cycles} cycles (0 to 100000)")
-                })
-            }
             Self::None => Ok(()),
         }
-    }
-}
-
-impl Priority {
-    fn validate(&self) -> Result<(), ConfigError> {
-        require(self.evict_data_percent <= 100, "priority.evict_data_percent", || {
-            format!("{} % (0 to 100)", self.evict_data_percent)
-        })?;
-        require(self.window_instructions > 0, "priority.window_instructions", || {
-            "must be positive".into()
-        })?;
-        for (key, value) in [
-            ("priority.enter_l2_tlb_mpki", self.enter_l2_tlb_mpki),
-            ("priority.enter_l2_data_miss_ratio", self.enter_l2_data_miss_ratio),
-            ("priority.exit_fraction", self.exit_fraction),
-        ] {
-            require(value.is_finite() && value >= 0.0, key, || format!("{value} is negative"))?;
-        }
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod machine;
 pub mod scheme;
+pub mod sections;
 
 use crate::ConfigError;
 
