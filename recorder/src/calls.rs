@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use flatwalk_trace::Event;
 
 use crate::capture::{self, Budget};
-use crate::channel::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
+use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::lock::Lock;
 use crate::process::{
     self, Mode, Setup, State, emit, mode, populate, region, setup, warn, with_state,

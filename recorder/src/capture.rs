@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use flatwalk_trace::Event;
 
-use crate::channel::{
-    ADDRESS_MASK, BUFFER_WORDS, BUFFERS, Region, SIZE_POSITION, SLOTS, STATE_LIMIT, STORE_POSITION,
-    Slot, Stopped, block_word, epoch_word, joins_word,
+use crate::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS, STATE_LIMIT, Slot, Stopped};
+use crate::channel::word::{
+    ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
 };
 use crate::guest;
 use crate::interest::start_recording;

@@ -22,7 +22,8 @@ use flatwalk_paging::hardware::Outcome;
 use flatwalk_trace::{Event, ThreadId};
 use rustc_hash::FxHashMap;
 
-use crate::channel::{ADDRESS_BITS, CONTROL_CHECKED, CONTROL_FAILURE};
+use crate::channel::control::{CONTROL_CHECKED, CONTROL_FAILURE};
+use crate::channel::word::ADDRESS_BITS;
 use crate::interest::marker_of;
 use crate::lock::Lock;
 use crate::options::Place;

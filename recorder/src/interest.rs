@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use flatwalk_trace::Event;
 
 use crate::capture;
-use crate::channel::STATE_LIMIT;
+use crate::channel::region::STATE_LIMIT;
 use crate::elf::Image;
 use crate::options::{Options, Place};
 use crate::process::{Mode, emit, mode, populate, read_string, region, set_mode, with_state};

@@ -8,9 +8,6 @@
 pub mod calls;
 pub mod capture;
 pub mod channel;
-pub mod code;
-pub mod collect;
-pub mod decode;
 pub mod elf;
 pub mod exec;
 pub mod guest;
@@ -26,7 +23,7 @@ pub mod translate;
 
 use std::ffi::{CStr, c_char, c_int};
 
-use channel::Origin;
+use channel::hello::Origin;
 use options::Options;
 use process::Setup;
 use qemu::{Qemu, System};

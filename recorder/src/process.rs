@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use flatwalk_trace::Event;
 
-use crate::channel::{
-    self, CONTROL_EVENT, CONTROL_WARNING, Hello, Origin, REGION_BYTES, Region, Stopped,
-};
+use crate::channel::control::{CONTROL_EVENT, CONTROL_WARNING};
+use crate::channel::hello::{Hello, Origin, VERSION};
+use crate::channel::region::{REGION_BYTES, Region, Stopped};
 use crate::interest::{self, Wanted};
 use crate::lock::Lock;
 use crate::options::Options;
@@ -221,7 +221,7 @@ pub fn attach(origin: Origin, socket: &std::path::Path, command: &[String]) -> R
     region.base.store(address as u64, Ordering::Relaxed);
     REGION.store(address.cast(), Ordering::Relaxed);
     let hello = Hello {
-        version: channel::VERSION.into(),
+        version: VERSION.into(),
         pid: std::process::id() as i32,
         origin,
         command: command.to_vec(),

@@ -9,7 +9,8 @@ use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpKind};
 use rustc_hash::FxHashMap;
 
 use crate::capture::{on_access, on_block};
-use crate::channel::{CONTROL_DEFINE, access_word};
+use crate::channel::control::CONTROL_DEFINE;
+use crate::channel::word::access_word;
 use crate::interest;
 use crate::lock::Lock;
 use crate::process::{begin, send, setup};

@@ -1,10 +1,11 @@
 //! What the code of a translated block says of its execution, for the few times that this is asked:
 //! when the block's accesses are not as they were before.
 
+use flatwalk_recorder::channel::word::{
+    ADDRESS_MASK, meta, meta_instruction, meta_size, meta_store,
+};
 use flatwalk_trace::{Access, Instruction, Operands};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
-
-use crate::channel::{ADDRESS_MASK, meta, meta_instruction, meta_size, meta_store};
 
 /// The widest register.
 const WIDEST_BYTES: u16 = 64;
@@ -61,7 +62,7 @@ impl Code {
     ///
     /// When a signal is delivered, QEMU 7.2 saves the floating-point unit's state with the same code
     /// that carries out `fxsave`, and may report that as accesses of whatever came before. The
-    /// kernel's stores they stand for are not the program's. They are told by how they begin.
+    /// kernel's stores they stand for are not the program's. They are recognised by how they begin.
     pub fn own<'a>(&self, accesses: &'a [u64]) -> &'a [u64] {
         const BEGINNING: [(u64, u16); 5] = [(0, 2), (2, 2), (4, 2), (8, 8), (16, 8)];
         let is_beginning = |window: &[u64]| {
