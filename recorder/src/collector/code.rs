@@ -4,6 +4,7 @@
 use flatwalk_recorder::channel::word::{
     ADDRESS_MASK, meta, meta_instruction, meta_size, meta_store,
 };
+use flatwalk_recorder::x86::is_repeated;
 use flatwalk_trace::{Access, Instruction, Operands};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
 
@@ -146,7 +147,7 @@ impl Code {
 fn successors_of(decoded: &iced_x86::Instruction) -> Option<[u64; 2]> {
     let next = decoded.next_ip();
     match decoded.flow_control() {
-        FlowControl::Next if repeats(decoded) => Some([decoded.ip(), next]),
+        FlowControl::Next if is_repeated(decoded) => Some([decoded.ip(), next]),
         FlowControl::Next => Some([next, next]),
         FlowControl::ConditionalBranch => Some([decoded.near_branch_target(), next]),
         FlowControl::UnconditionalBranch | FlowControl::Call => {
@@ -155,11 +156,6 @@ fn successors_of(decoded: &iced_x86::Instruction) -> Option<[u64; 2]> {
         }
         _ => None,
     }
-}
-
-/// Whether it is a string instruction that repeats itself.
-fn repeats(decoded: &iced_x86::Instruction) -> bool {
-    decoded.is_string_instruction() && (decoded.has_rep_prefix() || decoded.has_repne_prefix())
 }
 
 impl Expected {
@@ -181,7 +177,7 @@ impl Expected {
             Xsaveopt, Xsaveopt64,
         };
         let info = factory.info(decoded);
-        let repeated = u32::from(repeats(decoded));
+        let repeated = u32::from(is_repeated(decoded));
         let (mut loads, mut stores) = (0, 0);
         for memory in info.used_memory() {
             use OpAccess::{CondRead, CondWrite, Read, ReadCondWrite, ReadWrite, Write};

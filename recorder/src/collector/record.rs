@@ -95,7 +95,7 @@ fn write(
             Ok(reason)
         }
         Err(error) => {
-            // What was understood so far is good; that a disk fails again is no news.
+            // What was understood so far is good; if a disk fails again, that is not news.
             let _ = session.write_slices();
             let _ = session.finish();
             Err(error)

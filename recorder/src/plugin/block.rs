@@ -1,5 +1,5 @@
-//! Translation: what a block consists of is told to the collector once, and QEMU is told what to
-//! call when the block runs.
+//! Blocks that QEMU translates: the collector gets the definition of each once, and QEMU is asked to
+//! call back when one of them runs.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -8,27 +8,26 @@ use std::sync::Arc;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpKind};
 use rustc_hash::FxHashMap;
 
-use crate::capture::{on_access, on_block};
 use crate::channel::control::CONTROL_DEFINE;
 use crate::channel::word::access_word;
-use crate::interest;
-use crate::lock::Lock;
-use crate::process::{begin, send, setup};
-use crate::qemu::{
-    AccessCallback, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PluginId, Qemu,
-    TranslatedInstruction, TranslationBlock,
+use crate::plugin::connection::send;
+use crate::plugin::lock::Lock;
+use crate::plugin::qemu::{
+    AccessCallback, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, Qemu, TranslatedInstruction,
+    TranslationBlock,
 };
+use crate::x86;
 
 /// Blocks that were translated, by their code: QEMU translates the same code many times over.
 #[derive(Default)]
-struct Translations {
+struct Definitions {
     numbers: FxHashMap<Arc<[u8]>, u32>,
     codes: Vec<Arc<[u8]>>,
 }
 
-static TRANSLATIONS: Lock<Option<Translations>> = Lock::new(None);
+static DEFINITIONS: Lock<Option<Definitions>> = Lock::new(None);
 
-impl Translations {
+impl Definitions {
     /// The number of the block with this code, which the collector knows by then.
     fn number_of(&mut self, code: &[u8]) -> u32 {
         if let Some(&number) = self.numbers.get(code) {
@@ -43,49 +42,50 @@ impl Translations {
     }
 }
 
-/// Tells a forked child's collector of all blocks: QEMU's translations live on in the child, and so
+/// Sends a forked child's collector all definitions: QEMU's translations live on in the child, and so
 /// must their numbers.
 pub fn define_all() {
-    TRANSLATIONS.with(|translations| {
-        for code in &translations.get_or_insert_default().codes {
+    DEFINITIONS.with(|definitions| {
+        for code in &definitions.get_or_insert_default().codes {
             send(CONTROL_DEFINE, code);
         }
     });
 }
 
+/// The number of the block with this code, which the collector knows by then.
+pub fn number_of(code: &[u8]) -> u32 {
+    DEFINITIONS.with(|definitions| definitions.get_or_insert_default().number_of(code))
+}
+
 /// Whether QEMU can report an access by this instruction. Leaving the others alone spares helper
 /// calls (floating point) the set-up that QEMU makes for instrumented ones.
 fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> bool {
-    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-    let instruction = decoder.decode();
+    let instruction = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
     instruction.is_invalid()
         || !factory.info(&instruction).used_memory().is_empty()
         || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
 }
 
-/// Whether an instruction is a string instruction that repeats itself: QEMU executes each repetition on its
-/// own.
+/// Whether an instruction is a string instruction that repeats itself.
 pub fn is_repeated(code: &[u8]) -> bool {
-    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
-    instruction.is_string_instruction()
-        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+    x86::is_repeated(&Decoder::new(64, code, DecoderOptions::NONE).decode())
 }
 
 /// A block that is being translated.
-pub struct Fresh {
+pub struct NewBlock {
     block: *mut TranslationBlock,
-    /// Its address, then length and bytes of each instruction: what the collector is told.
+    /// Its address, then length and bytes of each instruction: its definition for the collector.
     pub code: Vec<u8>,
     /// QEMU's handle of each instruction, its address, and where its bytes are in `code`.
     handles: Vec<(*mut TranslatedInstruction, u64, Range<usize>)>,
 }
 
-impl Fresh {
+impl NewBlock {
     /// Reads the block.
     ///
     /// # Safety
     /// QEMU is translating `block`.
-    pub unsafe fn read(qemu: &Qemu, block: *mut TranslationBlock) -> Fresh {
+    pub unsafe fn read(qemu: &Qemu, block: *mut TranslationBlock) -> NewBlock {
         // SAFETY: the caller's promise.
         let length = unsafe { (qemu.block_length)(block) };
         let mut code = Vec::with_capacity(length * 6 + 8);
@@ -106,17 +106,12 @@ impl Fresh {
                 handles.push((handle, address, code.len() - size..code.len()));
             }
         }
-        Fresh { block, code, handles }
+        NewBlock { block, code, handles }
     }
 
     /// Instructions.
     pub fn len(&self) -> usize {
         self.handles.len()
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.handles.is_empty()
     }
 
     /// Of each instruction: QEMU's handle, its address, its bytes.
@@ -150,50 +145,5 @@ impl Fresh {
                 }
             }
         }
-    }
-}
-
-/// The number of the block with this code, which the collector is told of.
-pub fn number_of(code: &[u8]) -> u32 {
-    TRANSLATIONS.with(|translations| translations.get_or_insert_default().number_of(code))
-}
-
-/// QEMU translates a block.
-///
-/// # Safety
-/// Called by QEMU with a block that it is translating.
-pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock) {
-    let qemu = &setup().qemu;
-    begin();
-    // SAFETY: QEMU keeps `block` valid during this callback, and calls back with the signature of each
-    // function.
-    unsafe {
-        let fresh = Fresh::read(qemu, block);
-        let number = number_of(&fresh.code);
-        // Callbacks run in the order of registration: a start counts for the block that it is in.
-        interest::watch_places(qemu, block, |place| {
-            fresh.instructions().any(|(_, address, _)| address == place)
-        });
-        let data = u64::from(number) | (fresh.len() as u64) << 32;
-        fresh.watch(qemu, on_block, data as *mut c_void, on_access);
-        let mut instructions = fresh.instructions().peekable();
-        while let Some((handle, _, bytes)) = instructions.next() {
-            let next = instructions.peek().map(|&(_, address, bytes)| (address, bytes));
-            interest::watch_marker(qemu, handle, bytes, next);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repeated_string_instructions_are_told_from_others() {
-        // rep stosb, rep movsq, repne scasb; stosb alone; pause and endbr64, which have the same prefix.
-        let repeated: [&[u8]; 3] = [&[0xf3, 0xaa], &[0xf3, 0x48, 0xa5], &[0xf2, 0xae]];
-        let others: [&[u8]; 3] = [&[0xaa], &[0xf3, 0x90], &[0xf3, 0x0f, 0x1e, 0xfa]];
-        assert!(repeated.iter().all(|code| is_repeated(code)));
-        assert!(!others.iter().any(|code| is_repeated(code)));
     }
 }
