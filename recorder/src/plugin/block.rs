@@ -74,9 +74,9 @@ pub fn is_repeated(code: &[u8]) -> bool {
 /// A block that is being translated.
 pub struct NewBlock {
     block: *mut TranslationBlock,
-    /// Its address, then length and bytes of each instruction: its definition for the collector.
-    pub code: Vec<u8>,
-    /// QEMU's handle of each instruction, its address, and where its bytes are in `code`.
+    /// Its address, then length and bytes of each instruction: what the collector gets.
+    pub definition: Vec<u8>,
+    /// QEMU's handle of each instruction, its address, and where its bytes are in `definition`.
     handles: Vec<(*mut TranslatedInstruction, u64, Range<usize>)>,
 }
 
@@ -88,7 +88,7 @@ impl NewBlock {
     pub unsafe fn read(qemu: &Qemu, block: *mut TranslationBlock) -> NewBlock {
         // SAFETY: the caller's promise.
         let length = unsafe { (qemu.block_length)(block) };
-        let mut code = Vec::with_capacity(length * 6 + 8);
+        let mut definition = Vec::with_capacity(length * 6 + 8);
         let mut handles = Vec::with_capacity(length);
         for index in 0..length {
             // SAFETY: `index` is within the block; the data is as long as the instruction.
@@ -99,14 +99,14 @@ impl NewBlock {
                     std::slice::from_raw_parts((qemu.instruction_data)(handle).cast::<u8>(), size);
                 let address = (qemu.instruction_address)(handle);
                 if index == 0 {
-                    code.extend_from_slice(&address.to_le_bytes());
+                    definition.extend_from_slice(&address.to_le_bytes());
                 }
-                code.push(size as u8);
-                code.extend_from_slice(bytes);
-                handles.push((handle, address, code.len() - size..code.len()));
+                definition.push(size as u8);
+                definition.extend_from_slice(bytes);
+                handles.push((handle, address, definition.len() - size..definition.len()));
             }
         }
-        NewBlock { block, code, handles }
+        NewBlock { block, definition, handles }
     }
 
     /// Instructions.
@@ -118,7 +118,7 @@ impl NewBlock {
     pub fn instructions(&self) -> impl Iterator<Item = (*mut TranslatedInstruction, u64, &[u8])> {
         self.handles
             .iter()
-            .map(|(handle, address, bytes)| (*handle, *address, &self.code[bytes.clone()]))
+            .map(|(handle, address, bytes)| (*handle, *address, &self.definition[bytes.clone()]))
     }
 
     /// Has QEMU call `on_block` with `data` when the block begins, and `on_access` for each access.

@@ -33,7 +33,13 @@ pub fn set_thread(vcpu: c_uint, thread: ThreadId) {
     THREADS[vcpu as usize & (SLOTS - 1)].store(thread, Ordering::Relaxed);
 }
 
-/// A block begins: `data` is its number and, above 32 bits, its length in instructions.
+/// The data that [`on_block`] gets of a block: its number and, above 32 bits, its length in instructions.
+#[inline]
+pub fn block_data(number: u32, length: u32) -> *mut c_void {
+    (u64::from(number) | u64::from(length) << 32) as *mut c_void
+}
+
+/// A block begins; `data` is its [`block_data`].
 ///
 /// # Safety
 /// Called by QEMU with the data that was registered.

@@ -3,7 +3,7 @@
 //!
 //! Both modes append words to the vCPUs' buffers (`capture`, `buffers`), send definitions of what QEMU
 //! translates (`block`), and keep the recorded program's address space up to date (`state`). What these
-//! need of the mode are the [`setup::Hooks`] that are fixed at installation.
+//! need of the mode are the hooks (`setup`) that are fixed at installation.
 
 mod block;
 mod budget;

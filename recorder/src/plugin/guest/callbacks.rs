@@ -133,9 +133,10 @@ unsafe fn watch_user(qemu: &Qemu, block: *mut TranslationBlock) {
         if WATCHED.load(Ordering::Relaxed) {
             let handle = (qemu.block_instruction)(block, 0);
             let address = (system().instruction_host_address)(handle) as u64;
-            let place =
-                with_tracker(|tracker| tracker.blocks.translated(address, &new.code, new.len()));
-            let data = ptr::from_ref(place).cast_mut().cast();
+            let known = with_tracker(|tracker| {
+                tracker.blocks.translated(address, &new.definition, new.len())
+            });
+            let data = ptr::from_ref(known).cast_mut().cast();
             new.watch(qemu, on_block, data, on_access);
         }
         for (handle, _, bytes) in new.instructions() {
@@ -153,9 +154,8 @@ unsafe fn watch_user(qemu: &Qemu, block: *mut TranslationBlock) {
 unsafe extern "C" fn on_block(vcpu: c_uint, data: *mut c_void) {
     // SAFETY: `watch_user` gave QEMU a block that lasts for ever.
     let (number, length) = unsafe { &*data.cast::<Block>() }.describe();
-    let data = u64::from(number) | u64::from(length) << 32;
-    // SAFETY: the number and the length that this block has.
-    unsafe { capture::on_block(vcpu, data as *mut c_void) };
+    // SAFETY: this is the callback, and the data is the block's.
+    unsafe { capture::on_block(vcpu, capture::block_data(number, length)) };
 }
 
 /// User code made an access.

@@ -1,10 +1,9 @@
 //! What is done as QEMU translates the process's blocks.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::plugin::block::{NewBlock, number_of};
-use crate::plugin::capture::{on_access, on_block};
+use crate::plugin::capture::{block_data, on_access, on_block};
 use crate::plugin::process::memory::set_guest_base;
 use crate::plugin::process::pagemap::populate;
 use crate::plugin::process::{initial, roi};
@@ -44,13 +43,12 @@ pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock)
     // function.
     unsafe {
         let new = NewBlock::read(qemu, block);
-        let number = number_of(&new.code);
+        let number = number_of(&new.definition);
         // Callbacks run in the order of registration: a start counts for the block that it is in.
         roi::watch_places(qemu, block, |place| {
             new.instructions().any(|(_, address, _)| address == place)
         });
-        let data = u64::from(number) | (new.len() as u64) << 32;
-        new.watch(qemu, on_block, data as *mut c_void, on_access);
+        new.watch(qemu, on_block, block_data(number, new.len() as u32), on_access);
         let mut instructions = new.instructions().peekable();
         while let Some((handle, _, bytes)) = instructions.next() {
             let next = instructions.peek().map(|&(_, address, bytes)| (address, bytes));
