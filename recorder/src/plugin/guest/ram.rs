@@ -17,7 +17,6 @@ const SPLIT_LOW: u64 = 0x8000_0000;
 const HIGH: u64 = 1 << 32;
 
 /// A guest's RAM.
-#[derive(Clone, Copy)]
 pub struct Ram {
     /// Where this process has it.
     start: u64,
@@ -51,7 +50,7 @@ impl Ram {
                 _ => return Err("the guest's memory is mapped in a way not known".into()),
             };
         }
-        let (start, end) = found.ok_or("the guest's memory is no memory-backend-memfd")?;
+        let (start, end) = found.ok_or("the guest's memory is not a memory-backend-memfd")?;
         Ok(Ram { start, bytes: end - start })
     }
 
@@ -66,9 +65,9 @@ impl Ram {
         }
     }
 
-    /// The physical address of what this process has at `host`, if that is RAM.
-    pub fn physical(&self, host: u64) -> Option<u64> {
-        let offset = host.checked_sub(self.start).filter(|&offset| offset < self.bytes)?;
+    /// The physical address of what this process has at `address`, if that is RAM.
+    pub fn physical(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.start).filter(|&offset| offset < self.bytes)?;
         let low = if self.bytes > MOST_LOW { SPLIT_LOW } else { self.bytes };
         Some(if offset < low { offset } else { offset - low + HIGH })
     }
@@ -172,14 +171,14 @@ mod tests {
         assert_eq!(large.offset(HIGH), Some(SPLIT_LOW));
         assert_eq!(large.offset(HIGH + (2 << 30)), None);
         for physical in [0, SPLIT_LOW - 1, HIGH, HIGH + (2 << 30) - 1] {
-            let host = large.start + large.offset(physical).unwrap();
-            assert_eq!(large.physical(host), Some(physical));
+            let address = large.start + large.offset(physical).unwrap();
+            assert_eq!(large.physical(address), Some(physical));
         }
         assert_eq!(large.physical(large.start - 1), None);
     }
 
     #[test]
-    fn tables_in_memory_are_walked_and_what_is_not_in_memory_is_said() {
+    fn tables_in_memory_are_walked_and_tables_outside_it_are_errors() {
         // A root, a table of level 3 with a page of 1 GiB, and an entry that leads out of memory.
         let mut words = vec![0_u64; 2 * 512];
         words[0] = 0x1000 | 0x7;

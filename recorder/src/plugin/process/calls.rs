@@ -1,20 +1,17 @@
 //! System calls: changes of the address space, children, programs that replace this one.
 
-use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flatwalk_trace::Event;
-
-use crate::capture::{self, Budget};
-use crate::channel::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
-use crate::lock::Lock;
-use crate::process::{
-    self, Mode, Setup, State, emit, mode, populate, region, setup, warn, with_state,
-};
-use crate::qemu::PluginId;
-use crate::space::is_mapping_call;
-use crate::{exec, translate};
+use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
+use crate::plugin::connection::{region, warn};
+use crate::plugin::lock::Lock;
+use crate::plugin::phase::{Phase, phase};
+use crate::plugin::process::{exec, fork, roi};
+use crate::plugin::qemu::PluginId;
+use crate::plugin::setup::{Setup, setup};
+use crate::plugin::space::is_mapping_call;
+use crate::plugin::state::{emit_mapping_call, with_space};
 
 /// A system call under way.
 struct Call {
@@ -31,17 +28,6 @@ static CALLS: [Call; SLOTS] = [const {
 /// order in which the kernel gave them. A forking thread does not take it, nor does any code that
 /// runs while QEMU regards the vCPU as running.
 static MAPPING: Lock<()> = Lock::new(());
-
-/// What a child process will need, taken before the fork.
-struct BeforeFork {
-    parent: u32,
-    state: State,
-    budget: Budget,
-}
-
-thread_local! {
-    static BEFORE_FORK: RefCell<Option<BeforeFork>> = const { RefCell::new(None) };
-}
 
 /// A system call begins.
 ///
@@ -68,16 +54,12 @@ pub unsafe extern "C" fn on_syscall(
     if is_mapping_call(number) {
         MAPPING.acquire();
         call.mapping.store(true, Ordering::Relaxed);
-    } else if is_fork(number, a1) {
-        BEFORE_FORK.set(Some(BeforeFork {
-            parent: std::process::id(),
-            state: with_state(|state| state.clone()),
-            budget: capture::budget(),
-        }));
+    } else if fork::is_fork(number, a1) {
+        fork::prepare();
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         // If the call succeeds, this is the last that the collector hears of this program.
         region().state.store(STATE_EXECUTING, Ordering::Release);
-        if setup().options.follow_exec && mode() != Mode::Detached {
+        if setup().options.follow_exec && phase() != Phase::Detached {
             let (directory, path, arguments, environment) = if number == libc::SYS_execve {
                 (libc::AT_FDCWD, a1, a2, a3)
             } else {
@@ -103,60 +85,23 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
         let arguments: [u64; 6] =
             std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
         if !failed {
-            with_state(|state| {
-                note(state, number, &arguments, result as u64);
-                if number == libc::SYS_mmap
-                    && arguments[2] & libc::PROT_EXEC as u64 != 0
-                    && arguments[3] & libc::MAP_ANONYMOUS as u64 == 0
-                {
-                    state.wanted.look_in_library(arguments[4], arguments[5], result as u64);
-                }
-            });
+            with_space(|space| emit_mapping_call(space, number, &arguments, result as u64));
+            if number == libc::SYS_mmap
+                && arguments[2] & libc::PROT_EXEC as u64 != 0
+                && arguments[3] & libc::MAP_ANONYMOUS as u64 == 0
+            {
+                roi::look_in_library(arguments[4], arguments[5], result as u64);
+            }
         }
         if call.mapping.swap(false, Ordering::Relaxed) {
             MAPPING.release();
         }
-    } else if is_fork(number, call.arguments[0].load(Ordering::Relaxed)) {
-        if let Some(before) = BEFORE_FORK.take()
-            && before.parent != std::process::id()
-        {
-            become_child(vcpu, before);
+    } else if fork::is_fork(number, call.arguments[0].load(Ordering::Relaxed)) {
+        if let Some(before) = fork::take_in_child() {
+            MAPPING.renew(());
+            fork::become_child(vcpu, before);
         }
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         region().state.store(STATE_RUNNING, Ordering::Release);
     }
-}
-
-/// Takes note of a mapping call that succeeded with `result`.
-pub fn note(state: &mut State, number: i64, arguments: &[u64; 6], result: u64) {
-    let left_behind = state.space.left_behind(number, arguments);
-    let event = state.space.event_of(number, arguments, result);
-    for event in event.iter().chain(&left_behind) {
-        emit(state, event);
-    }
-}
-
-/// True for system calls that make a process (QEMU carries out vfork as fork, too).
-fn is_fork(number: i64, flags: u64) -> bool {
-    match number {
-        libc::SYS_fork | libc::SYS_vfork => true,
-        libc::SYS_clone => flags & libc::CLONE_THREAD as u64 == 0,
-        _ => false,
-    }
-}
-
-/// In a forked child, before it executes anything: a region and a trace of its own.
-fn become_child(vcpu: c_uint, before: BeforeFork) {
-    MAPPING.renew(());
-    let mappings = before.state.space.as_events();
-    process::renew(before.state);
-    capture::renew(vcpu, &setup().options, before.budget);
-    translate::define_all();
-    with_state(|state| {
-        emit(state, &Event::ThreadStart { thread: 0 });
-        for event in &mappings {
-            emit(state, event);
-        }
-        populate(state);
-    });
 }

@@ -1,10 +1,6 @@
-//! The recorded process's address space: which mappings there are, kept up to date from its system
-//! calls, and which of their pages are populated.
+//! A program's address space: which mappings there are, as its system calls change them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 
@@ -35,11 +31,17 @@ pub struct Space {
     attached: BTreeMap<u64, u64>,
 }
 
-fn page_up(value: u64) -> u64 {
+/// `value`, up to the next multiple of a page.
+pub fn page_up(value: u64) -> u64 {
     value.saturating_add(PAGE - 1) & !(PAGE - 1)
 }
 
 impl Space {
+    /// An address space without mappings.
+    pub const fn new() -> Space {
+        Space { mappings: BTreeMap::new(), program_break: None, attached: BTreeMap::new() }
+    }
+
     /// Takes note of an event.
     pub fn apply(&mut self, event: &Event) {
         match *event {
@@ -125,9 +127,8 @@ impl Space {
 
     /// Events that build this address space from nothing.
     pub fn as_events(&self) -> Vec<Event> {
-        self.mappings
-            .iter()
-            .map(|(&address, m)| Event::Map {
+        self.mappings()
+            .map(|(address, m)| Event::Map {
                 address,
                 length: m.end - address,
                 protection: m.protection,
@@ -137,50 +138,9 @@ impl Space {
             .collect()
     }
 
-    /// `Populate` events for every page that is in memory now, as the host's page tables say
-    /// (`/proc/self/pagemap`; the guest's address `a` is the host's `a + guest_base`). A page that
-    /// is still the file's own counts as loaded, any other as stored to.
-    ///
-    /// # Errors
-    /// When the page map cannot be read.
-    pub fn populated(&self, guest_base: u64) -> io::Result<Vec<Event>> {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        const FILE_PAGE: u64 = 1 << 61;
-        let map = File::open("/proc/self/pagemap")?;
-        let mut events: Vec<Event> = Vec::new();
-        let mut entries = vec![0u8; 8 * 8192];
-        for (&start, mapping) in &self.mappings {
-            let mut page = start / PAGE;
-            let end = mapping.end / PAGE;
-            while page < end {
-                let count = (end - page).min(8192) as usize;
-                let bytes = &mut entries[..8 * count];
-                map.read_exact_at(bytes, (page + guest_base / PAGE) * 8)?;
-                for entry in bytes.chunks_exact(8) {
-                    let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                    if entry & (PRESENT | SWAPPED) != 0 {
-                        let here = page * PAGE;
-                        let stored = entry & FILE_PAGE == 0 && mapping.protection.write
-                            || entry & FILE_PAGE != 0 && mapping.backing != Backing::File;
-                        match events.last_mut() {
-                            Some(Event::Populate { address, length, store })
-                                if *address + *length == here && *store == stored =>
-                            {
-                                *length += PAGE;
-                            }
-                            _ => events.push(Event::Populate {
-                                address: here,
-                                length: PAGE,
-                                store: stored,
-                            }),
-                        }
-                    }
-                    page += 1;
-                }
-            }
-        }
-        Ok(events)
+    /// All mappings by first address, in ascending order.
+    pub fn mappings(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.mappings.iter().map(|(&address, mapping)| (address, mapping))
     }
 
     /// What stays in the old place of a mapping that was moved with `MREMAP_DONTUNMAP`; the space is

@@ -10,10 +10,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::elf::Image;
-use crate::options::Options;
-use crate::process::{read_string, read_word};
-use crate::qemu::Qemu;
+use crate::plugin::options::Options;
+use crate::plugin::process::elf::Image;
+use crate::plugin::process::memory::{read_string, read_word};
+use crate::plugin::qemu::Qemu;
 use crate::sys;
 
 /// Interpreters (`#!`) within interpreters that Linux follows.
@@ -51,7 +51,7 @@ pub fn replace(
 fn resolve(directory: c_int, path: PathBuf, qemu: &Qemu) -> PathBuf {
     let own = ["/proc/self/exe".into(), format!("/proc/{}/exe", std::process::id())];
     if own.iter().any(|own| path == Path::new(own)) {
-        // There the host has QEMU itself.
+        // There the kernel has QEMU itself.
         return fs::canonicalize(qemu.path_to_program()).unwrap_or(path);
     }
     if path.is_absolute() || directory == libc::AT_FDCWD {
@@ -99,7 +99,7 @@ fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<Result<Command, S
                 return None;
             }
             let obstacle = if Image::read(&path).is_none() {
-                "it is no x86-64 program"
+                "it is not an x86-64 program"
             } else if is_privileged(&path, &about) {
                 "it is setuid, setgid or has capabilities, rights that QEMU cannot give it"
             } else {
@@ -192,7 +192,7 @@ fn execute(
         b"-plugin".to_vec(),
         plugin_argument(&plugin, options),
     ];
-    let (guest, host): (Vec<_>, Vec<_>) =
+    let (guest, common): (Vec<_>, Vec<_>) =
         environment.into_iter().partition(|variable| is_for_guest_alone(variable));
     for variable in guest {
         line.extend([b"-E".to_vec(), variable]);
@@ -207,7 +207,7 @@ fn execute(
     ]);
     line.extend(arguments);
     let line = line.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
-    let environment = host.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
+    let environment = common.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
     let pointers = |strings: &[CString]| {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
     };

@@ -21,7 +21,7 @@ pub struct Options {
     pub program: Option<String>,
     /// Of a guest: where its kernel turns to another thread.
     pub switch: Option<u64>,
-    /// What the trace is called; what QEMU was told to run if not given.
+    /// What the trace is called; if not given, as the program that QEMU runs.
     pub name: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Options {
                         Some(address.map_err(|_| format!("`{argument}`: not an address"))?);
                 }
                 "name" => options.name = Some(value.into()),
-                _ => return Err(format!("`{key}` is no option of this plugin")),
+                _ => return Err(format!("`{key}` is not an option of this plugin")),
             }
         }
         if options.socket.as_os_str().is_empty() {

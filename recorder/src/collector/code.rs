@@ -1,10 +1,12 @@
 //! What the code of a translated block says of its execution, for the few times that this is asked:
 //! when the block's accesses are not as they were before.
 
+use flatwalk_recorder::channel::word::{
+    ADDRESS_MASK, meta, meta_instruction, meta_size, meta_store,
+};
+use flatwalk_recorder::x86::is_repeated;
 use flatwalk_trace::{Access, Instruction, Operands};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess};
-
-use crate::channel::{ADDRESS_MASK, meta, meta_instruction, meta_size, meta_store};
 
 /// The widest register.
 const WIDEST_BYTES: u16 = 64;
@@ -61,7 +63,7 @@ impl Code {
     ///
     /// When a signal is delivered, QEMU 7.2 saves the floating-point unit's state with the same code
     /// that carries out `fxsave`, and may report that as accesses of whatever came before. The
-    /// kernel's stores they stand for are not the program's. They are told by how they begin.
+    /// kernel's stores they stand for are not the program's. They are recognised by how they begin.
     pub fn own<'a>(&self, accesses: &'a [u64]) -> &'a [u64] {
         const BEGINNING: [(u64, u16); 5] = [(0, 2), (2, 2), (4, 2), (8, 8), (16, 8)];
         let is_beginning = |window: &[u64]| {
@@ -145,7 +147,7 @@ impl Code {
 fn successors_of(decoded: &iced_x86::Instruction) -> Option<[u64; 2]> {
     let next = decoded.next_ip();
     match decoded.flow_control() {
-        FlowControl::Next if repeats(decoded) => Some([decoded.ip(), next]),
+        FlowControl::Next if is_repeated(decoded) => Some([decoded.ip(), next]),
         FlowControl::Next => Some([next, next]),
         FlowControl::ConditionalBranch => Some([decoded.near_branch_target(), next]),
         FlowControl::UnconditionalBranch | FlowControl::Call => {
@@ -154,11 +156,6 @@ fn successors_of(decoded: &iced_x86::Instruction) -> Option<[u64; 2]> {
         }
         _ => None,
     }
-}
-
-/// Whether it is a string instruction that repeats itself.
-fn repeats(decoded: &iced_x86::Instruction) -> bool {
-    decoded.is_string_instruction() && (decoded.has_rep_prefix() || decoded.has_repne_prefix())
 }
 
 impl Expected {
@@ -180,7 +177,7 @@ impl Expected {
             Xsaveopt, Xsaveopt64,
         };
         let info = factory.info(decoded);
-        let repeated = u32::from(repeats(decoded));
+        let repeated = u32::from(is_repeated(decoded));
         let (mut loads, mut stores) = (0, 0);
         for memory in info.used_memory() {
             use OpAccess::{CondRead, CondWrite, Read, ReadCondWrite, ReadWrite, Write};

@@ -177,7 +177,7 @@ interface! {
 }
 
 interface! {
-    /// Functions that only a QEMU that emulates whole machines has a use for, one of them of our series.
+    /// Functions that are of use only where QEMU emulates a whole machine; one of them is of our series.
     System:
     /// Registers for walks of the guest's page tables.
     on_walk = "qemu_plugin_register_vcpu_page_walk_cb": fn(PluginId, WalkCallback);
@@ -200,7 +200,7 @@ interface! {
 }
 
 impl Qemu {
-    /// Path of the guest program, empty if QEMU does not tell.
+    /// Path of the guest program, empty if QEMU does not know it.
     pub fn path_to_program(&self) -> std::path::PathBuf {
         use std::os::unix::ffi::OsStrExt;
         // SAFETY: called on a vCPU thread after the program was loaded; the result is a string of
