@@ -88,7 +88,7 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str) -> None:
-    """docs/results/reproduction*.md is in step with the experiments: words from them, figures from its JSON."""
+    """docs/results/reproduction*.md has its words from the experiments, its figures from the JSON."""
     complete = scale == "small"  # not all have been run at the papers' scale
     suffix = "" if complete else f"-{scale}"
     written = json.loads((RESULTS / f"reproduction{suffix}.json").read_text())
