@@ -62,6 +62,20 @@ def test_every_document_is_linked_from_the_index() -> None:
     assert missing == []
 
 
+def test_documents_that_sources_name_exist() -> None:
+    folders = ("engine", "host", "linux", "python", "qemu", "recorder", "scripts", "tests")
+    suffixes = {".c", ".h", ".md", ".py", ".pyi", ".rs", ".sh", ".toml"}
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources if "target" not in path.parts}
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path, text in texts.items()
+        for name in re.findall(r"\bdocs/[\w./-]+\.\w+", text)
+    }
+    assert len(named) > 20
+    assert [(path, name) for path, name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_the_readme_leads_to_the_other_entry_pages() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
     assert {INDEX, *ENTRY_PAGES[1:]} <= linked
