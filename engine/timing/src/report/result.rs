@@ -20,7 +20,7 @@ use crate::mmu::walker::{Caches, Walker};
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // The names say it, with units; docs/results.md explains each.
+#[allow(missing_docs)] // The names say it, with units; docs/result-format.md explains each.
 pub struct RunResult {
     pub scheme: String,
     pub machine: String,
