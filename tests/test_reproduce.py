@@ -15,7 +15,7 @@ from flatwalk.reproduce import figures, runs, show, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
-from flatwalk.vm import bench, build
+from flatwalk.vm import bench, build, components
 from tests import fake
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
     (experiment,) = (one for one in load_all() if one.name == "95-guest")
     (claim,) = experiment.claims
 
-    def find(component: build.Component) -> Path:
+    def find(component: components.Component) -> Path:
         raise FlatwalkError(f"{component.name} is not built", remedy="run: flatwalk vm build")
 
     monkeypatch.setattr(build, "find", find)

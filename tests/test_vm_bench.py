@@ -10,8 +10,9 @@ import pytest
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import diff, machine, results
-from flatwalk.vm import bench, counting, hosted, run, workloads
+from flatwalk.vm import bench, counting, document, hosted, workloads
 from flatwalk.vm.counting import CAUSES, START, STOP, Phase
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +53,13 @@ def test_refused_blocks_are_shares() -> None:
 
 
 def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
-    document = tmp_path / "text.md"
-    document.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
-    bench.update(document, {"a": "new\n"})
-    assert document.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
-    with pytest.raises(FlatwalkError, match="no place for the table `b`"):
-        bench.update(document, {"a": "newer\n", "b": ""})
-    assert "newer" not in document.read_text()
+    text = tmp_path / "text.md"
+    text.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
+    document.update(text, {"a": "new\n"})
+    assert text.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
+    with pytest.raises(FlatwalkError, match="no place is marked for the table `b`"):
+        document.update(text, {"a": "newer\n", "b": ""})
+    assert "newer" not in text.read_text()
 
 
 def test_what_the_plugin_writes_is_read() -> None:
@@ -89,12 +90,12 @@ def test_a_programs_phases_become_a_row() -> None:
         phase(STOP, fault=20, walks={3: 4}, **strings),
     ]
     said = "Name: redis\nVmPTE:\t  12 kB\nVmFlat:\t  4 kB\n\nVmPTE:\t  8 kB\n"
-    row = bench.Row.of("redis", run.Machine("l2l1"), [*phases, *ending], said)
+    row = bench.Row.of("redis", Machine("l2l1"), [*phases, *ending], said)
     assert (row.entries_per_walk, row.table_bytes, row.flat_bytes) == (3.0, 20 << 10, 4 << 10)
     assert {number: spent["fault"] for number, spent in row.kernel_instructions.items()} == {2: 1000, 3: 120}
     assert row.kernel_repetitions == {2: 8, 3: 16}
     with pytest.raises(FlatwalkError, match="has not marked"):
-        bench.Row.of("redis", run.Machine(), phases[:3], said)
+        bench.Row.of("redis", Machine(), phases[:3], said)
 
 
 # The host's benches

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import cache, engine, mix, settings, units
 from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import bench, build
+from flatwalk.vm import bench, build, components
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,7 +138,7 @@ def _check_guest() -> None:
         MissingError: If they cannot.
     """
     try:
-        for component in (build.QEMU, build.LINUX):
+        for component in (components.QEMU, components.LINUX):
             build.find(component)
     except FlatwalkError as error:
         raise MissingError(f"There is no guest: {error.what}; {error.remedy}.") from error

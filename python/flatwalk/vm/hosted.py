@@ -14,8 +14,8 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import native, results
 from flatwalk.host.measure import WARMUP
 from flatwalk.vm import counting, inside
-from flatwalk.vm import run as guest
 from flatwalk.vm.counting import CAUSES
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -187,7 +187,7 @@ def measure(
     for name in chosen:
         for levels in (4, 5):
             parameters = ("no5lvl",) if levels == 4 else ()
-            machine = guest.Machine(mode, levels=5, memory=_MEMORY, parameters=parameters)
+            machine = Machine(mode, levels=5, memory=_MEMORY, parameters=parameters)
             request = json.dumps([name, BENCHES[name].options, ROUNDS, 1])
             command = [sys.executable, "-I", "-m", inside.__name__, "bench", request]
             found: list[Result] = []

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine, output, settings
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import KernelWork, Part, find_recorder
-from flatwalk.vm import build, live, workloads
-from flatwalk.vm import run as guest
+from flatwalk.vm import components, live, workloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flatwalk.results import Run
+    from flatwalk.vm.machine import Machine
 
 #: Programs, by the names that `workloads` knows them by.
 NAMES = (*workloads.OWN, *workloads.ATTENDED)
@@ -191,12 +191,12 @@ def _control_cycles(boot: Boot) -> float | None:
     return boot.control["cycles"]
 
 
-def _key(program: str, machine: guest.Machine, seed: int) -> str:
+def _key(program: str, machine: Machine, seed: int) -> str:
     """What is measured of a program in a guest is kept under all that decides it."""
     identity = {
         "engine": cache.digest(engine.path()),
         "recorder": [*map(cache.digest, find_recorder())],
-        "guest": [build.QEMU.key(), build.LINUX.key(), dataclasses.asdict(machine), seed],
+        "guest": [components.QEMU.key(), components.LINUX.key(), dataclasses.asdict(machine), seed],
         "program": workloads.identity(program),
         "request": _request(Path(), machine),
     }
@@ -212,9 +212,7 @@ def _kept(store: cache.Store, key: str) -> Boot | None:
         return None
 
 
-def _measure(
-    program: str, command: list[str], machine: guest.Machine, seed: int, source: Path | None
-) -> Boot:
+def _measure(program: str, command: list[str], machine: Machine, seed: int, source: Path | None) -> Boot:
     with tempfile.TemporaryDirectory(prefix="flatwalk-vm-") as directory:
         trace, said = Path(directory) / "trace.fwt", io.BytesIO()
         part = Part(start_at="marker", limit=WARMUP + MEASURED)
@@ -232,7 +230,7 @@ def _measure(
     return Boot(recorded, ideal, control, made.kernel, made.trace.instructions)
 
 
-def _request(trace: Path, machine: guest.Machine) -> dict[str, Any]:
+def _request(trace: Path, machine: Machine) -> dict[str, Any]:
     """The engine's request: a run for each result of `Boot`."""
     loaded = settings.machine(MACHINE)
     recorded, control = ("recorded5", "radix5") if machine.levels == 5 else ("recorded", "radix4")

@@ -15,9 +15,9 @@ from flatwalk.errors import UsageError
 from flatwalk.programs import attend, catalogue, drivers, install
 from flatwalk.programs.attend import build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.vm import counting, inside
-from flatwalk.vm import run as guest
+from flatwalk.vm import compiled, counting, inside
 from flatwalk.vm.bench import Row
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -109,10 +109,10 @@ def known(names: Iterable[str], among: Sequence[str]) -> list[str]:
     return chosen
 
 
-def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> guest.Machine:
+def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> Machine:
     """The guest that such a program runs in."""
     parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
-    return guest.Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
+    return Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> 
     """
     if name in OWN:
         text, *arguments = OWN[name]
-        yield [str(guest.guest_program(guest.GUEST / "tests" / text)), *arguments]
+        yield [str(compiled.guest_program(compiled.SOURCES / "tests" / text)), *arguments]
         return
     work = work or ATTENDED[name]
     program = catalogue.load(name)
@@ -154,7 +154,7 @@ def identity(name: str) -> list[str]:
     """All that decides what a program does in a guest, as words."""
     if name in OWN:
         text, *arguments = OWN[name]
-        return [guest.guest_program(guest.GUEST / "tests" / text).name, *arguments]
+        return [compiled.guest_program(compiled.SOURCES / "tests" / text).name, *arguments]
     program = catalogue.load(name)
     commands = [program.command(Path(pattern).name) for pattern in program.commands]
     texts = [catalogue.PROGRAMS / f"{name}.toml", Path(drivers.__file__), Path(attend.__file__)]
