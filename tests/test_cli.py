@@ -187,7 +187,7 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
         (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),
         (["compare", "--keep-trace", "a"], ["nothing to record"]),
-        (["compare", "--large-pages", "0,150"], ["'150' is no percentage"]),
+        (["compare", "--large-pages", "0,150"], ["'150' is not a percentage"]),
         (["compare", "--large-pages", "0", "--thp", "always"], ["give one of them"]),
         (["compare", "--thp", "sometimes"], ["always, madvise or never"]),
         (["compare", "--mode", "fast"], ["timing or functional"]),

@@ -7,8 +7,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
-from flatwalk.compare import DEFAULT_WORKLOAD, parse_workload
 from flatwalk.errors import UsageError
+from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
     from pathlib import Path

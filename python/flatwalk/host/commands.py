@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError
+from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flatwalk.host.measure import Bench, Plan
-
-_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
-
-
-def _examples(*commands: str) -> str:
-    return "\n".join(["\b", "Examples:", *(f"  flatwalk host {command}" for command in commands)])
 
 
 app = typer.Typer(
-    **_PLAIN,
+    **PLAIN,
     help="Measure this machine, with statistics; look into its processes; advise.",
-    epilog=_examples(
-        "pagefault --save 4level.json", "diff 4level.json 5level.json", "inspect 1234", "advise"
+    epilog=examples(
+        "host pagefault --save 4level.json",
+        "host diff 4level.json 5level.json",
+        "host inspect 1234",
+        "host advise",
     ),
 )
-run_app = typer.Typer(**_PLAIN, help="The benches (the same as without `run`).", epilog=_examples("run gups"))
+run_app = typer.Typer(
+    **PLAIN, help="The benches (the same as without `run`).", epilog=examples("host run gups")
+)
 app.add_typer(run_app, name="run")
+
+_Command = TypeVar("_Command", bound="Callable[..., None]")
+
+
+def _bench(name: str, *commands: str) -> Callable[[_Command], _Command]:
+    """Makes a function the command of a bench, with `run` before its name and without."""
+
+    def register(function: _Command) -> _Command:
+        for group in (run_app, app):
+            group.command(name, epilog=examples(*commands))(function)
+        return function
+
+    return register
+
 
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result there, for `diff`.")]
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
@@ -100,8 +116,10 @@ def _prepared(
     return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), machine.describe()
 
 
-@run_app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
-@app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
+@run_app.command(
+    "pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30")
+)
+@app.command("pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30"))
 def pagefault(
     *,
     size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
@@ -138,8 +156,7 @@ def pagefault(
         _run(bench, plan, host, save=save, as_json=json, histogram=histogram)
 
 
-@run_app.command("gups", epilog=_examples("gups --table 1GiB"))
-@app.command("gups", epilog=_examples("gups --table 1GiB"))
+@_bench("gups", "host gups --table 1GiB")
 def gups(
     *,
     table: Annotated[
@@ -165,8 +182,7 @@ def gups(
     _run(bench, plan, host, save=save, as_json=json)
 
 
-@run_app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
-@app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
+@_bench("walk", "host walk", "host walk --strides 4KiB,64GiB")
 def walk(
     *,
     strides: Annotated[
@@ -205,8 +221,7 @@ def walk(
     _run(bench, plan, host, save=save, as_json=json)
 
 
-@run_app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
-@app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
+@_bench("ebizzy", "host ebizzy --threads 4")
 def ebizzy(
     *,
     threads: Annotated[
@@ -247,8 +262,9 @@ def ebizzy(
 
 @app.command(
     "diff",
-    epilog=_examples(
-        "diff 4level.json 5level.json --plot levels.html", "diff 105.6367:0.16293:30 105.88:0.18822:30"
+    epilog=examples(
+        "host diff 4level.json 5level.json --plot levels.html",
+        "host diff 105.6367:0.16293:30 105.88:0.18822:30",
     ),
 )
 def diff(
@@ -276,7 +292,9 @@ def diff(
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
 
 
-@app.command("inspect", epilog=_examples("inspect 1234", "inspect 1234 --simulate random --html space.html"))
+@app.command(
+    "inspect", epilog=examples("host inspect 1234", "host inspect 1234 --simulate random --html space.html")
+)
 def inspect(
     pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to look into.")],
     *,
@@ -314,7 +332,7 @@ def inspect(
     )
 
 
-@app.command("advise", epilog=_examples("advise", "advise pagefault.json gups.json --no-measure"))
+@app.command("advise", epilog=examples("host advise", "host advise pagefault.json gups.json --no-measure"))
 def advise(
     results: Annotated[
         list[Path] | None,

@@ -301,7 +301,7 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
 
 
 def _show_simulated(runs: list[Run], options: Options) -> None:
-    from flatwalk.compare import table_of  # noqa: PLC0415
+    from flatwalk.presenting import table_of  # noqa: PLC0415
 
     headers, rows = table_of(runs)
     title = f"{options.simulate} accesses to its pages, simulated on {runs[0]['machine']}"

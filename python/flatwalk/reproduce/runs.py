@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import cache, engine, mix, settings, units
-from flatwalk.compare import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import bench, build, components
+from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,27 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError
+from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
     from flatwalk.record import Part
 
-_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
-
-
-def _examples(*commands: str) -> str:
-    return "\n".join(["\b", "Examples:", *(f"  flatwalk vm {command}" for command in commands)])
-
 
 app = typer.Typer(
-    **_PLAIN,
+    **PLAIN,
     help="Flattened page tables in a running system: a QEMU that walks them, a Linux that uses them.",
-    epilog=_examples("build", "run --mode l3l2 -- sort big.txt"),
+    epilog=examples("vm build", "vm run --mode l3l2 -- sort big.txt"),
 )
 
 Source = Annotated[
@@ -38,7 +33,7 @@ Source = Annotated[
 ]
 
 
-@app.command("build", epilog=_examples("build", "build --source ~/src"))
+@app.command("build", epilog=examples("vm build", "vm build --source ~/src"))
 def build(
     *,
     source: Source = None,
@@ -82,10 +77,10 @@ Levels = Annotated[int, Option("--levels", metavar="N", help="Levels of page tab
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
-    epilog=_examples(
-        "run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
-        "run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
-        "run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
+    epilog=examples(
+        "vm run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
+        "vm run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
+        "vm run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
     ),
 )
 def run(
@@ -229,11 +224,11 @@ def _input() -> int | None:
 
 @app.command(
     "test",
-    epilog=_examples(
-        "test",
-        "test --tier full --modes l4l3+l2l1 --logs logs",
-        "test --tier full --only l3l2 --only l2l1 --json all.json --resume",
-        "test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
+    epilog=examples(
+        "vm test",
+        "vm test --tier full --modes l4l3+l2l1 --logs logs",
+        "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
+        "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
     ),
 )
 def run_tests(
@@ -296,12 +291,12 @@ def run_tests(
 
 @app.command(
     "bench",
-    epilog=_examples(
-        "bench",
-        "bench --modes off,l4l3+l2l1 --levels 4",
-        "bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
-        "bench --time --programs redis --modes off,l4l3+l2l1",
-        "bench --host pagefault,ebizzy --save levels",
+    epilog=examples(
+        "vm bench",
+        "vm bench --modes off,l4l3+l2l1 --levels 4",
+        "vm bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
+        "vm bench --time --programs redis --modes off,l4l3+l2l1",
+        "vm bench --host pagefault,ebizzy --save levels",
     ),
 )
 def bench(
