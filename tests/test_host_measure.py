@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import bpf, diff, machine, measure, native, results, show, stats
+from flatwalk.host import benches, bpf, diff, machine, measure, native, results, show, stats, wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +79,8 @@ def host(**changes: Any) -> dict[str, Any]:
     }
 
 
-def bench(directory: Path, **changes: Any) -> measure.Bench:
-    return measure.pagefault(host(**changes), directory, size_bytes=4 << 20, repetitions=3, change_host=False)
+def bench(directory: Path, **changes: Any) -> benches.Bench:
+    return benches.pagefault(host(**changes), directory, size_bytes=4 << 20, repetitions=3, change_host=False)
 
 
 def measured(directory: Path, runs: int = 5) -> results.Result:
@@ -198,8 +198,8 @@ def test_a_setting_comes_back_even_after_an_error(
 ) -> None:
     setting = tmp_path / "fault_around_bytes"
     setting.write_text("65536\n")
-    monkeypatch.setattr(measure, "FAULT_AROUND", setting)
-    made = measure.pagefault(host(), tmp_path, size_bytes=4 << 20, repetitions=3, change_host=True)
+    monkeypatch.setattr(benches, "FAULT_AROUND", setting)
+    made = benches.pagefault(host(), tmp_path, size_bytes=4 << 20, repetitions=3, change_host=True)
     assert made.variants[-1].setting == (setting, "4096")
     seen = []
 
@@ -217,30 +217,30 @@ def test_a_setting_comes_back_even_after_an_error(
 
 
 def test_hpccs_rules_for_the_table() -> None:
-    assert [variant.name for variant in measure.gups(host(), table_bytes=1 << 30).variants] == [
+    assert [variant.name for variant in benches.gups(host(), table_bytes=1 << 30).variants] == [
         "small",
         "huge",
     ]
     with pytest.raises(UsageError, match="half of memory"):
-        measure.gups(host(), table_bytes=1 << 33)
+        benches.gups(host(), table_bytes=1 << 33)
     with pytest.raises(UsageError, match="table of 3000 bytes"):
-        measure.gups(host(), table_bytes=3000)
+        benches.gups(host(), table_bytes=3000)
 
 
 def test_strides_of_the_levels() -> None:
     # A line of entries spans 8 pages; of the next levels up, 512 times as much each.
     four = [32 << 10, 16 << 20, 8 << 30, 4 << 40]
-    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 24) == four
-    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 32) == four[:3]
-    assert measure.level_strides(host(page_table_levels=5, user_address_bits=47), 24) == [*four, 2 << 50]
+    assert benches.level_strides(host(page_table_levels=4, user_address_bits=47), 24) == four
+    assert benches.level_strides(host(page_table_levels=4, user_address_bits=47), 32) == four[:3]
+    assert benches.level_strides(host(page_table_levels=5, user_address_bits=47), 24) == [*four, 2 << 50]
     # Arm with 39 bits of address, and with pages of 64 KiB.
-    assert measure.level_strides(host(page_table_levels=None, user_address_bits=39), 24) == four[:3]
+    assert benches.level_strides(host(page_table_levels=None, user_address_bits=39), 24) == four[:3]
     arm = host(page_table_levels=None, user_address_bits=48, page_bytes=65536)
-    assert measure.level_strides(arm, 24) == [512 << 10, 4 << 30]
+    assert benches.level_strides(arm, 24) == [512 << 10, 4 << 30]
 
 
 def test_ebizzys_variants() -> None:
-    made = measure.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
+    made = benches.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
     assert [variant.name for variant in made.variants] == [
         *("1-unmap", "2-unmap", "3-unmap"),
         *("1-keep", "2-keep", "3-keep"),
@@ -388,15 +388,15 @@ def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -
     assert "no file" in call("host", "diff", "1:1:30", "a.json").err
 
 
-def test_wrong_words_are_told(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+def test_wrong_words_are_reported(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
     assert kernel() == []
     result = measured(tmp_path)
     for sample in result["samples"]:
         sample["answer"]["errors"] = 1
-    told = show.doubts(
+    doubts = show.doubts(
         result, {name: stats.summarise(found) for name, found in results.values(result).items()}
     )
-    assert "20 words were wrong" in told[-1]
+    assert "20 words were wrong" in doubts[-1]
 
 
 def test_nothing_is_half_written(
@@ -476,7 +476,7 @@ def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) ->
 
 
 def test_numbers() -> None:
-    assert [show.number(value) for value in (0, 12345.6, 123.456, 1.23456, 0.00123456)] == [
+    assert [wording.number(value) for value in (0, 12345.6, 123.456, 1.23456, 0.00123456)] == [
         *("0", "12,346", "123.5", "1.235", "0.001235"),
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output, units
-from flatwalk.host import machine, measure, results, show, stats
+from flatwalk.host import benches, machine, measure, results, show, stats, wording
 
 if TYPE_CHECKING:
     from flatwalk.host.results import Result
@@ -105,7 +105,7 @@ def _gain(result: Result, a: str, b: str, *, rate: bool) -> str | None:
     if not {a, b} <= values.keys():
         return None
     found = stats.compare(values[a], values[b], rate=rate)
-    return stats.verdict(found, found.welch.p, rate=rate)
+    return wording.verdict(found, found.welch.p, rate=rate)
 
 
 def huge_pages(host: dict[str, Any], given: dict[str, Result], files: machine.Files) -> Advice:
@@ -200,13 +200,13 @@ def faults(host: dict[str, Any], given: dict[str, Result]) -> Advice | None:
                 one = stats.summarise(values[name])
                 what = "a file" if name == "file" else "anonymous memory"
                 advice.why.append(
-                    f"A page of {what} costs {show.number(one.mean)} ns "
-                    f"({show.interval(one.interval)}) to fault in."
+                    f"A page of {what} costs {wording.number(one.mean)} ns "
+                    f"({wording.interval(one.interval)}) to fault in."
                 )
         if {"file", "sparse"} <= values.keys():
             advice.why.append(
                 "Where fault-around finds nothing, a file's page costs "
-                f"{show.number(stats.summarise(values['sparse']).mean)} ns."
+                f"{wording.number(stats.summarise(values['sparse']).mean)} ns."
             )
     else:
         advice.unknown.append("What a fault costs here: flatwalk host pagefault.")
@@ -244,18 +244,18 @@ def advise(host: dict[str, Any], given: list[Result], files: machine.Files | Non
 
 def _measured(host: dict[str, Any], missing: list[str], directory: Path) -> list[Result]:
     """Short measurements of the benches that no file was given for."""
-    benches = {
-        "pagefault": lambda: measure.pagefault(
+    made = {
+        "pagefault": lambda: benches.pagefault(
             host, directory, size_bytes=12 << 20, repetitions=10, change_host=False
         ),
-        "walk": lambda: measure.walk(host, strides=None, group=24, groups=8, flush_bytes=None),
-        "gups": lambda: measure.gups(host, table_bytes=64 << 20),
+        "walk": lambda: benches.walk(host, strides=None, group=24, groups=8, flush_bytes=None),
+        "gups": lambda: benches.gups(host, table_bytes=64 << 20),
     }
     found = []
     for name in missing:
         plan = measure.Plan(runs=8, at_most_seconds=12, seed=1)
         with output.Progress(f"Measuring {name}") as progress:
-            found.append(measure.run(benches[name](), plan, host, progress))
+            found.append(measure.run(made[name](), plan, host, progress))
     return found
 
 

@@ -20,7 +20,8 @@ from flatwalk.host import machine, native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flatwalk.host.measure import Bench, Plan, Variant
+    from flatwalk.host.benches import Bench, Variant
+    from flatwalk.host.measure import Plan
     from flatwalk.host.results import Result
 
 FUNCTION = "handle_mm_fault"

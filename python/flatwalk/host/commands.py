@@ -14,7 +14,8 @@ from flatwalk.help import PLAIN, examples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flatwalk.host.measure import Bench, Plan
+    from flatwalk.host.benches import Bench
+    from flatwalk.host.measure import Plan
 
 
 app = typer.Typer(
@@ -142,11 +143,11 @@ def pagefault(
     File, file without fault-around, anonymous memory, and transparent huge pages, in turn.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches, measure  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
     with measure.temporary_directory() as directory:
-        bench = measure.pagefault(
+        bench = benches.pagefault(
             host,
             Path(directory),
             size_bytes=units.parse_size(size, "--size"),
@@ -175,10 +176,10 @@ def gups(
     Four updates for each word, and a check in the end that none was lost.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    bench = measure.gups(host, table_bytes=units.parse_size(table, "--table"))
+    bench = benches.gups(host, table_bytes=units.parse_size(table, "--table"))
     _run(bench, plan, host, save=save, as_json=json)
 
 
@@ -208,10 +209,10 @@ def walk(
     more level costs.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    bench = measure.walk(
+    bench = benches.walk(
         host,
         strides=[units.parse_size(part, "--strides") for part in strides.split(",")] if strides else None,
         group=group,
@@ -246,11 +247,11 @@ def ebizzy(
     import os  # noqa: PLC0415
 
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
     available = len(plan.cpus or os.sched_getaffinity(0))
-    bench = measure.ebizzy(
+    bench = benches.ebizzy(
         threads=threads or min(available, 7),
         chunks=chunks,
         chunk_bytes=units.parse_size(chunk, "--chunk"),

@@ -79,6 +79,13 @@ class Process:
     #: What could not be found, and what was taken instead.
     notes: list[str]
 
+    def present_bytes(self) -> tuple[int, int]:
+        """Bytes on small and on large pages."""
+        sums = [0, 0]
+        for pages in self.pages:
+            sums[pages.large] += pages.end - pages.start
+        return sums[0], sums[1]
+
 
 @contextlib.contextmanager
 def _reading(pid: int) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import native, results
-from flatwalk.host.measure import WARMUP
+from flatwalk.host.benches import WARMUP
 from flatwalk.vm import counting, inside
 from flatwalk.vm.counting import CAUSES
 from flatwalk.vm.machine import Machine
@@ -31,7 +31,7 @@ class Bench:
 
     #: What its instructions are counted for: the unit, and how the answer names their number.
     unit: str
-    #: Its parameters, as flatwalk.host.measure takes them.
+    #: Its parameters, as flatwalk.host.benches takes them.
     options: dict[str, Any]
 
 

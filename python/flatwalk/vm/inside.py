@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.host import machine, measure
+from flatwalk.host import benches, machine, measure
 from flatwalk.programs.attend import Attendance, Driver, Launch
 
 if TYPE_CHECKING:
@@ -151,13 +151,13 @@ def bench(name: str, options: dict[str, Any], rounds: int, seed: int) -> None:
     with measure.temporary_directory() as directory:
         match name:
             case "pagefault":
-                made = measure.pagefault(host, Path(directory), change_host=False, **options)
+                made = benches.pagefault(host, Path(directory), change_host=False, **options)
             case "gups":
-                made = measure.gups(host, **options)
+                made = benches.gups(host, **options)
             case "walk":
-                made = measure.walk(host, strides=None, **options)
+                made = benches.walk(host, strides=None, **options)
             case _:
-                made = measure.ebizzy(cpus=1, **options)
+                made = benches.ebizzy(cpus=1, **options)
         # No round is measured again: counts are the same on a busy host.
         plan = measure.Plan(rounds, at_most_seconds=0, seed=seed, count=False)
         result = measure.run(made, plan, host, lambda *_: None)

@@ -157,6 +157,7 @@ def identity(name: str) -> list[str]:
         return [compiled.guest_program(compiled.SOURCES / "tests" / text).name, *arguments]
     program = catalogue.load(name)
     commands = [program.command(Path(pattern).name) for pattern in program.commands]
-    texts = [catalogue.PROGRAMS / f"{name}.toml", Path(drivers.__file__), Path(attend.__file__)]
+    texts = [catalogue.PROGRAMS / f"{name}.toml", Path(attend.__file__)]
+    texts += sorted(Path(drivers.__file__).parent.glob("*.py"))
     texts += [attend.REGION, Path(inside.__file__), *(path for path in commands if path is not None)]
     return [repr(ATTENDED[name]), *map(cache.digest, texts)]
