@@ -233,7 +233,7 @@ def test_a_kernel_thread(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_in_the_middle(tmp_path: Path) -> None:
-    with pytest.raises(FlatwalkError, match="ended while it was looked into"):
+    with pytest.raises(FlatwalkError, match="ended while it was inspected"):
         process.read(42, fake_proc(tmp_path))  # smaps and pagemap are gone
 
 
@@ -244,7 +244,7 @@ def test_a_process_that_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(FlatwalkError, match="may not be looked into"):
+    with pytest.raises(FlatwalkError, match="may not be inspected"):
         process.read(42, root)
 
 
@@ -258,7 +258,7 @@ def test_another_users_process(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(os.getpid())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.startswith(f"FlatwalkError process {os.getpid()} may not be looked into")
+    assert done.stdout.startswith(f"FlatwalkError process {os.getpid()} may not be inspected")
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_levels_by_what_the_host_needs() -> None:
     assert do(5, 100 << 40).startswith("Keep five")
     assert do(4, 1 << 40).startswith("Keep four")
     assert do(4, 100 << 40).startswith("Use a kernel")
-    assert do(None, 1 << 40).startswith("Nothing is known")
+    assert do(None, 1 << 40).startswith("No advice")
     assert do(4, None).startswith("Keep four")
 
 
@@ -402,7 +402,7 @@ def test_what_the_kernel_counted(tmp_path: Path) -> None:
     found = advised(host(memory_bytes=4 << 30), files=machine.Files(tmp_path, tmp_path, tmp_path))
     why = " ".join(found["Transparent huge pages"].why)
     assert "25 % of anonymous memory" in why
-    assert "75 faults got a huge page and 25 did not (25 %), for want" in why
+    assert "75 faults got a huge page and 25 did not (25 %), for lack" in why
     assert found["Memory in page tables"].do.startswith("Find the processes")
     assert found["Memory in page tables"].why == ["Page tables take 1 GiB, 25 % of memory."]
 

@@ -261,16 +261,16 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _: [], "no JSON object"),
+        (lambda _: [], "not hold a JSON object"),
         (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
         (lambda r: r | {"schema": "flatwalk-host/1"}, "has format flatwalk-host/1"),
         (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
-        (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is no measurement"),
-        (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is no measurement"),
-        (lambda r: r | {"samples": [{"variant": "file", "value": 1.0}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is not a measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is not a measurement"),
+        (lambda r: r | {"samples": [{"variant": "file", "value": 1.0}]}, "sample 0 is not a measurement"),
         (
             lambda r: r | {"samples": [r["samples"][0] | {"controls_nanoseconds": {"clock": 0}}]},
-            "sample 0 is no measurement",
+            "sample 0 is not a measurement",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_files_that_are_no_results(
 
 def test_no_json_at_all(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         results.load(tmp_path / "a.json")
     with pytest.raises(UsageError, match="no file"):
         results.load(tmp_path / "b.json")
@@ -426,7 +426,7 @@ def test_nothing_is_half_written(
         (("pagefault", "--cpu", "4095"), "names no processors"),
         (("pagefault", "--cpu", "x"), "names no processors"),
         (("gups", "--table", "3000"), "power of two"),
-        (("walk", "--strides", "x"), "is no size"),
+        (("walk", "--strides", "x"), "is not a size"),
         (("diff", "a.json", "b.json"), "there is no file a.json"),
         (("diff", "a.json", "b.json", "--plot", "x/y.html"), "there is no directory"),
     ],

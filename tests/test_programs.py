@@ -54,10 +54,10 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, call: Call) ->
     ("arguments", "words"),
     [
         (["--workload", "oracle"], "there is no program 'oracle'"),
-        (["--workload", "redis:lots"], "is no size"),
+        (["--workload", "redis:lots"], "is not a size"),
         (["--workload", "redis:1KiB"], "too little data"),
-        (["--workload", "redis", "--skip", "5"], "says itself what is recorded"),
-        (["--workload", "redis", "--", "true"], "says itself what is recorded"),
+        (["--workload", "redis", "--skip", "5"], "determines itself what is recorded"),
+        (["--workload", "redis", "--", "true"], "determines itself what is recorded"),
     ],
 )
 def test_refusals(call: Call, arguments: list[str], words: str) -> None:

@@ -117,10 +117,10 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
         ("why = { small", "why = { tiny", "why is by scale"),
         ('why = { small = "Because." }', "why = 3", "why is a text, or"),
         ('small = "Because."', "small = 3", "why is a text, or"),
-        ('instructions = "1M"', 'instructions = "many"', "is no count"),
+        ('instructions = "1M"', 'instructions = "many"', "is not a count"),
         ("[scale.paper]", "[scale.huge]", "the scales are small and paper"),
         ('id = "T1"\n', "", "id is missing"),
-        ('id = "T1"', "id = 1", "id is no str"),
+        ('id = "T1"', "id = 1", "id is not of type str"),
     ],
 )
 def test_a_wrong_experiment_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -412,6 +412,6 @@ def test_a_rehearsal_begins_everything_and_keeps_nothing(
 def test_a_rehearsal_writes_no_file(call: Call, tmp_path: Path, option: str) -> None:
     result = call("reproduce", "R4", "--rehearse", option, str(tmp_path / "file"))
     assert result.code == 2
-    assert "a rehearsal finds nothing to write" in result.err
+    assert "a rehearsal has nothing to write" in result.err
     assert option in result.err
     assert not list(tmp_path.iterdir())

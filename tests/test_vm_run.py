@@ -348,7 +348,7 @@ def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> N
 @pytest.mark.usefixtures("vm")
 def test_a_guest_is_stopped_when_its_time_is_over() -> None:
     silent, theirs = socket.socketpair()
-    with silent, theirs, pytest.raises(FlatwalkError, match="not come to an end within 3 s") as caught:
+    with silent, theirs, pytest.raises(FlatwalkError, match="did not end within 3 s") as caught:
         run.run(Machine(memory="512M"), ["cat"], stdin=theirs.fileno(), timeout_s=3)
     assert caught.value.where == "--timeout"
 

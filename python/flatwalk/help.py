@@ -1,4 +1,4 @@
-"""Help texts of the command line: plain text everywhere, the same on a terminal and in a pipe."""
+"""Help texts of the command line: plain text, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ def record_program(
         recorder ended the program because the limit, or the place to stop at, was reached.
 
     Raises:
-        UsageError: If there is no command, or the path cannot be written to.
+        UsageError: If no command is given, or the path cannot be written to.
     """
     if not command:
         raise UsageError(
             "there is no program to record",
             where="flatwalk record",
-            remedy="put it behind --, as in: flatwalk record -o sort.fwt -- sort big.txt",
+            remedy="put it after --, as in: flatwalk record -o sort.fwt -- sort big.txt",
         )
     output.check_writable(path, "--output")
     from flatwalk.record import record  # noqa: PLC0415
@@ -62,10 +62,10 @@ def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
     """Records a program of Debian by name; says, on standard error, what was recorded.
 
     Returns:
-        0: how the program ended is its attendant's affair.
+        0: its driver ends the program, so its own exit status means nothing.
 
     Raises:
-        FlatwalkError: If it cannot be had, or does not get to its run phase.
+        FlatwalkError: If it cannot be installed, or does not reach its run phase.
     """
     output.check_writable(path, "--output")
     from flatwalk.programs import runner  # noqa: PLC0415
@@ -140,7 +140,7 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
         if count:
             print(f"left out: {count} {what}")
     if done["ended_early"]:
-        print("the end of the trace is missing: what is there was exported")
+        print("the end of the trace is missing: the part that exists was exported")
 
 
 def explain_walk(
@@ -154,7 +154,7 @@ def explain_walk(
     instructions: str,
     as_json: bool,
 ) -> None:
-    """Prints how one address (none: the last one used) is translated after some instructions."""
+    """Prints how an address (by default the last one used) is translated after some instructions."""
     number = None
     if address is not None:
         try:
@@ -163,10 +163,12 @@ def explain_walk(
             number = -1
         if not 0 <= number < 1 << 64:
             raise UsageError(
-                f"{address!r} is no address", where="ADDRESS", remedy="write it like 0x7f0000201234"
+                f"{address!r} is not an address", where="ADDRESS", remedy="write it like 0x7f0000201234"
             )
     if workload is not None and trace is not None:
-        raise UsageError("two address spaces", where="--workload and --trace", remedy="give one of them")
+        raise UsageError(
+            "two address spaces are given", where="--workload and --trace", remedy="give one of them"
+        )
     loaded = settings.machine(machine)
     request: dict[str, Any] = {
         "source": {"trace": str(_existing(trace, "--trace"))}
@@ -190,7 +192,7 @@ def explain_walk(
         f"after {units.count(answer['instructions'])} instructions"
     )
     if answer["moved_to"] is not None:
-        print(f"The scheme's addresses are narrower: it lies at {answer['moved_to']} there.")
+        print(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")
     for position, step in enumerate(answer["steps"], start=1):
         print(f"{position:2}. {step['text']}")
     latency = answer["latency_cycles"]

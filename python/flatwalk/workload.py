@@ -14,7 +14,7 @@ def parse_workload(text: str) -> dict[str, Any]:
     """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads.
 
     Raises:
-        UsageError: If there is no such workload, or the size is not a size.
+        UsageError: If there is no such workload, or its size is not valid.
     """
     name, _, size = text.partition(":")
     known = {workload["name"]: workload for workload in engine.workloads()}

@@ -59,7 +59,7 @@ def compare(
         Option(metavar="P", min=0, max=100, help="Per cent of a guest's memory on 2 MiB pages of the host."),
     ] = 0,
     guest_frames: Annotated[
-        str, Option(metavar="HOW", help="Where a guest's memory comes from: scattered or compact.")
+        str, Option(metavar="HOW", help="How a guest's memory lies in the host's: scattered or compact.")
     ] = "scattered",
     machine: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def compare(
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
-    seed: Annotated[int, Option(metavar="N", min=0, help="Seed of all that is random.")] = 1,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Seed of everything random.")] = 1,
     mode: Annotated[
         str, Option(metavar="MODE", help="timing, or functional: TLBs and walks only, counts but no cycles.")
     ] = "timing",

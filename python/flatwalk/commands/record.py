@@ -53,7 +53,7 @@ def record(
         Option(metavar="PLACE", help="Where to end recording and program: a symbol, or an address."),
     ] = None,
     no_follow: Annotated[
-        bool, Option("--no-follow", help="Leave out programs that the program starts.")
+        bool, Option("--no-follow", help="Do not record programs that the program starts.")
     ] = False,
 ) -> int:
     """Record every instruction and memory access of a program into a trace file.
@@ -67,7 +67,7 @@ def record(
         given = (command, skip, start_at, stop_at, no_follow)
         if any(given):
             raise UsageError(
-                "the workload says itself what is recorded of it",
+                "a workload determines itself what is recorded",
                 where="--workload",
                 remedy="leave out the command, --skip, --start-at, --stop-at and --no-follow",
             )

@@ -11,7 +11,7 @@ from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,
-    help="Look into trace files and convert them.",
+    help="Inspect trace files and convert them.",
     epilog=examples("trace info program.fwt"),
 )
 
@@ -23,7 +23,7 @@ def trace_info(
     json: JsonFlag = False,
     verify: Annotated[bool, Option("--verify", help="Check every block of the file first.")] = False,
 ) -> None:
-    """Say what a trace holds: instructions, loads, stores, threads, footprint, events, hash."""
+    """Show what a trace holds: instructions, loads, stores, threads, footprint, events, hash."""
     from flatwalk import traces  # noqa: PLC0415
 
     traces.info(file, as_json=json, verify=verify)
@@ -39,7 +39,7 @@ def trace_import(
         Option(
             "--format",
             metavar="FORMAT",
-            help="champsim, cloudsuite, drmemtrace or lackey [default: by what the file looks like].",
+            help="champsim, cloudsuite, drmemtrace or lackey [default: detected from the file].",
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,7 @@ from flatwalk.host import machine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Times that `pagefault` does everything before it counts.
+#: Repetitions of `pagefault` that warm up and do not count.
 WARMUP = 3
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 
@@ -43,7 +43,7 @@ class Bench:
     #: Key of the value in the kernel's answer.
     key: str
     variants: list[Variant]
-    #: What decides the result, for comparing files.
+    #: What decides the result, to check that files can be compared.
     parameters: dict[str, Any]
     #: Variants that cannot be measured here, and why.
     skipped: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Bench:
 def pagefault(
     host: dict[str, Any], directory: Path, *, size_bytes: int, repetitions: int, change_host: bool
 ) -> Bench:
-    """Page faults, as lmbench's lat_pagefault; `directory` is where the file is put."""
+    """Page faults, as lmbench's lat_pagefault; `directory` is where the file goes."""
     page, huge = host["page_bytes"], host["thp"]["page_bytes"]
     pages = size_bytes // page
     if pages < 16:
@@ -74,13 +74,13 @@ def pagefault(
     if not huge or host["thp"]["enabled"] not in {"always", "madvise"}:
         skipped.append("huge: transparent huge pages are off on this host")
     elif size_bytes < huge:
-        skipped.append(f"huge: {units.size(size_bytes)} hold no huge page of {units.size(huge)}")
+        skipped.append(f"huge: {units.size(size_bytes)} do not hold a huge page of {units.size(huge)}")
     else:
         whole = {**common, "pages": size_bytes // huge * (huge // page), "memory": {"huge": huge}}
         variants.append(Variant("huge", f"anonymous, {units.size(huge)} pages", whole))
     if change_host:
         if machine.read(FAULT_AROUND) is None:
-            skipped.append(f"file-single: {FAULT_AROUND} is not there, or may not be changed")
+            skipped.append(f"file-single: {FAULT_AROUND} does not exist, or may not be changed")
         else:
             variants.append(
                 Variant(
@@ -106,13 +106,13 @@ def pagefault(
 
 
 def _write_pages(file: Path, pages: int, page_bytes: int) -> None:
-    """Makes the file to map anew, so that it lies elsewhere in memory in every round.
+    """Rewrites the file to map, so that it lies elsewhere in memory in every round.
 
     It is written page by page: of a large write some file systems make large folios, which one fault
     maps whole.
 
     Raises:
-        FlatwalkError: If there is no room for it.
+        FlatwalkError: If there is not enough space for it.
     """
     try:
         file.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def gups(host: dict[str, Any], *, table_bytes: int) -> Bench:
 
 
 def level_strides(host: dict[str, Any], pages: int) -> list[int]:
-    """Distances at which each page needs an own cache line of one, two, … levels of entries.
+    """Distances at which each page needs its own cache line at one, two, … levels of entries.
 
     An entry is 8 bytes and a line 64, so pages 8 apart have PTEs in lines of their own, and so on up, as
     long as so many pages fit the address space. With five levels a program may ask for 56 bits.
@@ -184,7 +184,7 @@ def walk(
     notes = []
     if not flush:
         flush = 256 << 20
-        notes.append("The kernel does not tell the caches' sizes; 256 MiB are flushed (see --flush).")
+        notes.append("The kernel does not report the caches' sizes; 256 MiB are flushed (see --flush).")
     common = {"group": group, "groups": groups, "flush_bytes": flush}
     by_level = level_strides(host, group)
     variants = []

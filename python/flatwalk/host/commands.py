@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     **PLAIN,
-    help="Measure this machine, with statistics; look into its processes; advise.",
+    help="Measure this machine, with statistics; inspect its processes; advise.",
     epilog=examples(
         "host pagefault --save 4level.json",
         "host diff 4level.json 5level.json",
@@ -50,8 +50,10 @@ def _bench(name: str, *commands: str) -> Callable[[_Command], _Command]:
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result there, for `diff`.")]
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 Runs = Annotated[int, Option(metavar="N", min=2, help="Processes that measure each variant.")]
-AtMost = Annotated[float, Option(metavar="SECONDS", min=0, help="Stop then, if every variant ran 5 times.")]
-Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of orders and addresses.")]
+AtMost = Annotated[
+    float, Option(metavar="SECONDS", min=0, help="Stop after this time, once every variant ran 5 times.")
+]
+Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of the order and of addresses.")]
 Cpu = Annotated[
     str | None,
     Option(
@@ -62,7 +64,7 @@ Cpu = Annotated[
 ]
 NoCounters = Annotated[bool, Option("--no-counters", help="Do not use the processor's event counters.")]
 Histogram = Annotated[
-    bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a run apart.")
+    bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a separate run.")
 ]
 
 
@@ -95,7 +97,7 @@ def _run(
 def _prepared(
     runs: int, at_most: float, seed: int, cpu: str | None, *, no_counters: bool, save: Path | None
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan and the host; fails before anything is measured that cannot be saved."""
+    """The plan and the host; fails before anything is measured if it could not be saved."""
     import os  # noqa: PLC0415
 
     from flatwalk import output  # noqa: PLC0415
@@ -124,7 +126,7 @@ def _prepared(
 def pagefault(
     *,
     size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
-    repetitions: Annotated[int, Option(metavar="N", min=1, help="Times each process does it.")] = 30,
+    repetitions: Annotated[int, Option(metavar="N", min=1, help="Repetitions in each process.")] = 30,
     change_host: Annotated[
         bool, Option("--change-host", help="Also turn the kernel's fault-around off for a moment (root).")
     ] = False,
@@ -173,7 +175,7 @@ def gups(
 ) -> None:
     """Count random updates per second by HPCC's rules, on small and on huge pages.
 
-    Four updates for each word, and a check in the end that none was lost.
+    Four updates for each word, and a check at the end that none was lost.
     """
     from flatwalk import units  # noqa: PLC0415
     from flatwalk.host import benches  # noqa: PLC0415
@@ -203,7 +205,7 @@ def walk(
     save: Save = None,
     json: Json = False,
 ) -> None:
-    """Time walks by how many levels of the table are cold, and dependent cold loads beside them.
+    """Time walks by how many levels of the table are cold, and dependent cold loads for comparison.
 
     One reference to each of a few pages, far apart, with the caches flushed between groups: what one
     more level costs.
@@ -280,7 +282,7 @@ def diff(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say whether two results of a bench differ, by how much, and what would have been seen.
+    """Say whether two results of a bench differ, by how much, and what could have been detected.
 
     Means with 95 % intervals, Welch's and the pooled t test, effect size and bootstrap.
     """
@@ -297,7 +299,7 @@ def diff(
     "inspect", epilog=examples("host inspect 1234", "host inspect 1234 --simulate random --html space.html")
 )
 def inspect(
-    pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to look into.")],
+    pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to inspect.")],
     *,
     schemes: Annotated[
         str | None,
@@ -317,7 +319,7 @@ def inspect(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a live process's page table, and what each scheme would make of it.
+    """Show a live process's page table, and what it would be under each scheme.
 
     Reads maps, smaps and pagemap, as far as permissions go; never stops or changes the process.
     """
@@ -343,9 +345,9 @@ def advise(
     no_measure: Annotated[bool, Option("--no-measure", help="Measure nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Advise on this host: levels of the page table, huge pages, faults, and what is not known.
+    """Advise on this host: levels of the page table, huge pages, faults, and what is unknown.
 
-    Measures for about a minute, to have figures behind its sentences.
+    Measures for about a minute, so that its sentences have figures.
     """
     from flatwalk.host import advice  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What each page-table design would make of a process's mapping, by the engine."""
+"""A process's mapping under each page-table design, as the engine simulates it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def source(found: Process, pattern: str, accesses: int) -> dict[str, Any]:
 
 
 def _joined(areas: list[dict[str, int]]) -> list[dict[str, int]]:
-    """Neighbouring areas as one, so that a large page may reach over the border that mprotect left."""
+    """Neighbouring areas as one, so that a large page may span the boundary that mprotect left."""
     joined: list[dict[str, int]] = []
     for area in areas:
         if joined and joined[-1]["end"] == area["start"]:
@@ -126,7 +126,7 @@ def reach_bytes(scheme: dict[str, Any], loaded: dict[str, Any]) -> int | None:
     """Addresses for which the PWC can hold the pointer to the last node of a 4 KiB page's walk.
 
     The structure for it has the machine's L2 entries, as in ADR 0004; each covers what that node maps.
-    None for organisations and machines of which this cannot be said.
+    None for organisations and machines where this is not defined.
     """
     pwc = loaded["pwc"]
     entries = pwc["entries"].get("L2") if pwc["kind"] == "split" else pwc.get("entries")

@@ -40,7 +40,7 @@ def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
 
 
 def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats.Moments]]]:
-    """What cannot differ, by name, in both results. None if one was not measured in rounds enough."""
+    """What cannot differ, by name, in both results. None if one was not measured in enough rounds."""
     first, second = results.controls(a), results.controls(b)
     return [
         (name, (stats.moments(first[name]), stats.moments(second[name])))
@@ -50,10 +50,10 @@ def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats
 
 
 def published(text: str) -> stats.Moments | None:
-    """Reads `MEAN:SD:N`, as articles give them; None if `text` is nothing of the kind.
+    """Reads `MEAN:SD:N`, as articles give them; None if `text` does not look like that.
 
     Raises:
-        UsageError: If the figures cannot be.
+        UsageError: If the figures are not possible.
     """
     match = re.fullmatch(r"([\d.]+(?:e-?\d+)?):([\d.]+(?:e-?\d+)?):(\d+)", text)
     if not match:
@@ -64,7 +64,8 @@ def published(text: str) -> stats.Moments | None:
         return None
     if mean <= 0 or n < 2:
         raise UsageError(
-            f"{text} is no sample", remedy="write MEAN:SD:N, with a mean above 0 and 2 measurements or more"
+            f"{text} is not a sample",
+            remedy="write MEAN:SD:N, with a mean above 0 and at least 2 measurements",
         )
     return stats.Moments(n, mean, sd)
 
@@ -144,7 +145,7 @@ def _show(
         print(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
     _show_controls(a, b, next(iter(found.values()))[0].drift)
     if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
-        print(f"But {doubt}: measure again before believing it.")
+        print(f"But {doubt}: measure again before trusting it.")
     if len(found) > 1:
         print(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
     for path, result in zip(names, (a, b), strict=True):
@@ -154,12 +155,12 @@ def _show(
 
 
 def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
-    """Prints what changed that no kernel changes."""
+    """Prints how the controls changed, which no kernel influences."""
     changes = [f"{name} {_change(two[1].mean / two[0].mean - 1)}" for name, two in controls(a, b)]
     if changes:
         print(
-            f"From A to B, what no kernel has a hand in changed, too: {', '.join(changes)} (docs/host.md). "
-            f"The verdicts allow for ± {wording.percent(between.share)}."
+            f"From A to B, controls that no kernel influences changed, too: {', '.join(changes)} "
+            f"(docs/host.md). The verdicts allow for ± {wording.percent(between.share)}."
         )
 
 

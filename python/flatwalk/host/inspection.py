@@ -118,7 +118,7 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
         spare = sum(area.sizes.get("AnonHugePages", 0) for area in found.areas) // process.LARGE * 4096
         print(
             f"The kernel counts {units.size(found.table_bytes)} below the root: {units.size(present)} for "
-            f"what is present, {units.size(spare)} kept to split large pages, the rest for what is not."
+            f"present pages, {units.size(spare)} kept to split large pages, the rest for absent pages."
         )
         print()
 
@@ -136,7 +136,7 @@ def _show_simulated(runs: list[Run], options: Options) -> None:
             if change >= WORTH_MENTIONING
             else f"None is faster than {runs[0]['scheme']} by {units.percent(WORTH_MENTIONING)} or more."
         )
-        print("The pattern is chosen, not the process's own: record the program for that.")
+        print("The pattern is not the process's own: record the program for that.")
 
 
 def _as_json(

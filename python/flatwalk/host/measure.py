@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from flatwalk.host.benches import Bench, Variant
 
-#: Rounds that are measured whatever time they take.
+#: Rounds that are measured however long they take.
 FEWEST_RUNS = 5
-#: Times the rounds asked for that are tried at most, to have so many undisturbed ones.
+#: At most this many times the rounds asked for are tried, to get enough undisturbed ones.
 _TRIES = 3
 
 
@@ -44,7 +44,7 @@ class Plan:
 
 @contextlib.contextmanager
 def _set(setting: tuple[Path, str] | None) -> Iterator[None]:
-    """Gives a kernel's setting another value, and back."""
+    """Gives a kernel's setting another value, and restores it."""
     if setting is None:
         yield
         return
@@ -64,7 +64,7 @@ def _set(setting: tuple[Path, str] | None) -> Iterator[None]:
 
 @dataclass
 class _Round:
-    """Every variant once, and how busy the host was meanwhile."""
+    """Every variant once, and how busy the machine was meanwhile."""
 
     samples: list[dict[str, Any]]
     shares: dict[str, float]
@@ -122,7 +122,7 @@ class _Session:
     def rounds(self, progress: Callable[[int, int | None], None]) -> list[_Round]:
         """Measures, and returns the rounds that count, in order.
 
-        A round during which other programs were busy, or the processor slower than it can be, is measured
+        A round during which other programs were busy, or the processor slower than at its best, is measured
         again at the end, as long as time and three times the rounds asked for allow. If too few were
         undisturbed then, all count.
         """
@@ -211,5 +211,5 @@ def _positive(value: float, variant: Variant) -> float:
 
 
 def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """Where a bench puts its files, until it is done."""
+    """A directory for a bench's files, removed when it is done."""
     return tempfile.TemporaryDirectory(prefix="flatwalk-host-")

@@ -145,7 +145,7 @@ def _clusters(found: Process) -> list[Cluster]:
 def address_space(
     found: Process, levels: list[Level], headers: list[str], rows: list[list[str]], version: str
 ) -> str:
-    """A process's address space, its table and what schemes would make of it, as HTML."""
+    """A process's address space, its page table under each scheme, as HTML."""
     small, large = found.present_bytes()
     biggest = sorted(found.areas, key=lambda area: area.sizes.get("Rss", 0), reverse=True)[:20]
     return templates.fill(

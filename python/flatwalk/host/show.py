@@ -1,4 +1,4 @@
-"""What a measurement shows: a table, what follows from it, and how far to trust it."""
+"""What a measurement shows: a table, what follows from it, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     wrong = sum(sum(results.answers(result, name, "errors")) for name in summaries)
     if wrong:
         found.append(
-            f"{wrong:.0f} words were wrong after the updates: this machine computes or remembers badly."
+            f"{wrong:.0f} words were wrong after the updates: this machine computes or stores wrong values."
         )
     drifting = [name for name, summary in summaries.items() if summary.drifts]
     if drifting:
         found.append(
             f"The host drifted while measuring {', '.join(drifting)}: neighbouring runs resemble each "
-            "other, and the intervals are wider for it."
+            "other, and the intervals are wider because of it."
         )
     return found
 
 
 def paired(result: Result, a: str, b: str) -> tuple[float, stats.Interval, float]:
-    """Mean of b − a round by round, its interval, and p for none."""
+    """Mean of b − a round by round, its interval, and p for no difference."""
     by_round: dict[int, dict[str, float]] = {}
     for sample in result["samples"]:
         by_round.setdefault(sample["round"], {})[sample["variant"]] = sample["value"]
@@ -102,7 +102,7 @@ def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
         names = [name for name in by_variant if name.startswith(kind)]
         for before, after in itertools.pairwise(names):
             mean, within, p = paired(result, before, after)
-            verdict = "" if p < 0.05 else ", which is no measurable difference"
+            verdict = "" if p < 0.05 else ", which is not a measurable difference"
             lines.append(
                 f"{what} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
                 f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."

@@ -33,7 +33,7 @@ def interval(found: Interval) -> str:
 
 
 def percent(share: float) -> str:
-    """A relative size with two digits that say something: 0.00234 is `0.23 %`."""
+    """A relative size with two significant digits: 0.00234 is `0.23 %`."""
     value = abs(100 * share)
     if not math.isfinite(value):
         return "any size"
@@ -75,11 +75,11 @@ def verdict(
         f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
     )
     if comparison.bootstrap and comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
-        said += "; the bootstrap's interval includes 0, so measure longer before believing it"
+        said += "; the bootstrap's interval includes 0, so measure longer before trusting it"
     return said
 
 
 def _size(effect: float) -> str:
-    """Cohen's words."""
+    """Cohen's names of effect sizes."""
     size = abs(effect)
     return "large" if size >= 0.8 else "medium" if size >= 0.5 else "small"

@@ -120,7 +120,7 @@ class _Session:
         self._around = surroundings
         self._reports = Reports()
         self._interrupted = 0
-        #: We were asked to end, and the program is not the user's own affair.
+        #: Ctrl-C was sent to end us as well as the program.
         self._asked_to_end = False
 
     def run(self, collector: Collector, line: list[str], environment: dict[str, str]) -> RecordResult:
@@ -226,7 +226,7 @@ class _Session:
 
     @contextlib.contextmanager
     def _signals(self, program: Callable[[], subprocess.Popen[bytes] | None]) -> Iterator[None]:
-        """While the program runs, Ctrl-C is its own affair, and a request to end is passed on to it."""
+        """While the program runs, it handles Ctrl-C itself, and a request to end is passed on to it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

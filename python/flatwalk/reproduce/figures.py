@@ -1,4 +1,4 @@
-"""The papers' figures redrawn: our bars beside the published ones, then each workload's."""
+"""The papers' figures redrawn: our bars next to the published ones, then each workload's."""
 
 from __future__ import annotations
 

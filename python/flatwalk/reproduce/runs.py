@@ -2,7 +2,7 @@
 
 A run is known by the hash of all that decides its result: the engine itself, the source, the lengths, the
 seed and the resolved configuration. What is kept under that hash is never run again, so an interrupted
-command goes on where it was, and a changed machine file or engine runs anew.
+command goes on where it was, and a changed machine file or engine runs again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Where `dense` lies: the beginning of what one entry of a root node covers.
 _DENSE_START = 1 << 39
-#: Simulated memory that the runs of one call of the engine may have together, and what a byte of a
-#: workload takes of it, as measured: its page table's share and the model's notes on its frames.
+#: Memory that the runs of one call of the engine may use together, and what a byte of a workload
+#: takes of it, as measured: its page table's share and the model's data about its frames.
 _BYTES_AT_ONCE = 12 << 30
 _BYTES_PER_BYTE = 1 / 64
 
@@ -37,7 +37,7 @@ _CROWD = "crowd"
 
 
 class MissingError(Exception):
-    """A claim needs something that there is not; the text is a sentence."""
+    """A claim needs something that is missing; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def scheme_of(name: str) -> dict[str, Any]:
     """The shipped scheme, or the pair GUEST/HOST.
 
     Raises:
-        MissingError: If this version has it not.
+        MissingError: If this version does not have it.
     """
     try:
         return settings.guest(name) if "/" in name else settings.scheme(name)
@@ -150,7 +150,7 @@ def machine_of(series: Series) -> dict[str, Any]:
 
 
 def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:
-    """Those workloads that a selector means: all of them without one."""
+    """The workloads that a selector selects: all of them without one."""
     if selector is None:
         return list(names)
     wanted = [selector] if isinstance(selector, str) else selector
@@ -181,12 +181,12 @@ def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> lis
 
 
 def _series_name(experiment: Experiment, of: Mapping[str, Any]) -> str:
-    """The series that selectors mean: the first if they name none."""
+    """The selected series: the first if none is named."""
     return str(of.get("series", next(iter(experiment.series))))
 
 
 def parts_of(point: Point) -> Iterator[dict[str, Any]]:
-    """All that a point's value is made of, as complete selectors."""
+    """All runs that a point's value needs, as complete selectors."""
     yield point.of
     for base in (point.of, {**point.of, **point.minus} if point.minus else None):
         if base is None:
@@ -246,7 +246,7 @@ def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection,
 
 
 def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
-    """Points by label that need what is not here, and what that is, as a sentence."""
+    """Points by label that need something missing, and what that is, as a sentence."""
     found = {}
     in_guests = {name for name, series in experiment.series.items() if series.mode == "guest"}
     for point in claim.points:
@@ -262,7 +262,7 @@ def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
 
 
 def _kept(store: Store, job: Job) -> Run | None:
-    """A result that was kept; nothing if it is none, so that it is made anew."""
+    """A kept result; None if there is none, so that it is simulated."""
     found = store.get(job.key)
     return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
 
@@ -287,7 +287,7 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
         members = list(group.values())
         each = max(_size_bytes(members[0].request["source"]) * _BYTES_PER_BYTE, 1)
         most = max(int(_BYTES_AT_ONCE / each), 1)
-        # Small pieces, too, for whoever interrupts: what a piece has done is kept when it is whole.
+        # Small pieces, so that an interrupted call loses little: results are kept piece by piece.
         most = min(most, 32)
         found += [members[start : start + most] for start in range(0, len(members), most)]
     return found
@@ -312,7 +312,7 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
 
 
 def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:
-    """What became of processes in guests: blocks that they got, and that they did not."""
+    """Blocks of 2 MiB that processes in guests got, and that they were refused."""
     swap_percent = request["source"][_CROWD]["swap_percent"]
     found = bench.oversubscribe([run["mode"] for run in request["runs"]], [swap_percent])
     return [
@@ -381,10 +381,10 @@ def simulate(
     for piece in pieces:
         here = instructions(piece)
 
-        def tell(part: int, whole: int | None, done: int = done, here: int = here) -> None:
+        def report(part: int, whole: int | None, done: int = done, here: int = here) -> None:
             progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
 
-        found = _run_batch(piece, {**piece[0].request, "threads": threads}, tell)
+        found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
         for job, run in zip(piece, found, strict=True):
             store.put(job.key, run)
             results[job.key] = run

@@ -30,7 +30,7 @@ _MEMORY = "1G"
 #: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
 #: per cent of it.
 _CROWD, _AT_ONCE, _CROWD_MIB, _SWAP_PERCENT = 120, 8, 512, (0, 6, 50)
-#: How much of memory and swap space they want, in per cent: the kernel, and flat blocks, want some, too.
+#: How much of memory and swap space they want, in per cent: the kernel and flat blocks need some, too.
 _WANTED_PERCENT = 65
 #: The modes that this is done in: the ASPLOS paper's, and the one with most blocks.
 CROWD_MODES = ("l3l2", "l4l3+l2l1")
@@ -55,7 +55,7 @@ class Row:
 
     @classmethod
     def of(cls, program: str, machine: Machine, phases: Sequence[Phase], said: str) -> Row:
-        """What was counted of a program that marks where it loads, runs, and ends its run.
+        """What was counted for a program that marks where it loads, runs, and ends its run.
 
         Raises:
             FlatwalkError: If it did not.
@@ -99,18 +99,18 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
 
 @dataclass(frozen=True)
 class Crowd:
-    """What became of processes that wanted more memory than there was."""
+    """Blocks of processes that wanted more memory than there was."""
 
     mode: str
     #: Swap space, in per cent of the guest's memory.
     swap_percent: int
-    #: Blocks that were to be had, and those that were not.
+    #: Blocks that were allocated, and those that were refused.
     allocated: int
     refused: int
 
 
 def crowd_identity() -> list[str]:
-    """All that decides what becomes of a crowd."""
+    """Everything that decides a crowd's result."""
     program = (compiled.SOURCES / "tests" / "crowd.c").read_bytes()
     sizes = (_CROWD, _AT_ONCE, _CROWD_MIB, _WANTED_PERCENT)
     built = (components.QEMU.key(), components.LINUX.key())
@@ -224,7 +224,7 @@ def tables_table(rows: Sequence[Row]) -> str:
 
 
 def crowd_table(rows: Sequence[Crowd]) -> str:
-    """How many blocks could not be had."""
+    """How many blocks were refused."""
 
     def line(row: Crowd) -> list[str]:
         asked = row.allocated + row.refused

@@ -116,13 +116,13 @@ def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -
         with _alone(place.parent / f"{component.source_name}.lock"):
             if source is not None:
                 _build_own(component, source / component.source_name, place, jobs)
-            elif not (place / component.product).is_file():  # nobody else built it while we waited
+            elif not (place / component.product).is_file():  # not built by another call meanwhile
                 _build_series(component, place, jobs)
     except OSError as error:
         raise FlatwalkError(
             f"{component.name} cannot be built: {error.strerror}",
             where=str(error.filename or place.parent),
-            remedy="free some space, or set XDG_CACHE_HOME to another place",
+            remedy="free some space, or set XDG_CACHE_HOME to another directory",
         ) from error
     return place
 
@@ -136,7 +136,7 @@ def _place(component: Component, source: Path | None) -> Path:
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Waits until nobody else builds the same; what a killed build left behind goes away."""
+    """Waits for other builds of the same to end; removes what a killed build left behind."""
     with lock.open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +150,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _whole(place: Path) -> Iterator[Path]:
-    """A directory that becomes `place` when it is whole."""
+    """A directory that becomes `place` when it is complete."""
     name = place.name.split("-", 1)[0]
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as directory:
         out = Path(directory) / "out"
@@ -180,7 +180,7 @@ def _build_series(component: Component, place: Path, jobs: int) -> None:
             chosen = archive.choose(base, source=component.source_package)
             if chosen != base:
                 output.note(
-                    f"{component.name}: the archive has {chosen.version} instead of {base.version}; taking it"
+                    f"{component.name}: the archive has {chosen.version} instead of {base.version}; using it"
                 )
             download = directory / "download"
             download.mkdir()
@@ -193,7 +193,7 @@ def _build_series(component: Component, place: Path, jobs: int) -> None:
 
 
 def _build_own(component: Component, tree: Path, place: Path, jobs: int) -> None:
-    # The objects stay, so that the next build compiles only what changed.
+    # The objects are kept, so that the next build compiles only what changed.
     work = place.with_name(f"{place.name}-work")
     work.mkdir(exist_ok=True)
     with _whole(place) as out:

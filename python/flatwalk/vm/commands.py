@@ -42,16 +42,17 @@ def build(
     ] = 0,
     debug: Annotated[
         bool,
-        Option("--debug", help="Also the kernel with all of its checks, for --debug."),
+        Option("--debug", help="Also build the kernel with all of its checks, for --debug."),
     ] = False,
     selftests: Annotated[
         bool,
         Option(
-            "--selftests", help="Also Linux's own tests of its memory management, for `test --tier full`."
+            "--selftests",
+            help="Also build Linux's own tests of its memory management, for `test --tier full`.",
         ),
     ] = False,
 ) -> None:
-    """Build the QEMU and the Linux that know flattened page tables.
+    """Build the QEMU and the Linux that support flattened page tables.
 
     Gets Debian's sources without changing the system's package configuration, applies the series in
     qemu/ and linux/, and keeps what it builds in the cache directory; a second call does nothing.
@@ -95,9 +96,7 @@ def run(
     no_feature: Annotated[
         bool, Option("--no-feature", help="The same kernel on a CPU without flattened page tables.")
     ] = False,
-    check: Annotated[
-        bool, Option("--check", help="Let QEMU look for flushes that are missing; slower.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Let QEMU check for missing flushes; slower.")] = False,
     parameter: Annotated[
         list[str] | None, Option("--parameter", metavar="TEXT", help="More of the kernel's command line.")
     ] = None,
@@ -144,7 +143,7 @@ def run(
     ] = None,
     source: Source = None,
 ) -> None:
-    """Boot a guest and run a command in it, in this system's own files.
+    """Boot a guest and run a command in it, on this system's own files.
 
     The command sees this system's files; what it writes stays in the guest's memory and is gone with it.
     Its input, its output and its exit status are ours.
@@ -168,7 +167,9 @@ def run(
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         for option in (name for name, value in given.items() if value is not None):
             raise UsageError(
-                "there is no trace to leave anything out of", where=option, remedy="give --record FILE, too"
+                "this applies to a trace, and none is recorded",
+                where=option,
+                remedy="give --record FILE, too",
             )
         outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
     else:
@@ -234,7 +235,7 @@ def _input() -> int | None:
 def run_tests(
     *,
     tier: Annotated[
-        str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and way to fail.")
+        str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and kind of failure.")
     ] = "short",
     modes: Modes = None,
     levels: Levels = 4,
@@ -250,7 +251,7 @@ def run_tests(
         ),
     ] = None,
     tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
-    logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep what each guest said.")] = None,
+    logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep each guest's output.")] = None,
     json: Annotated[
         Path | None,
         Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output."),
@@ -265,10 +266,11 @@ def run_tests(
 ) -> None:
     """Test Linux with flattened page tables against itself without.
 
-    Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with blocks that cannot
-    be had. Every test must end as with `off`, and the kernel must not complain. A kernel that leaves out a
-    flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours; it ends no
-    better with `off`) or FAIL. The full tier wants `vm build --selftests`, and most of an hour for a mode.
+    Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with allocations of
+    blocks that fail. Every test must end as with `off`, and the kernel must not complain. A kernel that
+    leaves out a flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours;
+    it does not end better with `off`) or FAIL. The full tier needs `vm build --selftests`, and most of an
+    hour for a mode.
     """
     from flatwalk.vm.testing import command as work  # noqa: PLC0415
 
@@ -362,8 +364,8 @@ def bench(
 
     One program writes 512 MiB page by page, then updates words of it at random, in one guest of one CPU for
     each mode. Instructions and walks are counted by a plugin of QEMU; nothing is sampled. The kernel is the
-    one that `vm test` tests, with its checks on, so that instructions are to be compared, not taken as they
-    are. Then many processes in guests with too little memory show how many blocks cannot be had. Prints
+    one that `vm test` tests, with its checks on: compare instructions between modes, but do not take them as
+    absolute. Then many processes in guests with too little memory show how many blocks are refused. Prints
     tables in Markdown.
 
     With --programs, graph kernels, sysbench, Redis, memcached and PostgreSQL load their data and work on it,

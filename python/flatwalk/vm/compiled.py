@@ -1,4 +1,4 @@
-"""C programs for guests, and plugins of QEMU: compiled once for each text of them."""
+"""C programs for guests, and plugins of QEMU: compiled once for each version of their text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = Path(__file__).resolve().parents[3] / "linux"
 
 
 def guest_program(source: Path) -> Path:
-    """A static program for guests, compiled once for each text of its source and of headers next to it.
+    """A static program for guests, compiled once for each version of its source and the headers next to it.
 
     Raises:
         FlatwalkError: If it cannot be compiled.
@@ -29,7 +29,7 @@ def guest_program(source: Path) -> Path:
 
 
 def plugin(name: str, source: Path | None) -> Path:
-    """A plugin of linux/guest/, compiled once for each text of it and of QEMU's header.
+    """A plugin of linux/guest/, compiled once for each version of it and of QEMU's header.
 
     Args:
         name: Of its source, without `.c`.

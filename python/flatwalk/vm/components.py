@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flatwalk.vm.steps import Steps
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: Where QEMU believes it is installed; it finds its firmware relative to its program.
+#: Where QEMU assumes it is installed; it finds its firmware relative to its program.
 _PREFIX = "/opt/flatwalk"
 _QEMU_OPTIONS = (
     f"--prefix={_PREFIX}",
@@ -38,7 +38,8 @@ _QEMU_OPTIONS = (
 _FIRMWARE = Path("/usr/share/seabios")
 #: Files that configure a component, and those that give Linux all of its checks.
 _PLAIN, _CHECKED = ("config",), ("config", "config.debug")
-#: Of the kernel's own tests of its memory management: those that need no other libraries, hosts or modules.
+#: Of the kernel's own tests of its memory management, those that need no other libraries, machines or
+#: modules.
 _SELFTESTS = (
     *("compaction_test", "gup_test", "hugepage-mmap", "hugepage-mremap", "hugepage-shm", "hugetlb-madvise"),
     *("khugepaged", "madv_populate", "map_fixed_noreplace", "map_hugetlb", "map_populate"),
@@ -46,13 +47,13 @@ _SELFTESTS = (
     *("protection_keys_64", "soft-dirty", "split_huge_page_test", "thuge-gen", "userfaultfd"),
     *("va_128TBswitch", "virtual_address_range"),
 )
-#: One of them takes the numbers of system calls for granted.
+#: One of them uses the numbers of system calls without including them.
 _SELFTEST_FLAGS = "EXTRA_CFLAGS=-include sys/syscall.h"
 
 
 @dataclass(frozen=True)
 class Component:
-    """Something that is built: what it needs, and how it comes about."""
+    """Something that is built: what it needs, and how it is built."""
 
     name: str
     #: Debian packages to build it.
@@ -71,14 +72,14 @@ class Component:
     configuration: tuple[str, ...] = _PLAIN
     #: Whose source it is built from, if not its own.
     variant_of: str = ""
-    #: Whether its source is built as it comes, without our series.
+    #: Whether its source is built unchanged, without our series.
     original: bool = False
-    #: What `vm build` must be given to build it, too.
+    #: The option of `vm build` that also builds it.
     option: str = ""
 
     @property
     def source_name(self) -> str:
-        """What its series' directory, and a user's own tree of it, are called."""
+        """The name of its series' directory, and of a user's own tree of it."""
         return self.variant_of or self.name
 
     @property
@@ -88,7 +89,7 @@ class Component:
 
     @property
     def base(self) -> sources.Base:
-        """What its series was made for."""
+        """The version that its series was made for."""
         return sources.Base.read(self.directory / "base")
 
     @property
@@ -99,7 +100,7 @@ class Component:
         return sorted((self.directory / "series").glob("*.patch"))
 
     def key(self) -> str:
-        """Names everything that goes into it: another series or configuration, another key."""
+        """Identifies everything that goes into it: another series or configuration has another key."""
         digest = hashlib.sha256()
         for text in (*self.recipe, self.base.package, self.base.version):
             digest.update(text.encode() + b"\0")
@@ -144,9 +145,9 @@ def _make_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: 
     ignored = [line for line in wanted if line not in got]
     if ignored:
         raise FlatwalkError(
-            f"Linux does not take these settings: {', '.join(ignored)}",
+            f"Linux does not accept these settings: {', '.join(ignored)}",
             where=", ".join(map(str, fragments)),
-            remedy="name what they depend on, too",
+            remedy="also name what they depend on",
         )
     steps.run("compiling", *make, "bzImage", cwd=work, remedy=remedy)
     for product in ("arch/x86/boot/bzImage", "vmlinux", "System.map"):

@@ -1,4 +1,4 @@
-"""Counts the instructions of a guest by what they were for, in the phases that its programs mark."""
+"""Counts the instructions of a guest by cause, in the phases that its programs mark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "
 START, STOP = 1, 2
 #: Where the kernel turns to another thread.
 SWITCH = "__switch_to"
-#: Where the kernel is entered for what; all its other entries are `other`.
+#: Entry points of the kernel and what they are for; all others are `other`.
 _ENTRIES = {
     "asm_exc_page_fault": "fault",
     "entry_SYSCALL_64": "syscall",
@@ -64,7 +64,7 @@ class Phase:
 
     @property
     def instructions(self) -> int:
-        """Of the kernel, whatever for."""
+        """Of the kernel, for any cause."""
         return sum(self.kernel.values())
 
 
@@ -97,7 +97,7 @@ def read(text: str) -> list[Phase]:
 
 
 def repeatable(seed: int) -> list[str]:
-    """QEMU's options that make a guest's time its own.
+    """QEMU's options that make a guest's time independent of the host's.
 
     Its clock is its instructions, one a nanosecond: the timer comes as often on a busy host as on a quiet
     one. Its random numbers and its date are the same in every run with the same seed.
@@ -169,7 +169,7 @@ def count(machine: Machine, command: Sequence[str], *, source: Path | None = Non
 
 
 def check(outcome: guest.Outcome, call: str, messages: str = "") -> None:
-    """Makes sure that a command in a guest ended well, and that its kernel did.
+    """Checks that a command in a guest succeeded, and that its kernel reported no mistake.
 
     Raises:
         FlatwalkError: If not.

@@ -78,7 +78,7 @@ def record(
         command: The program and its arguments, as in the current directory.
         output: Trace to write.
         part: Instructions to skip and to record; at the end of these the guest ends.
-        program: Name of the program to record, as its first argument says it, if not the command.
+        program: Name of the program to record, as in its first argument, if not the command.
         seed: Of the guest's random numbers. Its clock is then its instructions, so that what the kernel does
             is as on a machine that is not slowed down by being recorded, and the guest three times slower.
         stdout: As for `run.run`, and so are:
@@ -87,7 +87,7 @@ def record(
         source: the user's own trees.
 
     Raises:
-        UsageError: If the guest or the output cannot be.
+        UsageError: If the guest or the output is not possible.
         RecordError: If the recorder is missing, recording failed, nothing was recorded, or the engine's
             walker and QEMU did not agree.
         FlatwalkError: As `run.run`.
@@ -137,7 +137,7 @@ def _check(machine: Machine, part: Part, program: str | None, output: Path) -> N
     """Checks what a user may have given.
 
     Raises:
-        UsageError: If it does not go together, or the output cannot be.
+        UsageError: If it does not fit together, or the output cannot be written.
     """
     if machine.cpus != 1:
         raise UsageError(

@@ -80,7 +80,7 @@ class Machine:
         features = [
             f"la57={'on' if self.levels == 5 else 'off'}",
             f"flat-pt={'on' if self.feature else 'off'}",
-            # QEMU is no faster with them; what they keep only the check knows.
+            # They do not make QEMU faster; only the check uses what they keep.
             *(f"{name}={'on' if self.check else 'off'}" for name in ("pcid", "invpcid")),
         ]
         if self.check:

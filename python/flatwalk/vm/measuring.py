@@ -1,4 +1,4 @@
-"""What `vm bench` measures: one of four kinds of things, each with its tables and charts."""
+"""What `vm bench` measures: one of four kinds, each with its tables and charts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Options:
         }
 
     def check(self) -> None:
-        """Checks that one kind of thing was asked for, and options that belong to it.
+        """Checks that one kind was asked for, and only options that belong to it.
 
         Raises:
             UsageError: If not.

@@ -1,4 +1,4 @@
-"""A guest's ports: files, and pipes by which its command has our input and output."""
+"""A guest's ports: files, and pipes that connect its command to our input and output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def port(name: str, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def forwarded(to: IO[bytes]) -> Iterator[int]:
-    """A pipe whose contents go to a file of ours, which QEMU could not open by a name."""
+    """A pipe whose contents go to a file of ours, which QEMU could not open by name."""
     reading, writing = os.pipe()
 
     def forward() -> None:
@@ -46,7 +46,7 @@ def forwarded(to: IO[bytes]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def fed(source: int | None) -> Iterator[tuple[list[int], list[str]]]:
-    """Hands what comes from a file on to the guest's port `stdin`, which ends when the file does.
+    """Forwards a file to the guest's port `stdin`, which ends when the file does.
 
     Yields:
         The descriptors that QEMU needs, and its options.
@@ -64,7 +64,7 @@ def fed(source: int | None) -> Iterator[tuple[list[int], list[str]]]:
                 if not got:
                     break
                 ours.sendall(got)
-            # QEMU learns that there is no more; were all closed, it would drop what it has not read.
+            # This says that there is no more; if all were closed, QEMU would drop what it has not read.
             ours.shutdown(socket.SHUT_WR)
             select.select([over_reading], [], [])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.machine import Machine
 
-#: Lines of the kernel's log that say that it found a mistake of its own.
+#: Lines of the kernel's log with which it reports a mistake of its own.
 SPLAT = re.compile(
     r"BUG:|BUG \w|WARNING:|Oops|kernel BUG|general protection fault|Bad page|Bad rss|non-zero pgtables_bytes"
     r"|: bad p(gd|4d|ud|md) |pagealloc: |swap_(info_get|free): |page allocation failure: order:9"
@@ -39,11 +39,11 @@ _DEVICES = (
 
 
 class GuestLostError(FlatwalkError):
-    """A guest that did not come to its end.
+    """A guest that ended, or was stopped, before its command did.
 
     Args:
         error: Why.
-        log: All that its kernel said.
+        log: Everything that its kernel logged.
     """
 
     def __init__(self, error: FlatwalkError, log: str) -> None:
@@ -57,9 +57,9 @@ class Outcome:
 
     #: Its exit status; 128 and the signal's number if it died of one.
     status: int
-    #: All that the kernel said.
+    #: Everything that the kernel logged.
     log: str
-    #: All that QEMU said.
+    #: QEMU's messages.
     messages: str
 
     def splats(self) -> list[str]:
@@ -86,7 +86,7 @@ def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
 
 
 def _initrd(init: bytes, job: bytes) -> bytes:
-    """The first file system: the first process, and what it is to run."""
+    """The first file system: the first process, and the command that it runs."""
     return archive(
         {
             "dev": (stat.S_IFDIR | 0o755, b""),
@@ -126,7 +126,7 @@ def run(
     Args:
         machine: The guest.
         command: The program and its arguments, as in the current directory.
-        stdin: A file descriptor that its input comes from; it has none if none is given.
+        stdin: A file descriptor for its input; without one it has no input.
         stdout: Where its output goes; ours if none is given.
         stderr: The same for its messages.
         timeout_s: How long the guest may run.
@@ -135,7 +135,7 @@ def run(
         options: More of QEMU's options.
 
     Raises:
-        FlatwalkError: If QEMU or Linux is not built, or the guest does not come to an end of its own.
+        FlatwalkError: If QEMU or Linux is not built, or the guest does not end by itself.
     """
     qemu = build.find(components.QEMU, source) / "bin" / "qemu-system-x86_64"
     kernel = build.find(components.linux(debug=machine.debug), source) / "bzImage"
@@ -210,7 +210,7 @@ def _text(path: Path) -> str:
 
 
 def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float | None) -> str:
-    """Runs QEMU to its end and returns its messages; it stops when we are interrupted."""
+    """Runs QEMU until it ends and returns its messages; it stops when we are interrupted."""
     try:
         process = subprocess.Popen(
             arguments,
@@ -230,9 +230,9 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float |
             messages = process.communicate(timeout=timeout_s)[1].decode(errors="replace")
     except subprocess.TimeoutExpired as error:
         raise FlatwalkError(
-            f"the guest has not come to an end within {timeout_s:g} s, and was stopped",
+            f"the guest did not end within {timeout_s:g} s, and was stopped",
             where="--timeout",
-            remedy="give it more time, or more of the host's",
+            remedy="give it more time, or more of the host's processors",
         ) from error
     if process.returncode:
         raise FlatwalkError(

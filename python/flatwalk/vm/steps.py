@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: How many lines of a failed command's output are shown.
 _TAIL_LINES = 25
-#: How a build tool says how far it is.
+#: How a build tool reports its progress.
 _DONE_OF = re.compile(rb"^\[(\d+)/(\d+)\]")
 
 

@@ -1,4 +1,4 @@
-"""What each program needs: data, a command line, and someone who loads it and asks it for work."""
+"""What each program needs: data, a command line, and a client that loads it and sends it requests."""
 
 from __future__ import annotations
 

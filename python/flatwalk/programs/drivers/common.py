@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Of all that the drivers draw.
+#: Seed of everything that the drivers draw.
 SEED = 1
 
 

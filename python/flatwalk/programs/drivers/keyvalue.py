@@ -1,4 +1,4 @@
-"""Key-value servers, with a client that loads records and asks for them: Redis and memcached."""
+"""Key-value servers, with a client that loads records and requests them: Redis and memcached."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Requests:
 
 
 class _KeyValue(ABC):
-    """Loads records, then asks for random ones until the recorder has enough."""
+    """Loads records, then requests random ones until the recorder has enough."""
 
     #: Bytes of a record's value; with its key and the server's own bytes, about 1 KiB.
     _VALUE = b"v" * 960
@@ -83,7 +83,7 @@ class _KeyValue(ABC):
                 self.answer(client)
 
     def attend(self, attendance: Attendance) -> None:
-        """Loads, begins the region, asks until the server is ended or has been asked enough."""
+        """Loads, begins the region, sends requests until the server is ended or has served enough."""
         attendance.wait_until("it listened", self._listens)
         client = _Requests(self._socket_path)
         output.note(f"Loading {units.count(self._records)} records …")

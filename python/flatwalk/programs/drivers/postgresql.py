@@ -30,7 +30,7 @@ class Postgresql:
     """PostgreSQL under pgbench: what is recorded is the backend that serves it.
 
     The database is made, and loaded, by a server that is not recorded; with option `load = "attended"` it is
-    only made, and loading is what the attendant does first. 16 MB a unit of pgbench's scale.
+    only made, and the driver loads it first. 16 MB a unit of pgbench's scale.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Postgresql:
     def prepare(self, program: Program, directory: Path, size_bytes: int) -> Launch:
         """Makes a cluster, loads pgbench's tables into it, and stops its server."""
         self._directory, self._program = directory, program
-        if os.geteuid() == 0:  # which it refuses to run as
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             self._user = "postgres"
             shutil.chown(directory, self._user)
         cluster, self._scale = str(directory / "cluster"), max(size_bytes // (16 << 20), 1)
         self._run(self._command("initdb"), "--auth=trust", "--username=flatwalk", "--no-sync", "-D", cluster)
-        # What is recorded, or counted, shall not depend on when the server looks after its tables.
+        # What is recorded or counted must not depend on when the server vacuums its tables.
         options = f"-k {directory} -c listen_addresses= -c fsync=off -c autovacuum=off"
         options += f" -c shared_buffers={max(size_bytes >> 19, 16384)}kB"
         if not self._load_is_attended():
@@ -126,14 +126,14 @@ class Postgresql:
                 attendance.kill(signal.SIGINT)
 
     def _pgbench(self, requests: int | None) -> list[str]:
-        """The command that asks for so many transactions, or for more than anybody waits for."""
+        """The command that asks for so many transactions, or without an end in sight."""
         line = [self._command("pgbench"), *self._client(), "-n", "-c", "1", f"--random-seed={SEED}"]
         line += ["-T", "1000000"] if requests is None else ["-t", str(requests)]
         return [*line, *self._program.options["arguments"].split(), "postgres"]
 
     @contextlib.contextmanager
     def _locked(self, table: str) -> Iterator[Callable[[], None]]:
-        """Keeps others from using a table until what it gives is called: who wants to, waits.
+        """Locks a table, so that others wait for it, until the yielded function is called.
 
         Raises:
             FlatwalkError: If it cannot be locked.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TIERS = ("short", "full")
-#: How long it may take such a kernel to change many pages, which it flushes together.
+#: How long such a kernel may take to change many pages, which it flushes together.
 _DEBUG_GRACE_MS = 10_000
 _SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch", "later")
 _FULL = (
@@ -71,18 +71,18 @@ STRESSORS = (
     *("munmap", "pagemove", "pageswap", "remap", "shm", "shm-sysv", "stack", "stackmmap", "tlb-shootdown"),
     *("userfaultfd", "vforkmany", "vm", "vm-addr", "vm-rw", "vm-segv", "vm-splice"),
 )
-#: What is not ours: it need not end well in any guest, but must end as it does with `off`.
+#: Tests that are not ours: they may fail in any guest, but must end as they do with `off`.
 FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {
     name: name for name in (f"stressor-{stressor}" for stressor in STRESSORS)
 }
-#: What flushes can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
+#: Flushes that can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
 _FLUSHES = (
     ("when flattening", "flush"),
     ("when unflattening", "flush"),
     ("a flat root", "flush-root"),
     ("changed pages", "flush-pages"),
 )
-#: In what mode, and with how many levels of page tables, a test does; first the one of a short run.
+#: The mode and levels of page tables in which a test needs them; the first is for a short run.
 _FLUSHED = {
     "flush": (("l2l1", 4), ("l3l2", 4), ("l4l3", 5), ("compendia", 4)),
     "flush-root": (("l4l3", 4),),
@@ -101,7 +101,7 @@ class Case:
     failing: int = 0
     #: Level-2 entries that a range needs to be flattened.
     threshold: int = 1
-    #: Whether flattened tables must have come about.
+    #: Whether flattened tables must have been made.
     flattens: bool = False
     #: Flushes that Linux leaves out, as bits of its flat_page_tables_skip_flush; QEMU must find them.
     unflushed: int = 0
@@ -174,7 +174,7 @@ def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
 def _flushing(name: str, machine: Machine, test: str) -> list[Case]:
     """A test that needs flushes: with all of them, and with each of them left out."""
     whole = Case(f"{name}, {test}", machine, (test,), 0, 64, flattens=True)
-    # What switches address spaces meanwhile may make up for the flush: leave it little time.
+    # A switch of address spaces meanwhile may replace the flush: leave it little time.
     hasty = replace(machine, grace_ms=50)
     left_out = [
         replace(whole, name=f"{name}, not flushing {what}", machine=hasty, unflushed=1 << bit)

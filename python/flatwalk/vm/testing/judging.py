@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.testing.cases import Case
 
-#: What a test program of ours says where the kernel lacks what it is about, and what the kernel's tests and
-#: stress-ng say then.
+#: Exit status of a test that is skipped, as the kernel lacks what it tests: of our programs, and of the
+#: kernel's tests and stress-ng.
 _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
-#: How `timeout` ends: with the first if it ended the test, with the second if it had to kill it.
+#: Exit status of `timeout`: the first if it ended the test, the second if it had to kill it.
 _OVERDUE = (124, 137)
 #: How QEMU's checking mode begins to say that a flush is missing.
 _MISSING = "flat-pt-check: missing flush"
@@ -27,7 +27,7 @@ _REASON_LENGTH = 100
 #: kernel's daemon, and given up for ordinary tables.
 BLOCKS, REFUSED = "flat_table_alloc", "flat_table_alloc_failed"
 LATER, DEMOTED = "flat_table_scan_alloc", "flat_table_demote"
-#: What the kernel's log says of which test comes now.
+#: How the kernel's log says which test starts.
 _NOW = re.compile(r"flatwalk: test (\S+)")
 #: The end of a complaint: in which test.
 _DURING = re.compile(r" \(in (\S+)\)$")
@@ -35,7 +35,9 @@ _DURING = re.compile(r" \(in (\S+)\)$")
 _CHANCE = re.compile(rf"^\[[ \d.]+\] |CPU: \d+ PID: \d+ |{_DURING.pattern}")
 #: A part of a test that failed, as the kernel's tests and stress-ng say it.
 _NOT_OK = re.compile(r"not ok \d+ (?:- )?(.*)|stress-ng: fail:  \[\d+\] (.*)")
-_TELLING = re.compile(r"not ok|\bSKIP|\bFAIL|[Ff]ailed|[Ee]rror|skipp|wrong|Bail out|No such|not supported")
+_INFORMATIVE = re.compile(
+    r"not ok|\bSKIP|\bFAIL|[Ff]ailed|[Ee]rror|skipp|wrong|Bail out|No such|not supported"
+)
 PASS, SKIP, XFAIL, FAIL = "pass", "skip", "xfail", "FAIL"
 
 
@@ -46,17 +48,17 @@ class Ended:
     name: str
     status: int
     seconds: float = 0
-    #: What it says of its end.
+    #: What it says about its end.
     reason: str = ""
-    #: The parts of it that failed, for tests that say so.
+    #: The parts of it that failed, for tests that report them.
     failures: tuple[str, ...] = ()
 
     @classmethod
     def saying(cls, name: str, status: int, seconds: float, said: Sequence[str]) -> Ended:
-        """A test that said these lines. Its last telling line is the reason, or else its last."""
+        """A test that wrote these lines. Its last informative line is the reason, or else its last."""
         lines = [line.strip() for line in said if line.strip()]
-        telling = [line for line in lines if _TELLING.search(line)]
-        last = (telling or lines or ["it said nothing"])[-1]
+        informative = [line for line in lines if _INFORMATIVE.search(line)]
+        last = (informative or lines or ["it wrote nothing"])[-1]
         reason = last if len(last) <= _REASON_LENGTH else f"{last[: _REASON_LENGTH - 1]}…"
         failures = tuple(found[1] or found[2] for line in said if (found := _NOT_OK.match(line)))
         return cls(name, status, seconds, reason, failures)
@@ -64,18 +66,18 @@ class Ended:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to think of it: `PASS`, `SKIP`, `XFAIL` (as with `off`) or `FAIL`, and why."""
+    """The verdict on a test: `PASS`, `SKIP`, `XFAIL` (as with `off`) or `FAIL`, and why."""
 
     word: str
     reason: str = ""
 
 
 def judge(test: Ended, off: Ended | None) -> Verdict:
-    """What to think of a test's end.
+    """The verdict on how a test ended.
 
     Args:
         test: The test.
-        off: The same test with a kernel that flattens nothing; itself if this is that kernel, nothing if
+        off: The same test with a kernel that flattens nothing; itself if this is that kernel, None if
             it did not end there.
     """
     if test.status in _OVERDUE:
@@ -113,7 +115,7 @@ class Result:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     #: The kernel's counters of flattened tables.
     counters: dict[str, int] = field(default_factory=dict)
-    #: What the kernel, or QEMU, complained of, and in which test.
+    #: What the kernel, or QEMU, complained about, and in which test.
     complaints: list[str] = field(default_factory=list)
     #: What is wrong, one sentence each.
     problems: list[str] = field(default_factory=list)
@@ -125,7 +127,7 @@ class Result:
 
 
 def differences(result: Result, off: Result) -> list[str]:
-    """What went otherwise than expected, one sentence each.
+    """What did not go as expected, one sentence each.
 
     Args:
         result: The case; its complaints are known.
@@ -141,7 +143,7 @@ def differences(result: Result, off: Result) -> list[str]:
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")
     wanted = missing if result.case.unflushed else []
-    # Mistakes of the kernel that have nothing to do with flat tables.
+    # Mistakes of the kernel that are unrelated to flat tables.
     known = set(map(_mistake, filter(_is_foreign, off.complaints)))
     unexpected = [
         line
@@ -167,11 +169,11 @@ def complaints(log: str, messages: str) -> list[str]:
 
 
 def _is_foreign(complaint: str) -> bool:
-    """True if it was a test of the kernel's or stress-ng's that brought it about."""
+    """True if a test of the kernel's or stress-ng's caused it."""
     found = _DURING.search(complaint)
     return found is not None and found[1] in FOREIGN
 
 
 def _mistake(complaint: str) -> str:
-    """A complaint without what chance decides: in which test, when, on which CPU and by which process."""
+    """A complaint without what varies by chance: the test, the time, the CPU and the process."""
     return _CHANCE.sub("", complaint)

@@ -1,4 +1,4 @@
-"""What was tested and how it ended: a table for people, and JSON from which a later call goes on."""
+"""What was tested and how it ended: a table, and JSON from which a later call can go on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def as_dict(results: Sequence[Result], tested: dict[str, str]) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Everything, for JSON."""
     return {
         "versions": tested,
         "cases": [
@@ -94,10 +94,10 @@ def as_dict(results: Sequence[Result], tested: dict[str, str]) -> dict[str, Any]
 
 
 def resumed(path: Path, tested: dict[str, str]) -> list[Result]:
-    """The results that an earlier call wrote; none if there is no such file yet.
+    """The results that an earlier call wrote; empty if there is no such file yet.
 
     Raises:
-        UsageError: If the file is something else, or of another kernel or QEMU, or by other tests.
+        UsageError: If the file is something else, or of another kernel, QEMU or version of the tests.
     """
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def resumed(path: Path, tested: dict[str, str]) -> list[Result]:
             raise UsageError(
                 f"its results are of {what} {theirs.get(what)}, not {version}",
                 where=str(path),
-                remedy="name another file, or leave --resume out, so that all runs anew",
+                remedy="name another file, or leave --resume out, so that everything runs again",
             )
     return found
 

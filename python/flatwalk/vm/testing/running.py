@@ -1,4 +1,4 @@
-"""Boots the cases one after the other and takes in what their guests report."""
+"""Boots the cases one after the other and reads what their guests report."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def run(
 
     Args:
         planned: What to boot.
-        logs: Where what each guest said is kept.
+        logs: Where each guest's output is kept.
         source: The user's own trees, as built by `vm build --source`.
         say: Takes a line for each test as it ends.
-        before: What is known, of cases that need not be booted again.
-        keep: Takes all results, of other cases too, whenever a case has ended.
+        before: Results of cases that need not be booted again.
+        keep: Takes all results, also of other cases, whenever a case has ended.
 
     Raises:
         FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
@@ -79,10 +79,10 @@ def run(
 
 
 class GuestOutput(io.BytesIO):
-    """What a guest's script says, taken apart as it comes.
+    """The output of a guest's script, parsed as it comes.
 
     Args:
-        result: Where the tests go as they end.
+        result: Takes the tests as they end.
         off: What they are compared with.
         say: Takes a line for each.
     """
@@ -97,7 +97,7 @@ class GuestOutput(io.BytesIO):
         self._begun_s = 0.0
 
     def write(self, data: ReadableBuffer) -> int:
-        """Takes what came next, lines or parts of them, and keeps all of it."""
+        """Parses the next output, lines or parts of them, and keeps all of it."""
         *lines, self._open = (self._open + bytes(data)).split(b"\n")
         for line in lines:
             self._take(line.decode(errors="replace").rstrip("\r"))
