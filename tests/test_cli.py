@@ -163,7 +163,7 @@ def test_json_to_standard_output_is_alone_there(call: Call, fake_engine: fake.En
     assert "fpt is 8.1 % faster" in result.err
 
 
-def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(asked: dict[str, Any]) -> dict[str, Any]:
         return fake.response(
             [fake.run(r["scheme"]["name"], warnings=["the L2 TLB never filled"]) for r in asked["runs"]]
@@ -175,7 +175,7 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["compare", "--schemes", "radix4,fptt"], ["no scheme 'fptt'", "did you mean fpt?"]),
         (["compare", "--schemes", ","], ["no scheme is named"]),
@@ -213,7 +213,7 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
     ids=" ".join,
 )
 def test_usage_errors_say_what_where_and_the_remedy(
-    call: Call, fake_engine: fake.Engine, arguments: list[str], told: list[str]
+    call: Call, fake_engine: fake.Engine, arguments: list[str], reported: list[str]
 ) -> None:
     result = call(*arguments)
     assert result.code == 2
@@ -221,7 +221,7 @@ def test_usage_errors_say_what_where_and_the_remedy(
     assert result.err.startswith("error: ")
     assert "  where:  " in result.err
     assert "  remedy: " in result.err
-    for words in told:
+    for words in reported:
         assert words in result.err
     assert fake_engine.requests == []
 

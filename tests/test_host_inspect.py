@@ -283,7 +283,7 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
     with running(SPARSE) as pid:
         common = ("host", "inspect", str(pid), "--schemes", "radix4,fpt", "--accesses", "50k")
         done = call(*common, "--simulate", "random", "--html", "space.html")
-        told = call(*common, "--json")
+        reported = call(*common, "--json")
     assert done.code == 0, done.err
     assert "level of its table" in done.out
     assert "random accesses to its pages, simulated on skylake-server" in done.out
@@ -291,7 +291,7 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
     page = (tmp_path / "space.html").read_text()
     assert "<svg" in page
     assert "http" not in page
-    found = json.loads(told.out)
+    found = json.loads(reported.out)
     assert found["schema"] == "flatwalk-inspect/1"
     assert [scheme["scheme"] for scheme in found["schemes"]] == ["radix4", "fpt"]
     # What the process has present, the engine has mapped.
@@ -407,7 +407,7 @@ def test_what_the_kernel_counted(tmp_path: Path) -> None:
     assert found["Memory in page tables"].why == ["Page tables take 1 GiB, 25 % of memory."]
 
 
-def test_doubts_are_told() -> None:
+def test_doubts_are_reported() -> None:
     assert advised(host(), walk_result())["Measuring on this host"].why == ["A doubt."]
     assert "Nothing to change" in advised(host(), walk_result(warnings=[]))["Measuring on this host"].do
 

@@ -171,21 +171,21 @@ def test_rounds_at_less_than_the_best_pace_are_measured_again(
     def slowed(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any]:
         # A round takes four, and the first warms up: so the second and the fourth that count are slow.
         slow = len(kernel()) in (9, 18)
-        told = answer(program, bench, request)
+        reported = answer(program, bench, request)
         return {
-            **told,
-            "controls_nanoseconds": {**told["controls_nanoseconds"], "lines": 0.6 if slow else 0.5},
+            **reported,
+            "controls_nanoseconds": {**reported["controls_nanoseconds"], "lines": 0.6 if slow else 0.5},
         }
 
     monkeypatch.setattr(native, "measure", slowed)
     result = measured(tmp_path, runs=6)
     assert sorted({sample["round"] for sample in result["samples"]}) == [0, 2, 4, 5, 6, 7]
-    told = "2 of 8 rounds do not count: something outside this system slowed the processor down."
-    assert told in result["notes"]
+    reported = "2 of 8 rounds do not count: something outside this system slowed the processor down."
+    assert reported in result["notes"]
     assert results.controls(result)["lines"] == pytest.approx([0.5] * 6)
 
 
-def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     off = {"enabled": "never", "defrag": None, "shmem": None, "page_bytes": 2 << 20}
     made = bench(tmp_path, thp=off)
     assert [variant.name for variant in made.variants] == ["file", "sparse", "anonymous"]

@@ -184,7 +184,7 @@ def test_drift_makes_false_alarms_without_batches() -> None:
     assert share(careful) < 0.14
 
 
-def test_drift_is_told_from_chance() -> None:
+def test_drift_is_distinguished_from_chance() -> None:
     generator = np.random.default_rng(1)
     assert not stats.drifts([1.0] * 30)
     assert not stats.drifts([1.0, 2.0] * 15)
@@ -288,7 +288,7 @@ def test_holm() -> None:
     assert stats.holm([]) == []
 
 
-def test_disagreement_with_the_bootstrap_is_told() -> None:
+def test_disagreement_with_the_bootstrap_is_reported() -> None:
     comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
     doubtful = stats.Comparison(**{**vars(comparison), "bootstrap": stats.Interval(-0.001, 0.002)})
     assert "measure longer" in wording.verdict(doubtful, 0.001)

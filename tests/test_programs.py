@@ -66,7 +66,7 @@ def test_refusals(call: Call, arguments: list[str], words: str) -> None:
     assert words in result.err
 
 
-def test_handlers_get_an_aligned_stack_and_old_ones_are_told(tmp_path: Path) -> None:
+def test_handlers_get_an_aligned_stack_and_old_ones_are_reported(tmp_path: Path) -> None:
     """What region.c does to sigaction, natively: handlers run, and a program sees its own again."""
     source = tmp_path / "handlers.c"
     source.write_text(

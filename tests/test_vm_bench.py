@@ -190,7 +190,7 @@ def test_four_levels_are_compared_with_five(tmp_path: Path, call: Call) -> None:
     assert "small: B is 9.9 % higher" in done.out
 
 
-def test_what_the_kernel_does_is_told_apart() -> None:
+def test_what_the_kernel_does_is_distinguished() -> None:
     made = [counted(4, 500, 500), counted(5, 500, 500)]
     for result in made:
         for sample in result["samples"]:
@@ -255,8 +255,8 @@ def test_page_faults_in_a_guest_are_counted_alike_in_every_boot(monkeypatch: pyt
         by_variant = results.values(result)
         assert {"anonymous", "sparse", "file", "huge"} == by_variant.keys()
         for sample in result["samples"]:
-            told, seen = sample["answer"]["faults_per_page"], sample["answer"]["instructions"]["faults"]
-            assert seen == pytest.approx(told, rel=0.02)
+            reported, seen = sample["answer"]["faults_per_page"], sample["answer"]["instructions"]["faults"]
+            assert seen == pytest.approx(reported, rel=0.02)
         # A kernel's fault takes some thousands of instructions, one of which is repeated 4,095 times.
         for sample in result["samples"]:
             if sample["variant"] == "anonymous":

@@ -136,6 +136,16 @@ def check_writable(path: Path, option: str) -> None:
         )
 
 
+def check_exists(path: Path, where: str) -> None:
+    """Checks that a file exists.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path in the directory of `path`; it becomes `path`, or is removed after an error.

@@ -61,7 +61,7 @@ def record(
     Runs the program under QEMU's user-mode emulation. Its children by fork get trace files of their
     own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
     """
-    from flatwalk import traces  # noqa: PLC0415
+    from flatwalk.record import command as work  # noqa: PLC0415
 
     if workload is not None:
         given = (command, skip, start_at, stop_at, no_follow)
@@ -71,8 +71,8 @@ def record(
                 where="--workload",
                 remedy="leave out the command, --skip, --start-at, --stop-at and --no-follow",
             )
-        return traces.record_workload(workload, output, limit=limit)
-    return traces.record_program(
+        return work.record_workload(workload, output, limit=limit)
+    return work.record_program(
         command or [],
         output,
         skip=skip,

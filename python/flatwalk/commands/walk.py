@@ -41,15 +41,17 @@ def walk(
 
     Shows the index bits, the address of every entry read, and what each structure answered.
     """
-    from flatwalk import traces  # noqa: PLC0415
+    from flatwalk import walk as work  # noqa: PLC0415
 
-    traces.explain_walk(
-        address,
-        workload=workload,
-        trace=trace,
-        scheme=scheme,
-        machine=machine,
-        large_pages=large_pages,
-        instructions=instructions,
-        as_json=json,
+    work.run(
+        work.Options(
+            address=address,
+            workload=workload,
+            trace=trace,
+            scheme=scheme,
+            machine=machine,
+            large_pages=large_pages,
+            instructions=instructions,
+            as_json=json,
+        )
     )
