@@ -1,6 +1,6 @@
 """How long the kernel's page-fault handler takes: a histogram by bpftrace, if it is installed.
 
-Measured in a run apart, because probes cost time themselves.
+Measured in a separate run, because probes take time themselves.
 """
 
 from __future__ import annotations
