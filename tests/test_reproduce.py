@@ -325,6 +325,16 @@ def test_a_report_survives_its_json(experiment: Experiment) -> None:
     assert "<script" not in page
 
 
+def test_a_bar_reaches_from_zero_to_its_figure(experiment: Experiment) -> None:
+    drawn = figures.chart(outcome(experiment.claims[0], -10.0, 30.0))
+    span = 31.6 + 10.0
+    assert drawn.origin == pytest.approx(10 / span)
+    bars = [
+        (row.segments[0].start * span - 10, row.segments[0].length * span) for row in drawn.panels[0].rows
+    ]
+    assert bars == [pytest.approx(bar) for bar in [(-10, 10), (0, 8), (0, 30), (0, 31.6)]]
+
+
 def test_the_command_runs_prints_and_writes(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

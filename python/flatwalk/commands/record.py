@@ -61,7 +61,7 @@ def record(
     Runs the program under QEMU's user-mode emulation. Its children by fork get trace files of their
     own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
     """
-    from flatwalk.record import command as work  # noqa: PLC0415
+    from flatwalk import recording as work  # noqa: PLC0415
 
     if workload is not None:
         given = (command, skip, start_at, stop_at, no_follow)

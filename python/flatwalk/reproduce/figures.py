@@ -91,7 +91,8 @@ def _panels(outcome: Outcome, axis: _Axis) -> list[Panel]:
     return panels
 
 
-def _chart(outcome: Outcome) -> Chart:
+def chart(outcome: Outcome) -> Chart:
+    """A claim's figure: our figures next to the published ones."""
     claim, axis = outcome.claim, _Axis.of(outcome)
     return Chart(
         key=claim.id,
@@ -126,5 +127,5 @@ def html(report: show.Report) -> str:
         version=report.version,
         outcomes=[(outcome, _comparisons(outcome)) for outcome in outcomes],
         papers=PAPERS,
-        charts=[_chart(outcome) for outcome in outcomes if outcome.claim.figure and outcome.values],
+        charts=[chart(outcome) for outcome in outcomes if outcome.claim.figure and outcome.values],
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output, units
 from flatwalk.errors import UsageError
-from flatwalk.record.session import record
+from flatwalk.record import record
 
 if TYPE_CHECKING:
     from pathlib import Path
