@@ -317,7 +317,7 @@ def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path
         *["--json", "out.json", "--", "python3", "-c", "print('the program ran')"],
     )
     assert result.code == 0, result.err
-    assert "Ended it after 400 k instructions" in result.err
+    assert "FinishedTest it after 400 k instructions" in result.err
     assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
     assert flatwalk("trace", "info", "kept.fwt").code == 0
 

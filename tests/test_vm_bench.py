@@ -105,7 +105,7 @@ def test_touching_is_counted_without_mapping_and_warming_up() -> None:
     warming = [phase(user=10**9)] * 6
     turns = [phase(user=70, fault=4000), phase(user=30, fault=0), phase(user=90, fault=4400), phase(user=30)]
     parameters = {"repetitions": 2, "size_bytes": 20 << 12, "page_bytes": 1 << 12}
-    found = hosted.spent("pagefault", parameters, [*warming, *turns], {})
+    found = hosted.cost("pagefault", parameters, [*warming, *turns], {})
     assert (found.counts["user"], found.counts["fault"], found.counts["faults"]) == (100 / 40, 210, 84 / 40)
     assert found.instructions == 212.5
 
@@ -113,14 +113,14 @@ def test_touching_is_counted_without_mapping_and_warming_up() -> None:
 def test_the_first_group_of_walks_only_warms_up() -> None:
     interrupted = phase(user=60, fault=9000)
     groups = [phase(user=1000), interrupted, *[phase(user=60, walks={5: 8, 4: 2})] * 7]
-    found = hosted.spent("walk", {}, groups, {"references": 80})
+    found = hosted.cost("walk", {}, groups, {"references": 80})
     assert (found.counts["user"], found.instructions) == (6, 6)
     assert found.counts["entries"] / found.counts["walks"] == 4.8
 
 
 def test_the_timer_is_no_work() -> None:
     one = Phase(START, 10, {"timer": 1000, "syscall": 20, "fault": 30, "other": 40})
-    found = hosted.spent("gups", {}, [one], {"updates": 10})
+    found = hosted.cost("gups", {}, [one], {"updates": 10})
     assert (found.instructions, found.counts["timer"]) == (10.0, 100.0)
 
 

@@ -96,11 +96,13 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
     assert run.Outcome(0, "\n".join(said), "").splats() == []
 
 
-def ended(name: str, status: int, *said: str) -> judging.Ended:
-    return judging.Ended.saying(name, status, 0, said)
+def ended(name: str, status: int, *said: str) -> judging.FinishedTest:
+    return judging.FinishedTest.from_output(name, status, 0, said)
 
 
-def result(case: cases.Case, *tests: judging.Ended, off: judging.Result | None = None) -> judging.Result:
+def result(
+    case: cases.Case, *tests: judging.FinishedTest, off: judging.Result | None = None
+) -> judging.Result:
     found = judging.Result(case, {test.name: test for test in tests})
     others = (off or found).tests
     found.verdicts = {test.name: judging.judge(test, others.get(test.name)) for test in tests}
@@ -141,7 +143,7 @@ def test_a_case_that_went_wrong_says_how() -> None:
     ],
 )
 def test_a_test_must_end_as_without_flat_tables(
-    test: judging.Ended, off: judging.Ended | None, word: str
+    test: judging.FinishedTest, off: judging.FinishedTest | None, word: str
 ) -> None:
     assert judging.judge(test, off).word == word
 

@@ -106,7 +106,7 @@ def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
         raise KeyboardInterrupt
     if result.status is None:
         output.note(
-            f"Ended it after {units.count(limit)} instructions, which is what will be simulated; "
+            f"FinishedTest it after {units.count(limit)} instructions, which is what will be simulated; "
             "--instructions takes more."
         )
     elif result.status != 0:

@@ -50,7 +50,7 @@ _KEYS = ("user", *CAUSES, "repeated", "faults", "walks", "entries")
 
 
 @dataclass(frozen=True)
-class Spent:
+class Cost:
     """What one unit of work cost, in one measurement."""
 
     counts: dict[str, float]
@@ -75,7 +75,7 @@ def _sum(phases: Iterable[Phase]) -> Counter[str]:
     return total
 
 
-def spent(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answer: dict[str, Any]) -> Spent:
+def cost(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answer: dict[str, Any]) -> Cost:
     """What a unit of work cost in one process of a bench, by those of its marked regions that count.
 
     Args:
@@ -101,7 +101,7 @@ def spent(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answ
             total, count = _sum(regions), answer["records"]
         case _:
             total, count = _sum(regions), answer["updates"]
-    return Spent({key: total[key] / count for key in _KEYS})
+    return Cost({key: total[key] / count for key in _KEYS})
 
 
 def _regions_each(bench: str, options: dict[str, Any]) -> int:
@@ -137,7 +137,7 @@ def counted(result: Result, phases: Sequence[Phase]) -> Result:
     made = []
     for number, sample in enumerate(samples):
         own = regions[warming + number * each :][:each]
-        found = spent(name, result["parameters"], own, sample["answer"])
+        found = cost(name, result["parameters"], own, sample["answer"])
         answer = {**sample["answer"], "instructions": found.counts}
         # No controls: the host's activity does not affect what was counted.
         made.append({**sample, "value": found.instructions, "answer": answer, "controls_nanoseconds": {}})

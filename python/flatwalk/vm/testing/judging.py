@@ -42,7 +42,7 @@ PASS, SKIP, XFAIL, FAIL = "pass", "skip", "xfail", "FAIL"
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedTest:
     """How a test ended."""
 
     name: str
@@ -54,7 +54,7 @@ class Ended:
     failures: tuple[str, ...] = ()
 
     @classmethod
-    def saying(cls, name: str, status: int, seconds: float, said: Sequence[str]) -> Ended:
+    def from_output(cls, name: str, status: int, seconds: float, said: Sequence[str]) -> FinishedTest:
         """A test that wrote these lines. Its last informative line is the reason, or else its last."""
         lines = [line.strip() for line in said if line.strip()]
         informative = [line for line in lines if _INFORMATIVE.search(line)]
@@ -72,7 +72,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(test: Ended, off: Ended | None) -> Verdict:
+def judge(test: FinishedTest, off: FinishedTest | None) -> Verdict:
     """The verdict on how a test ended.
 
     Args:
@@ -91,7 +91,7 @@ def judge(test: Ended, off: Ended | None) -> Verdict:
     return Verdict(FAIL, f"it ended with {test.status}: {test.reason}")
 
 
-def _judge_foreign(test: Ended, off: Ended | None) -> Verdict:
+def _judge_foreign(test: FinishedTest, off: FinishedTest | None) -> Verdict:
     if off is None:
         return Verdict(FAIL, "there is nothing to compare it with: it did not end with `off`")
     if test.status != off.status:
@@ -111,7 +111,7 @@ class Result:
 
     case: Case
     #: The tests that came to an end, in order.
-    tests: dict[str, Ended] = field(default_factory=dict)
+    tests: dict[str, FinishedTest] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     #: The kernel's counters of flattened tables.
     counters: dict[str, int] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from flatwalk.vm.testing.judging import (
     REFUSED,
     SKIP,
     XFAIL,
-    Ended,
+    FinishedTest,
     Result,
     Verdict,
 )
@@ -132,7 +132,7 @@ def _result(written: dict[str, Any]) -> Result:
         unflushed=written["unflushed"],
     )
     tests = [
-        Ended(test["name"], test["status"], test["seconds"], test["reason"], tuple(test["failures"]))
+        FinishedTest(test["name"], test["status"], test["seconds"], test["reason"], tuple(test["failures"]))
         for test in written["tests"]
     ]
     return Result(

@@ -10,7 +10,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components
 from flatwalk.vm import run as guest
 from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS
-from flatwalk.vm.testing.judging import FAIL, Ended, Result, complaints, differences, judge
+from flatwalk.vm.testing.judging import FAIL, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,13 +110,13 @@ class GuestOutput(io.BytesIO):
                 self._said = []
             case ["@test", name, status, uptime]:
                 seconds = round(float(uptime) - self._begun_s, 2)
-                self._judge(Ended.saying(name, int(status), seconds, self._said))
+                self._judge(FinishedTest.from_output(name, int(status), seconds, self._said))
             case ["counter", name, value] if name.startswith("flat_"):
                 self._result.counters[name] = int(value)
             case _:
                 self._said.append(line)
 
-    def _judge(self, test: Ended) -> None:
+    def _judge(self, test: FinishedTest) -> None:
         self._result.tests[test.name] = test
         verdict = judge(test, self._off.tests.get(test.name))
         self._result.verdicts[test.name] = verdict
