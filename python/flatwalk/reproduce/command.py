@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
-from flatwalk.reproduce import figures, runs, show, verdicts
+from flatwalk.reproduce import figures, planning, runs, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
 
 if TYPE_CHECKING:
@@ -146,14 +146,14 @@ def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.R
     return report
 
 
-def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[runs.Job]:
+def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[planning.Job]:
     """All simulations of some experiments' claims."""
     jobs = {
         job.key: job
         for experiment, ids in picked
         for claim in experiment.claims
         if claim.id in ids
-        for job in runs.jobs_of(experiment, scale, claim).values()
+        for job in planning.jobs_of(experiment, scale, claim).values()
     }
     return list(jobs.values())
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.runs import Selection, jobs_of, missing_of, selections
+from flatwalk.reproduce.planning import Selection, jobs_of, missing_of, selections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
