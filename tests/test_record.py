@@ -328,7 +328,7 @@ def elf(machine: int, bits: int, kind: int = 2) -> bytes:
         (b"", "neither a Linux program"),
         (b"#!\n", "names no interpreter"),
         (b"#!/nonexistent/sh\n", "/nonexistent/sh does not exist"),
-        (b"#!./program\n", "too deeply"),
+        (b"#!./program\n", "too many scripts"),
     ],
 )
 def test_what_cannot_be_recorded(
