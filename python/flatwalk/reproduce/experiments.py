@@ -1,7 +1,7 @@
 """Experiments as data: what is run, what is claimed, what is compared. One TOML file each.
 
 A file holds runs (`[[series]]` over the workloads of a `[scale.…]`) and claims about them. A claim has
-points: one figure of ours beside one of the paper's. docs/reproducing.md explains every key.
+points: one figure of ours next to one of the paper's. docs/reproducing.md explains every key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAPERS = {
     "lkml2005": "Holt, LKML, 2005",
 }
 
-#: What says which runs are meant. Of workloads a name stands for any size, and `!name` for all others.
+#: Keys that select runs. A workload's name stands for any size, and `!name` for all others.
 SELECTORS = ("series", "scheme", "large_pages", "workload")
 
 _REMEDY = "compare with docs/reproducing.md"
@@ -42,7 +42,7 @@ _D = TypeVar("_D")
 class Series:
     """A machine and conditions; which schemes run on it follows from the points of the claims.
 
-    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only told.
+    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only named.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that a paper says, and what would bear it out."""
+    """A statement of a paper, and the checks that support it."""
 
     id: str
     text: str
@@ -99,9 +99,9 @@ class Claim:
     checks: list[str]
     #: Largest relative difference of ratios, for the check of that name.
     ratio_tolerance: float
-    #: By scale: why our figures differ, written by someone who looked.
+    #: By scale: why our figures differ, written by someone who investigated.
     why: dict[str, str]
-    #: Title of the figure drawn of it; none where empty.
+    #: Title of its figure; empty if there is none.
     figure: str
 
 
@@ -118,7 +118,7 @@ class Experiment:
 
 
 class _Table:
-    """A TOML table that is read key by key; what nobody asked for is an error."""
+    """A TOML table that is read key by key; keys that nobody reads are errors."""
 
     def __init__(self, table: object, where: str) -> None:
         if not isinstance(table, dict):
@@ -134,7 +134,7 @@ class _Table:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.error(f"{key} is no {kind.__name__}: {value!r}")
+            raise self.error(f"{key} is not of type {kind.__name__}: {value!r}")
         return value
 
     def take(self, key: str, kind: type[_T]) -> _T:
@@ -161,11 +161,11 @@ class _Table:
         return [_Table(item, f"{self.where}, {key} {number}") for number, item in enumerate(items, 1)]
 
     def selectors(self) -> dict[str, Any]:
-        """What of it says which runs are meant."""
+        """The selectors in it."""
         return {key: self._left.pop(key) for key in SELECTORS if key in self._left}
 
     def end(self) -> None:
-        """Nothing may be left over."""
+        """Checks that no key is left."""
         if self._left:
             raise self.error(f"unknown: {', '.join(self._left)}")
 
@@ -242,7 +242,7 @@ def _point(table: _Table, defaults: dict[str, Any], of: dict[str, Any]) -> Point
         raise table.error(f"{found.metric} needs `against`")
     for part in (found.against, found.minus, found.bound):
         if part is not None and (unknown := part.keys() - set(SELECTORS)):
-            raise table.error(f"no selector: {', '.join(unknown)}")
+            raise table.error(f"not a selector: {', '.join(unknown)}")
     return found
 
 
@@ -285,13 +285,13 @@ def load(path: Path) -> Experiment:
     """Reads one experiment.
 
     Raises:
-        UsageError: If the file cannot be read, or says something that cannot be.
+        UsageError: If the file cannot be read, or asks for something that is not possible.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"the experiment cannot be read: {error}", where=str(path), remedy="mend the file"
+            f"the experiment cannot be read: {error}", where=str(path), remedy="fix the file"
         ) from error
     table = _Table(content, path.name)
     series = [_series(item) for item in table.tables("series")]
