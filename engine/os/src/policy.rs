@@ -116,7 +116,7 @@ impl Policy {
                 if region.start >= boundary >> self.geometry().page_shift() {
                     return None;
                 }
-                areas.protection(region).filter(|&protection| accessible(protection))
+                areas.protection(region).filter(|protection| protection.is_accessible())
             }
             LargePages::Transparent(Thp::Never) => None,
             LargePages::Transparent(thp) => {
@@ -169,11 +169,6 @@ impl Policy {
         }
         false
     }
-}
-
-/// True if the protection allows anything.
-pub(crate) fn accessible(protection: Protection) -> bool {
-    protection.read || protection.write || protection.execute
 }
 
 /// The shape of new nodes: the layout's, less the lowest level where large pages are expected.

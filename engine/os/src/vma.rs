@@ -9,8 +9,6 @@ use std::ops::Range;
 
 use flatwalk_trace::{Backing, Protection};
 
-use crate::policy::accessible;
-
 /// Page numbers from `start` up to, not including, `end`.
 pub type Pages = Range<u64>;
 
@@ -99,8 +97,8 @@ impl AddressSpace {
         for vma in self.intersecting(pages.clone()) {
             let protection = vma.attributes.protection;
             match common {
-                Some(known) if known == protection || !accessible(protection) => {}
-                Some(known) if accessible(known) => return None,
+                Some(known) if known == protection || !protection.is_accessible() => {}
+                Some(known) if known.is_accessible() => return None,
                 _ => common = Some(protection),
             }
         }

@@ -120,6 +120,14 @@ pub struct Protection {
     pub execute: bool,
 }
 
+impl Protection {
+    /// True if it allows anything (it is not `PROT_NONE`).
+    #[must_use]
+    pub const fn is_accessible(self) -> bool {
+        self.read || self.write || self.execute
+    }
+}
+
 /// Advice that changes how memory is mapped (`madvise`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

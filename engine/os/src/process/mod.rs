@@ -22,7 +22,7 @@ use crate::error::OsError;
 use crate::memory::PhysicalMemory;
 use crate::metered_memory::{MeteredMemory, Work};
 use crate::ordered::OrderedNodes;
-use crate::policy::{LargePages, Policy, PolicyShape, accessible};
+use crate::policy::{LargePages, Policy, PolicyShape};
 use crate::vma::{AddressSpace, Attributes, Pages, Vma};
 use crate::windows::Windows;
 
@@ -410,8 +410,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                     }
                     Advice::Populate => {
                         let areas: Vec<_> = self.areas.intersecting(pages.clone()).collect();
-                        for vma in
-                            areas.into_iter().filter(|vma| accessible(vma.attributes.protection))
+                        for vma in areas
+                            .into_iter()
+                            .filter(|vma| vma.attributes.protection.is_accessible())
                         {
                             let part =
                                 vma.pages.start.max(pages.start)..vma.pages.end.min(pages.end);
@@ -1145,7 +1146,11 @@ const HEAP: Attributes = Attributes {
 /// The rights of a page: on x86 whatever can be used at all can be read. A page without any rights
 /// stays in the table, but closed to user mode.
 fn rights(protection: Protection) -> Rights {
-    Rights { write: protection.write, user: accessible(protection), execute: protection.execute }
+    Rights {
+        write: protection.write,
+        user: protection.is_accessible(),
+        execute: protection.execute,
+    }
 }
 
 /// The rights that a page with `rights` has after `access`, which succeeded.
