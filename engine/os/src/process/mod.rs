@@ -145,7 +145,7 @@ pub struct Statistics {
 
 /// A process and the memory it runs in.
 pub struct Process<In = Gva, Out = Hpa> {
-    kernel: MeteredMemory<Out>,
+    memory: MeteredMemory<Out>,
     table: PageTable<In, Out>,
     areas: AddressSpace,
     policy: Policy,
@@ -173,16 +173,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let fragmentation = fraction("fragmentation", configuration.fragmentation)?;
         let failure =
             fraction("large_failure_probability", configuration.large_failure_probability)?;
-        let mut memory = PhysicalMemory::new(configuration.memory_bytes)?;
+        let mut physical = PhysicalMemory::new(configuration.memory_bytes)?;
         let usable = configuration.memory_bytes.saturating_sub(configuration.reserved_bytes);
         let mut buddy = Buddy::new(usable);
         buddy.fragment(fragmentation, configuration.seed);
         buddy.fail_large_allocations(failure, !configuration.seed);
         if configuration.scattered {
-            memory.expect_scattered();
+            physical.expect_scattered();
             buddy.scatter(configuration.seed.rotate_left(32));
         }
-        let mut kernel = MeteredMemory::new(memory, Frames::new(buddy));
+        let mut memory = MeteredMemory::new(physical, Frames::new(buddy));
         let policy = Policy::new(
             configuration.layout,
             configuration.large_pages,
@@ -192,23 +192,23 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let geometry = configuration.layout.geometry();
         if !configuration.ordered_levels.is_empty() {
             let ordered = OrderedNodes::new(configuration.layout, &configuration.ordered_levels);
-            kernel.ordered = Some(Box::new(ordered));
+            memory.ordered = Some(Box::new(ordered));
         }
         let shape = PolicyShape { policy: &policy, areas: &areas };
-        let table = PageTable::new(&configuration.layout, &shape, &mut kernel).map_err(|_| {
+        let table = PageTable::new(&configuration.layout, &shape, &mut memory).map_err(|_| {
             let memory_bytes = configuration.memory_bytes;
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
         if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
             // Made with the machine, for whatever it runs: no program pays for that.
-            let _: Work = kernel.take_work();
+            let _: Work = memory.take_work();
         }
         if let Some(index) = configuration.recursive_index {
             let recursion = recursion(&configuration.layout, index)?;
             let tree = table.tree().ok_or_else(|| no_recursion(index))?;
-            let memory = &mut kernel.memory;
-            let windows = Windows::new(recursion, geometry, tree.root(), memory);
-            kernel.windows = Some(Box::new(windows));
+            let physical = &mut memory.physical;
+            let windows = Windows::new(recursion, geometry, tree.root(), physical);
+            memory.windows = Some(Box::new(windows));
         }
         let mut statistics = Statistics::default();
         if let Some(tree) = table.tree() {
@@ -221,7 +221,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let shift = geometry.page_shift();
         let segment = segment.start >> shift..segment.end >> shift;
         Ok(Self {
-            kernel,
+            memory,
             table,
             areas,
             policy,
@@ -236,13 +236,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// Physical memory, which hardware reads entries from.
     #[inline]
     pub fn memory(&self) -> &PhysicalMemory<Out> {
-        &self.kernel.memory
+        &self.memory.physical
     }
 
     /// Physical memory, for the hardware that sets accessed and dirty bits.
     #[inline]
     pub fn memory_mut(&mut self) -> &mut PhysicalMemory<Out> {
-        &mut self.kernel.memory
+        &mut self.memory.physical
     }
 
     /// The page table.
@@ -254,7 +254,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// The page table, and the physical memory that it is in, for the hardware that walks it.
     #[inline]
     pub fn table_and_memory(&mut self) -> (&PageTable<In, Out>, &mut PhysicalMemory<Out>) {
-        (&self.table, &mut self.kernel.memory)
+        (&self.table, &mut self.memory.physical)
     }
 
     /// The same, and where its nodes stand in order, if they are to.
@@ -262,7 +262,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     pub fn table_memory_and_order(
         &mut self,
     ) -> (&PageTable<In, Out>, &mut PhysicalMemory<Out>, Option<&OrderedNodes<Out>>) {
-        (&self.table, &mut self.kernel.memory, self.kernel.ordered.as_deref())
+        (&self.table, &mut self.memory.physical, self.memory.ordered.as_deref())
     }
 
     /// The areas.
@@ -272,7 +272,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// The allocator.
     pub fn frames(&self) -> &Frames {
-        &self.kernel.frames
+        &self.memory.frames
     }
 
     /// Addresses that are translated without the table.
@@ -283,13 +283,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// Where page-table nodes stand in order, if they are to.
     pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Out>> {
-        self.kernel.ordered.as_deref()
+        self.memory.ordered.as_deref()
     }
 
     /// Counts since the start.
     pub fn statistics(&self) -> Statistics {
         let Resizes { grown, shrunk, refused, curtailed } = self.table.resizes();
-        let windows = self.kernel.windows.as_ref();
+        let windows = self.memory.windows.as_ref();
         let [window_accesses, window_reads, unlinked_accesses] =
             windows.map_or([0; 3], |windows| windows.counts());
         Statistics {
@@ -326,12 +326,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.outside_windows(address.raw())?;
         let page = address.raw() >> self.geometry.page_shift();
         let mut flushes = Flushes::default();
-        let mut found = self.table.translate(&self.kernel, address);
+        let mut found = self.table.translate(&self.memory, address);
         if found.is_ok_and(|leaf| !permits(leaf.rights, access)) && self.areas.find(page).is_none()
         {
             // A large page that reaches beyond its areas; the area that comes up here splits it.
             self.area_of(page, &mut flushes)?;
-            found = self.table.translate(&self.kernel, address);
+            found = self.table.translate(&self.memory, address);
         }
         let (kind, level) = match found {
             Ok(leaf) if permits(leaf.rights, access) => {
@@ -341,8 +341,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             Ok(leaf) => {
                 let rights = granted(leaf.rights, access);
                 self.statistics.protection_mismatches += 1;
-                let Self { table, kernel, .. } = self;
-                let (_, flush) = table.protect(kernel, address, rights).map_err(OsError::Table)?;
+                let Self { table, memory, .. } = self;
+                let (_, flush) = table.protect(memory, address, rights).map_err(OsError::Table)?;
                 flushes.add(flush);
                 (FaultKind::Upgraded, leaf.level)
             }
@@ -540,16 +540,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// stand beside one another. Returns how many.
     fn map_run(&mut self, pages: Pages, vma: &Vma, access: AccessKind) -> Result<u64, OsError> {
         // Where the kernel accesses entries by virtual addresses, it is counted how often.
-        if pages.is_empty() || self.kernel.windows.is_some() {
+        if pages.is_empty() || self.memory.windows.is_some() {
             return Ok(0);
         }
         let attributes = new_page(vma, vma.attributes.protection, access);
         let mismatched = !permits(rights(vma.attributes.protection), access);
         let (input, shift) = (self.address(pages.start), self.geometry.page_shift());
-        let Self { table, kernel, .. } = self;
-        let frame = |kernel: &mut MeteredMemory<Out>| kernel.allocate_data(shift);
+        let Self { table, memory, .. } = self;
+        let frame = |memory: &mut MeteredMemory<Out>| memory.allocate_data(shift);
         let mapped = table
-            .map_run(kernel, input, pages.end - pages.start, attributes, frame)
+            .map_run(memory, input, pages.end - pages.start, attributes, frame)
             .map_err(|error| self.table_error(error))?;
         self.data_bytes += mapped << shift;
         self.statistics.implicit_mappings += if vma.attributes.implicit { mapped } else { 0 };
@@ -573,14 +573,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         };
         let mut place = None;
         if let Some(protection) = large {
-            match self.kernel.allocate_data(self.geometry.shift(2)) {
+            match self.memory.allocate_data(self.geometry.shift(2)) {
                 Some(frame) => place = Some((region.start, frame, 2, protection)),
                 None => self.statistics.large_page_fallbacks += 1,
             }
         }
         let (start, frame, level, protection) = match place {
             Some(place) => place,
-            None => match self.kernel.allocate_data(self.geometry.page_shift()) {
+            None => match self.memory.allocate_data(self.geometry.page_shift()) {
                 Some(frame) => (page, frame, 1, vma.attributes.protection),
                 None => return Err(self.out_of_memory()),
             },
@@ -603,16 +603,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let input = self.address(page);
-        let Self { table, kernel, policy, areas, .. } = self;
-        if let Some(ordered) = &mut kernel.ordered {
+        let Self { table, memory, policy, areas, .. } = self;
+        if let Some(ordered) = &mut memory.ordered {
             let pages = 1 << (self.geometry.shift(level) - self.geometry.page_shift());
             ordered.area = areas.intersecting(page..page + pages).next().map(|vma| vma.pages);
         }
         let shape = PolicyShape { policy, areas };
-        match table.map(kernel, &shape, input, frame, level, attributes) {
+        match table.map(memory, &shape, input, frame, level, attributes) {
             Ok(made) => self.apply_outcome(made, input, flushes),
             Err(error) => {
-                self.kernel.free_data(frame, self.geometry.shift(level));
+                self.memory.free_data(frame, self.geometry.shift(level));
                 return Err(self.table_error(error));
             }
         }
@@ -636,9 +636,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         if self.node_width(input, level) != Some(width) {
             return Ok(());
         }
-        let Self { table, kernel, .. } = self;
+        let Self { table, memory, .. } = self;
         let Some(tree) = table.tree_mut() else { return Ok(()) };
-        match tree.reshape(kernel, input, level, width - 1) {
+        match tree.reshape(memory, input, level, width - 1) {
             Ok(Some((change, flush))) => {
                 self.statistics.node_fallbacks += u64::from(change.fallbacks);
                 self.statistics.demotions += 1;
@@ -711,9 +711,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             // What is discarded but still in an area will be used anew: that is what costs.
             for page in discarded {
                 let within = (page - pages.start) << self.geometry.page_shift();
-                self.kernel.memory.zero(mapping.frame.offset(within), self.geometry.page_shift());
+                self.memory.physical.zero(mapping.frame.offset(within), self.geometry.page_shift());
                 let used = self.areas.find(page).is_some();
-                self.kernel.work.data_bytes += if used { self.geometry.span(1) } else { 0 };
+                self.memory.work.data_bytes += if used { self.geometry.span(1) } else { 0 };
             }
             return self.reprotect(mapping, protection, flushes);
         }
@@ -782,7 +782,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let attributes = EntryAttributes { rights, ..mapping.attributes };
                 self.enter(page, frame, 1, attributes, flushes)?;
             } else {
-                self.kernel.free_data(frame, self.geometry.page_shift());
+                self.memory.free_data(frame, self.geometry.page_shift());
                 self.statistics.pages_freed += 1;
             }
         }
@@ -796,7 +796,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             return Ok(());
         }
         let input = self.address(page);
-        match self.table.translate(&self.kernel, input) {
+        match self.table.translate(&self.memory, input) {
             Ok(leaf) if leaf.level > 1 => {}
             _ => return Ok(()),
         }
@@ -806,12 +806,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     }
 
     fn split(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
-        let Self { table, kernel, policy, areas, geometry, .. } = self;
-        if let Some(ordered) = &mut kernel.ordered {
+        let Self { table, memory, policy, areas, geometry, .. } = self;
+        if let Some(ordered) = &mut memory.ordered {
             let page = input.raw() >> geometry.page_shift();
             ordered.area = areas.find(page).map(|vma| vma.pages);
         }
-        match table.split(kernel, &PolicyShape { policy, areas }, input) {
+        match table.split(memory, &PolicyShape { policy, areas }, input) {
             Ok(made) => {
                 self.statistics.splits += 1;
                 self.forget_large(input);
@@ -825,7 +825,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// Unmaps a page and frees its frame.
     fn release(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let mapping = self.remove(input, flushes)?;
-        self.kernel.free_data(mapping.frame, self.geometry.shift(mapping.level));
+        self.memory.free_data(mapping.frame, self.geometry.shift(mapping.level));
         self.statistics.pages_freed += 1;
         Ok(())
     }
@@ -836,9 +836,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         input: In,
         flushes: &mut Flushes<In>,
     ) -> Result<Mapping<In, Out>, OsError> {
-        let Self { table, kernel, .. } = self;
-        let (mapping, flush) = table.unmap(kernel, input).map_err(OsError::Table)?;
-        let thinned = kernel.unmetered(|kernel| table.split_sparse(kernel, input));
+        let Self { table, memory, .. } = self;
+        let (mapping, flush) = table.unmap(memory, input).map_err(OsError::Table)?;
+        let thinned = memory.unmetered(|memory| table.split_sparse(memory, input));
         flushes.add(flush);
         self.count_density_changes(thinned, flushes);
         self.data_bytes -= self.geometry.span(mapping.level);
@@ -851,8 +851,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// Sees to the densities where entries of the levels `filled` came to lead to new nodes.
     fn merge_dense(&mut self, input: In, filled: Levels, flushes: &mut Flushes<In>) {
         if !filled.is_empty() {
-            let Self { table, kernel, .. } = self;
-            let densified = kernel.unmetered(|kernel| table.merge_dense(kernel, input, filled));
+            let Self { table, memory, .. } = self;
+            let densified = memory.unmetered(|memory| table.merge_dense(memory, input, filled));
             self.count_density_changes(densified, flushes);
         }
     }
@@ -861,7 +861,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.statistics.merges += u64::from(done.merged);
         self.statistics.unmerges += u64::from(done.unmerged);
         self.statistics.merge_refusals += u64::from(done.refused);
-        self.kernel.work.density_changes += u64::from(done.merged + done.unmerged);
+        self.memory.work.density_changes += u64::from(done.merged + done.unmerged);
         done.flush.into_iter().for_each(|flush| flushes.add(flush));
     }
 
@@ -873,9 +873,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     ) -> Result<(), OsError> {
         let rights = rights(protection);
         if rights != mapping.attributes.rights {
-            let Self { table, kernel, .. } = self;
+            let Self { table, memory, .. } = self;
             let (_, flush) =
-                table.protect(kernel, mapping.input, rights).map_err(OsError::Table)?;
+                table.protect(memory, mapping.input, rights).map_err(OsError::Table)?;
             flushes.add(flush);
         }
         Ok(())
@@ -917,14 +917,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         if !self.geometry.is_canonical(start.raw()) {
             return Err(self.beyond(start.raw()));
         }
-        Ok(self.table.is_empty(&self.kernel, start, 2))
+        Ok(self.table.is_empty(&self.memory, start, 2))
     }
 
     /// Width of the node with topmost level `level` on the path of `input`.
     fn node_width(&self, input: In, level: Level) -> Option<Width> {
         let mut walk = self.table.tree()?.walk(input);
         while walk.at().level > level {
-            match walk.feed(Entry(self.kernel.read(walk.entry_address()))) {
+            match walk.feed(Entry(self.memory.read(walk.entry_address()))) {
                 Step::Table(_) => {}
                 Step::Leaf(_) | Step::Fault(_) => return None,
             }
@@ -935,7 +935,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     fn visit(&self, pages: Pages, found: &mut Vec<Mapping<In, Out>>) -> Result<(), OsError> {
         let bytes = pages.end.saturating_sub(pages.start) << self.geometry.page_shift();
         self.table
-            .visit(&self.kernel, self.address(pages.start), bytes, &mut |mapping| {
+            .visit(&self.memory, self.address(pages.start), bytes, &mut |mapping| {
                 found.push(mapping);
             })
             .map_err(OsError::Table)
@@ -1021,14 +1021,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     }
 
     fn outcome(&mut self, flushes: Flushes<In>) -> Outcome<In> {
-        let work = self.kernel.take_work();
+        let work = self.memory.take_work();
         self.statistics.nodes_freed += work.nodes_freed;
         Outcome { work, flushes: flushes.into_iter().collect() }
     }
 
     /// Refuses addresses at which a recursive table shows itself.
     fn outside_windows(&self, address: u64) -> Result<(), OsError> {
-        match &self.kernel.windows {
+        match &self.memory.windows {
             Some(windows) if windows.recursion().contains(address) => {
                 Err(OsError::InWindow { address })
             }
@@ -1042,7 +1042,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     fn out_of_memory(&self) -> OsError {
         OsError::OutOfMemory {
-            memory_bytes: self.kernel.memory.size_bytes(),
+            memory_bytes: self.memory.physical.size_bytes(),
             data_bytes: self.data_bytes,
             table_bytes: self.page_table_bytes(),
         }

@@ -1179,14 +1179,14 @@ proptest! {
                 Operation::Reshape(..) if root.is_none_or(|root| root.width == 3) => continue,
                 // A recursive root stays as it is.
                 Operation::Reshape(_, level, _)
-                    if process.kernel.windows.is_some() && root.is_some_and(|r| r.level == level) =>
+                    if process.memory.windows.is_some() && root.is_some_and(|r| r.level == level) =>
                 {
                     continue;
                 }
                 Operation::Reshape(address, level, width) => {
-                    let Process { table, kernel, .. } = &mut process;
+                    let Process { table, memory, .. } = &mut process;
                     let tree = table.tree_mut().expect("it has a root");
-                    match tree.reshape(kernel, Gva::new(address), level, width) {
+                    match tree.reshape(memory, Gva::new(address), level, width) {
                         Ok(Some((_, flush))) => vec![flush],
                         _ => continue,
                     }
