@@ -9,6 +9,8 @@ mod ordered;
 mod policy;
 mod process;
 mod random;
+#[cfg(test)]
+mod testing;
 mod virtual_machine;
 pub mod vma;
 mod windows;

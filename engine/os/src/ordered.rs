@@ -189,34 +189,23 @@ impl<A: Physical> OrderedNodes<A> {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Address, Geometry, Gva, Hpa, organisations};
+    use flatwalk_paging::{Address, Geometry, Gva, Hpa};
     use flatwalk_trace::{Backing, Event, Protection};
 
     use super::*;
     use crate::policy::LargePages;
     use crate::process::{Configuration, Process};
+    use crate::testing::layout;
 
     const DATA: u64 = 1 << 40;
     const LARGE: u64 = 2 << 20;
 
     fn process(flatten: &[&str], large_pages: LargePages, fragmentation: f64) -> Process {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-        let layout = organisations::find(name).unwrap().layout;
         Process::new(&Configuration {
-            layout: layout(Geometry::X86_4, &settings).unwrap(),
-            no_flatten_threshold: 0,
             large_pages,
-            memory_bytes: 4 << 30,
             fragmentation,
-            large_failure_probability: 0.0,
-            reserved_bytes: 0,
-            segment: None,
             ordered_levels: vec![1, 2],
-            recursive_index: None,
-            scattered: false,
-            seed: 1,
+            ..Configuration::new(layout(Geometry::X86_4, flatten), 4 << 30)
         })
         .unwrap()
     }

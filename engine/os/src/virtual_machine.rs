@@ -100,30 +100,16 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Geometry, organisations};
+    use flatwalk_paging::Geometry;
 
     use super::*;
     use crate::policy::LargePages;
+    use crate::testing::layout;
 
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-        Configuration {
-            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &settings)
-                .unwrap(),
-            no_flatten_threshold: 0,
-            large_pages: LargePages::Below { boundary: if large { u64::MAX } else { 0 } },
-            memory_bytes,
-            fragmentation: 0.0,
-            large_failure_probability: 0.0,
-            reserved_bytes: 0,
-            segment: None,
-            ordered_levels: Vec::new(),
-            recursive_index: None,
-            scattered: true,
-            seed: 3,
-        }
+        let large_pages = LargePages::Below { boundary: if large { u64::MAX } else { 0 } };
+        let conventional = Configuration::new(layout(Geometry::X86_4, flatten), memory_bytes);
+        Configuration { large_pages, scattered: true, seed: 3, ..conventional }
     }
 
     #[test]

@@ -37,3 +37,25 @@ pub struct Configuration {
     /// Seed of what is random in all these.
     pub seed: u64,
 }
+
+impl Configuration {
+    /// A table of `layout` in `memory_bytes` that are not fragmented, base pages only, and nothing
+    /// that departs from a common machine.
+    #[must_use]
+    pub fn new(layout: Layout, memory_bytes: u64) -> Self {
+        Self {
+            layout,
+            no_flatten_threshold: 0,
+            large_pages: LargePages::Below { boundary: 0 },
+            memory_bytes,
+            reserved_bytes: 0,
+            segment: None,
+            fragmentation: 0.0,
+            large_failure_probability: 0.0,
+            ordered_levels: Vec::new(),
+            recursive_index: None,
+            scattered: false,
+            seed: 1,
+        }
+    }
+}
