@@ -138,8 +138,8 @@ impl Buddy {
         (order..=MAX_ORDER).map(|larger| self.free_blocks(larger) << (larger - order)).sum()
     }
 
-    /// A free block of 2^`order` frames, now taken: its first frame. `None` where there is none, or
-    /// where [`Buddy::fail_large_allocations`] has it fail.
+    /// Takes a free block of 2^`order` frames and returns its first frame. `None` where there is none,
+    /// or where [`Buddy::fail_large_allocations`] makes it fail.
     pub fn allocate(&mut self, order: u32) -> Option<u64> {
         if order >= LARGE_ORDER
             && let Some(failure) = &mut self.failure
@@ -150,7 +150,7 @@ impl Buddy {
         self.allocate_if_any(order)
     }
 
-    /// As [`Buddy::allocate`], but fails only where there is no such block.
+    /// [`Buddy::allocate`] without random failures.
     fn allocate_if_any(&mut self, order: u32) -> Option<u64> {
         let sufficient = self.available & u32::MAX.checked_shl(order)?;
         if sufficient == 0 {
@@ -199,7 +199,7 @@ impl Buddy {
         None
     }
 
-    /// Gives back a block that was allocated, or an aligned part of one.
+    /// Frees a block that was allocated, or an aligned part of one.
     pub fn free(&mut self, mut frame: u64, mut order: u32) {
         debug_assert!(
             frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames,
@@ -219,15 +219,15 @@ impl Buddy {
         self.insert(frame, order);
     }
 
-    /// Takes the one frame `frame`, if it is free; says whether it was.
+    /// Takes the frame `frame` if it is free. Returns whether it was.
     pub fn allocate_at(&mut self, frame: u64) -> bool {
         let Some(order) = self.containing(frame) else { return false };
         self.take_part(frame, order, 0);
         true
     }
 
-    /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer be
-    /// had whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
+    /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer
+    /// be allocated as a whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
     /// a random place. The rest of those blocks stays free, so that 4 KiB allocations hardly notice.
     /// A larger block is unavailable as soon as one of its 2 MiB blocks is. Values outside 0 to 1 count
     /// as the nearer end. Returns the number of frames pinned.
@@ -261,9 +261,9 @@ impl Buddy {
             (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
     }
 
-    /// From now on each 2 MiB block that is broken into is drawn at random, from `seed`, instead of
-    /// being the lowest, as in memory that has been in use for long. Data still uses a block up before
-    /// it breaks into the next; each small page-table node lies in a block of its own choice.
+    /// From now on each 2 MiB block that is split is drawn at random, from `seed`, instead of being
+    /// the lowest, as in memory that has been in use for long. Data still uses a block up before the
+    /// next is split; each small page-table node lies in a randomly drawn block.
     pub fn scatter(&mut self, seed: u64) {
         self.scattering = Some(Random::new(seed));
     }
@@ -287,12 +287,12 @@ impl Buddy {
     }
 }
 
-/// All physical memory, handed out to those who can and to those who cannot be moved.
+/// All physical memory, for data, which can be moved, and for page tables, which cannot.
 ///
 /// Linux keeps free lists by mobility, so that a few unmovable pages (page tables above all) do not
-/// spoil every large block, and so do we: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
-/// set aside for them one at a time, and given back when empty. It also keeps the simulated page
-/// tables close together in the host's memory.
+/// spoil every large block. So does this: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
+/// that are set aside for them one at a time, and returned when empty. It also keeps the simulated page
+/// tables close together in the simulator's own memory.
 pub struct Frames {
     movable: Buddy,
     unmovable: Buddy,
@@ -301,7 +301,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// All of `memory` for both.
+    /// All of `memory`, for both kinds.
     pub fn new(memory: Buddy) -> Self {
         let frames = memory.frames;
         let set_aside = BlockSet::new(frames >> LARGE_ORDER);
@@ -310,7 +310,7 @@ impl Frames {
 
     /// A block for data, which can be moved. `None` as with [`Buddy::allocate`].
     pub fn allocate_movable(&mut self, order: u32) -> Option<u64> {
-        // When all else is used up, data gets what page tables have left of their blocks.
+        // When all else is used up, data gets what is left of the page tables' blocks.
         self.movable.allocate(order).or_else(|| self.unmovable.allocate(order))
     }
 
@@ -333,7 +333,7 @@ impl Frames {
         self.unmovable.allocate(order)
     }
 
-    /// Gives back what either gave.
+    /// Frees a block of either kind.
     pub fn free(&mut self, frame: u64, order: u32) {
         let block = frame >> LARGE_ORDER;
         if order >= LARGE_ORDER || !self.set_aside.contains(block) {
@@ -358,7 +358,8 @@ impl Frames {
         self.movable.frames
     }
 
-    /// Blocks of `order` that could be had for data one after another now, injected failures aside.
+    /// Blocks of `order` that could be allocated for data one after another now, injected failures
+    /// aside.
     pub fn allocatable_blocks(&self, order: u32) -> u64 {
         self.movable.allocatable_blocks(order)
     }
@@ -541,7 +542,7 @@ mod tests {
                     }
                     taken.push((frame, order));
                 } else {
-                    // There really is no such block.
+                    // There is indeed no such block.
                     let mut blocks = 0..frames >> order;
                     prop_assert!(blocks.all(|b| (b << order..(b + 1) << order).any(|f| used.contains(&f))));
                 }

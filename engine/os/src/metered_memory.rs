@@ -28,11 +28,11 @@ pub struct Work {
     /// Page-table entries written.
     pub entries_written: u64,
     /// Page-table nodes merged with their children, or taken apart into them, because of their
-    /// density. What that reads, writes and zeroes is not counted: it is charged as a whole.
+    /// density. What that reads, writes and zeroes is not counted: it has one cost as a whole.
     pub density_changes: u64,
     /// Pages mapped, of any size.
     pub pages_mapped: u64,
-    /// Pages unmapped and given back, of any size.
+    /// Pages unmapped and freed, of any size.
     pub pages_freed: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct MeteredMemory<A> {
     pub(crate) frames: Frames,
     /// Everything but `entries_read`.
     pub(crate) work: Work,
-    /// Where nodes stand in order, if they do.
+    /// The nodes that are kept in order, if there are any.
     pub(crate) ordered: Option<Box<OrderedNodes<A>>>,
     /// The windows through which entries are accessed, where the table is recursive.
     pub(crate) windows: Option<Box<Windows<A>>>,
@@ -152,7 +152,7 @@ impl<A: Physical> NodeAllocator<A> for MeteredMemory<A> {
 
     fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
         if let Some(windows) = &mut self.windows {
-            windows.is_node(at, size_shift, bottom, input);
+            windows.add_node(at, size_shift, bottom, input);
         }
     }
 
@@ -163,7 +163,7 @@ impl<A: Physical> NodeAllocator<A> for MeteredMemory<A> {
     fn free(&mut self, at: A, size_shift: u8) {
         self.work.nodes_freed += 1;
         if let Some(windows) = &mut self.windows {
-            windows.forget(at);
+            windows.remove_node(at);
         }
         if let Some(ordered) = &mut self.ordered
             && ordered.vacate(&mut self.frames, at)

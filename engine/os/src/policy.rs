@@ -1,5 +1,4 @@
-//! What the operating system decides: which memory large pages back, and which levels of the page
-//! table are flattened where.
+//! Policies: which memory large pages back, and where which levels of the page table are flattened.
 
 use flatwalk_paging::{Density, Geometry, Layout, Level, Shape, Width};
 use flatwalk_trace::{Backing, Protection};
@@ -151,7 +150,7 @@ impl Policy {
         }
     }
 
-    /// True if `region` will have as many large pages as forbid to flatten it down to level 1.
+    /// True if `region` will have so many large pages that it must not be flattened down to level 1.
     fn will_be_mostly_large(&self, areas: &AddressSpace, region: &Pages) -> bool {
         let per_large = 1_u64 << self.geometry().index_bits();
         let mut expected = 0;
@@ -174,8 +173,8 @@ impl Policy {
 /// The shape of new nodes: the layout's, less the lowest level where large pages are expected.
 ///
 /// The decision must be made before the pages are there, so it asks which large pages the policy
-/// *would* give to the areas that are mapped now. If they turn out more, the process takes the node
-/// apart later.
+/// *would* give to the areas that are mapped now. If there are more in the end, the process splits
+/// the node then.
 pub(crate) struct PolicyShape<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) areas: &'a AddressSpace,

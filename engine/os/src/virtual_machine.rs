@@ -1,7 +1,7 @@
-//! A virtual machine: a guest's process in guest-physical memory, over a host that backs it.
+//! A virtual machine: a guest's process in guest-physical memory, and the host that backs that memory.
 //!
-//! To the host the guest's memory is one process's only area, and its page table (EPT, NPT, stage 2)
-//! that process's. So the guest's side is a [`Process`] from guest-virtual to guest-physical
+//! For the host the guest's memory is the only area of a process, and its page table (EPT, NPT, stage 2)
+//! is that process's. So the guest's side is a [`Process`] from guest-virtual to guest-physical
 //! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
 //! with any. The host backs memory when it is first used, as KVM does.
 
@@ -39,8 +39,8 @@ impl VirtualMachine {
         Ok(Self { guest, host })
     }
 
-    /// Carries out an event in the guest. What it maps ahead of any access the host backs too; what is
-    /// to be flushed of the host's table for that stands beside the guest's outcome.
+    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too. Returns
+    /// the guest's outcome, and what is to be flushed of the host's table.
     ///
     /// # Errors
     /// As [`Process::apply`].
@@ -49,7 +49,7 @@ impl VirtualMachine {
         let mut flushes = Vec::new();
         if let Event::Populate { address, length, .. } = *event {
             let Self { guest, host } = self;
-            // Beyond the guest's memory there is nothing to back, and within a host's segment neither.
+            // Nothing is to be backed beyond the guest's memory, or within a segment of the host's.
             let segment = guest.segment();
             let (first, last) = (address.max(segment.start), (address + length).min(segment.end));
             let mut ranges = Ranges::default();
@@ -71,7 +71,7 @@ impl VirtualMachine {
         Ok((outcome, flushes))
     }
 
-    /// Where `address` lies in the host's memory now, if both tables say.
+    /// Where `address` lies in the host's memory now, if both tables map it.
     ///
     /// # Errors
     /// The guest's fault, or `None` where the host has not backed the page.
@@ -85,7 +85,7 @@ impl VirtualMachine {
     }
 }
 
-/// Ranges of addresses in the order in which they are to be backed, neighbours as one.
+/// Ranges of addresses in the order in which they are to be backed; neighbours are joined.
 #[derive(Default)]
 struct Ranges(Vec<Range<u64>>);
 

@@ -88,7 +88,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
         if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
-            // Made with the machine, for whatever it runs: no program pays for that.
+            // It is made at boot, not for one program: its cost is no program's.
             let _: Work = memory.take_work();
         }
         if let Some(index) = configuration.recursive_index {
@@ -145,7 +145,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         (&self.table, &mut self.memory.physical)
     }
 
-    /// The same, and where its nodes stand in order, if they are to.
+    /// The same, and its nodes that are kept in order, if there are any.
     #[allow(clippy::type_complexity, reason = "three things that are borrowed together")]
     pub fn table_memory_and_order(
         &mut self,
@@ -169,7 +169,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.segment.start << shift..self.segment.end << shift
     }
 
-    /// Where page-table nodes stand in order, if they are to.
+    /// The page-table nodes that are kept in order, if there are any.
     pub fn ordered_nodes(&self) -> Option<&OrderedNodes<Out>> {
         self.memory.ordered.as_deref()
     }
@@ -195,7 +195,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.data_bytes
     }
 
-    /// Page-table nodes that there are now, by level and width.
+    /// Present page-table nodes, by level and width.
     pub fn nodes(&self) -> Vec<NodeStatistics> {
         self.table.statistics()
     }

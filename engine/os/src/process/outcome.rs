@@ -1,4 +1,4 @@
-//! What faults and events lead to, and what they leave to be flushed.
+//! The outcome of faults and events: the work done, and what has to be flushed.
 
 use flatwalk_paging::{Address, Flush, Gva, Level};
 
@@ -7,12 +7,12 @@ use crate::metered_memory::Work;
 /// What a fault led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The page was missing and is mapped now.
+    /// The page was not mapped and is now.
     Mapped,
-    /// The page was there but did not allow the access; the trace says that it succeeded, so it does
-    /// allow it now.
+    /// The page was mapped but did not allow the access. It does now, as the access succeeded in the
+    /// trace.
     Upgraded,
-    /// The page was there and allowed the access.
+    /// The page was mapped and allowed the access.
     Spurious,
 }
 
@@ -20,11 +20,11 @@ pub enum FaultKind {
 #[must_use = "hardware may go on using old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultOutcome<In = Gva> {
-    /// What it led to.
+    /// Its kind.
     pub kind: FaultKind,
     /// Level that the page is a leaf of now: 1 for a base page.
     pub level: Level,
-    /// What it took.
+    /// The work it took.
     pub work: Work,
     /// What to flush.
     pub flushes: Vec<Flush<In>>,
@@ -34,14 +34,14 @@ pub struct FaultOutcome<In = Gva> {
 #[must_use = "hardware may go on using old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<In = Gva> {
-    /// What it took.
+    /// The work it took.
     pub work: Work,
     /// What to flush.
     pub flushes: Vec<Flush<In>>,
 }
 
-/// What an operation has made stale so far: one range around all pages, and one around the nodes that
-/// changed while pages stayed.
+/// What an operation has made stale so far: one range that covers all changed pages, and one that
+/// covers the nodes that changed while their pages stayed.
 pub(super) struct Flushes<In> {
     pub(super) leaves: Option<Flush<In>>,
     tables: Option<Flush<In>>,

@@ -27,8 +27,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         }
     }
 
-    /// The pages that are free when `length` bytes from `address` are given up. Traced programs know
-    /// pages of 4 KiB: a larger one that they give up in part stays, for the rest of it.
+    /// The pages to free when the program gives up `length` bytes from `address`. Traced programs expect
+    /// pages of 4 KiB: a larger page that they give up in part stays, for the rest of it.
     pub(super) fn given_up(&self, address: u64, length: u64) -> Result<Pages, OsError> {
         let touched = self.pages(address, length)?;
         let page_bytes = self.geometry.span(1);
@@ -41,13 +41,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(start..end.max(start))
     }
 
-    /// The pages that lie wholly above `from` and not wholly above `to`: those a moving break adds.
+    /// The pages that a break adds when it moves from `from` to `to`: those that start between the two.
     pub(super) fn whole_pages(&self, from: u64, to: u64) -> Result<Pages, OsError> {
         let end = self.pages(from, to - from)?.end;
         Ok(from.div_ceil(self.geometry.span(1)).min(end)..end)
     }
 
-    /// Refuses addresses at which a recursive table shows itself.
+    /// Refuses addresses at which a recursive table shows its own entries.
     pub(super) fn reject_window(&self, address: u64) -> Result<(), OsError> {
         match &self.memory.windows {
             Some(windows) if windows.recursion().contains(address) => {

@@ -7,7 +7,7 @@ use super::outcome::{Flushes, Outcome};
 use crate::error::OsError;
 use crate::vma::Pages;
 
-/// How pages are touched ahead of any access.
+/// How pages are populated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {
     /// One by one, as faults do.
@@ -58,7 +58,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(())
     }
 
-    /// Touches each page of `pages` that is not mapped. `changed` gets what is to be flushed.
+    /// Touches each page of `pages` that is not mapped. `changed` is called with what is to be flushed.
     fn touch(
         &mut self,
         pages: &Pages,

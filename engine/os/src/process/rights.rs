@@ -14,8 +14,8 @@ pub(super) const HEAP: Attributes = Attributes {
     implicit: false,
 };
 
-/// The rights of a page: on x86 whatever can be used at all can be read. A page without any rights
-/// stays in the table, but closed to user mode.
+/// The rights of a page. On x86 whatever can be accessed at all can be read. A page without any rights
+/// stays in the table, but user mode cannot access it.
 pub(super) fn rights(protection: Protection) -> Rights {
     Rights {
         write: protection.write,
@@ -24,7 +24,7 @@ pub(super) fn rights(protection: Protection) -> Rights {
     }
 }
 
-/// The rights that a page with `rights` has after `access`, which succeeded.
+/// `rights` and those that `access` needs.
 pub(super) fn granted(mut rights: Rights, access: AccessKind) -> Rights {
     rights.user = true;
     rights.write |= access == AccessKind::Store;
@@ -32,8 +32,8 @@ pub(super) fn granted(mut rights: Rights, access: AccessKind) -> Rights {
     rights
 }
 
-/// What a page of `vma` with `protection` is after its first access. Linux makes new pages accessed, and
-/// private anonymous ones that may be written dirty.
+/// The attributes of a page of `vma` with `protection` after its first access. Linux sets the accessed
+/// bit of new pages, and the dirty bit of those that are private, anonymous and writable.
 pub(super) fn new_page(vma: &Vma, protection: Protection, access: AccessKind) -> EntryAttributes {
     let Attributes { backing, shared, .. } = vma.attributes;
     let private = backing != Backing::File && !shared;

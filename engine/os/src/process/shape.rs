@@ -1,5 +1,5 @@
-//! What changes the shape of the page table once its entries have changed: nodes are merged or
-//! taken apart by their density, or taken apart because of the NF rule.
+//! The shape of the page table after its entries changed: nodes are merged or split by their density,
+//! or split because of the NF rule.
 
 use flatwalk_paging::{
     Address, DensityChanges, Entry, EntryMemory, Level, Levels, Made, Physical, Step, Width,
@@ -40,7 +40,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         changes.flush.into_iter().for_each(|flush| flushes.add(flush));
     }
 
-    /// Counts a large page, and takes the flattened node above it apart if that is one too many.
+    /// Counts a large page, and splits the flattened node above it if that is one too many.
     pub(super) fn count_large(
         &mut self,
         page: u64,

@@ -1,4 +1,4 @@
-//! Taking pages away, and splitting large ones.
+//! Unmapping pages, and splitting large ones.
 
 use flatwalk_paging::{Address, Mapping, Physical};
 

@@ -9,7 +9,7 @@ use flatwalk_paging::{
 
 use super::*;
 
-/// Hardware that caches everything it sees, for ever, unless it is told otherwise.
+/// Hardware that caches everything it sees until it has to flush it.
 #[derive(Default)]
 pub(super) struct Hardware {
     /// By page: frame of the page itself, rights, level.
@@ -71,7 +71,7 @@ impl Hardware {
         }
     }
 
-    /// Panics if anything cached is no longer so.
+    /// Panics if anything cached is stale.
     pub(super) fn check(&self, process: &Process) {
         let mut pages = BTreeMap::new();
         for mapping in mappings(process) {

@@ -37,7 +37,11 @@ fn a_region_is_large_in_the_scenario_if_its_areas_agree() {
     let outcome = process.apply(&map(50 * PAGE, PAGE, RX)).unwrap();
     assert!(outcome.flushes[0].leaves);
     assert_eq!(process.statistics().splits, 1);
-    assert_eq!(process.data_bytes(), 4 * PAGE, "areas at 20, 30 and 40, and the page beside");
+    assert_eq!(
+        process.data_bytes(),
+        4 * PAGE,
+        "areas at 20, 30 and 40, and the page at LARGE + PAGE"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The process against independent models: what is mapped where (page by page), what each page
-//! holds, which frames are in use, and hardware that caches every translation until told to flush.
+//! holds, which frames are in use, and hardware that caches every translation until it is flushed.
 
 mod event;
 mod fault;

@@ -80,8 +80,8 @@ proptest! {
                         process.table.translate(process.memory(), Gva::new(address)).unwrap();
                     prop_assert!(permits(leaf.rights, access));
                     prop_assert_eq!(leaf.level, outcome.level);
-                    // Every access writes a word that tells when, through the translation; but
-                    // where a large page reaches beyond its areas nothing is promised to stay.
+                    // Every access writes the number of its step through the translation. Where a
+                    // large page reaches beyond its areas, nothing is guaranteed to stay.
                     if model.areas.contains_key(&page) {
                         let within = address & (process.geometry.span(leaf.level) - 1);
                         process.memory_mut().write(leaf.frame.offset(within), step as u64 + 1);

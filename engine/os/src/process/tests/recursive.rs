@@ -109,7 +109,7 @@ fn a_walker_that_knows_no_flattening_translates_from_the_glue_sub_table() {
 }
 
 #[test]
-fn what_can_be_no_recursion_is_refused() {
+fn what_cannot_be_a_recursion_is_refused() {
     for (layout, index) in [
         (layout(Geometry::X86_4, &[]), 255),
         (layout(Geometry::X86_4, &[]), 512),
