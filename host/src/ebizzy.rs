@@ -36,7 +36,7 @@ pub struct Answer {
     faults_per_record: f64,
 }
 
-/// Copies word by word, never by the library (`-l`): as the original, so that time is the program's.
+/// Copies word by word, never by the library (`-l`), as the original does: the time is the program's own.
 fn copy(from: &[u64], to: &mut [u64]) {
     for (source, target) in from.iter().zip(to) {
         // SAFETY: a reference is valid to write to; volatile, so that the loop stays one.
@@ -75,9 +75,9 @@ fn search(
 /// Measures.
 pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer, Error> {
     require((1..=1024).contains(&parameters.threads), "threads", "must be 1 to 1024")?;
-    require(parameters.chunks > 0, "chunks", "must be 1 at least")?;
+    require(parameters.chunks > 0, "chunks", "must be at least 1")?;
     require(parameters.chunk_bytes >= 8, "chunk_bytes", "must be 8 at least")?;
-    require(parameters.milliseconds > 0, "milliseconds", "must be 1 at least")?;
+    require(parameters.milliseconds > 0, "milliseconds", "must be at least 1")?;
     let mut random = Random::new(parameters.seed);
     let chunks: Vec<Vec<u64>> = (0..parameters.chunks)
         .map(|_| {

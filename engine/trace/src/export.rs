@@ -1,4 +1,4 @@
-//! To ChampSim's `input_instr`; `import/champsim.rs` has the layout.
+//! Export to ChampSim's `input_instr`; `import/champsim.rs` has the layout.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,7 +24,7 @@ const LOAD_SLOTS: usize = 4;
 const STORE_SLOTS: usize = 2;
 const RECORD_BYTES: usize = 64;
 
-/// What an export wrote, and what ChampSim's records had no room for.
+/// What an export wrote, and what it left out for want of room in ChampSim's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exported {
     /// Instructions written.
@@ -41,7 +41,7 @@ pub struct Exported {
     pub dropped_registers: u64,
     /// Instructions of threads other than the first that runs: a ChampSim trace has one thread.
     pub other_threads: u64,
-    /// The end of the trace was missing: what was there was written.
+    /// The end of the trace was missing; the rest was exported.
     pub ended_early: bool,
 }
 
@@ -141,7 +141,7 @@ struct Exporter {
     templates: Vec<Template>,
     decoder: X86,
     thread: Option<ThreadId>,
-    /// The last block's last record, which waits for where the program goes.
+    /// The last block's last record, which waits until it is known where the program goes.
     pending: Option<Pending>,
     done: Exported,
 }

@@ -150,7 +150,7 @@ fn records_are_as_champsim_wants_them() {
 fn a_round_trip_changes_nothing_whatever_the_compression() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = |name: &str| directory.path().join(name);
-    // Instructions of ChampSim's own: what is imported can be exported as it was.
+    // Instructions of ChampSim's own: what was imported can be exported unchanged.
     let mut bytes = Vec::new();
     for number in 0..3000_u64 {
         let taken = u8::from(number % 7 == 6);
@@ -167,7 +167,7 @@ fn a_round_trip_changes_nothing_whatever_the_compression() {
         }
         bytes.extend(record);
     }
-    // The last branch goes nowhere, so nobody knows whether it is taken.
+    // The last branch goes nowhere, so it is unknown whether it is taken.
     bytes.truncate(2999 * 64);
     std::fs::write(place("original"), &bytes).expect("written");
     let go_on = &mut |_: u64, _: u64| ControlFlow::Continue(());

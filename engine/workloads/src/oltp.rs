@@ -68,7 +68,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
 }
 
-/// How many there are.
+/// How many rows of each kind there are.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     warehouses: usize,
@@ -154,7 +154,7 @@ impl Shape {
     }
 }
 
-/// The greatest number, at least 1, that is good enough, where all below it are.
+/// The greatest number, at least 1, that is good enough; all below it must be so too.
 fn greatest(fits: impl Fn(usize) -> bool) -> usize {
     let (mut good, mut step) = (1, 1);
     while fits(good + step) {
@@ -318,7 +318,7 @@ struct OrderLine {
     quantity: u32,
 }
 
-/// What is asked of the database. Districts and customers are numbered within what they belong to.
+/// A transaction. Districts and customers are numbered within their warehouse or district.
 #[derive(Clone, Debug)]
 enum Transaction {
     Payment {
@@ -515,7 +515,7 @@ impl Database {
         mix(!self.seed ^ row as u64).is_multiple_of(10)
     }
 
-    /// Finds the customer whose first name is in the middle among all of a name; gives the number
+    /// Finds the customer whose first name is in the middle among all of a name; returns the number
     /// in the district. `first` is the row of the district's first customer.
     fn find_by_name(&self, out: &mut impl Emitter, first: usize, name: usize) -> usize {
         // The index has them by name, and those of a name by first name, which rises with the number.

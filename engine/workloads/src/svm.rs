@@ -11,13 +11,13 @@
 //! weight    8 bytes a feature
 //! ```
 //!
-//! The data sets of the papers are not at hand. `svm-url` has the dimensions of `url_combined`: 115
+//! The data sets of the papers are not included. `svm-url` has the dimensions of `url_combined`: 115
 //! features of a row are not 0, of 1.349 times as many as there are rows (2,396,130 rows are 4332 MiB);
 //! the one with number x occurs about as often as 1/x. `svm-higgs` has those of HIGGS: 28 features, all
 //! dense (11,000,000 rows are 5172 MiB). Labels are those of a random hyperplane, one in twenty flipped.
 //! Departs from it: no shrinking of the active set.
 //!
-//! In this process's memory is what is computed; rows are functions of their numbers.
+//! Only computed values are in this process's memory; rows are functions of their numbers.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a trace comes to, found by reading it.
+//! The totals of a trace, computed by reading it.
 
 use std::ops::ControlFlow;
 
@@ -51,7 +51,7 @@ pub(super) fn recover(
     Ok(summary)
 }
 
-/// Reads every chunk and compares what it comes to with the totals; `code` has nothing read yet.
+/// Reads every chunk and compares the totals with those stored; nothing was read yet of `code`.
 pub(super) fn verify(
     disk: &mut Disk,
     chunks: &[Chunk],

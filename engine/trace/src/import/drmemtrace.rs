@@ -2,8 +2,8 @@
 //! the members of a zip archive.
 //!
 //! Data accesses belong to the instruction before them. What changes nothing for virtual memory
-//! (timestamps, processors, prefetches, cache flushes …) is passed over. A string instruction's further
-//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions, as they are none.
+//! (timestamps, processors, prefetches, cache flushes …) is skipped. A string instruction's further
+//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions.
 
 use rustc_hash::FxHashMap;
 
@@ -48,7 +48,7 @@ const FILE_X86_64: u64 = 0x40;
 
 /// The newest version whose records are as described here.
 const NEWEST_VERSION: u64 = 9;
-/// Longest encoding that any architecture has, in bytes.
+/// Longest encoding of an instruction in any architecture, in bytes.
 const MAX_ENCODING_BYTES: usize = 17;
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(crate) struct DrMemTrace {
     footer: bool,
 }
 
-/// Whether a file that starts so is drmemtrace's: its header record says.
+/// Whether a file that starts so is drmemtrace's, by its header record.
 pub(crate) fn sniff(start: &[u8]) -> bool {
     let Some((record, rest)) = start.split_first_chunk::<12>() else {
         return false;
@@ -101,7 +101,7 @@ impl Parser for DrMemTrace {
         }
         if !self.encoding.is_empty() && !fetches(kind) && !matches!(kind, ENCODING | MARKER) {
             return Err(
-                input.damaged("machine code is followed by something else than its instruction")
+                input.damaged("machine code is followed by something other than its instruction")
             );
         }
         match kind {
@@ -148,10 +148,10 @@ impl Parser for DrMemTrace {
                     ));
                 }
             }
-            // A fetch that may be one (raw traces only) is one where the address is new.
+            // A repeated fetch that may be an instruction (raw traces only) is one where the address is new.
             NO_FETCH | MAYBE_FETCH => {
                 self.encoding.clear();
-                // The same instruction goes on. Where it is another one (the trace was cut there), it counts.
+                // The same instruction continues. If it is another one (the trace was cut there), it counts.
                 if out.last().is_none_or(|last| last.pc != address) {
                     self.fetch(INSTRUCTION, size, address, input, out)?;
                 }
@@ -267,7 +267,7 @@ impl DrMemTrace {
         };
         let operands = match self.code.get(&pc) {
             Some(&(known, code)) if known == length => Operands::X86(code),
-            // That it branches is all that is known.
+            // All that is known is that it branches.
             _ if branch != Branch::None => {
                 Operands::Registers { reads: [0; 4], writes: [0; 4], branch }
             }

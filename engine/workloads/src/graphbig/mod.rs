@@ -16,7 +16,7 @@
 //!
 //! Objects lie in the order in which loading sorted files allocates them.
 //!
-//! The data set of the papers, LDBC-1000k (1 M vertices, 28.82 M edges), cannot be had. [`social`]
+//! The data set of the papers, LDBC-1000k (1 M vertices, 28.82 M edges), is not available. [`social`]
 //! makes one with its mean degree and the shape that its generator, LDBC Datagen, gives: Facebook's
 //! degree distribution, and friends who are alike in one of two respects (45 % each) or in none (10 %).
 
@@ -39,7 +39,7 @@ use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, Records, program};
 use crate::{Description, Parameter, SEED};
 
-/// What a kernel's description has in common with the others'.
+/// A kernel's description; all kernels share most of it.
 const fn describe(name: &'static str, description: &'static str, make: crate::Make) -> Description {
     Description {
         name,
@@ -74,7 +74,7 @@ const EDGE_LIST_BYTES: u64 = 72;
 const INDEX_NODE_BYTES: u64 = 32;
 const NAME_NODES_BYTES: u64 = 128;
 
-/// What a kernel needs beside the graph.
+/// What a kernel needs in addition to the graph.
 struct Needs {
     /// Bytes of its property of a vertex.
     property_bytes: u64,
@@ -164,8 +164,8 @@ impl Shape {
     }
 }
 
-/// The graph in the simulated program's memory. Each function here does what the fragment of the
-/// same name in [`fragments`] says.
+/// The graph in the simulated program's memory. Each function here performs the fragment of the
+/// same name in [`fragments`].
 struct PropertyGraph {
     graph: Graph,
     columns: Columns,
@@ -176,7 +176,7 @@ impl PropertyGraph {
         self.graph.vertices()
     }
 
-    /// Goes on to the next vertex of the list.
+    /// Moves to the next vertex of the list.
     #[inline]
     fn next_vertex(&self, out: &mut impl Emitter, vertex: usize) {
         self.columns.next_vertex.load(out, vertex);
@@ -196,7 +196,7 @@ impl PropertyGraph {
         self.graph.edges(vertex).len() as u32
     }
 
-    /// Goes on to the next edge of the list.
+    /// Moves to the next edge of the list.
     #[inline]
     fn next_edge(&self, out: &mut impl Emitter, edge: usize) {
         self.columns.next_edge.load(out, edge);
@@ -279,11 +279,11 @@ trait Kernel: Send + Sized + 'static {
     fn new(shape: &Shape, code: Self::Code, seed: u64) -> Self;
 
     fn graph(&self) -> &PropertyGraph;
-    /// Takes back what the last run did to a vertex.
+    /// Undoes what the last run did to a vertex.
     fn reset(&mut self, out: &mut impl Emitter, vertex: usize);
-    /// Begins, at the vertex `root` if it begins somewhere.
+    /// Starts a run, at the vertex `root` if it needs one.
     fn begin(&mut self, out: &mut impl Emitter, root: usize);
-    /// Goes on; false at the end.
+    /// Continues; false at the end.
     fn step(&mut self, out: &mut impl Emitter) -> bool;
 }
 
