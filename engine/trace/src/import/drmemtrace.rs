@@ -104,6 +104,25 @@ impl Parser for DrMemTrace {
                 input.damaged("machine code is followed by something other than its instruction")
             );
         }
+        self.record(kind, size, address, input, out)?;
+        input.consume(12);
+        Ok(true)
+    }
+
+    fn architecture(&self) -> &'static str {
+        if self.x86_64 { "x86_64" } else { "unknown" }
+    }
+}
+
+impl DrMemTrace {
+    fn record(
+        &mut self,
+        kind: u16,
+        size: u16,
+        address: u64,
+        input: &Input,
+        out: &mut Builder,
+    ) -> Result<(), TraceError> {
         match kind {
             HEADER => {
                 self.header = true;
@@ -111,13 +130,11 @@ impl Parser for DrMemTrace {
             }
             MARKER => self.marker(size, address, input, out)?,
             THREAD => {
-                let next = self.threads.len() as ThreadId;
+                out.thread(self.thread(address));
                 self.next_pc = None;
-                out.thread(*self.threads.entry(address).or_insert(next));
             }
             THREAD_EXIT => {
-                let next = self.threads.len() as ThreadId;
-                let thread = *self.threads.entry(address).or_insert(next);
+                let thread = self.thread(address);
                 out.event(Event::ThreadExit { thread });
                 self.next_pc = None;
             }
@@ -125,19 +142,7 @@ impl Parser for DrMemTrace {
                 self.footer = true;
                 out.end_block();
             }
-            ENCODING => {
-                let bytes = address.to_le_bytes();
-                let code = bytes.get(..usize::from(size)).filter(|code| !code.is_empty());
-                let code = code.ok_or_else(|| {
-                    input.damaged("a record of machine code has an impossible length")
-                })?;
-                self.encoding.extend_from_slice(code);
-                if self.encoding.len() > MAX_ENCODING_BYTES {
-                    return Err(
-                        input.damaged("an instruction's machine code is longer than 17 bytes")
-                    );
-                }
-            }
+            ENCODING => self.machine_code(size, address, input)?,
             READ | WRITE => {
                 if size == 0 {
                     return Err(input.damaged("a data access has size 0"));
@@ -161,12 +166,26 @@ impl Parser for DrMemTrace {
             PROCESS | 2..=9 | 18..=21 | 27 | 32..=46 => {}
             _ => return Err(input.damaged(format!("a record is of an unknown type ({kind})"))),
         }
-        input.consume(12);
-        Ok(true)
+        Ok(())
     }
 
-    fn architecture(&self) -> &'static str {
-        if self.x86_64 { "x86_64" } else { "unknown" }
+    /// This trace's number of the thread with the identifier `id`.
+    fn thread(&mut self, id: u64) -> ThreadId {
+        let next = self.threads.len() as ThreadId;
+        *self.threads.entry(id).or_insert(next)
+    }
+
+    /// A part of the next instruction's machine code, in the bytes of the address.
+    fn machine_code(&mut self, size: u16, address: u64, input: &Input) -> Result<(), TraceError> {
+        let bytes = address.to_le_bytes();
+        let code = bytes.get(..usize::from(size)).filter(|code| !code.is_empty());
+        let code =
+            code.ok_or_else(|| input.damaged("a record of machine code has an impossible length"))?;
+        self.encoding.extend_from_slice(code);
+        if self.encoding.len() > MAX_ENCODING_BYTES {
+            return Err(input.damaged("an instruction's machine code is longer than 17 bytes"));
+        }
+        Ok(())
     }
 }
 

@@ -202,6 +202,17 @@ struct Open {
     crc: flate2::Crc,
 }
 
+/// Whether a member is compressed by deflate (or not at all); else the method that it is compressed by.
+fn is_deflated(method: zip::CompressionMethod) -> Result<bool, zip::CompressionMethod> {
+    match method {
+        zip::CompressionMethod::Stored => Ok(false),
+        // Method 8 is deflate, which is decompressed here rather than by the archive's reader.
+        #[allow(deprecated)]
+        zip::CompressionMethod::Unsupported(8) => Ok(true),
+        other => Err(other),
+    }
+}
+
 impl Members {
     fn new(
         path: &Path,
@@ -234,17 +245,9 @@ impl Members {
                             .into(),
                 });
             };
-            let deflated = match member.compression() {
-                zip::CompressionMethod::Stored => false,
-                // Method 8 is deflate, which is decompressed here rather than by the archive's reader.
-                #[allow(deprecated)]
-                zip::CompressionMethod::Unsupported(8) => true,
-                other => {
-                    return Err(damaged(format!(
-                        "member `{name}` is compressed by an unknown method ({other})"
-                    )));
-                }
-            };
+            let deflated = is_deflated(member.compression()).map_err(|other| {
+                damaged(format!("member `{name}` is compressed by an unknown method ({other})"))
+            })?;
             let start = member.data_start().ok_or_else(|| {
                 damaged(format!("member `{name}` of the zip archive cannot be found"))
             })?;
