@@ -1,8 +1,10 @@
 //! The simulated operating system: physical memory and its allocator, a process's address space,
 //! demand paging, large pages, and where page tables are flattened.
 
+mod block_set;
 pub mod buddy;
 mod error;
+mod frames;
 mod memory;
 mod metered_memory;
 mod ordered;
@@ -16,6 +18,7 @@ pub mod vma;
 mod windows;
 pub use buddy::Buddy;
 pub use error::OsError;
+pub use frames::Frames;
 pub use memory::PhysicalMemory;
 pub use metered_memory::Work;
 pub use ordered::{OrderedNodes, Range};

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use flatwalk_paging::hashed::Line;
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physical};
 
-use crate::buddy::{FRAME_BYTES, Frames};
+use crate::buddy::FRAME_BYTES;
+use crate::frames::Frames;
 use crate::memory::PhysicalMemory;
 use crate::ordered::OrderedNodes;
 use crate::windows::Windows;

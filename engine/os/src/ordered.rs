@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 
 use flatwalk_paging::{Geometry, Layout, Level, Physical};
 
-use crate::buddy::{FRAME_BYTES, Frames, MAX_ORDER};
+use crate::buddy::{FRAME_BYTES, MAX_ORDER};
+use crate::frames::Frames;
 use crate::vma::Pages;
 
 /// Addresses whose entries of one level are adjacent in memory.
