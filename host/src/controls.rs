@@ -90,7 +90,7 @@ impl Controls {
 fn write_lines(area: &Mapping) {
     for index in 0..area.length() / size_of::<u64>() {
         let word = area.word(index);
-        // SAFETY: The word lies in the mapping, which nobody else uses.
+        // SAFETY: The word lies in the mapping, which nothing else uses.
         unsafe { word.write_volatile(0) };
     }
 }

@@ -113,7 +113,7 @@ impl Mapping {
             Pages::Small => libc::MADV_NOHUGEPAGE,
             Pages::Huge => libc::MADV_HUGEPAGE,
         };
-        // SAFETY: the range is ours, and the advice changes no contents.
+        // SAFETY: the mapping owns the range, and the advice changes no contents.
         unsafe { libc::madvise(self.address.as_ptr().cast(), self.length, advice) };
     }
 
@@ -154,7 +154,7 @@ impl Mapping {
 
     /// All words. The mapping is anonymous: zero before the first write.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is page aligned, readable, writable, ours alone, and any bits are a `u64`.
+        // SAFETY: the mapping is page aligned, readable, writable, not shared, and any bits are a `u64`.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr().cast(), self.length / 8) }
     }
 }
@@ -232,7 +232,7 @@ fn usage(who: libc::c_int) -> libc::rusage {
 /// that other threads take is not included.
 pub fn thread_nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours to fill; every Linux has this clock.
+    // SAFETY: `time` is valid to write to; every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -71,7 +71,7 @@ struct Chain {
 fn link(places: &[*mut usize]) {
     for (index, &place) in places.iter().enumerate() {
         let following = places[(index + 1) % places.len()];
-        // SAFETY: every place is an aligned word inside a writable mapping of ours.
+        // SAFETY: every place is an aligned word inside a writable mapping that is owned.
         unsafe { place.write(following as usize) };
     }
 }

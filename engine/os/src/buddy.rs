@@ -146,7 +146,7 @@ impl Buddy {
     pub fn free(&mut self, mut frame: u64, mut order: u32) {
         debug_assert!(
             frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames,
-            "no such block"
+            "the block is not in this memory"
         );
         debug_assert!(
             (0..=order).all(|o| !self.free[o as usize].contains(frame >> o))

@@ -26,14 +26,14 @@ pub enum LargePages {
     /// above. It is an ideal: a region has a large page if **all areas in it agree in their
     /// protection** (at least one area; areas without any rights do not count), whatever backs them,
     /// and even where they end within the region. The page stays while that holds, whatever is
-    /// unmapped, remapped or given back in parts of the region. Make it with [`LargePages::share`].
+    /// unmapped, remapped or discarded in parts of the region. Make it with [`LargePages::share`].
     Below {
         /// First address that gets no large page, in bytes; a multiple of 2 MiB.
         boundary: u64,
     },
     /// What Linux does: a region has a large page if it lies within one area that is private and
     /// anonymous (heap and stack included), as the setting and `madvise` allow. The page is split as
-    /// soon as a part of it is unmapped or given back, or gets other rights.
+    /// soon as a part of it is unmapped or discarded, or gets other rights.
     Transparent(Thp),
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Policy {
     pub(crate) layout: Layout,
     pub(crate) large_pages: LargePages,
     /// A region of the lowest flattened node with this many large pages or more is not flattened
-    /// down to level 1 (0: no such rule).
+    /// down to level 1 (0: the rule is off).
     pub(crate) no_flatten_threshold: u32,
     /// Topmost level and width of the flattened nodes that reach down to level 1, if there are any
     /// and the rule is on.
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(boundary(50, &touched), (1 << 40) + 4 * MIB);
         assert_eq!(boundary(99, &touched), (1 << 40) + 10 * MIB);
         assert_eq!(boundary(100, &touched), u64::MAX);
-        // Ranges that share a region, or lie crosswise, count it once.
+        // Ranges that share a region, or overlap, count it once.
         assert_eq!(boundary(50, &[(0, 100), (200, 4 * MIB), (MIB, 3 * MIB)]), 2 * MIB);
     }
 

@@ -102,7 +102,7 @@ impl<A: Physical> Windows<A> {
         }
     }
 
-    /// Where `window` lies, as hardware finds it, and how many entries it read.
+    /// Where `window` leads, as hardware finds it, and how many entries it read.
     fn translate(&self, memory: &PhysicalMemory<A>, window: Gva) -> Option<(A, u64)> {
         let mut walk: Walk<Gva, A> = Walk::from(self.geometry, self.root, window);
         for walked in 1.. {

@@ -190,11 +190,11 @@ impl Exporter {
     }
 
     fn slice(&mut self, thread: ThreadId, blocks: &[u32], addresses: &[u64], out: &mut Vec<u8>) {
-        let ours = *self.thread.get_or_insert(thread) == thread;
+        let exported = *self.thread.get_or_insert(thread) == thread;
         let mut addresses = addresses.iter();
         for &id in blocks {
             let template = &self.templates[id as usize];
-            if !ours {
+            if !exported {
                 self.done.other_threads += template.records.len() as u64;
                 continue;
             }

@@ -113,7 +113,7 @@ fn records_are_as_champsim_wants_them() {
     for (number, (found, expected)) in registers.iter().zip(expected).enumerate() {
         assert_eq!((found.0, found.1, found.2, sorted(found.3)), expected, "record {number}");
     }
-    assert_eq!((registers[10].0, registers[10].1), (0, 0), "a system call is no branch");
+    assert_eq!((registers[10].0, registers[10].1), (0, 0), "a system call is not a branch");
     assert_eq!([word(&records[0], 32), word(&records[1], 16)], [0x7000, 0x8000]);
     assert_eq!([32, 40, 48, 56].map(|at| word(&records[9], at)), [0x10, 0x18, 0x20, 0]);
     assert_eq!([16, 24].map(|at| word(&records[9], at)), [0x20, 0x28]);

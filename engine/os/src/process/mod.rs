@@ -7,7 +7,6 @@
 //! Departs from Linux: the first load of an anonymous page gets a frame of its own (no shared zero
 //! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
 //! collapsed into large pages later (no khugepaged), and nothing is swapped.
-
 //!
 //! Each file of this folder adds one thing that a process does. From the bottom up: `pages`, `shape`,
 //! `unmap` and `map`, `reconcile`, `populate` and `remap`, `fault` and `event`.
@@ -89,7 +88,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
         if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
-            // It is made at boot, not for one program: its cost is no program's.
+            // It is made at boot, so no program pays for it.
             let _: Work = memory.take_work();
         }
         if let Some(index) = configuration.recursive_index {

@@ -12,7 +12,7 @@ use crate::vma::{Attributes, Pages, Vma};
 /// What happens to the pages in a range that stay in an area.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// They are given back: the areas are new, or the program discarded their contents.
+    /// They are freed: the areas are new, or the program discarded their contents.
     Discard,
     /// They get the rights of their areas.
     Reprotect,

@@ -27,7 +27,7 @@ impl Code {
     }
 
     /// The same, with nothing read yet.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn unread(&self) -> Self {
         Self::new(self.chunks.clone())
     }
 

@@ -26,7 +26,7 @@ pub struct Reader {
     events: [EventLane; 2],
     slices: [SliceLane; 2],
     /// Blocks already returned to the caller.
-    given: usize,
+    yielded: usize,
     /// Instructions before the next run, in reading order.
     position: u64,
     /// Instructions before this one are skipped.
@@ -84,7 +84,7 @@ impl Reader {
             code: Code::new(lanes.definitions),
             events: lanes.events.map(EventLane::new),
             slices: lanes.slices.map(SliceLane::new),
-            given: 0,
+            yielded: 0,
             position: 0,
             start: 0,
         })
@@ -147,7 +147,7 @@ impl Reader {
         self.slices[1].rewind(found.1);
         self.position = found.2;
         self.start = instruction;
-        self.given = 0;
+        self.yielded = 0;
         self.events.iter_mut().for_each(EventLane::rewind);
     }
 
@@ -163,7 +163,7 @@ impl Reader {
         verify(
             &mut self.disk,
             &self.chunks,
-            &mut self.code.anew(),
+            &mut self.code.unread(),
             &self.summary,
             self.ended_early,
             progress,
@@ -224,9 +224,9 @@ impl Source for Reader {
     fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
         loop {
             // Definitions come before the first slice of the chunk that may need them.
-            if let Some(block) = self.code.blocks.get(self.given) {
-                let id = self.given as u32;
-                self.given += 1;
+            if let Some(block) = self.code.blocks.get(self.yielded) {
+                let id = self.yielded as u32;
+                self.yielded += 1;
                 return Ok(Some(Item::Define { id, block: block.clone() }));
             }
             match self.earliest()? {

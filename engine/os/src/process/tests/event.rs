@@ -1,4 +1,4 @@
-//! Events: requests that cannot be met, and memory that is given back in part.
+//! Events: requests that cannot be met, and memory that is freed in part.
 
 use super::*;
 

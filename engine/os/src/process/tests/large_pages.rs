@@ -114,7 +114,7 @@ fn giving_back_a_part_splits_a_transparent_huge_page_but_not_the_scenarios() {
         let outcome = process.apply(&advise).unwrap();
         assert_eq!((process.data_bytes(), process.statistics().splits), (left, splits));
         assert_eq!(outcome.flushes.len(), splits as usize);
-        // Where the page stays, what was given back is zeroed in place.
+        // Where the page stays, the discarded part is zeroed in place.
         assert_eq!(outcome.work.data_bytes, if splits == 0 { 2 * PAGE } else { 0 });
     }
 }
