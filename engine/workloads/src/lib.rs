@@ -133,3 +133,23 @@ const SEED: Parameter = Parameter {
     name: "seed",
     description: "seed of its random numbers: the same seed gives the same accesses",
 };
+
+/// A workload of any size from 64 KiB to `greatest_bytes`.
+const fn describe(
+    name: &'static str,
+    description: &'static str,
+    greatest_bytes: u64,
+    parameters: &'static [Parameter],
+    make: Make,
+) -> Description {
+    Description {
+        name,
+        description,
+        default_size_bytes: 1 << 30,
+        least_bytes: 64 << 10,
+        greatest_bytes,
+        power_of_two: false,
+        parameters,
+        make,
+    }
+}

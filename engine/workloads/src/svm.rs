@@ -42,23 +42,15 @@ pub(crate) const HIGGS: Description = describe(
 );
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
-    Description {
-        name,
-        description,
-        default_size_bytes: 1 << 30,
-        least_bytes: 64 << 10,
-        greatest_bytes: 1 << 40,
-        power_of_two: false,
-        parameters: &[
-            Parameter {
-                name: "size_bytes",
-                description: "rows and the solver's vectors, in bytes: 64 KiB to 1 TiB (takes a \
+    const PARAMETERS: &[Parameter] = &[
+        Parameter {
+            name: "size_bytes",
+            description: "rows and the solver's vectors, in bytes: 64 KiB to 1 TiB (takes a \
                               twentieth as much memory)",
-            },
-            SEED,
-        ],
-        make,
-    }
+        },
+        SEED,
+    ];
+    crate::describe(name, description, 1 << 40, PARAMETERS, make)
 }
 
 /// Features for each row of `url_combined`.

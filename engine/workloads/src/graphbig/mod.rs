@@ -41,23 +41,15 @@ use crate::{Description, Parameter, SEED};
 
 /// A kernel's description; all kernels share most of it.
 const fn describe(name: &'static str, description: &'static str, make: crate::Make) -> Description {
-    Description {
-        name,
-        description,
-        default_size_bytes: 1 << 30,
-        least_bytes: 64 << 10,
-        greatest_bytes: 256 << 30,
-        power_of_two: false,
-        parameters: &[
-            Parameter {
-                name: "size_bytes",
-                description: "graph and the kernel's own data, in bytes: 64 KiB to 256 GiB (takes a \
+    const PARAMETERS: &[Parameter] = &[
+        Parameter {
+            name: "size_bytes",
+            description: "graph and the kernel's own data, in bytes: 64 KiB to 256 GiB (takes a \
                               twentieth as much memory)",
-            },
-            SEED,
-        ],
-        make,
-    }
+        },
+        SEED,
+    ];
+    crate::describe(name, description, 256 << 30, PARAMETERS, make)
 }
 
 /// Edges for each vertex, as in LDBC-1000k.
