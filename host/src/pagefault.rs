@@ -27,7 +27,7 @@ pub enum Memory {
     Sparse,
     /// Zeroed pages.
     Anonymous,
-    /// Zeroed transparent huge pages of so many bytes.
+    /// Zeroed transparent huge pages of this many bytes.
     Huge(usize),
 }
 

@@ -18,12 +18,12 @@ use crate::sys::{Behind, Mapping, Pages, page_bytes};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// One load each from pages so many bytes apart: a TLB miss, a walk, and the load itself.
+    /// One load each from pages this many bytes apart: a TLB miss, a walk, and the load itself.
     Pages {
         /// A multiple of the page size.
         stride_bytes: usize,
     },
-    /// So many loads, one after another, in one page that the TLB holds: a walk of that depth, and
+    /// This many loads, one after another, in one page that the TLB holds: a walk of that depth, and
     /// nothing else.
     Loads {
         /// Loads per reference.

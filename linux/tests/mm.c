@@ -802,8 +802,8 @@ static void test_switch(void)
 }
 
 /*
- * The following tests let QEMU's checking mode find it if Linux leaves out a flush: a CPU that was not flushed goes on
- * using old entries for longer than QEMU grants between a change and its flush.
+ * The following tests let QEMU's checking mode find it if Linux leaves out a flush: a CPU that was not flushed
+ * keeps using old entries for longer than QEMU grants between a change and its flush.
  */
 enum { RANGES = 16, PAGES = 32, LONG_MS = 300 };
 static volatile unsigned int asked, answered;
@@ -977,7 +977,7 @@ static void set(const char *path, size_t value)
 	CHECK(!put(path, text));
 }
 
-/* What become_flat() executes: grows, once more by a fork, and then does nothing until it may go on. */
+/* What become_flat() executes: grows, once more by a fork, and then does nothing until it may continue. */
 static void test_grow(void)
 {
 	const size_t bytes = 256 * MIB;

@@ -2,7 +2,7 @@
 
 use flatwalk_paging::TableError;
 
-/// Why the operating system could not go on. Each message says what to change.
+/// Why the operating system could not continue. Each message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum OsError {
     /// The machine that the simulator runs on cannot hold that much simulated memory.

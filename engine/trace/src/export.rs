@@ -283,7 +283,7 @@ struct Registers {
 }
 
 impl Registers {
-    /// What ChampSim takes for a branch of this kind, without the registers that its target needs.
+    /// The registers by which ChampSim recognises a branch of this kind, without those of its target.
     fn of(branch: Branch, call: bool) -> Self {
         let mut registers = Self { reads: Slots::NONE, writes: Slots::NONE, branch };
         let (reads, writes): (&[u8], &[u8]) = match (branch, call) {

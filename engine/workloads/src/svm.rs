@@ -64,7 +64,7 @@ const MOST_ROUNDS: u32 = 1000;
 /// Bytes of a feature of a row, and of all else that a row has.
 const NODE: u64 = 16;
 const ROW_BYTES: u64 = 8 + 1 + 8 + 8 + 4;
-/// One label in so many is flipped.
+/// One label in this many is flipped.
 const NOISE: u64 = 20;
 
 /// Which features of a row are not 0.

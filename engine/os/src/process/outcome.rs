@@ -17,7 +17,7 @@ pub enum FaultKind {
 }
 
 /// A fault that was handled. The access can be repeated once the flushes are done.
-#[must_use = "hardware may go on using old translations until the flushes are done"]
+#[must_use = "hardware may continue to use old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultOutcome<In = Gva> {
     /// Its kind.
@@ -31,7 +31,7 @@ pub struct FaultOutcome<In = Gva> {
 }
 
 /// An event that was carried out.
-#[must_use = "hardware may go on using old translations until the flushes are done"]
+#[must_use = "hardware may continue to use old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<In = Gva> {
     /// The work it took.

@@ -23,7 +23,7 @@ const TARGET_BLOCKS: usize = 1 << 20;
 /// How to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// zstd level, 1 (fast) to 19 (small). Reading is equally fast whatever the level.
+    /// zstd level, 1 (fast) to 19 (small). Reading is equally fast at every level.
     pub level: i32,
 }
 

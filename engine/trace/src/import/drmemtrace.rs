@@ -238,7 +238,7 @@ impl DrMemTrace {
                 }
                 self.x86_64 = value & FILE_X86_64 != 0;
             }
-            // The program goes on elsewhere, or after a gap.
+            // The program continues elsewhere, or after a gap.
             MARKER_KERNEL_EVENT | MARKER_KERNEL_TRANSFER | MARKER_WINDOW
                 if self.encoding.is_empty() =>
             {

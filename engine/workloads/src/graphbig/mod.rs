@@ -222,7 +222,7 @@ registers!(32; VERTEX, EDGE, TARGET, ID, BUCKETS, BUCKET, NODE, KEY, RUN);
 /// The first register that the kernels may name.
 const OWN: u8 = 64;
 
-/// The graph's operations as instructions; those of lists leave in the flags whether it goes on.
+/// The graph's operations as instructions; those of lists leave in the flags whether the list continues.
 mod fragments {
     use super::{Assembler, BUCKET, BUCKETS, EDGE, FLAGS, ID, KEY, NODE, TARGET, VERTEX};
 

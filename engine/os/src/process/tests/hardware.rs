@@ -105,7 +105,7 @@ impl Hardware {
         }
         for (&(level, covered), cached) in &self.walk_cache {
             if process.policy.layout.density().is_some() {
-                // Walks may go past a merged node that is used all the same.
+                // Walks may bypass a merged node that is in use nevertheless.
                 let last = covered + (process.geometry.span(level + 1) - 1);
                 for (&page, &(frame, ..)) in pages.range(covered / PAGE..=last / PAGE) {
                     let mut walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));

@@ -1,4 +1,4 @@
-//! The process against its models, whatever happens.
+//! The process against its models, under random operations.
 
 use flatwalk_paging::{EntryMemoryMut, Shape, Tree};
 use proptest::prelude::*;

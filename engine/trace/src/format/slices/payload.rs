@@ -10,7 +10,7 @@ pub(crate) const RUN_ADDRESSES: usize = 1 << 17;
 pub(super) const MAX_RUNS: u64 = 1 << 20;
 
 /// Codes of wrongly predicted addresses: the other prediction is right; else the difference from the
-/// slot's last address, or from the access before, in so many bytes (0 to 8).
+/// slot's last address, or from the access before; plus the bytes that the difference takes (0 to 8).
 pub(super) const CODE_OTHER: u8 = 0;
 pub(super) const CODE_LAST: u8 = 1;
 pub(super) const CODE_BEFORE: u8 = 10;
