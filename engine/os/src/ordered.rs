@@ -61,7 +61,7 @@ pub struct OrderedNodes<A> {
 
 impl<A: Physical> OrderedNodes<A> {
     /// None yet, for tables of `layout`. Of `levels`, those count that nodes of the layout end at.
-    pub(crate) fn new(layout: Layout, levels: &[Level]) -> Self {
+    pub(crate) fn new(layout: &Layout, levels: &[Level]) -> Self {
         let geometry = layout.geometry();
         let mut units = [0; 4];
         for (top, width) in layout.groups() {
@@ -189,7 +189,7 @@ impl<A: Physical> OrderedNodes<A> {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Address, Geometry, Gva, Hpa, organisations};
+    use flatwalk_paging::{Address, Gva, Hpa, TreeShape, Width};
     use flatwalk_trace::{Backing, Event, Protection};
 
     use super::*;
@@ -199,14 +199,9 @@ mod tests {
     const DATA: u64 = 1 << 40;
     const LARGE: u64 = 2 << 20;
 
-    fn process(flatten: &[&str], large_pages: LargePages, fragmentation: f64) -> Process {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-        let layout = organisations::find(name).unwrap().layout;
+    fn process(groups: &[(Level, Width)], large_pages: LargePages, fragmentation: f64) -> Process {
         Process::new(&Configuration {
-            layout: layout(Geometry::X86_4, &settings).unwrap(),
-            no_flatten_threshold: 0,
+            layout: Layout::tree(Geometry::X86_4, TreeShape::with_groups(groups)),
             large_pages,
             memory_bytes: 4 << 30,
             fragmentation,
@@ -252,9 +247,9 @@ mod tests {
 
     #[test]
     fn an_entry_stands_where_the_address_says() {
-        for flatten in [&[][..], &["L3L2"], &["L4L3", "L2L1"], &["L2L1"]] {
+        for groups in [&[][..], &[(3, 2)], &[(4, 2), (2, 2)], &[(2, 2)]] {
             for (large, level) in [(none(), 1), (LargePages::Below { boundary: u64::MAX }, 2)] {
-                let mut process = process(flatten, large, 0.0);
+                let mut process = process(groups, large, 0.0);
                 // Neither end at a boundary of any node; and two that share one.
                 for (address, length) in [(DATA + 5 * LARGE, 700 * LARGE), (DATA, LARGE)] {
                     map(&mut process, address, length);
@@ -264,9 +259,9 @@ mod tests {
                     let found = process.table().translate(process.memory(), Gva::new(address));
                     let found = found.unwrap().entry_address;
                     // Where L2 and L1 are one node, the leaves of large pages are level-1 entries.
-                    let level = if flatten.contains(&"L2L1") { 1 } else { level };
+                    let level = if groups.contains(&(2, 2)) { 1 } else { level };
                     let computed = computed(&process, level, address);
-                    assert_eq!(computed, Some(found), "{flatten:?} {level} {address:#x}");
+                    assert_eq!(computed, Some(found), "{groups:?} {level} {address:#x}");
                 }
                 assert_eq!(process.ordered_nodes().unwrap().scattered_nodes(), 0);
             }
@@ -294,7 +289,7 @@ mod tests {
 
     #[test]
     fn all_memory_comes_back() {
-        let mut process = process(&["L2L1"], none(), 0.0);
+        let mut process = process(&[(2, 2)], none(), 0.0);
         let free = process.frames().free_frames();
         map(&mut process, DATA + LARGE, 1200 * LARGE);
         let reserved = process.ordered_nodes().unwrap().reserved_bytes();

@@ -77,10 +77,10 @@ impl VirtualMachine {
     /// The guest's fault, or `None` where the host has not backed the page.
     pub fn translate(&self, address: Gva) -> Result<Hpa, Option<Fault<Gpa>>> {
         let leaf = self.guest.table().translate(self.guest.memory(), address).map_err(Some)?;
-        let within = address.raw() & (self.guest.table().geometry().span(leaf.level) - 1);
+        let within = self.guest.table().geometry().within(address.raw(), leaf.level);
         let at = leaf.frame.offset(within);
         let leaf = self.host.table().translate(self.host.memory(), at).map_err(|_| None)?;
-        let within = at.raw() & (self.host.table().geometry().span(leaf.level) - 1);
+        let within = self.host.table().geometry().within(at.raw(), leaf.level);
         Ok(leaf.frame.offset(within))
     }
 }
@@ -100,19 +100,14 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Geometry, organisations};
+    use flatwalk_paging::{Geometry, Layout, Level, TreeShape, Width};
 
     use super::*;
     use crate::policy::LargePages;
 
-    fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
+    fn configuration(groups: &[(Level, Width)], memory_bytes: u64, large: bool) -> Configuration {
         Configuration {
-            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &settings)
-                .unwrap(),
-            no_flatten_threshold: 0,
+            layout: Layout::tree(Geometry::X86_4, TreeShape::with_groups(groups)),
             large_pages: LargePages::Below { boundary: if large { u64::MAX } else { 0 } },
             memory_bytes,
             fragmentation: 0.0,
@@ -128,10 +123,10 @@ mod tests {
 
     #[test]
     fn what_is_populated_is_backed_once_and_everywhere() {
-        for (flatten, large) in [(&[][..], false), (&["L4L3", "L2L1"], false), (&[], true)] {
-            let guest = configuration(flatten, 1 << 30, false);
+        for (groups, large) in [(&[][..], false), (&[(4, 2), (2, 2)], false), (&[], true)] {
+            let guest = configuration(groups, 1 << 30, false);
             let mut vm =
-                VirtualMachine::new(&guest, &configuration(flatten, 2 << 30, large)).unwrap();
+                VirtualMachine::new(&guest, &configuration(groups, 2 << 30, large)).unwrap();
             let (address, length) = (1 << 40, 8 << 20);
             let protection = Protection { read: true, write: true, execute: false };
             let backing = Backing::Anonymous;

@@ -8,11 +8,11 @@
 //! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
 //! collapsed into large pages later (no khugepaged), and nothing is swapped.
 
-use flatwalk_paging::hashed::{Design, Resizes};
+use flatwalk_paging::keyed::{Design, MakeStore};
 use flatwalk_paging::{
     AccessKind, Address, Attributes as EntryAttributes, DensityChanges, Entry, EntryMemory, Fault,
     Flush, Geometry, Gva, Hpa, Layout, Level, Levels, Made, Mapping, NodeStatistics, PageTable,
-    Physical, Recursion, Rights, Shape, Step, Structure, TableError, Width,
+    Physical, Recursion, Resizes, Rights, Shape, Step, TableError, Width,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 use rustc_hash::FxHashMap;
@@ -29,12 +29,8 @@ use crate::windows::Windows;
 /// What a process runs on and how the operating system decides.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Geometry and flattening of the page table.
+    /// What the page table is like.
     pub layout: Layout,
-    /// The NF rule (ASPLOS 2022, section 3.4): a region of a lowest flattened node (1 GiB with L2+L1)
-    /// that has this many large pages is not flattened down to level 1. 0 switches it off; the paper
-    /// uses 32.
-    pub no_flatten_threshold: u32,
     /// Which memory large pages back.
     pub large_pages: LargePages,
     /// Physical memory in bytes.
@@ -164,7 +160,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// # Errors
     /// [`OsError::Setting`], [`OsError::MemorySize`], or [`OsError::OutOfMemory`] if there is not even
     /// room for the root.
-    pub fn new(configuration: &Configuration) -> Result<Self, OsError> {
+    pub fn new(configuration: &Configuration) -> Result<Self, OsError>
+    where
+        dyn Design: MakeStore<Out>,
+    {
         let fraction = |setting, value: f64| {
             let allowed = "a fraction, 0 to 1";
             let error = || OsError::Setting { setting, value: value.to_string(), allowed };
@@ -183,15 +182,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             buddy.scatter(configuration.seed.rotate_left(32));
         }
         let mut kernel = MeteredMemory::new(memory, Frames::new(buddy));
-        let policy = Policy::new(
-            configuration.layout,
-            configuration.large_pages,
-            configuration.no_flatten_threshold,
-        );
+        let policy = Policy::new(configuration.layout.clone(), configuration.large_pages);
         let areas = AddressSpace::default();
         let geometry = configuration.layout.geometry();
         if !configuration.ordered_levels.is_empty() {
-            let ordered = OrderedNodes::new(configuration.layout, &configuration.ordered_levels);
+            let ordered = OrderedNodes::new(&configuration.layout, &configuration.ordered_levels);
             kernel.ordered = Some(Box::new(ordered));
         }
         let shape = PolicyShape { policy: &policy, areas: &areas };
@@ -199,8 +194,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             let memory_bytes = configuration.memory_bytes;
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
-        if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
-            // Made with the machine, for whatever it runs: no program pays for that.
+        if configuration.layout.is_made_with_machine() {
+            // No program pays for that.
             let _: Work = kernel.take_work();
         }
         if let Some(index) = configuration.recursive_index {
@@ -628,7 +623,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let Some((level, width)) = self.policy.guarded_nodes else { return Ok(()) };
         let count = self.large_pages.entry(page >> self.guarded_shift(level)).or_default();
         *count += 1;
-        if *count != self.policy.no_flatten_threshold {
+        if *count != self.policy.layout.no_flatten_threshold() {
             return Ok(());
         }
         let input = self.address(page);
@@ -638,8 +633,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let Self { table, kernel, .. } = self;
         let Some(tree) = table.tree_mut() else { return Ok(()) };
         match tree.reshape(kernel, input, level, width - 1) {
-            Ok(Some((change, flush))) => {
-                self.statistics.node_fallbacks += u64::from(change.fallbacks);
+            Ok(Some(flush)) => {
                 self.statistics.demotions += 1;
                 flushes.add(flush);
                 Ok(())

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::hashed::{Answer, Line};
+use flatwalk_paging::keyed::{Answer, SideLines};
 use flatwalk_paging::{
-    AccessKind, EntryMemoryMut, Hashed, NodeRef, Shape, Tree, Walk, organisations,
+    AccessKind, EntryMemoryMut, Line, NodeRef, Shape, Tree, TreeShape, Walk, organisations,
 };
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::policy::Thp;
@@ -21,19 +22,31 @@ const PAGE: u64 = 4096;
 const LARGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 
+fn layout_of(organisation: &str, geometry: Geometry, parameters: &Value) -> Layout {
+    let parameters = parameters.as_object().unwrap();
+    organisations::layout(organisation, geometry, parameters).unwrap()
+}
+
 fn layout(geometry: Geometry, flatten: &[&str]) -> Layout {
-    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
-    let flatten: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
-    let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-    (organisations::find(organisation).unwrap().layout)(geometry, &settings).unwrap()
+    guarded(geometry, flatten, 0)
+}
+
+/// With the NF rule.
+fn guarded(geometry: Geometry, flatten: &[&str], no_flatten_threshold: u32) -> Layout {
+    if flatten.is_empty() {
+        return layout_of("radix", geometry, &json!({}));
+    }
+    let parameters = json!({ "flatten": flatten, "no_flatten_threshold": no_flatten_threshold });
+    layout_of("flattened", geometry, &parameters)
 }
 
 /// A table whose nodes are merged from `merge` of their entries on.
 fn merging(geometry: Geometry, merge: u32, unmerge: u32) -> Layout {
     let share = |slots: u32| f64::from(slots) / geometry.node_entries(1) as f64;
-    let fractions = organisations::Fractions { merge: share(merge), unmerge: share(unmerge) };
-    let settings = organisations::Settings { density: Some(fractions), ..Default::default() };
-    (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
+    let parameters = json!({
+        "merge_fraction": share(merge), "unmerge_fraction": share(unmerge), "merge_us": 0,
+    });
+    layout_of("compendia", geometry, &parameters)
 }
 
 /// Every layout worth testing.
@@ -60,35 +73,27 @@ fn layouts() -> Vec<Layout> {
 
 /// One entry for each frame.
 fn inverted() -> Layout {
-    let organisation = organisations::find("inverted").unwrap();
-    (organisation.layout)(Geometry::X86_4, &organisations::Settings::default()).unwrap()
+    layout_of("inverted", Geometry::X86_4, &json!({}))
 }
 
 /// Tables with chains, or with lines behind each other.
 fn chained(organisation: &str) -> Layout {
-    let settings = organisations::Settings { buckets: Some(32), ..Default::default() };
-    (organisations::find(organisation).unwrap().layout)(Geometry::X86_4, &settings).unwrap()
+    layout_of(organisation, Geometry::X86_4, &json!({ "buckets": 32 }))
 }
 
 /// Elastic cuckoo tables with such ways at first.
 fn cuckoo(initial_entries: u32, grow_occupancy: f64, walk_tables: Option<[u32; 2]>) -> Layout {
-    let cuckoo = organisations::Cuckoo {
-        ways: 3,
-        initial_entries,
-        grow_occupancy,
-        growth_factor: 4,
-        shrink_occupancy: grow_occupancy / 3.0,
-        walk_table_entries: walk_tables,
-    };
-    let settings = organisations::Settings { cuckoo: Some(cuckoo), ..Default::default() };
-    let organisation = organisations::find("elastic_cuckoo").unwrap();
-    (organisation.layout)(Geometry::X86_4, &settings).unwrap()
+    let parameters = json!({
+        "ways": 3, "initial_entries": initial_entries, "grow_occupancy": grow_occupancy,
+        "growth_factor": 4, "shrink_occupancy": grow_occupancy / 3.0,
+        "walk_table_entries": walk_tables,
+    });
+    layout_of("elastic_cuckoo", Geometry::X86_4, &parameters)
 }
 
 fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {
     Configuration {
         layout,
-        no_flatten_threshold: 0,
         large_pages,
         memory_bytes: GIB,
         fragmentation: 0.0,
@@ -162,8 +167,11 @@ fn a_range_that_is_backed_at_once_is_what_its_faults_make_it() {
             [(none(), false), (none(), true), (LargePages::Below { boundary: 2 * LARGE }, false)]
         {
             let memory_bytes = 4 * GIB;
-            let configuration =
-                Configuration { memory_bytes, scattered, ..configuration(layout, large_pages) };
+            let configuration = Configuration {
+                memory_bytes,
+                scattered,
+                ..configuration(layout.clone(), large_pages)
+            };
             let [mut singly, mut at_once] = [(); 2].map(|()| {
                 let mut process = process(&configuration, 0, 6 * LARGE);
                 let _ = process.apply(&map(read_only, LARGE / 2, RO)).unwrap();
@@ -213,9 +221,10 @@ fn no_page_is_lost_when_a_chain_has_nodes_in_the_first_frame() {
 
 /// A process whose kernel uses a recursive table with the index `index`, and one that does not, after the
 /// same life; and the pages that they have.
-fn recursive_pair(layout: Layout, index: u16) -> [Process; 2] {
+fn recursive_pair(layout: &Layout, index: u16) -> [Process; 2] {
     [Some(index), None].map(|recursive_index| {
-        let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
+        let configuration =
+            Configuration { recursive_index, ..configuration(layout.clone(), none()) };
         let mut process = process(&configuration, 0, 64 * GIB);
         for i in 0..400_u64 {
             // Pages near and far, some of them given up again, with their nodes.
@@ -245,7 +254,7 @@ fn a_kernel_can_do_everything_through_a_recursive_table() {
         (fpt(), 493),
         (layout(Geometry::X86_5, &["L5L4", "L3L2"]), 400),
     ] {
-        let [recursive, plain] = recursive_pair(layout, index);
+        let [recursive, plain] = recursive_pair(&layout, index);
         let mappings = |process: &Process| process.table().mappings(process.memory());
         assert_eq!(mappings(&recursive), mappings(&plain));
         assert!(mappings(&plain).len() > 100);
@@ -262,7 +271,7 @@ fn a_kernel_can_do_everything_through_a_recursive_table() {
 
 #[test]
 fn accesses_by_windows_go_where_the_table_says() {
-    let [mut process, _] = recursive_pair(layout(Geometry::X86_4, &[]), 300);
+    let [mut process, _] = recursive_pair(&layout(Geometry::X86_4, &[]), 300);
     let before = process.statistics();
     let root = process.table().tree().unwrap().root().base;
     // Without the entry that leads back, no window shows anything.
@@ -295,7 +304,7 @@ fn what_windows_cost_is_charged() {
 #[test]
 fn a_walker_that_knows_no_flattening_translates_from_the_glue_sub_table() {
     let index = 493;
-    let [process, _] = recursive_pair(layout(Geometry::X86_4, &["L4L3"]), index);
+    let [process, _] = recursive_pair(&layout(Geometry::X86_4, &["L4L3"]), index);
     let root = process.table().tree().unwrap().root();
     assert_eq!(root.width, 2);
     // The hardware manual's walk, from sub-table 493 of the root.
@@ -501,8 +510,8 @@ fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
     for (length, expected) in
         [(32 * LARGE, vec![(4, 2, 1), (2, 1, 1)]), (31 * LARGE, vec![(4, 2, 1), (2, 2, 1)])]
     {
-        let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
-        let configuration = Configuration { no_flatten_threshold: 32, ..whole };
+        let fpt = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 32);
+        let configuration = configuration(fpt, LargePages::Transparent(Thp::Always));
         let mut process = process(&configuration, GIB, length);
         assert_eq!(touch(&mut process, GIB).level, 2);
         assert_eq!(widths(&process), expected);
@@ -515,8 +524,8 @@ fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
 
 #[test]
 fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
-    let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
-    let configuration = Configuration { no_flatten_threshold: 4, ..whole };
+    let fpt = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 4);
+    let configuration = configuration(fpt, LargePages::Transparent(Thp::Always));
     let mut process = process(&configuration, 0, LARGE / 2);
     let _ = touch(&mut process, 0);
     assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);
@@ -742,8 +751,8 @@ struct Hardware {
     tlb: BTreeMap<u64, (u64, Rights, Level)>,
     /// By level of the node and address of what it covers.
     walk_cache: BTreeMap<(Level, u64), NodeRef<Hpa>>,
-    /// Lines of walk tables by level and number.
-    lines: BTreeMap<(Level, u64), Line>,
+    /// Side lines by structure and key.
+    lines: BTreeMap<(usize, u64), Line>,
 }
 
 impl Hardware {
@@ -760,16 +769,17 @@ impl Hardware {
                         self.walk_cache.insert((partial.level, covered), partial);
                     }
                 }
-                PageTable::Hashed(table) => {
-                    for level in [2, 3] {
-                        let Some((key, probes)) = table.walk_table_probes(mapping.input, level)
-                        else {
+                PageTable::Keyed(table) => {
+                    let mut known = SideLines::default();
+                    for structure in 0..table.side_needed().len() {
+                        let Some(key) = table.side_key(structure, mapping.input, &known) else {
                             continue;
                         };
-                        for probe in probes.as_slice() {
+                        for probe in table.side_probes(structure, key).as_slice() {
                             let line = process.memory().read_line(probe.at);
-                            if Hashed::<Gva, Hpa>::is_walk_table_line(&line, key) {
-                                self.lines.insert((level, key), line);
+                            if table.is_side_line(structure, key, &line) {
+                                self.lines.insert((structure, key), line);
+                                known.set(structure, line);
                             }
                         }
                     }
@@ -810,12 +820,23 @@ impl Hardware {
             let now = pages.get(page).map(|&(frame, rights, _)| (frame, rights));
             assert_eq!(now, Some((cached.0, cached.1)), "stale TLB entry for page {page:#x}");
         }
-        if let PageTable::Hashed(table) = &process.table {
+        if let PageTable::Keyed(table) = &process.table {
             for mapping in mappings(process) {
-                let line =
-                    |level| self.lines.get(&(level, table.walk_table_key(mapping.input, level)?));
-                let hint = table.hint(mapping.input, [line(2), line(3)]);
-                let probes = table.probes(mapping.input, hint);
+                let mut known = SideLines::default();
+                for structure in 0..table.side_needed().len() {
+                    let key = table.side_key(structure, mapping.input, &known);
+                    if let Some(line) = key.and_then(|key| self.lines.get(&(structure, key))) {
+                        known.set(structure, *line);
+                    }
+                }
+                // Without a line that it needs, a walk reads that.
+                let needed = |(structure, &needed): (usize, &bool)| {
+                    !needed || known.get(structure).is_some()
+                };
+                if !table.side_needed().iter().enumerate().all(needed) {
+                    continue;
+                }
+                let probes = table.probes(mapping.input, &known);
                 let found = probes.as_slice().iter().any(|first| {
                     let mut probe = *first;
                     loop {
@@ -826,7 +847,7 @@ impl Hardware {
                         }
                     }
                 });
-                assert!(found, "stale line of a walk table for {:?}", mapping.input);
+                assert!(found, "stale side line for {:?}", mapping.input);
             }
         }
         for (&(level, covered), cached) in &self.walk_cache {
@@ -834,15 +855,11 @@ impl Hardware {
                 // Walks may go past a merged node that is used all the same.
                 let last = covered + (process.geometry.span(level + 1) - 1);
                 for (&page, &(frame, ..)) in pages.range(covered / PAGE..=last / PAGE) {
-                    let mut walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));
-                    let leaf = loop {
-                        match walk.feed(Entry(process.memory().read(walk.entry_address()))) {
-                            Step::Table(_) => {}
-                            Step::Leaf(leaf) => break leaf,
-                            Step::Fault(_) => panic!("stale walk-cache entry for {covered:#x}"),
-                        }
+                    let walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));
+                    let Ok(leaf) = walk.finish(|at| process.memory().read(at)) else {
+                        panic!("stale walk-cache entry for {covered:#x}");
                     };
-                    let within = (page * PAGE) & (process.geometry.span(leaf.level) - 1);
+                    let within = process.geometry.within(page * PAGE, leaf.level);
                     assert_eq!(leaf.frame.raw() + within, frame, "stale walk-cache entry");
                 }
                 continue;
@@ -1116,8 +1133,14 @@ proptest! {
         seed in any::<u64>(),
         operations in prop::collection::vec(operation(), 1..40),
     ) {
+        let layout = match layout.shape() {
+            Some(&shape) => {
+                Layout::tree(layout.geometry(), TreeShape { no_flatten_threshold, ..shape })
+            }
+            None => layout,
+        };
         let configuration = Configuration {
-            layout, no_flatten_threshold, large_pages, memory_bytes: 8 * GIB, fragmentation,
+            layout: layout.clone(), large_pages, memory_bytes: 8 * GIB, fragmentation,
             recursive_index: (seed % 3 == 0 && !layout.groups().is_empty() && layout.density().is_none()).then_some(300),
             scattered: seed % 2 == 1,
             large_failure_probability, ordered_levels: Vec::new(), reserved_bytes: 0, segment: None, seed,
@@ -1187,7 +1210,7 @@ proptest! {
                     let Process { table, kernel, .. } = &mut process;
                     let tree = table.tree_mut().expect("it has a root");
                     match tree.reshape(kernel, Gva::new(address), level, width) {
-                        Ok(Some((_, flush))) => vec![flush],
+                        Ok(Some(flush)) => vec![flush],
                         _ => continue,
                     }
                 }

@@ -2,6 +2,7 @@
 
 pub mod machine;
 pub mod scheme;
+pub mod table;
 
 use crate::ConfigError;
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError, Thp};
-use flatwalk_paging::{AccessKind, Address, Gpa, Gva, Hpa, Layout, Structure};
+use flatwalk_paging::{AccessKind, Address, Gpa, Gva, Hpa, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
-use crate::config::scheme::{Density, DirectSegment, PriorityMode, Scheme, TranslationMode};
+use crate::config::scheme::{DirectSegment, PriorityMode, Scheme, TranslationMode};
 use crate::core::decode::DecodedBlock;
 use crate::core::{Core, Environment, MOST_FAULTS};
 use crate::driver::look_ahead::{self, LookAhead};
@@ -162,6 +162,8 @@ pub struct Run {
     start: Option<Start>,
     phases: Phases,
     switches: Switches,
+    /// Cycles to merge a node, or to take one apart, of the process's own table and of the host's.
+    merge_cycles: [u64; 2],
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
     last_address: u64,
@@ -197,9 +199,12 @@ impl Run {
         configuration.validate()?;
         let layout = scheme.layout()?;
         let geometry = layout.geometry();
-        let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
-            ConfigError::DoesNotFit { bytes, levels: scheme.levels, scheme: scheme.name.clone() }
-        })?;
+        let relocation =
+            Relocation::new(&info.touched, geometry).map_err(|bytes| ConfigError::DoesNotFit {
+                bytes,
+                levels: scheme.table.levels,
+                scheme: scheme.name.clone(),
+            })?;
         let moved = |address| relocation.as_ref().map_or(address, |r| r.address(address));
         let touched: Vec<_> =
             info.touched.iter().map(|&(from, to)| (moved(from), moved(to - 1) + 1)).collect();
@@ -216,8 +221,7 @@ impl Run {
         });
         let pom_tlb_bytes = scheme.pom_tlb.map_or(0, |pom_tlb| pom_tlb.size_bytes);
         let own = flatwalk_os::Configuration {
-            layout,
-            no_flatten_threshold: scheme.no_flatten_threshold,
+            layout: layout.clone(),
             large_pages,
             memory_bytes,
             reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start)
@@ -235,13 +239,12 @@ impl Run {
             let layout = host.layout()?;
             let all = [(0, memory_bytes)];
             Ok::<_, ConfigError>(flatwalk_os::Configuration {
-                layout,
-                no_flatten_threshold: host.no_flatten_threshold,
                 large_pages: LargePages::share(
                     configuration.host_large_pages,
                     &all,
                     layout.geometry(),
                 )?,
+                layout,
                 memory_bytes: host_memory_bytes(memory_bytes),
                 reserved_bytes: pom_tlb_bytes + if host.direct_segment { memory_bytes } else { 0 },
                 segment: host.direct_segment.then_some(0..memory_bytes),
@@ -255,8 +258,10 @@ impl Run {
         let host = host.transpose()?;
         let system = system(scheme, &own, host.as_ref())?;
         let timed = timed(&configuration, seed)?;
-        let host_layout = host.as_ref().map(|host| host.layout);
-        let mmu = mmu(&configuration, layout, host_layout, segment)?;
+        let host_layout = host.as_ref().map(|host| &host.layout);
+        let mmu = mmu(&configuration, &layout, host_layout, segment)?;
+        let merge_us = [Some(&layout), host_layout].map(|l| l.map_or(0.0, Layout::merge_us));
+        let merge_cycles = merge_us.map(|us| machine.cycles(1000.0 * us));
         let phases = Phases {
             mode: scheme.page_table_priority,
             active: scheme.page_table_priority == PriorityMode::Always,
@@ -284,6 +289,7 @@ impl Run {
             start: (warmup == 0).then(Start::default),
             phases,
             switches,
+            merge_cycles,
             relocated: Vec::new(),
             last_address: 0,
             look_ahead: LookAhead::default(),
@@ -427,7 +433,7 @@ impl Run {
         if let Some((core, caches)) = &mut self.timed
             && !matches!(event, Event::Populate { .. })
         {
-            let costs = costs(&self.configuration);
+            let costs = costs(&self.configuration, self.merge_cycles);
             core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
         }
         Ok(())
@@ -494,7 +500,7 @@ impl Run {
             mmu: &mut self.mmu,
             caches,
             system: &mut self.system,
-            costs: costs(&self.configuration),
+            costs: costs(&self.configuration, self.merge_cycles),
         };
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -665,8 +671,8 @@ fn timed(
 /// `host` is that of the host's table.
 fn mmu(
     RunConfiguration { scheme, machine, memory_bytes, .. }: &RunConfiguration,
-    layout: Layout,
-    host: Option<Layout>,
+    layout: &Layout,
+    host: Option<&Layout>,
     segment: Option<Range<u64>>,
 ) -> Result<Mmu, ConfigError> {
     if scheme.shadow && machine.virtualisation.is_none() {
@@ -674,11 +680,11 @@ fn mmu(
     }
     let geometry = layout.geometry();
     let walker = match host {
-        None => Walker::native(machine, &layout)?,
+        None => Walker::native(machine, layout)?,
         Some(host) => {
             let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
             let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-            Walker::nested(machine, virtualisation, &layout, &host)?
+            Walker::nested(machine, virtualisation, layout, host)?
         }
     };
     let free = scheme.translation == TranslationMode::Free;
@@ -713,8 +719,7 @@ fn mmu(
         (None, _) => {}
         (Some(asap), None) => mmu.set_asap(Asap::new(asap, Stage::One, geometry)),
         (Some(asap), Some(host)) => {
-            let tree = host.structure() == Structure::Tree;
-            let hosts = tree.then(|| Asap::new(asap, Stage::Two, host.geometry()));
+            let hosts = host.is_tree().then(|| Asap::new(asap, Stage::Two, host.geometry()));
             mmu.set_guest_asap(Asap::new(asap, Stage::One, geometry), hosts);
         }
     }
@@ -751,15 +756,16 @@ impl Untimed<'_> {
     }
 }
 
-fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'_> {
-    let merge = |density: Option<Density>| density.map_or(0.0, |density| density.merge_us);
-    let host = scheme.host.as_ref().and_then(|host| host.density);
+fn costs(
+    RunConfiguration { scheme, machine, .. }: &RunConfiguration,
+    [merge_cycles, host_merge_cycles]: [u64; 2],
+) -> Costs<'_> {
     Costs {
         os: &machine.os,
         exit_cycles: machine.virtualisation.as_ref().map_or(0, |v| v.exit_cycles),
         shadow: scheme.shadow,
-        merge_cycles: machine.cycles(1000.0 * merge(scheme.density)),
-        host_merge_cycles: machine.cycles(1000.0 * merge(host)),
+        merge_cycles,
+        host_merge_cycles,
     }
 }
 

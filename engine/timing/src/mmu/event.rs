@@ -1,6 +1,6 @@
 //! What a walk reads and finds, and what takes note of it.
 
-use flatwalk_paging::hashed::Part;
+use flatwalk_paging::keyed::LineRead;
 use flatwalk_paging::{Address, Entry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::memory::hierarchy::{Response, Served};
@@ -18,12 +18,6 @@ pub enum Stage {
 /// Entries that walks of trees read at most: guest and host of six levels.
 const READS: usize = 48;
 
-/// The number that counts of reads have for the walk table of `level`, beside those for levels of
-/// entries.
-pub fn walk_table_count(level: Level) -> Level {
-    level + 3
-}
-
 /// An entry that a walk reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
@@ -31,6 +25,9 @@ pub struct Read {
     pub stage: Stage,
     /// The address that the stage translates.
     pub input: u64,
+    /// Under what it is counted: the level of a tree's entry, or what the table says. 0 and all from 8 on
+    /// are not entries of a table, but a mechanism's.
+    pub class: u8,
     /// Address of the node, in the memory that its table is in.
     pub node: u64,
     /// Topmost level that the node spans.
@@ -41,25 +38,12 @@ pub struct Read {
     pub entry_address: u64,
     /// The entry as it was found.
     pub entry: Entry,
-    /// Of a hashed table: what was read.
+    /// Of a table without a tree: the line that was read.
     pub line: Option<LineRead>,
     /// Cycle in which it was asked for.
     pub asked: u64,
     /// When it was there, and who had it.
     pub response: Response,
-}
-
-/// What a walk read of a hashed table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineRead {
-    /// What it is part of.
-    pub part: Part,
-    /// The way.
-    pub way: u8,
-    /// Number of the line in it.
-    pub number: u64,
-    /// It is the line that was looked for.
-    pub found: bool,
 }
 
 /// What takes note of a walk.
@@ -71,10 +55,10 @@ pub trait WalkObserver {
 /// The entries that a walk read, and who had them.
 #[derive(Clone, Debug)]
 pub struct WalkLog {
-    reads: [(Stage, Level, Served); READS],
+    reads: [(Stage, u8, Served); READS],
     used: usize,
-    /// What has no room there: of hashed tables in two dimensions.
-    more: Vec<(Stage, Level, Served)>,
+    /// What has no room there: of tables without a tree in two dimensions.
+    more: Vec<(Stage, u8, Served)>,
 }
 
 impl WalkLog {
@@ -83,13 +67,13 @@ impl WalkLog {
         Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0, more: Vec::new() }
     }
 
-    /// A line of a TLB in memory was read. It counts as an entry of level 0.
+    /// A line of a TLB in memory was read. Its class is 0.
     pub(crate) fn translations(&mut self, served: Served) {
         self.note((Stage::One, 0, served));
     }
 
     #[inline]
-    fn note(&mut self, note: (Stage, Level, Served)) {
+    fn note(&mut self, note: (Stage, u8, Served)) {
         match self.reads.get_mut(self.used) {
             Some(slot) => {
                 *slot = note;
@@ -99,9 +83,9 @@ impl WalkLog {
         }
     }
 
-    /// In the order in which they were read.
+    /// Their stages, classes and who had them, in the order in which they were read.
     #[inline]
-    pub fn reads(&self) -> impl Iterator<Item = &(Stage, Level, Served)> {
+    pub fn reads(&self) -> impl Iterator<Item = &(Stage, u8, Served)> {
         self.reads[..self.used].iter().chain(&self.more)
     }
 
@@ -115,7 +99,7 @@ impl WalkLog {
 impl WalkObserver for WalkLog {
     #[inline]
     fn read(&mut self, read: &Read) {
-        self.note((read.stage, read.level, read.response.served));
+        self.note((read.stage, read.class, read.response.served));
     }
 }
 

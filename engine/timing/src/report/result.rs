@@ -4,14 +4,13 @@
 //! absent in functional mode.
 
 use flatwalk_os::{OrderedNodes, Thp};
-use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
+use flatwalk_paging::{NodeStatistics, Physical, page_name};
 use serde::Serialize;
 
-use crate::config::machine::PageSize;
 use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
 use crate::mechanisms::asap::AsapStatistics;
 use crate::memory::energy::EnergyResult;
-use crate::mmu::event::{Stage, walk_table_count};
+use crate::mmu::event::Stage;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
 use crate::system::System;
@@ -271,41 +270,8 @@ fn ratio(part: f64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part / whole as f64)
 }
 
-/// `L4L3` for level 4 and width 2.
-pub(crate) fn levels_spanned(level: Level, width: Width) -> String {
-    let levels = (level + 1 - width..=level).rev();
-    levels.map(|l| format!("L{l}")).collect::<Vec<_>>().concat()
-}
-
-/// Name of the cuckoo walk table for `level`.
-pub(crate) fn walk_table_name(level: Level) -> &'static str {
-    if level == 2 { "PMD-CWT" } else { "PUD-CWT" }
-}
-
-/// Name of the cache of its lines.
-pub(crate) fn walk_cache_name(level: Level) -> &'static str {
-    if level == 2 { "PMD-CWC" } else { "PUD-CWC" }
-}
-
-/// What walks of one table read, by the number that counts of reads have for it, in order.
-fn read_names<A: Physical>(caches: &Caches<A>) -> Vec<(Level, String)> {
-    let mut names: Vec<_> = match caches {
-        Caches::Tree(pwc) => {
-            (1..=pwc.geometry().levels()).rev().map(|level| (level, format!("L{level}"))).collect()
-        }
-        Caches::Hashed(_) => {
-            let tables = [2, 3].map(|l| (walk_table_count(l), walk_table_name(l).to_owned()));
-            let pages = [1, 2, 3].map(|level| (level, page_name(level).to_owned()));
-            tables.into_iter().chain(pages).collect()
-        }
-    };
-    names.push((0, "POM-TLB".to_owned()));
-    names
-}
-
-pub(crate) fn page_name(level: Level) -> &'static str {
-    PageSize::ALL[usize::from(level) - 1].name()
-}
+/// Name of the class of reads of a TLB in memory.
+const POM_TLB: (u8, &str) = (0, "POM-TLB");
 
 impl RunResult {
     /// The result of `run` over the trace called `workload`.
@@ -433,16 +399,7 @@ fn asap_result<A: Physical>(asap: AsapStatistics, nodes: &OrderedNodes<A>) -> As
 fn nodes(run: &Run) -> Vec<NodesResult> {
     let all = |whose: &'static str, nodes: Vec<NodeStatistics>| {
         nodes.into_iter().map(move |n| NodesResult {
-            level: match n.kind {
-                NodeKind::Node => format!("{whose}{}", levels_spanned(n.level, n.width)),
-                NodeKind::Way => format!("{whose}{} way", page_name(n.level)),
-                NodeKind::WalkTable => format!("{whose}{} way", walk_table_name(n.level)),
-                NodeKind::Buckets => format!("{whose}{} buckets", page_name(n.level)),
-                NodeKind::Chain => format!("{whose}{} chains", page_name(n.level)),
-                NodeKind::Lines => format!("{whose}{} lines", page_name(n.level)),
-                NodeKind::Frames => format!("{whose}{} frames", page_name(n.level)),
-                NodeKind::Anchors => format!("{whose}{} anchors", page_name(n.level)),
-            },
+            level: format!("{whose}{}", n.name),
             width: n.width,
             node_bytes: n.node_bytes,
             nodes: n.nodes,
@@ -492,9 +449,7 @@ fn pwcs_of<A: Physical>(whose: &str, caches: &Caches<A>) -> Vec<PwcResult> {
         Caches::Tree(pwc) => {
             pwc.statistics().into_iter().map(|(level, s)| one(format!("L{level}"), s)).collect()
         }
-        Caches::Hashed(cwc) => {
-            cwc.statistics().map(|(level, s)| one(walk_cache_name(level).to_owned(), s)).collect()
-        }
+        Caches::Keyed(side) => side.statistics().map(|(name, s)| one(name.to_owned(), s)).collect(),
     }
 }
 
@@ -525,19 +480,20 @@ fn walk_result(run: &Run) -> WalkResult {
         }
     });
     let stages = match run.mmu.walker() {
-        Walker::Native(caches) => vec![("", Stage::One, read_names(caches))],
+        Walker::Native(caches) => vec![("", Stage::One, caches.read_names())],
         Walker::Nested(nested) => vec![
-            ("guest ", Stage::One, read_names(&nested.guest)),
-            ("host ", Stage::Two, read_names(&nested.host)),
+            ("guest ", Stage::One, nested.guest.read_names()),
+            ("host ", Stage::Two, nested.host.read_names()),
         ],
     };
     let by_level = stages.into_iter().flat_map(|(whose, stage, names)| {
-        names.into_iter().filter_map(move |(level, name)| {
-            let served = walks.reads[stage as usize][usize::from(level)];
+        let of_mechanisms = [POM_TLB].map(|(class, name)| (class, name.to_owned()));
+        names.into_iter().chain(of_mechanisms).filter_map(move |(class, name)| {
+            let served = walks.reads[stage as usize][usize::from(class)];
             let accesses = served.iter().sum();
             // Without a clock there are no caches that could have served.
             let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
-            let level = if level == 0 { name } else { format!("{whose}{name}") };
+            let level = if class == POM_TLB.0 { name } else { format!("{whose}{name}") };
             (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
         })
     });
