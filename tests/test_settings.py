@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import settings
-from flatwalk.errors import UsageError
+from flatwalk import engine, settings
+from flatwalk.errors import FlatwalkError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,29 +117,13 @@ def test_a_mistake_in_a_machine_names_file_key_and_remedy(
 @pytest.mark.parametrize(
     ("scheme", "old", "new", "told"),
     [
-        (
-            "fpt",
-            'organisation = "flattened"',
-            'organisation = "flat"',
-            ["organisation", "did you mean flattened?"],
-        ),
-        ("fpt", "no_flatten_threshold", "no_flaten_threshold", ["did you mean no_flatten_threshold?"]),
-        ("fpt", '"L4L3"', '"L4L1"', ["flatten"]),
-        ("fpt", "levels = 4", "levels = 6", ["levels", "6"]),
+        ("fpt", "[table]", "[tabel]", ["did you mean table?", "table is missing"]),
+        ("fpt", "[table]", "", ["organisation belongs in [table]"]),
+        ("virt-fpt", "[host.table]", "[host]", ["host.organisation belongs in [host.table]"]),
+        ("fpt", "levels = 4", "levels = 6", ["table.levels", "6"]),
+        ("virt-fpt", "levels = 4", "levels = 6", ["table.levels", "6"]),
+        ("ia64-4", "page_shift", "page_shft", ["table.geometry.page_shft", "did you mean page_shift?"]),
         ("fpt", 'title = "', 'title = 1 # "', ["title"]),
-        ("compendia", "merge_us = 20", "merge_ms = 20", ["density.merge_ms", "did you mean merge_us?"]),
-        ("compendia", "merge_us = 20 ", "# ", ["density.merge_us is missing"]),
-        (
-            "compendia",
-            "merge_fraction = 0.125",
-            'merge_fraction = "1/8"',
-            ["density.merge_fraction", "'1/8'"],
-        ),
-        ("compendia", "[density]", "[densities]", ["did you mean density?"]),
-        ("ecpt", "ways = 3 ", "way = 3 ", ["cuckoo.way", "did you mean ways?"]),
-        ("ecpt", "[4096, 2048]", '"4096"', ["cuckoo.walk_table_entries", "must be a list"]),
-        ("ecpt", "grow_occupancy = 0.6 ", "# ", ["cuckoo.grow_occupancy is missing"]),
-        ("ecpt", '"elastic_cuckoo"', '"elastic_cuckoos"', ["did you mean elastic_cuckoo?"]),
     ],
 )
 def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
@@ -150,6 +134,33 @@ def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
         settings.scheme(path)
     for words in told:
         assert words in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("scheme", "old", "new", "told"),
+    [
+        ("fpt", 'organisation = "flattened"', 'organisation = "flat"', ["`flat`", "flattened"]),
+        ("fpt", "no_flatten_threshold", "no_flaten_threshold", ["no_flaten_threshold"]),
+        ("fpt", '"L4L3"', '"L4L1"', ["flatten", "L4L1"]),
+        ("compendia", "merge_us = 20", "merge_ms = 20", ["merge_ms", "merge_us"]),
+        ("compendia", "merge_us = 20 ", "# ", ["merge_us"]),
+        ("compendia", "merge_fraction = 0.125", 'merge_fraction = "1/8"', ["1/8"]),
+        ("ecpt", "ways = 3 ", "way = 3 ", ["way", "ways"]),
+        ("ecpt", "[4096, 2048]", '"4096"', ["4096"]),
+        ("ecpt", "grow_occupancy = 0.6 ", "# ", ["grow_occupancy"]),
+        ("ecpt", '"elastic_cuckoo"', '"elastic_cuckoos"', ["elastic_cuckoos", "elastic_cuckoo"]),
+    ],
+)
+def test_the_engine_refuses_what_a_table_cannot_have(
+    tmp_path: Path, scheme: str, old: str, new: str, told: list[str]
+) -> None:
+    loaded = settings.scheme(_edited(tmp_path, "scheme", scheme, old, new))
+    run = {"scheme": loaded, "machine": settings.machine("skylake-server"), "mode": "functional"}
+    source = {"workload": {"name": "gups", "size_bytes": 1 << 20}}
+    with pytest.raises(FlatwalkError) as caught:
+        engine.simulate({"source": source, "instructions": 1000, "runs": [run]}, lambda _done, _all: None)
+    for words in told:
+        assert words in str(caught.value)
 
 
 def test_unknown_names_suggest_the_nearest() -> None:

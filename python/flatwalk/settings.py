@@ -79,11 +79,12 @@ def _list_of(check: Callable[[object], str | None]) -> Callable[[object], str | 
 
 @dataclass(frozen=True)
 class _Table:
-    """A TOML table. `variants` adds keys by the value of the key `kind`."""
+    """A TOML table. `variants` adds keys by the value of the key `kind`; `open`: others are not looked at."""
 
     keys: Mapping[str, object]  # a check, a _Table or a _Tables
     optional: frozenset[str] = frozenset()
     variants: Mapping[str, Mapping[str, object]] | None = None
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,31 +107,17 @@ _TLB = _Tables(
         }
     )
 )
-_FLATTENED = _one_of("L5L4", "L4L3", "L3L2", "L2L1", "L4L3L2", "L5L4L3", "L3L2L1")
-
-#: What a process's table and a host's have in common.
-_PAGE_TABLE: dict[str, object] = {
-    "organisation": _one_of(
-        "radix", "flattened", "compendia", "elastic_cuckoo", "hashed", "clustered", "inverted", "open"
-    ),
-    "levels": _one_of(3, 4, 5),
-    "flatten": _list_of(_FLATTENED),
-    "no_flatten_threshold": _whole(0),
-    "density": _Table({"merge_fraction": _number, "unmerge_fraction": _number, "merge_us": _number}),
-    "cuckoo": _Table(
-        {
-            "ways": _whole(),
-            "initial_entries": _whole(),
-            "grow_occupancy": _number,
-            "growth_factor": _whole(),
-            "shrink_occupancy": _number,
-            "walk_table_entries": _list_of(_whole()),
-        },
-        optional=frozenset({"walk_table_entries"}),
-    ),
-    "buckets": _whole(),
-}
-_PAGE_TABLE_OPTIONAL = frozenset({"flatten", "no_flatten_threshold", "density", "cuckoo", "buckets"})
+#: What a page table of any organisation has; the organisation's own parameters are the engine's to check.
+_TABLE = _Table(
+    {
+        "organisation": _text,
+        "levels": _one_of(3, 4, 5),
+        "geometry": _Table({"page_shift": _whole(), "index_bits": _whole()}),
+    },
+    optional=frozenset({"geometry"}),
+    open=True,
+)
+_HOST_TABLE = _Table({"organisation": _text, "levels": _one_of(3, 4, 5)}, open=True)
 
 #: What a scheme can switch on beside its table.
 _MECHANISMS: dict[str, object] = {
@@ -148,18 +135,16 @@ _SCHEME = _Table(
         "title": _text,
         "description": _text,
         "source": _text,
-        **_PAGE_TABLE,
-        "geometry": _Table({"page_shift": _whole(), "index_bits": _whole()}),
+        "table": _TABLE,
         "page_table_priority": _one_of("off", "phases", "always"),
         **_MECHANISMS,
         "translation": _one_of("walked", "free"),
         "recorded": _flag,
         "host": _Table(
-            {**_PAGE_TABLE, "direct_segment": _flag}, optional=_PAGE_TABLE_OPTIONAL | {"direct_segment"}
+            {"table": _HOST_TABLE, "direct_segment": _flag}, optional=frozenset({"direct_segment"})
         ),
     },
-    optional=_PAGE_TABLE_OPTIONAL
-    | {"geometry", "page_table_priority", "translation", "recorded", "host", *_MECHANISMS},
+    optional=frozenset({"page_table_priority", "translation", "recorded", "host", *_MECHANISMS}),
 )
 
 _PWC = _Table(
@@ -297,6 +282,15 @@ def _table_problems(table: dict[str, Any], spec: _Table, prefix: str) -> Iterato
     for key, value in table.items():
         if key in keys:
             yield from _problems(value, keys[key], prefix + key)
+        elif spec.open:
+            continue
+        elif key == "organisation":
+            section = f"{prefix}table"
+            yield (
+                prefix + key,
+                f"belongs in [{section}], with levels and the organisation's parameters as keys of that "
+                f"section, and geometry = {{ page_shift = ..., index_bits = ... }}",
+            )
         elif near := _nearest(key, keys):
             yield prefix + key, f"is no known key; did you mean {near}?"
         else:
@@ -390,7 +384,9 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
                 remedy=f"name it with --schemes {member['name']}",
             )
     first, second = schemes
-    host = {key: second[key] for key in _PAGE_TABLE if key in second}
+    host: dict[str, Any] = {
+        "table": {key: value for key, value in second["table"].items() if key != "geometry"}
+    }
     if "direct_segment" in second:
         host["direct_segment"] = True
     return {

@@ -34,17 +34,22 @@ pub enum ConfigError {
         problem: String,
     },
     /// Organisation and levels do not go together.
-    #[error("`organisation`, `levels`, `flatten`: {0}")]
-    Layout(#[from] flatwalk_paging::LayoutError),
+    #[error("`[{section}]`: {error}")]
+    Layout {
+        /// The section of the table.
+        section: &'static str,
+        /// What is wrong there.
+        error: Box<flatwalk_paging::LayoutError>,
+    },
     /// Timing asked of a machine that has no core.
     #[error("machine `{0}` has no core and caches, so it can only count; use `--mode functional`")]
     NotTimed(String),
     /// A guest asked of a machine that cannot run one.
     #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
-    /// A hashed table asked of a machine that cannot walk one.
+    /// A table without a tree asked of a machine that cannot walk one.
     #[error(
-        "machine `{0}` does not say how it walks hashed tables: add a table `[hashed_walks]`, as \
+        "machine `{0}` does not say how it walks tables without a tree: add a table `[hashed_walks]`, as \
          machine skylake-server has it, or leave schemes with such tables out"
     )]
     NoHashedWalks(String),

@@ -324,15 +324,15 @@ pub enum WalkerEntry {
     L2,
 }
 
-/// How hashed page tables are walked.
+/// How page tables without a tree are walked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HashedWalks {
     /// Cycles that hashing a page's number takes.
     pub hash_cycles: u64,
-    /// Cycles that looking up the cuckoo walk caches takes, beside it.
+    /// Cycles that looking up the caches of side lines takes, at the same time.
     pub cwc_latency_cycles: u64,
-    /// Lines of the walk tables that they hold: `L2` and `L3`.
+    /// Side lines that they hold, by what the table calls them: `L2` and `L3` for its levels.
     pub cwc_entries: BTreeMap<String, u32>,
     /// When a walk ends.
     pub end: WalkEnd,
@@ -608,7 +608,7 @@ impl HashedWalks {
         for (level, &n) in &self.cwc_entries {
             let key = format!("hashed_walks.cwc_entries.{level}");
             require(matches!(level.as_str(), "L2" | "L3"), &key, || {
-                "walk tables are for L2 and L3".into()
+                "side lines are for L2 and L3".into()
             })?;
             require(n <= 65_536, &key, || format!("{n} entries (0 to 65536)"))?;
         }

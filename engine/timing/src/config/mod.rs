@@ -3,6 +3,7 @@
 pub mod machine;
 pub mod scheme;
 pub mod sections;
+pub mod table;
 
 use crate::ConfigError;
 
