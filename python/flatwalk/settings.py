@@ -286,11 +286,8 @@ def _table_problems(table: dict[str, Any], spec: _Table, prefix: str) -> Iterato
             continue
         elif key == "organisation":
             section = f"{prefix}table"
-            yield (
-                prefix + key,
-                f"belongs in [{section}], with levels and the organisation's parameters as keys of that "
-                f"section, and geometry = {{ page_shift = ..., index_bits = ... }}",
-            )
+            rest = "levels, geometry = { page_shift = ..., index_bits = ... } and its own parameters"
+            yield prefix + key, f"belongs in [{section}], with {rest} as keys of that section"
         elif near := _nearest(key, keys):
             yield prefix + key, f"is no known key; did you mean {near}?"
         else:

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flatwalk_paging::keyed::{Answer, SideLines};
 use flatwalk_paging::organisations::REGISTRY;
@@ -99,14 +99,20 @@ impl Hardware {
             self.lines.clear();
             return;
         }
+        if self.lines.is_empty() {
+            return;
+        }
         // Those that serve an address of the range, which is a page's.
         let step = (flush.length_bytes / 512).max(table.geometry().span(1));
-        for address in (first..=last).step_by(step as usize).chain([last]) {
+        let addresses = (first..=last).step_by(step as usize).chain([last]).map(Gva::new);
+        let mut stale = BTreeSet::new();
+        for address in addresses {
             for structure in 0..table.side_needed().len() {
-                let key = table.side_key(structure, Gva::new(address), &SideLines::default());
-                self.lines.retain(|&(s, k), _| s != structure || Some(k) != key);
+                let key = table.side_key(structure, address, &SideLines::default());
+                stale.extend(key.map(|key| (structure, key)));
             }
         }
+        self.lines.retain(|line, _| !stale.contains(line));
     }
 
     /// Walks with what is cached, keeps everything that may be kept, and sets the bits that hardware

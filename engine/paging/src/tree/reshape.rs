@@ -305,6 +305,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             NodeRef { base, width, ..old }
         };
         let mut entries = Vec::new();
+        // Written when all nodes have been had: without memory nothing may change.
+        let mut usage = Vec::new();
         for slot in 0..geometry.node_entries(width) {
             let group = old.base.offset(slot * per_child * 8);
             let read = |memory: &M, i: u64| Entry(memory.read(group.offset(i * 8)));
@@ -319,8 +321,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     let (entry, replica) = (read(memory, i), below.offset(i * per_child * 8));
                     let meaning = entry.decode::<Out>(geometry, old.bottom());
                     if matches!(meaning, Decoded::Mapped { .. }) {
-                        let used = Entry(memory.read(replica)).with_usage_of(entry);
-                        memory.write(replica, used.0);
+                        usage.push((replica, Entry(memory.read(replica)).with_usage_of(entry)));
                     }
                 }
                 entries.push(Entry::table(below, 2));
@@ -351,6 +352,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     Entry::table(child, child_width)
                 }
             });
+        }
+        for (replica, entry) in usage {
+            memory.write(replica, entry.0);
         }
         self.free(memory, old.base, old.width);
         self.nodes.extend(children);

@@ -91,7 +91,7 @@ fn a_word_written_through_any_scheme_reads_back() {
 fn organisations() -> Vec<Scheme> {
     let schemes = vec![
         scheme(4, &[]),
-        scheme_with(json!({
+        scheme_with(&json!({
             "organisation": "flattened", "levels": 4, "flatten": ["L4L3", "L2L1"],
             "no_flatten_threshold": 32,
         })),

@@ -60,7 +60,7 @@ pub fn machine() -> Machine {
 }
 
 /// A scheme with a table as its section says.
-pub fn scheme_with(table: serde_json::Value) -> Scheme {
+pub fn scheme_with(table: &serde_json::Value) -> Scheme {
     serde_json::from_value(serde_json::json!({
         "name": "test", "title": "test", "description": "test", "source": "none", "table": table,
     }))
@@ -69,7 +69,7 @@ pub fn scheme_with(table: serde_json::Value) -> Scheme {
 
 /// A scheme by flattened groups.
 pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
-    scheme_with(if flatten.is_empty() {
+    scheme_with(&if flatten.is_empty() {
         serde_json::json!({ "organisation": "radix", "levels": levels })
     } else {
         serde_json::json!({ "organisation": "flattened", "levels": levels, "flatten": flatten })
@@ -85,7 +85,7 @@ pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
 /// below `unmerge`, and needs `merge_us` for it.
 pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
     let share = |entries: u32| f64::from(entries) / 512.0;
-    scheme_with(serde_json::json!({
+    scheme_with(&serde_json::json!({
         "organisation": "compendia", "levels": 4, "merge_fraction": share(merge),
         "unmerge_fraction": share(unmerge), "merge_us": merge_us,
     }))
@@ -94,7 +94,7 @@ pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
 /// An elastic cuckoo scheme of four levels whose ways have `entries` lines at first, with or without
 /// walk tables.
 pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
-    scheme_with(serde_json::json!({
+    scheme_with(&serde_json::json!({
         "organisation": "elastic_cuckoo", "levels": 4, "ways": 3, "initial_entries": entries,
         "grow_occupancy": 0.6, "growth_factor": 4, "shrink_occupancy": 0.2,
         "walk_table_entries": walk_tables.then_some([64, 64]),
@@ -103,12 +103,12 @@ pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
 
 /// A scheme with an inverted table, of four levels.
 pub fn inverted_scheme() -> Scheme {
-    scheme_with(serde_json::json!({ "organisation": "inverted", "levels": 4 }))
+    scheme_with(&serde_json::json!({ "organisation": "inverted", "levels": 4 }))
 }
 
 /// A scheme of an organisation with chains, of four levels, with so many buckets at first.
 pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
-    scheme_with(serde_json::json!({
+    scheme_with(&serde_json::json!({
         "organisation": organisation, "levels": 4, "buckets": buckets,
     }))
 }
