@@ -41,6 +41,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::error::LayoutError;
@@ -86,6 +87,10 @@ impl NewLayout for Parameters {
             Density { merge_slots: slots(merge_fraction), unmerge_slots: slots(unmerge_fraction) };
         let shape = TreeShape { density: Some(density), merge_us, ..TreeShape::CONVENTIONAL };
         Ok(Layout::tree(geometry, shape))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({ "merge_fraction": 0.012, "unmerge_fraction": 0.008, "merge_us": 0 })]
     }
 }
 

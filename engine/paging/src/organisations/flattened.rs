@@ -20,6 +20,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::error::LayoutError;
@@ -70,6 +71,10 @@ impl NewLayout for Parameters {
         let no_flatten_threshold = self.no_flatten_threshold;
         let shape = TreeShape { no_flatten_threshold, ..TreeShape::with_groups(&groups) };
         Ok(Layout::tree(geometry, shape))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({ "flatten": ["L2L1"], "no_flatten_threshold": 32 })]
     }
 }
 

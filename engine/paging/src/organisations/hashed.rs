@@ -21,6 +21,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::error::LayoutError;
@@ -46,5 +47,9 @@ impl NewLayout for Parameters {
     fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
         let first_shift = buckets_shift(Self::NAME, self.buckets)?;
         Ok(Layout::keyed(geometry, Chains { block_shift: BLOCK_SHIFT, first_shift }))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({ "buckets": 32 })]
     }
 }

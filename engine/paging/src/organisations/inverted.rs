@@ -31,6 +31,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::addr::Physical;
@@ -68,6 +69,10 @@ impl NewLayout for Parameters {
 
     fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
         Ok(Layout::keyed(geometry, Frames))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({})]
     }
 }
 

@@ -24,6 +24,10 @@ trait NewLayout: DeserializeOwned + JsonSchema {
 
     /// Checks them, and makes the layout for a geometry.
     fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError>;
+
+    /// Parameters of small tables, for the tests of every organisation: some that are resized all the
+    /// time, and some that are crowded, where it can be so.
+    fn examples() -> Vec<Value>;
 }
 
 /// An organisation: its name, its parameters, and how its layout is made.
@@ -34,12 +38,14 @@ pub struct Organisation {
     pub layout: fn(Geometry, &Map<String, Value>) -> Result<Layout, LayoutError>,
     /// The JSON schema of its parameters.
     pub schema: fn() -> Schema,
+    /// Parameters of small tables, for tests: objects with its keys.
+    pub examples: fn() -> Vec<Value>,
 }
 
 impl Organisation {
     /// The organisation with these parameters.
     const fn of<P: NewLayout>() -> Self {
-        Self { name: P::NAME, layout: read::<P>, schema: || schema_for!(P) }
+        Self { name: P::NAME, layout: read::<P>, schema: || schema_for!(P), examples: P::examples }
     }
 }
 

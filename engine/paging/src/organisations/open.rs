@@ -19,6 +19,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::addr::Physical;
@@ -65,6 +66,10 @@ impl NewLayout for Parameters {
         let first_shift = buckets_shift(Self::NAME, self.buckets)?;
         fits_tag(Self::NAME, geometry)?;
         Ok(Layout::keyed(geometry, OpenAddressing { first_shift }))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({ "buckets": 32 })]
     }
 }
 

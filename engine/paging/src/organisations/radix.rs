@@ -8,6 +8,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::NewLayout;
 use crate::error::LayoutError;
@@ -24,5 +25,9 @@ impl NewLayout for Parameters {
 
     fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
         Ok(Layout::tree(geometry, TreeShape::CONVENTIONAL))
+    }
+
+    fn examples() -> Vec<Value> {
+        vec![json!({})]
     }
 }

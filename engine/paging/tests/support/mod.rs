@@ -360,41 +360,22 @@ pub fn layout(organisation: &str, geometry: Geometry, parameters: &Value) -> Lay
 }
 
 /// The layouts of an organisation for `geometry` with those of the `parameters` that are its own, each
-/// with its number among them; none, if it has not got that geometry.
-fn layouts_of<'a>(
+/// with its number among them.
+fn layouts_of(
     organisation: &organisations::Organisation,
     geometry: Geometry,
-    parameters: impl IntoIterator<Item = &'a Value>,
+    parameters: &[Value],
 ) -> Vec<(usize, Layout)> {
     let mut layouts = Vec::new();
-    let mut refused = false;
-    for (number, parameters) in parameters.into_iter().enumerate() {
+    for (number, parameters) in parameters.iter().enumerate() {
         match (organisation.layout)(geometry, parameters.as_object().expect("a JSON object")) {
             Ok(layout) => layouts.push((number, layout)),
-            Err(LayoutError::Parameters { .. }) => {}
-            Err(LayoutError::Value { key: "levels", .. }) => refused = true,
+            // Other organisations' parameters; or a geometry, or levels, that it has not got.
+            Err(LayoutError::Parameters { .. } | LayoutError::Value { .. }) => {}
             Err(error) => panic!("{parameters}: {error}"),
         }
     }
-    assert!(refused || !layouts.is_empty(), "no layout of {} is tested", organisation.name);
     layouts
-}
-
-/// Parameters of tables without a tree: some that are always being resized, and some that are crowded.
-fn keyed_parameters() -> Vec<Value> {
-    let ways = |ways: u32, lines: u32, grow: f64, walk_tables: Option<[u32; 2]>| {
-        json!({
-            "ways": ways, "initial_entries": lines, "grow_occupancy": grow, "growth_factor": 4,
-            "shrink_occupancy": grow / 2.5, "walk_table_entries": walk_tables,
-        })
-    };
-    vec![
-        ways(3, 64, 0.05, Some([64, 64])),
-        ways(2, 64, 0.02, None),
-        ways(4, 128, 0.9, Some([64, 128])),
-        json!({ "buckets": 32 }),
-        json!({}),
-    ]
 }
 
 /// Every grouping of `geometry`'s levels in every organisation that offers it.
@@ -414,16 +395,15 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
             json!({ "merge_fraction": merge, "unmerge_fraction": unmerge, "merge_us": 0 });
         choices.push((conventional.clone(), parameters));
     }
-    let others = keyed_parameters();
+    let parameters: Vec<_> = choices.iter().map(|(_, parameters)| parameters.clone()).collect();
     let mut cases = Vec::new();
     for organisation in REGISTRY {
-        let all = choices.iter().map(|(_, parameters)| parameters).chain(&others);
-        for (number, layout) in layouts_of(organisation, geometry, all) {
+        for (number, layout) in layouts_of(organisation, geometry, &parameters) {
             // Tables without a tree: see `keyed_cases`.
-            let Some((widths, parameters)) = choices.get(number).filter(|_| layout.is_tree())
-            else {
+            if !layout.is_tree() {
                 continue;
-            };
+            }
+            let (widths, parameters) = &choices[number];
             let (bits, levels) = (geometry.index_bits(), sizes.levels);
             let (density, widths) = (layout.density(), widths.clone());
             let name = format!("{} {bits}x{levels} {parameters}", organisation.name);
@@ -435,15 +415,10 @@ pub fn cases_of(geometry: Geometry) -> Vec<Case> {
 
 /// Tables without a tree of `geometry`, of every organisation that has them.
 pub fn keyed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
-    let parameters = keyed_parameters();
     let mut cases = Vec::new();
     for organisation in REGISTRY {
-        let trees = [
-            json!({ "flatten": ["L2L1"] }),
-            json!({ "merge_fraction": 0.5, "unmerge_fraction": 0.1, "merge_us": 0 }),
-        ];
-        for (number, layout) in layouts_of(organisation, geometry, parameters.iter().chain(&trees))
-        {
+        let parameters = (organisation.examples)();
+        for (number, layout) in layouts_of(organisation, geometry, &parameters) {
             if !layout.is_tree() {
                 let name = format!("{} {geometry:?} {}", organisation.name, parameters[number]);
                 cases.push((name, layout));

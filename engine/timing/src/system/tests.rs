@@ -13,10 +13,7 @@ use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
 use crate::mmu::event::Request;
 use crate::mmu::walker::Walker;
-use crate::tests::testing::{
-    Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, merging_scheme, scheme,
-    scheme_with,
-};
+use crate::tests::testing::{Scenario, as_host, go, scheme_with};
 
 /// Below 2^39, where tables of three levels reach too.
 const DATA: u64 = 64 << 30;
@@ -89,24 +86,13 @@ fn a_word_written_through_any_scheme_reads_back() {
 
 /// A table of each organisation: small ones, that are merged and resized all the time.
 fn organisations() -> Vec<Scheme> {
-    let schemes = vec![
-        scheme(4, &[]),
-        scheme_with(&json!({
-            "organisation": "flattened", "levels": 4, "flatten": ["L4L3", "L2L1"],
-            "no_flatten_threshold": 32,
-        })),
-        merging_scheme(6, 4, 0.0),
-        cuckoo_scheme(64, true),
-        chained_scheme("hashed", 32),
-        chained_scheme("clustered", 32),
-        chained_scheme("open", 64),
-        inverted_scheme(),
-    ];
-    for organisation in organisations::REGISTRY {
-        let of = |scheme: &Scheme| scheme.table.organisation == organisation.name;
-        assert!(schemes.iter().any(of), "no table of `{}`", organisation.name);
-    }
-    schemes
+    let examples = organisations::REGISTRY.iter().map(|organisation| {
+        let mut table = (organisation.examples)().remove(0);
+        table["organisation"] = json!(organisation.name);
+        table["levels"] = json!(4);
+        scheme_with(&table)
+    });
+    examples.collect()
 }
 
 /// A guest's program, what it believes, and what lies in the host's memory.

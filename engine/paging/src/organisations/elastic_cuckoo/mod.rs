@@ -40,6 +40,7 @@ mod store;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{NewLayout, permille};
 use crate::addr::Physical;
@@ -124,6 +125,21 @@ impl NewLayout for Parameters {
                 walk_tables: self.walk_table_entries.map(|entries| entries.map(shift)),
             }),
         ))
+    }
+
+    fn examples() -> Vec<Value> {
+        let small = |ways: u32, lines: u32, grow: f64, walk_tables: Option<[u32; 2]>| {
+            json!({
+                "ways": ways, "initial_entries": lines, "grow_occupancy": grow,
+                "growth_factor": 4, "shrink_occupancy": grow / 2.5,
+                "walk_table_entries": walk_tables,
+            })
+        };
+        vec![
+            small(3, 64, 0.05, Some([64, 64])),
+            small(2, 64, 0.02, None),
+            small(4, 128, 0.9, Some([64, 128])),
+        ]
     }
 }
 
