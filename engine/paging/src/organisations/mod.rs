@@ -2,6 +2,7 @@
 
 mod clustered;
 mod compendia;
+mod dmt;
 mod elastic_cuckoo;
 mod flattened;
 mod hashed;
@@ -54,6 +55,7 @@ pub const REGISTRY: &[Organisation] = &[
     Organisation::of::<radix::Parameters>(),
     Organisation::of::<flattened::Parameters>(),
     Organisation::of::<compendia::Parameters>(),
+    Organisation::of::<dmt::Parameters>(),
     Organisation::of::<elastic_cuckoo::Parameters>(),
     Organisation::of::<hashed::Parameters>(),
     Organisation::of::<clustered::Parameters>(),
