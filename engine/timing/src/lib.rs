@@ -11,16 +11,19 @@ pub mod mechanisms;
 pub mod memory;
 pub mod mmu;
 pub mod report;
+pub mod schemas;
 pub mod system;
 #[cfg(test)]
 mod tests;
 
 pub use config::machine::Machine;
+pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
-pub use driver::run::{Mode, RunConfiguration};
 pub use driver::simulate::{Limits, SimulateError, Simulation, simulate};
+pub use report::response::Response;
 pub use report::result::RunResult;
+pub use schemas::Kind;
 
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -64,4 +67,28 @@ pub enum ConfigError {
     /// The operating-system model refuses.
     #[error(transparent)]
     Os(#[from] flatwalk_os::OsError),
+}
+
+impl ConfigError {
+    /// The key that the problem is with, as a request has it.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Value { key, .. } => key,
+            Self::Layout(_) => "organisation",
+            Self::NotTimed(_) => "mode",
+            Self::NotVirtual(..) => "machine.virtualisation",
+            Self::NoHashedWalks(_) => "machine.hashed_walks",
+            Self::DoesNotFit { .. } => "scheme",
+            Self::Os(_) => "machine.os",
+        }
+    }
+
+    /// The same problem where its key stands in the table `table`.
+    #[must_use]
+    fn within(self, table: &str) -> Self {
+        match self {
+            Self::Value { key, problem } => Self::Value { key: format!("{table}.{key}"), problem },
+            other => other,
+        }
+    }
 }

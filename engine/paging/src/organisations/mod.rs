@@ -9,6 +9,7 @@ mod inverted;
 mod open;
 mod radix;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Geometry, Level, Width};
@@ -123,7 +124,7 @@ pub struct Settings<'a> {
 }
 
 /// What elastic cuckoo tables are like.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cuckoo {
     /// Ways of each table.

@@ -1,23 +1,32 @@
 //! Schemes as data: a page table, and the mechanisms next to it.
 
+use std::sync::LazyLock;
+
 use flatwalk_paging::organisations::{self, Cuckoo};
 use flatwalk_paging::{Geometry, Layout, Structure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::require;
+use super::schema;
 use crate::ConfigError;
 
 /// What a user compares: an organisation and its helpers, as a scheme file says it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scheme {
     /// Name, as in the file's name.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// One line for a person.
+    #[schemars(length(min = 1))]
     pub title: String,
     /// A sentence or two.
+    #[schemars(length(min = 1))]
     pub description: String,
     /// Where the design is from.
+    #[schemars(length(min = 1))]
     pub source: String,
     /// Organisation in [`flatwalk_paging::organisations::REGISTRY`].
     pub organisation: String,
@@ -77,7 +86,7 @@ pub struct Scheme {
 }
 
 /// Page size and bits of each level of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pages {
     /// log2 of a base page's bytes.
@@ -87,7 +96,7 @@ pub struct Pages {
 }
 
 /// The page table of a host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTable {
     /// As [`Scheme::organisation`].
@@ -116,7 +125,7 @@ pub struct HostTable {
 }
 
 /// When an organisation merges nodes by how full they are, and what that costs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Density {
     /// A node is merged with its children from this share of its entries on, 0 to 1.
@@ -124,72 +133,54 @@ pub struct Density {
     /// It is taken apart again below this share.
     pub unmerge_fraction: f64,
     /// Kernel time that merging a node takes, or taking one apart, in microseconds.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub merge_us: f64,
 }
 
 /// Prefetching of the last entries of a walk; see [`crate::mechanisms::asap`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Asap {
     /// Ranges of adjacent entries that the processor can hold, for each of the two levels.
+    #[schemars(range(min = 1, max = 4096))]
     pub range_registers: u32,
 }
 
 /// A range that is translated without pages; see [`crate::mechanisms::direct_segment`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DirectSegment {
-    /// Share of physical memory that can be reserved for it, 0 to 1.
+    /// Share of physical memory that can be reserved for it; pages and page tables need the rest.
+    #[schemars(range(min = 0, max = 0.9))]
     pub memory_fraction: f64,
 }
 
 /// A TLB in memory; see [`crate::mechanisms::pom_tlb`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PomTlb {
     /// Memory that it takes, half for each page size.
+    #[schemars(range(min = 4096, max = 4_294_967_296_u64), extend("powerOfTwo" = true))]
     pub size_bytes: u64,
     /// Predictions of page size and bypass.
+    #[schemars(range(min = 1, max = 1_048_576), extend("powerOfTwo" = true))]
     pub predictor_entries: u32,
 }
 
-impl PomTlb {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let size = self.size_bytes;
-        let fits = size.is_power_of_two() && (4096..=1 << 32).contains(&size);
-        require(fits, "pom_tlb.size_bytes", || {
-            format!("{size} is no power of two between 4 KiB and 4 GiB")
-        })?;
-        let predictions = self.predictor_entries;
-        let fits = predictions.is_power_of_two() && predictions <= 1 << 20;
-        require(fits, "pom_tlb.predictor_entries", || {
-            format!("{predictions} is no power of two up to 1048576")
-        })
-    }
-}
-
 /// Ways of L2 and LLC divided between translations and data; see [`crate::mechanisms::csalt`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Csalt {
     /// Look-ups of a cache between one division and the next.
+    #[schemars(range(min = 1))]
     pub epoch_accesses: u64,
     /// What a hit of a translation is worth in hits of data: 1 in CSALT-D, more in CSALT-CD.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub translation_weight: f64,
 }
 
-impl Csalt {
-    fn validate(&self) -> Result<(), ConfigError> {
-        require(self.epoch_accesses > 0, "csalt.epoch_accesses", || "must be positive".into())?;
-        let weight = self.translation_weight;
-        require((0.0..=1e6).contains(&weight), "csalt.translation_weight", || {
-            format!("{weight} (0 to 1000000)")
-        })
-    }
-}
-
 /// When page-table priority is active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PriorityMode {
     /// Never.
@@ -202,7 +193,7 @@ pub enum PriorityMode {
 }
 
 /// Whether translation costs anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TranslationMode {
     /// TLBs, PWC and walks.
@@ -213,6 +204,12 @@ pub enum TranslationMode {
 }
 
 impl Scheme {
+    /// The schema of a scheme file.
+    pub fn schema() -> &'static Value {
+        static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema::read::<Scheme>().to_value());
+        &SCHEMA
+    }
+
     /// The layout of the process's own table.
     ///
     /// # Errors
@@ -227,28 +224,20 @@ impl Scheme {
     /// # Errors
     /// [`ConfigError`] when a figure cannot be, or a mechanism does not go with the rest.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if let Some(asap) = &self.asap {
-            require((1..=4096).contains(&asap.range_registers), "asap.range_registers", || {
-                format!("{} (1 to 4096)", asap.range_registers)
-            })?;
-        }
+        schema::conforms(Self::schema(), self)?;
+        self.validate_together()
+    }
+
+    /// Checks what no schema expresses: sections that depend on each other.
+    pub(crate) fn validate_together(&self) -> Result<(), ConfigError> {
         let tree = self.layout()?.structure() == Structure::Tree;
         require(tree || self.asap.is_none(), "asap", || {
             format!("prefetches entries of a tree, which `{}` is not", self.organisation)
         })?;
-        self.pom_tlb.as_ref().map_or(Ok(()), PomTlb::validate)?;
-        self.csalt.as_ref().map_or(Ok(()), Csalt::validate)?;
         let both = self.csalt.is_some() && self.page_table_priority != PriorityMode::Off;
         require(!both, "csalt", || {
             "divides the caches, which page_table_priority does in its own way: keep one".to_owned()
         })?;
-        if let Some(DirectSegment { memory_fraction }) = self.direct_segment {
-            require(
-                (0.0..=0.9).contains(&memory_fraction),
-                "direct_segment.memory_fraction",
-                || format!("{memory_fraction} (0 to 0.9: pages and page tables need the rest)"),
-            )?;
-        }
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;
@@ -316,11 +305,6 @@ fn layout(
     cuckoo: Option<Cuckoo>,
     buckets: Option<u32>,
 ) -> Result<Layout, ConfigError> {
-    if let Some(Density { merge_us, .. }) = density {
-        require((0.0..=1e6).contains(&merge_us), "density.merge_us", || {
-            format!("{merge_us} µs (0 to 1000000)")
-        })?;
-    }
     let density = density.map(|density| organisations::Fractions {
         merge: density.merge_fraction,
         unmerge: density.unmerge_fraction,

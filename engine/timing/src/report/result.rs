@@ -5,6 +5,7 @@
 
 use flatwalk_os::{OrderedNodes, Thp};
 use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::config::machine::PageSize;
@@ -17,7 +18,7 @@ use crate::mmu::walker::{Caches, Walker};
 use crate::system::System;
 
 /// Everything that one run found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)] // The names say it, with units; docs/results.md explains each.
 pub struct RunResult {
     pub scheme: String,
@@ -66,14 +67,14 @@ pub struct RunResult {
 }
 
 /// The page table at the end.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct PageTable {
     pub nodes: Vec<NodesResult>,
 }
 
 /// Nodes of one shape.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct NodesResult {
     /// Levels spanned, such as `L4L3`.
@@ -86,7 +87,7 @@ pub struct NodesResult {
 }
 
 /// One TLB level and page size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct TlbResult {
     pub name: &'static str,
@@ -96,7 +97,7 @@ pub struct TlbResult {
 }
 
 /// One page-walk cache.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct PwcResult {
     pub level: String,
@@ -105,7 +106,7 @@ pub struct PwcResult {
 }
 
 /// The walks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct WalkResult {
     pub by_page: Vec<WalksByPage>,
@@ -119,7 +120,7 @@ pub struct WalkResult {
 }
 
 /// Walks that found a page of one size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct WalksByPage {
     pub page: &'static str,
@@ -129,7 +130,7 @@ pub struct WalksByPage {
 }
 
 /// Entries of one level that walks read, and who had them.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct AccessesByLevel {
     pub level: String,
@@ -141,7 +142,7 @@ pub struct AccessesByLevel {
 }
 
 /// One bucket of the latency histogram: `from_cycles ≤ latency < to_cycles`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct Bucket {
     pub from_cycles: u64,
@@ -150,7 +151,7 @@ pub struct Bucket {
 }
 
 /// What went through one cache.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct CacheResult {
     pub name: &'static str,
@@ -163,7 +164,7 @@ pub struct CacheResult {
 }
 
 /// What memory did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct DramResult {
     pub reads: u64,
@@ -174,7 +175,7 @@ pub struct DramResult {
 }
 
 /// What the operating system did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct OsResult {
     pub faults: u64,
@@ -199,7 +200,7 @@ pub struct OsResult {
 }
 
 /// How a kernel accessed the entries of its recursive table.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct WindowsResult {
     pub accesses: u64,
@@ -208,7 +209,7 @@ pub struct WindowsResult {
 }
 
 /// Branches.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct BranchResult {
     pub branches: u64,
@@ -216,7 +217,7 @@ pub struct BranchResult {
 }
 
 /// Prefetching of entries.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct AsapResult {
     pub prefetches: u64,
@@ -229,7 +230,7 @@ pub struct AsapResult {
 }
 
 /// The TLB in memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct PomTlbResult {
     pub lookups: u64,
@@ -239,7 +240,7 @@ pub struct PomTlbResult {
 }
 
 /// How the caches are divided.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct CsaltResult {
     /// Ways for data at the end; `None` before the first epoch is over.
@@ -250,7 +251,7 @@ pub struct CsaltResult {
 }
 
 /// The direct segment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct SegmentResult {
     pub bytes: u64,
@@ -258,7 +259,7 @@ pub struct SegmentResult {
 }
 
 /// Page-table priority.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct PriorityResult {
     /// Share of the measured instructions for which it was active.
