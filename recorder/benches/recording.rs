@@ -1,6 +1,6 @@
 //! How fast programs are recorded, and how large their traces are: `cargo bench -p flatwalk-recorder`.
 //!
-//! Whole processes, from start to finished file; the best of three. Beside it stand the same
+//! Whole processes, from start to finished file; the best of three. Next to it are the same
 //! programs alone, under QEMU alone, and under QEMU with callbacks that do nothing
 //! (`ceiling.c`), below which no recorder that works by these callbacks can come.
 

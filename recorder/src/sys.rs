@@ -234,7 +234,7 @@ pub fn effective_ids() -> (u32, u32) {
 pub fn has_capabilities(path: &Path) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let attribute = c"security.capability".as_ptr();
-    // SAFETY: NUL-terminated strings; without a buffer it only tells the length.
+    // SAFETY: NUL-terminated strings; without a buffer it only returns the length.
     unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
 }
 

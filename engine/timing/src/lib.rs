@@ -87,6 +87,9 @@ impl ConfigError {
     #[must_use]
     fn within(self, table: &str) -> Self {
         match self {
+            Self::Value { key, problem } if key.is_empty() => {
+                Self::Value { key: table.to_owned(), problem }
+            }
             Self::Value { key, problem } => Self::Value { key: format!("{table}.{key}"), problem },
             other => other,
         }

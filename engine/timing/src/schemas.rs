@@ -1,11 +1,11 @@
 //! The schema of each kind of file, of requests and of answers: what `flatwalk` checks its files by and
 //! makes its reference from.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::ConfigError;
 use crate::config::experiment::Experiment;
@@ -14,6 +14,7 @@ use crate::config::mix::Mix;
 use crate::config::run::RunConfiguration;
 use crate::config::schema::{self, KeyDescription, Problem};
 use crate::config::scheme::Scheme;
+use crate::mechanisms::{REGISTRY, Registered, Section};
 use crate::report::response::Response;
 
 /// What has a schema.
@@ -55,23 +56,22 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind's JSON Schema.
+    /// The kind's JSON Schema, with what the mechanisms add to it.
     pub fn schema(self) -> &'static Value {
-        static MIX: LazyLock<Value> = LazyLock::new(|| schema::read::<Mix>().to_value());
-        static EXPERIMENT: LazyLock<Value> =
-            LazyLock::new(|| schema::read::<Experiment>().to_value());
-        static RESULTS: LazyLock<Value> = LazyLock::new(|| {
-            let settings = SchemaSettings::draft2020_12().for_serialize();
-            settings.into_generator().into_root_schema_for::<Response>().to_value()
-        });
-        match self {
-            Self::Machine => Machine::schema(),
-            Self::Scheme => Scheme::schema(),
-            Self::Mix => &MIX,
-            Self::Experiment => &EXPERIMENT,
-            Self::Run => RunConfiguration::schema(),
-            Self::Results => &RESULTS,
-        }
+        static SCHEMAS: [OnceLock<Value>; Kind::ALL.len()] =
+            [const { OnceLock::new() }; Kind::ALL.len()];
+        SCHEMAS[self as usize].get_or_init(|| match self {
+            Self::Machine => with_mechanisms(Machine::schema().clone()),
+            Self::Scheme => with_mechanisms(Scheme::schema().clone()),
+            Self::Mix => schema::read::<Mix>().to_value(),
+            Self::Experiment => schema::read::<Experiment>().to_value(),
+            Self::Run => with_mechanisms(RunConfiguration::schema().clone()),
+            Self::Results => {
+                let settings = SchemaSettings::draft2020_12().for_serialize();
+                let response = settings.into_generator().into_root_schema_for::<Response>();
+                with_mechanisms(response.to_value())
+            }
+        })
     }
 
     /// Every problem of `value` as such a file. What depends on several keys is looked at once each
@@ -94,6 +94,34 @@ impl Kind {
     pub fn describe(self) -> Vec<KeyDescription> {
         schema::describe(self.schema(), &["Machine", "Scheme"])
     }
+}
+
+/// A schema with the sections and figures of [`REGISTRY`], wherever it has a machine, a scheme, a host's
+/// table or a result.
+fn with_mechanisms(mut schema: Value) -> Value {
+    let sections = |of: fn(&Registered) -> Option<Section>| {
+        REGISTRY.iter().filter_map(move |one| Some((one.name, of(one)?.schema())))
+    };
+    if let Some(machine) = structure(&mut schema, "Machine") {
+        schema::add_sections(machine, sections(|one| one.machine));
+    }
+    if let Some(scheme) = structure(&mut schema, "Scheme") {
+        schema::add_sections(scheme, sections(|one| one.scheme));
+    }
+    if let Some(host) = structure(&mut schema, "HostTable") {
+        schema::add_sections(host, sections(|one| one.host));
+    }
+    if let Some(result) = structure(&mut schema, "RunResult") {
+        let mechanisms = &mut result["properties"]["mechanisms"];
+        mechanisms["properties"] = Value::Object(Map::new());
+        schema::add_sections(mechanisms, sections(|one| Some(one.figures)));
+    }
+    schema
+}
+
+/// Where `schema` writes out a structure.
+fn structure<'a>(schema: &'a mut Value, name: &str) -> Option<&'a mut Value> {
+    if schema["title"] == name { Some(schema) } else { schema.get_mut("$defs")?.get_mut(name) }
 }
 
 /// The first problem of what `value` says in several places.

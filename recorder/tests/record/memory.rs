@@ -1,6 +1,6 @@
 //! The address space and its events.
 
-use flatwalk_recorder::space::Space;
+use flatwalk_recorder::plugin::space::Space;
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 
 use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
@@ -27,7 +27,7 @@ fn the_address_space_is_the_one_the_program_sees() {
             let (start, rest) = line.split_once('-').unwrap();
             let (end, rest) = rest.split_once(' ').unwrap();
             let number = |digits| u64::from_str_radix(digits, 16).unwrap();
-            // QEMU shows the host's rights, which never include execution.
+            // QEMU shows the kernel's rights, which never include execution.
             let rights = rest.as_bytes();
             (number(start), number(end), [rights[0] == b'r', rights[1] == b'w'])
         }));

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use flatwalk_recorder::space::Space;
+use flatwalk_recorder::plugin::space::Space;
 use flatwalk_trace::Event;
 
 use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
@@ -189,7 +189,7 @@ fn programs_that_cannot_be_recorded_are_left_to_the_kernel_with_a_warning() {
     assert_eq!(recorded.ends.len(), 1);
     assert_eq!(recorded.ends[0]["reason"], "exit");
     assert!(
-        recorded.warnings[0].contains("foreign is not recorded: it is no x86-64 program"),
+        recorded.warnings[0].contains("foreign is not recorded: it is not an x86-64 program"),
         "{:?}",
         recorded.warnings
     );

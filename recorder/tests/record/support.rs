@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-use flatwalk_recorder::elf::Image;
+use flatwalk_recorder::plugin::process::elf::Image;
 use flatwalk_trace::{Access, Block, Event, Item, Reader, Slice, Source};
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The plugin of this build. (Cargo copies libraries beside the programs for `build`, not for `test`.)
+/// The plugin of this build. (Cargo copies libraries next to the programs for `build`, not for `test`.)
 pub fn plugin() -> PathBuf {
     Path::new(COLLECTOR).with_file_name("deps").join("libflatwalk_recorder.so")
 }
@@ -130,7 +130,7 @@ pub struct Recorded {
 }
 
 impl Running {
-    /// Tells the collector that the user wants no more.
+    /// Says to the collector that the user wants no more.
     pub fn detach(&mut self) {
         self.closing.as_mut().unwrap().write_all(b"detach\n").unwrap();
     }

@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use super::require;
 use super::schema;
+use super::sections::Sections;
 use crate::ConfigError;
 
 /// One machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Name, as in the file's name.
     #[schemars(length(min = 1))]
@@ -59,10 +59,12 @@ pub struct Machine {
     pub hashed_walks: Option<HashedWalks>,
     /// What two-dimensional walks use; absent for machines without nested paging.
     pub virtualisation: Option<Virtualisation>,
-    /// Parameters of page-table priority, for schemes that switch it on.
-    pub priority: Priority,
     /// The operating system's costs.
     pub os: Os,
+    /// What it has, or says, of mechanisms: a section each.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub mechanisms: Sections,
 }
 
 /// An out-of-order core.
@@ -298,12 +300,6 @@ pub enum Pwc {
         #[schemars(schema_with = "pwc_entries")]
         entries: BTreeMap<String, u32>,
     },
-    /// None, but a walker that finds level-1 entries through the TLB, and software behind it.
-    Vhpt {
-        /// Cycles of a trap to the handler and of its instructions, its loads excluded.
-        #[schemars(range(min = 0, max = 100_000))]
-        handler_cycles: u64,
-    },
     /// One set-associative structure for all levels.
     Unified {
         /// Latency of a look-up.
@@ -395,27 +391,6 @@ pub enum WalkEnd {
     MatchingProbe,
     /// When all lines are there.
     LastProbe,
-}
-
-/// Page-table priority (Park et al., ASPLOS 2022, sections 5 and 6.1).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Priority {
-    /// Per cent of evictions that spare page-table lines while a phase is active.
-    #[schemars(range(min = 0, max = 100))]
-    pub evict_data_percent: u32,
-    /// Length of an observation window.
-    #[schemars(range(min = 1))]
-    pub window_instructions: u64,
-    /// A phase begins when L2 TLB misses per 1000 instructions reach this, and …
-    #[schemars(range(min = 0))]
-    pub enter_l2_tlb_mpki: f64,
-    /// … the L2 cache's data miss ratio reaches this.
-    #[schemars(range(min = 0))]
-    pub enter_l2_data_miss_ratio: f64,
-    /// It ends when either falls below this fraction of its threshold.
-    #[schemars(range(min = 0))]
-    pub exit_fraction: f64,
 }
 
 /// The operating system's costs and memory.
@@ -578,7 +553,7 @@ impl Pwc {
     fn validate(&self, key: &str) -> Result<(), ConfigError> {
         match self {
             Self::Unified { entries, ways, .. } => require_sets(*entries, *ways, key),
-            Self::Split { .. } | Self::Vhpt { .. } | Self::None => Ok(()),
+            Self::Split { .. } | Self::None => Ok(()),
         }
     }
 }

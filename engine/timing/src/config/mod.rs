@@ -10,6 +10,7 @@ pub mod mix;
 pub mod run;
 pub mod schema;
 pub mod scheme;
+pub mod sections;
 
 use crate::ConfigError;
 

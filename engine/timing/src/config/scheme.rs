@@ -3,18 +3,18 @@
 use std::sync::LazyLock;
 
 use flatwalk_paging::organisations::{self, Cuckoo};
-use flatwalk_paging::{Geometry, Layout, Structure};
-use schemars::JsonSchema;
+use flatwalk_paging::{Geometry, Layout};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::require;
 use super::schema;
+use super::sections::Sections;
 use crate::ConfigError;
 
 /// What a user compares: an organisation and its helpers, as a scheme file says it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Scheme {
     /// Name, as in the file's name.
     #[schemars(length(min = 1))]
@@ -28,9 +28,11 @@ pub struct Scheme {
     /// Where the design is from.
     #[schemars(length(min = 1))]
     pub source: String,
-    /// Organisation in [`flatwalk_paging::organisations::REGISTRY`].
+    /// How the table is organised.
+    #[schemars(schema_with = "organisation")]
     pub organisation: String,
     /// Levels of the table.
+    #[schemars(range(min = 2, max = 6))]
     pub levels: u8,
     /// Page size and bits of each level; x86-64's unless given.
     #[serde(default)]
@@ -53,22 +55,8 @@ pub struct Scheme {
     /// Index at which the root leads back to itself, for a kernel that accesses page-table entries by
     /// virtual addresses.
     #[serde(default)]
+    #[schemars(range(min = 256))]
     pub recursive_index: Option<u16>,
-    /// Page-table priority in L2 and LLC.
-    #[serde(default)]
-    pub page_table_priority: PriorityMode,
-    /// Prefetching of the last entries of a walk.
-    #[serde(default)]
-    pub asap: Option<Asap>,
-    /// A range that is translated without pages.
-    #[serde(default)]
-    pub direct_segment: Option<DirectSegment>,
-    /// A TLB in memory, behind the L2 TLB.
-    #[serde(default)]
-    pub pom_tlb: Option<PomTlb>,
-    /// Ways of L2 and LLC divided between translations and data.
-    #[serde(default)]
-    pub csalt: Option<Csalt>,
     /// Whether translation costs anything.
     #[serde(default)]
     pub translation: TranslationMode,
@@ -83,6 +71,10 @@ pub struct Scheme {
     /// The host's table, where the process runs in a guest and all of the above is the guest's.
     #[serde(default)]
     pub host: Option<HostTable>,
+    /// The mechanisms that it switches on: a section each.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub mechanisms: Sections,
 }
 
 /// Page size and bits of each level of a table.
@@ -97,11 +89,12 @@ pub struct Pages {
 
 /// The page table of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct HostTable {
-    /// As [`Scheme::organisation`].
+    /// How the table is organised.
+    #[schemars(schema_with = "organisation")]
     pub organisation: String,
-    /// As [`Scheme::levels`].
+    /// Levels of the table.
+    #[schemars(range(min = 2, max = 6))]
     pub levels: u8,
     /// As [`Scheme::flatten`].
     #[serde(default)]
@@ -118,10 +111,10 @@ pub struct HostTable {
     /// Buckets of a new table, of organisations with chains.
     #[serde(default)]
     pub buckets: Option<u32>,
-    /// Registers translate all of the guest's memory, and the table is not needed; see
-    /// [`crate::mechanisms::direct_segment`].
-    #[serde(default)]
-    pub direct_segment: bool,
+    /// The mechanisms of the host's: a section each.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub mechanisms: Sections,
 }
 
 /// When an organisation merges nodes by how full they are, and what that costs.
@@ -135,61 +128,6 @@ pub struct Density {
     /// Kernel time that merging a node takes, or taking one apart, in microseconds.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub merge_us: f64,
-}
-
-/// Prefetching of the last entries of a walk; see [`crate::mechanisms::asap`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Asap {
-    /// Ranges of adjacent entries that the processor can hold, for each of the two levels.
-    #[schemars(range(min = 1, max = 4096))]
-    pub range_registers: u32,
-}
-
-/// A range that is translated without pages; see [`crate::mechanisms::direct_segment`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DirectSegment {
-    /// Share of physical memory that can be reserved for it; pages and page tables need the rest.
-    #[schemars(range(min = 0, max = 0.9))]
-    pub memory_fraction: f64,
-}
-
-/// A TLB in memory; see [`crate::mechanisms::pom_tlb`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PomTlb {
-    /// Memory that it takes, half for each page size.
-    #[schemars(range(min = 4096, max = 4_294_967_296_u64), extend("powerOfTwo" = true))]
-    pub size_bytes: u64,
-    /// Predictions of page size and bypass.
-    #[schemars(range(min = 1, max = 1_048_576), extend("powerOfTwo" = true))]
-    pub predictor_entries: u32,
-}
-
-/// Ways of L2 and LLC divided between translations and data; see [`crate::mechanisms::csalt`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Csalt {
-    /// Look-ups of a cache between one division and the next.
-    #[schemars(range(min = 1))]
-    pub epoch_accesses: u64,
-    /// What a hit of a translation is worth in hits of data: 1 in CSALT-D, more in CSALT-CD.
-    #[schemars(range(min = 0, max = 1_000_000))]
-    pub translation_weight: f64,
-}
-
-/// When page-table priority is active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PriorityMode {
-    /// Never.
-    #[default]
-    Off,
-    /// In phases of high TLB and cache misses.
-    Phases,
-    /// Always.
-    Always,
 }
 
 /// Whether translation costs anything.
@@ -219,25 +157,21 @@ impl Scheme {
         layout(&self.organisation, geometry, &self.flatten, self.density, self.cuckoo, self.buckets)
     }
 
-    /// Checks the mechanisms that the scheme switches on.
+    /// Checks what goes together.
     ///
     /// # Errors
-    /// [`ConfigError`] when a figure cannot be, or a mechanism does not go with the rest.
+    /// [`ConfigError`] when a key does not go with the rest.
     pub fn validate(&self) -> Result<(), ConfigError> {
         schema::conforms(Self::schema(), self)?;
         self.validate_together()
     }
 
-    /// Checks what no schema expresses: sections that depend on each other.
+    /// Checks what no schema expresses: keys that depend on each other.
     pub(crate) fn validate_together(&self) -> Result<(), ConfigError> {
-        let tree = self.layout()?.structure() == Structure::Tree;
-        require(tree || self.asap.is_none(), "asap", || {
-            format!("prefetches entries of a tree, which `{}` is not", self.organisation)
-        })?;
-        let both = self.csalt.is_some() && self.page_table_priority != PriorityMode::Off;
-        require(!both, "csalt", || {
-            "divides the caches, which page_table_priority does in its own way: keep one".to_owned()
-        })?;
+        self.layout()?;
+        if let Some(host) = &self.host {
+            host.layout()?;
+        }
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;
@@ -245,9 +179,6 @@ impl Scheme {
             ("geometry", self.geometry.is_some()),
             ("flatten", !self.flatten.is_empty()),
             ("density", self.density.is_some()),
-            ("asap", self.asap.is_some()),
-            ("pom_tlb", self.pom_tlb.is_some()),
-            ("direct_segment", self.direct_segment.is_some()),
             ("recursive_index", self.recursive_index.is_some()),
             ("shadow", self.shadow),
             ("host", self.host.is_some()),
@@ -260,6 +191,12 @@ impl Scheme {
             None => Ok(()),
         }
     }
+}
+
+/// The names of the organisations.
+fn organisation(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<_> = organisations::REGISTRY.iter().map(|one| one.name).collect();
+    json_schema!({ "enum": names })
 }
 
 impl HostTable {

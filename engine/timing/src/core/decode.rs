@@ -9,7 +9,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
 
-use crate::memory::cache::LINE_SHIFT;
+use crate::memory::line::LINE_SHIFT;
 
 /// A register number that is always ready.
 pub const NO_READ: u8 = 0;

@@ -27,18 +27,15 @@ use crate::core::branch::Predictor;
 use crate::core::decode::{
     Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
 };
-use crate::memory::cache::LINE_SHIFT;
 use crate::memory::hierarchy::{Hierarchy, Requester};
-use crate::mmu::event::Stopped;
+use crate::memory::line::LINE_SHIFT;
+use crate::mmu::event::{Request, Stopped};
 use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;
-
-/// Faults that one access can raise: one for each entry of a two-dimensional walk, and for rights.
-pub(crate) const MOST_FAULTS: usize = 48;
 
 /// A queue of bounded length that is entered and left in order: the cycle in which each of the last
 /// `n` entries is left.
@@ -528,9 +525,10 @@ impl Core {
         at: u64,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
-        match env.mmu.translate(Gva::new(address), kind, at, env.system, env.caches) {
+        let request = Request { address: Gva::new(address), kind, at };
+        match env.mmu.translate(request, env.system, env.caches) {
             Ok(translated) => Ok(translated),
-            Err(stopped) => self.fault(address, kind, stopped, env),
+            Err(stopped) => self.fault(request, stopped, env),
         }
     }
 
@@ -539,28 +537,22 @@ impl Core {
     #[cold]
     fn fault(
         &mut self,
-        address: u64,
-        kind: AccessKind,
+        request: Request,
         stopped: Stopped,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
-        let mut stopped = stopped;
-        for _ in 0..MOST_FAULTS {
-            let handled = env.system.fault(stopped.untranslated, kind, env.mmu)?;
-            if handled.flushed {
+        let Environment { mmu, caches, system, costs } = env;
+        mmu.translate_after_fault(request, stopped, system, *caches, |handled, at, caches| {
+            if !handled.flushes.is_empty() {
                 self.code_page = None;
             }
-            let cycles = env.costs.fault_cycles(&handled, env.caches.l1d_latency());
-            let start = stopped.at.max(self.retire.cycle);
+            let cycles = costs.fault_cycles(handled, caches.l1d_latency());
+            let start = at.max(self.retire.cycle);
             self.statistics.fault_cycles += cycles;
             let resume = start + cycles;
             self.fetched = self.fetched.max(resume + self.frontend);
-            match env.mmu.translate(Gva::new(address), kind, resume, env.system, env.caches) {
-                Ok(translated) => return Ok(translated),
-                Err(again) => stopped = again,
-            }
-        }
-        unreachable!("the operating system handled a fault at {address:#x}, and it faults again")
+            resume
+        })
     }
 }
 

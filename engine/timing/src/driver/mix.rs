@@ -20,11 +20,12 @@ use std::time::Duration;
 use flatwalk_trace::{Slice, Source};
 
 use crate::ConfigError;
-use crate::config::machine::{Isolation, Multicore};
+use crate::config::machine::Multicore;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::simulate::{Limits, SimulateError, WindowReader};
-use crate::memory::cache::Replacement;
+use crate::mechanisms::page_table_priority;
 use crate::memory::hierarchy::SharedCaches;
+use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::report::result::RunResult;
 
 /// Instructions in a turn, at least.
@@ -34,7 +35,7 @@ const TURN: usize = 64;
 pub type Open<'a> = dyn Fn(usize) -> Result<Box<dyn Source>, String> + Sync + 'a;
 
 /// Runs the programs that `open` gives for `cores` cores together, once under each configuration, on
-/// `threads` worker threads (0: one per core of the host). `limits` are each core's. Returns the
+/// `threads` worker threads (0: one per core of this machine). `limits` are each core's. Returns the
 /// cores' results by configuration. `progress` is told how many instructions an average configuration
 /// has done, all cores together; when it breaks, everything stops.
 ///
@@ -54,8 +55,9 @@ pub fn simulate_mix(
     let (next, done, running) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicUsize::new(0));
     let stop = AtomicBool::new(false);
     let lock = PoisonError::into_inner;
-    let host = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if threads == 0 { host } else { threads }.clamp(1, configurations.len().max(1));
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads =
+        if threads == 0 { available } else { threads }.clamp(1, configurations.len().max(1));
     std::thread::scope(|scope| {
         running.store(threads, Ordering::Relaxed);
         for _ in 0..threads {
@@ -63,8 +65,8 @@ pub fn simulate_mix(
                 while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(configuration) = configurations.get(index) else { break };
-                    let told = Told { done: &done, stop: &stop };
-                    match one(open, cores, configuration, limits, seed, &told) {
+                    let progress = ProgressHandle { done: &done, stop: &stop };
+                    match one(open, cores, configuration, limits, seed, &progress) {
                         Ok(result) => results.lock().unwrap_or_else(lock)[index] = Some(result),
                         Err(error) => {
                             failure
@@ -95,8 +97,8 @@ pub fn simulate_mix(
     Ok(results.into_iter().flatten().collect())
 }
 
-/// How a mix tells of its progress, and hears that it is to stop.
-struct Told<'a> {
+/// Where a mix reports its progress, and learns that it is to stop.
+struct ProgressHandle<'a> {
     done: &'a AtomicU64,
     stop: &'a AtomicBool,
 }
@@ -123,6 +125,13 @@ impl Member<'_> {
     /// No request of this core names a time before this.
     fn frontier(&self) -> u64 {
         self.run.timed.as_ref().map_or(0, |(_, caches)| caches.frontier())
+    }
+
+    /// The replacement policy that its scheme wants of a cache that cores share, if it does.
+    fn shared_policy(&self) -> Option<Box<dyn ReplacementPolicy>> {
+        let (_, caches) = self.run.timed.as_ref()?;
+        let [_, llc] = caches.policies();
+        llc?.for_shared_cache()
     }
 
     /// Runs a few blocks, or carries out what comes before them.
@@ -180,7 +189,7 @@ fn one(
     configuration: &RunConfiguration,
     limits: Limits,
     seed: u64,
-    told: &Told<'_>,
+    progress: &ProgressHandle<'_>,
 ) -> Result<Vec<RunResult>, SimulateError> {
     let refused = |error| SimulateError::Configuration {
         scheme: configuration.scheme.name.clone(),
@@ -188,10 +197,8 @@ fn one(
         error,
     };
     let multicore = fitting(configuration, cores).map_err(refused)?;
-    let machine = &configuration.machine;
-    let shared = SharedCaches::new(machine, configuration.scheme.csalt.as_ref());
-    let mut shared = shared.ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;
     let mut configuration = configuration.clone();
+    let machine = configuration.machine.clone();
     let memory = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
     // Whole gigabytes, as a machine's memory is.
     let part = (memory / u64::from(multicore.cores)) & !((1 << 30) - 1);
@@ -218,28 +225,34 @@ fn one(
             result: None,
         });
     }
+    let policy = match members.first().and_then(Member::shared_policy) {
+        Some(policy) => policy,
+        None => page_table_priority::shared_policy(&machine, multicore).map_err(refused)?,
+    };
+    let shared = SharedCaches::new(&machine, policy);
+    let mut shared = shared.ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;
     let wanted = limits.instructions.map_or(u64::MAX, |n| n.saturating_add(limits.warmup));
     let spares =
         |(core, member): (usize, &Member<'_>)| u64::from(member.run.protects_page_tables()) << core;
-    let mut active = members.iter().enumerate().map(spares).sum::<u64>();
+    let mut protected = members.iter().enumerate().map(spares).sum::<u64>();
     while members.iter().any(|member| member.result.is_none()) {
         let live = members.iter().enumerate().filter(|(_, member)| !member.ended);
         let next = live.min_by_key(|(_, member)| member.clock());
         let Some((turn, _)) = next else { break };
-        if told.stop.load(Ordering::Relaxed) {
+        if progress.stop.load(Ordering::Relaxed) {
             return Err(SimulateError::Stopped);
         }
         let others = members.iter().enumerate().filter(|&(i, other)| i != turn && !other.ended);
         let others = others.map(|(_, other)| other.frontier()).min().unwrap_or(u64::MAX);
         let member = &mut members[turn];
         if let Some((_, caches)) = &mut member.run.timed {
+            shared.begin_turn(Turn { owner: turn as u64, protected });
             caches.share(&mut shared, others);
-            caches.set_llc_replacement(llc_replacement(multicore, &configuration, turn, active));
         }
         let before = member.run.instructions();
         member.turn()?;
-        told.done.fetch_add(member.run.instructions() - before, Ordering::Relaxed);
-        active = active & !(1 << turn) | u64::from(member.run.protects_page_tables()) << turn;
+        progress.done.fetch_add(member.run.instructions() - before, Ordering::Relaxed);
+        protected = protected & !(1 << turn) | u64::from(member.run.protects_page_tables()) << turn;
         if member.result.is_none() && (member.ended || member.run.instructions() >= wanted) {
             member.result = Some(RunResult::new(&member.run, &member.name, seed + turn as u64));
         }
@@ -271,32 +284,14 @@ fn fitting(configuration: &RunConfiguration, cores: usize) -> Result<Multicore, 
     Ok(multicore)
 }
 
-/// What the shared cache does for a victim of a fill by the core `owner`, while page-table priority is
-/// in force for the cores in `active`.
-fn llc_replacement(
-    multicore: Multicore,
-    configuration: &RunConfiguration,
-    owner: usize,
-    active: u64,
-) -> Replacement {
-    let (percent, owner) = (configuration.machine.priority.evict_data_percent, owner as u64);
-    match multicore.isolation {
-        Isolation::Owners => Replacement::Owners { percent, owner, active },
-        Isolation::Ways => {
-            let llc = configuration.machine.llc.as_ref().map_or(1, |llc| llc.ways);
-            let percent = if active >> owner & 1 == 1 { percent } else { 0 };
-            Replacement::Ways { percent, owner, ways: llc / multicore.cores }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::machine::Isolation;
     use crate::config::machine::Memory;
-    use crate::config::scheme::PriorityMode;
     use crate::driver::run::GuestFrames;
     use crate::driver::simulate::simulate;
+    use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
 
     const SIZE: u64 = 16 << 20;
 
@@ -304,11 +299,13 @@ mod tests {
         flatwalk_workloads::open("gups", SIZE, core as u64).map_err(|error| error.to_string())
     }
 
-    fn configuration(priority: PriorityMode, isolation: Isolation) -> RunConfiguration {
+    fn configuration(priority: Option<Priority>, isolation: Isolation) -> RunConfiguration {
         let mut machine = crate::tests::testing::machine();
         machine.multicore = Some(Multicore { cores: 2, isolation });
         let mut scheme = crate::tests::testing::scheme(4, &[]);
-        scheme.page_table_priority = priority;
+        if let Some(mode) = priority {
+            scheme.mechanisms.set("page_table_priority", Settings { mode });
+        }
         RunConfiguration {
             scheme,
             machine,
@@ -344,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_program_that_shares_with_nobody_runs_as_on_a_machine_of_its_own() {
-        for priority in [PriorityMode::Off, PriorityMode::Always] {
+        for priority in [None, Some(Priority::Always)] {
             let configuration = configuration(priority, Isolation::Owners);
             let shared = mix(1, &configuration).remove(0);
             let memory_bytes = Some(configuration.machine.os.memory_bytes / 2);
@@ -364,7 +361,7 @@ mod tests {
 
     #[test]
     fn programs_together_are_slower_and_always_the_same() {
-        let mut configuration = configuration(PriorityMode::Off, Isolation::Owners);
+        let mut configuration = configuration(None, Isolation::Owners);
         // A line in 16 cycles: one program leaves some of that free, two want more than there is.
         let memory = Memory::Fixed { latency_ns: 100.0, bandwidth_gbs: 4.0 };
         configuration.machine.memory = Some(memory);
@@ -387,14 +384,14 @@ mod tests {
                 let runs = mix(2, &configuration(priority, isolation));
                 runs.iter().map(|run| look_ups(run, "LLC").1).sum()
             };
-            let (without, with) = (misses(PriorityMode::Off), misses(PriorityMode::Always));
+            let (without, with) = (misses(None), misses(Some(Priority::Always)));
             assert!(with < without / 2, "{isolation:?}: {with} of {without} misses");
         }
     }
 
     #[test]
     fn what_does_not_fit_is_told() {
-        let configuration = configuration(PriorityMode::Off, Isolation::Owners);
+        let configuration = configuration(None, Isolation::Owners);
         let told = |cores, configuration: &RunConfiguration| {
             let one = std::slice::from_ref(configuration);
             let go_on = &mut |_| ControlFlow::Continue(());

@@ -1,28 +1,24 @@
 //! One run: a scheme on a machine, fed with a trace.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
-use flatwalk_paging::{AccessKind, Address, Gpa, Gva, Hpa, Layout, Structure};
+use flatwalk_paging::{AccessKind, Address, Gva, Layout, Structure};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
-use crate::config::scheme::{Density, DirectSegment, PriorityMode, Scheme, TranslationMode};
+use crate::config::scheme::{Density, Scheme, TranslationMode};
 use crate::core::decode::DecodedBlock;
-use crate::core::{Core, Environment, MOST_FAULTS};
+use crate::core::{Core, Environment};
 use crate::driver::look_ahead::{self, LookAhead};
-use crate::mechanisms::asap::{self, Asap};
-use crate::mechanisms::csalt::Partition;
-use crate::mechanisms::direct_segment::{self, Segment};
-use crate::mechanisms::pom_tlb::PomTlb;
-use crate::memory::cache::Replacement;
+use crate::mechanisms::{self, Policies, Setup, TableSetup, host_memory_bytes};
 use crate::memory::hierarchy::Hierarchy;
 use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
-use crate::mmu::event::{Stage, Stopped};
+use crate::mmu::event::Request;
+use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
 use crate::mmu::walker::Walker;
 use crate::system::System;
 use crate::system::costs::Costs;
@@ -46,16 +42,6 @@ struct Start {
     cycle: u64,
     os: flatwalk_os::Statistics,
     host_faults: u64,
-}
-
-/// Page-table priority in phases.
-#[derive(Clone, Debug)]
-struct Phases {
-    mode: PriorityMode,
-    active: bool,
-    /// Instructions at which the window began, L2 TLB misses and L2 data look-ups and misses then.
-    window: (u64, u64, (u64, u64)),
-    active_instructions: u64,
 }
 
 /// When other processes take the core.
@@ -91,7 +77,8 @@ pub struct Run {
     counts: Counts,
     warmup: u64,
     start: Option<Start>,
-    phases: Phases,
+    /// Instructions at which a mechanism looks at the run next.
+    observation: u64,
     switches: Switches,
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
@@ -137,43 +124,45 @@ impl Run {
             (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
         };
         let memory_bytes = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
-        let segment = scheme.direct_segment.and_then(|DirectSegment { memory_fraction }| {
-            // Validated: between 0 and 1.
-            #[allow(clippy::cast_sign_loss)]
-            let most_bytes = (memory_bytes as f64 * memory_fraction) as u64;
-            direct_segment::primary_region(&touched, most_bytes)
-        });
-        let pom_tlb_bytes = scheme.pom_tlb.map_or(0, |pom_tlb| pom_tlb.size_bytes);
+        let host_layout = match &scheme.host {
+            Some(host) => Some(host.layout()?),
+            None => None,
+        };
+        let mut setup = Setup::new(
+            (scheme, machine),
+            table_setup(&layout),
+            host_layout.as_ref().map(table_setup),
+            &touched,
+            memory_bytes,
+        );
+        let mechanisms = mechanisms::build(&mut setup)?;
         let own = flatwalk_os::Configuration {
             layout,
             no_flatten_threshold: scheme.no_flatten_threshold,
             large_pages,
             memory_bytes,
-            reserved_bytes: segment.as_ref().map_or(0, |range| range.end - range.start)
-                + if scheme.host.is_none() { pom_tlb_bytes } else { 0 },
-            segment: segment.clone(),
+            reserved_bytes: setup.own_needs.reserved_bytes,
+            segment: setup.own_needs.segment.take(),
             fragmentation: configuration.fragmentation,
             large_failure_probability: 0.0,
-            ordered_levels: if scheme.asap.is_some() { asap::LEVELS.to_vec() } else { Vec::new() },
+            ordered_levels: std::mem::take(&mut setup.own_needs.ordered_levels),
             recursive_index: scheme.recursive_index,
             scattered: scheme.host.is_some()
                 && configuration.guest_frames == GuestFrames::Scattered,
             seed,
         };
-        let host = scheme.host.as_ref().map(|host| {
-            let layout = host.layout()?;
+        let host = scheme.host.as_ref().zip(host_layout).map(|(host, layout)| {
             let all = [(0, memory_bytes)];
+            let geometry = layout.geometry();
+            let percent = configuration.host_large_pages;
             Ok::<_, ConfigError>(flatwalk_os::Configuration {
                 layout,
                 no_flatten_threshold: host.no_flatten_threshold,
-                large_pages: LargePages::share(
-                    configuration.host_large_pages,
-                    &all,
-                    layout.geometry(),
-                )?,
+                large_pages: LargePages::share(percent, &all, geometry)?,
                 memory_bytes: host_memory_bytes(memory_bytes),
-                reserved_bytes: pom_tlb_bytes + if host.direct_segment { memory_bytes } else { 0 },
-                segment: host.direct_segment.then_some(0..memory_bytes),
+                reserved_bytes: setup.host_needs.reserved_bytes,
+                segment: setup.host_needs.segment.take(),
+                ordered_levels: std::mem::take(&mut setup.host_needs.ordered_levels),
                 // A host reaches its table for a guest without that table's help.
                 recursive_index: None,
                 scattered: false,
@@ -183,15 +172,17 @@ impl Run {
         });
         let host = host.transpose()?;
         let system = system(scheme, &own, host.as_ref())?;
-        let timed = timed(&configuration, seed)?;
-        let host_layout = host.as_ref().map(|host| host.layout);
-        let mmu = mmu(&configuration, layout, host_layout, segment)?;
-        let phases = Phases {
-            mode: scheme.page_table_priority,
-            active: scheme.page_table_priority == PriorityMode::Always,
-            window: (0, 0, (0, 0)),
-            active_instructions: 0,
-        };
+        let timed = timed(&configuration, setup.take_policies(), seed)?;
+        let mut walker = walker(scheme, machine, layout, host_layout)?;
+        if let Some(segment) = setup.guest_segment.take() {
+            walker.set_guest_segment(segment);
+        }
+        if let Some(segment) = setup.host_segment.take() {
+            walker.set_host_segment(segment);
+        }
+        let free = scheme.translation == TranslationMode::Free;
+        let mmu = Mmu::new(machine, geometry, walker, mechanisms, free);
+        let observation = next_observation(&mmu);
         let every = configuration.context_switch_ms.map(|ms| machine.cycles(1e6 * ms));
         let switches = Switches {
             every,
@@ -211,7 +202,7 @@ impl Run {
             counts: Counts::default(),
             warmup,
             start: (warmup == 0).then(Start::default),
-            phases,
+            observation,
             switches,
             relocated: Vec::new(),
             last_address: 0,
@@ -257,14 +248,13 @@ impl Run {
         self.system.host_statistics().map(|now| now.faults - before)
     }
 
-    /// Share of the measured instructions with page-table priority active.
-    pub(crate) fn priority_fraction(&self) -> f64 {
-        match self.phases.mode {
-            PriorityMode::Off => 0.0,
-            PriorityMode::Always => 1.0,
-            PriorityMode::Phases => {
-                self.phases.active_instructions as f64 / (self.measured().0.max(1) as f64)
-            }
+    /// What mechanisms may look at when they write their results.
+    pub(crate) fn view(&self) -> ResultView<'_> {
+        ResultView {
+            system: &self.system,
+            walker: self.mmu.walker(),
+            caches: self.timed.as_ref().map(|(_, caches)| &**caches),
+            instructions: self.measured().0,
         }
     }
 
@@ -283,9 +273,9 @@ impl Run {
         &self.blocks[id as usize]
     }
 
-    /// True while page-table priority is in force.
+    /// True while a mechanism protects page-table lines in the caches.
     pub(crate) fn protects_page_tables(&self) -> bool {
-        self.phases.active
+        self.mmu.mechanisms().any(Mechanism::protects_page_tables)
     }
 
     /// The last data address used.
@@ -345,12 +335,14 @@ impl Run {
         if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
             // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
             if self.configuration.scheme.recorded {
-                self.system.apply(event, &mut self.mmu)?;
+                let (_, flushes) = self.system.apply(event)?;
+                self.mmu.carry_out(&flushes);
                 self.code_page = u64::MAX;
             }
             return Ok(());
         }
-        let work = self.system.apply(event, &mut self.mmu)?;
+        let (work, flushes) = self.system.apply(event)?;
+        self.mmu.carry_out(&flushes);
         self.code_page = u64::MAX;
         // Populating stands for a part of the program that is not in the trace: it takes no time.
         if let Some((core, caches)) = &mut self.timed
@@ -385,12 +377,7 @@ impl Run {
     /// Instruction count at which warm-up or an observation window ends.
     fn next_stop(&self) -> u64 {
         let warmup = if self.start.is_none() { self.warmup } else { u64::MAX };
-        let window = if self.phases.mode == PriorityMode::Phases {
-            self.phases.window.0 + self.configuration.machine.priority.window_instructions
-        } else {
-            u64::MAX
-        };
-        warmup.min(window).min(self.switches.look)
+        warmup.min(self.observation).min(self.switches.look)
     }
 
     /// Lets another process take the core and give it back, if it is time.
@@ -491,21 +478,14 @@ impl Run {
         Ok(blocks.len())
     }
 
-    /// Ends warm-up, or an observation window of page-table priority.
+    /// Ends warm-up, or lets another process or mechanisms have their look.
     fn look(&mut self) {
         let now = self.counts.instructions;
         if now >= self.switches.look {
             self.switch_context();
         }
-        if self.phases.mode == PriorityMode::Phases {
-            let priority = &self.configuration.machine.priority;
-            let length = now - self.phases.window.0;
-            if length >= priority.window_instructions {
-                if self.phases.active {
-                    self.phases.active_instructions += length;
-                }
-                self.observe(now, length);
-            }
+        if now >= self.observation {
+            self.observe(now);
         }
         if self.start.is_none() && now >= self.warmup {
             let cycle = self.timed.as_ref().map_or(0, |(core, _)| core.cycle());
@@ -513,47 +493,37 @@ impl Run {
             self.start = Some(Start { cycle, os: self.system.statistics(), host_faults });
             self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
             self.mmu.reset_statistics();
-            self.phases.active_instructions = 0;
             self.switches.count = 0;
             if let Some((core, caches)) = &mut self.timed {
                 core.reset_statistics();
                 caches.reset_statistics();
             }
-            self.phases.window = (now, 0, (0, 0));
+            self.mmu.mechanisms_mut().for_each(|m| m.measurement_begins(now));
+            self.observation = next_observation(&self.mmu);
         }
     }
 
-    /// Decides whether a phase begins, goes on, or ends (ASPLOS 2022, section 6.1: "phases of high
-    /// cache and TLB miss … easily accomplished using existing hardware counters").
-    fn observe(&mut self, now: u64, length: u64) {
-        let misses = self.mmu.statistics.l2_tlb_misses;
-        let Some((_, caches)) = &mut self.timed else {
-            self.phases.window = (now, misses, (0, 0));
-            return;
-        };
-        let data = caches.l2_data();
-        let (_, misses_before, (lookups_before, data_before)) = self.phases.window;
-        let mpki = (misses - misses_before) as f64 * 1000.0 / length as f64;
-        let lookups = (data.0 - lookups_before).max(1);
-        let ratio = (data.1 - data_before) as f64 / lookups as f64;
-        let machine = &self.configuration.machine;
-        let priority = &machine.priority;
-        let scale = if self.phases.active { priority.exit_fraction } else { 1.0 };
-        self.phases.active = mpki >= priority.enter_l2_tlb_mpki * scale
-            && ratio >= priority.enter_l2_data_miss_ratio * scale;
-        caches.set_replacement(if self.phases.active {
-            protect_page_tables(machine)
-        } else {
-            Replacement::Lru
-        });
-        self.phases.window = (now, misses, data);
+    /// Lets the mechanisms look at the run that want to.
+    fn observe(&mut self, instructions: u64) {
+        let l2_tlb_misses = self.mmu.statistics.l2_tlb_misses;
+        for mechanism in self.mmu.mechanisms_mut() {
+            if instructions >= mechanism.next_observation() {
+                let caches = self.timed.as_mut().map(|(_, caches)| &mut **caches);
+                mechanism.observe(&mut Observation { instructions, l2_tlb_misses, caches });
+            }
+        }
+        self.observation = next_observation(&self.mmu);
     }
 }
 
-/// Memory of the host of a guest with `guest_bytes`: room for all of the guest's, however it is backed,
-/// and for the host's own table.
-fn host_memory_bytes(guest_bytes: u64) -> u64 {
-    2 * guest_bytes
+/// Instructions at which a mechanism wants to look at the run next.
+fn next_observation(mmu: &Mmu) -> u64 {
+    mmu.mechanisms().map(Mechanism::next_observation).min().unwrap_or(u64::MAX)
+}
+
+/// What mechanisms may know of a table of `layout`.
+fn table_setup(layout: &Layout) -> TableSetup {
+    TableSetup { geometry: layout.geometry(), is_tree: layout.structure() == Structure::Tree }
 }
 
 /// What is translated: by tables of our own, or by those of a recorded machine.
@@ -571,7 +541,8 @@ fn system(
 
 /// The core and the caches, in timing mode.
 fn timed(
-    RunConfiguration { scheme, machine, mode, .. }: &RunConfiguration,
+    RunConfiguration { machine, mode, .. }: &RunConfiguration,
+    policies: Policies,
     seed: u64,
 ) -> Result<Option<Timed>, ConfigError> {
     if *mode == Mode::Functional {
@@ -580,71 +551,27 @@ fn timed(
     let missing = || ConfigError::NotTimed(machine.name.clone());
     let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
     let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
-    if scheme.page_table_priority == PriorityMode::Always {
-        caches.set_replacement(protect_page_tables(machine));
-    }
-    if let Some(csalt) = &scheme.csalt {
-        let [l2, llc] = [&machine.l2, &machine.llc].map(|cache| cache.as_ref().ok_or_else(missing));
-        caches.set_partitions([Partition::new(csalt, l2?), Partition::new(csalt, llc?)]);
-    }
+    let [l2, llc] = policies;
+    caches.set_l2_policy(l2);
+    caches.set_llc_policy(llc);
     Ok(Some((Box::new(core), Box::new(caches))))
 }
 
-/// The memory-management unit, with whatever the scheme switches on in it, for tables of `layout`;
-/// `host` is that of the host's table.
-fn mmu(
-    RunConfiguration { scheme, machine, memory_bytes, .. }: &RunConfiguration,
-    layout: Layout,
+/// The walker for tables of layout `own`; `host` is that of the host's table.
+fn walker(
+    scheme: &Scheme,
+    machine: &Machine,
+    own: Layout,
     host: Option<Layout>,
-    segment: Option<Range<u64>>,
-) -> Result<Mmu, ConfigError> {
-    let geometry = layout.geometry();
-    let walker = match host {
-        None => Walker::native(machine, &layout)?,
+) -> Result<Walker, ConfigError> {
+    let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
+    match host {
+        None => Walker::native(machine, &own),
         Some(host) => {
-            let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
             let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-            Walker::nested(machine, virtualisation, &layout, &host)?
-        }
-    };
-    let free = scheme.translation == TranslationMode::Free;
-    let mut mmu = Mmu::new(machine, geometry, walker, free);
-    // What hardware uses of memory lies at its end.
-    let mut end = memory_bytes.unwrap_or(machine.os.memory_bytes);
-    if host.is_some() {
-        end = host_memory_bytes(end);
-    }
-    if let Some(pom_tlb) = &scheme.pom_tlb {
-        end -= pom_tlb.size_bytes;
-        mmu.set_pom_tlb(PomTlb::new(pom_tlb, Hpa::new(end), geometry));
-    }
-    let own_memory_bytes = memory_bytes.unwrap_or(machine.os.memory_bytes);
-    let hosts_segment = scheme.host.as_ref().is_some_and(|host| host.direct_segment);
-    if hosts_segment {
-        end -= own_memory_bytes;
-        mmu.set_host_segment(Segment::new(0..own_memory_bytes, Hpa::new(end)));
-    }
-    if let Some(range) = segment {
-        let bytes = range.end - range.start;
-        if host.is_none() {
-            mmu.set_segment(Segment::new(range, Hpa::new(end - bytes)));
-        } else if hosts_segment {
-            let base = Hpa::new(end + own_memory_bytes - bytes);
-            mmu.set_segment(Segment::new(range, base));
-        } else {
-            mmu.set_guest_segment(Segment::new(range, Gpa::new(own_memory_bytes - bytes)));
+            Walker::nested(machine, virtualisation, &own, &host)
         }
     }
-    match (&scheme.asap, host) {
-        (None, _) => {}
-        (Some(asap), None) => mmu.set_asap(Asap::new(asap, Stage::One, geometry)),
-        (Some(asap), Some(host)) => {
-            let tree = host.structure() == Structure::Tree;
-            let hosts = tree.then(|| Asap::new(asap, Stage::Two, host.geometry()));
-            mmu.set_guest_asap(Asap::new(asap, Stage::One, geometry), hosts);
-        }
-    }
-    Ok(mmu)
 }
 
 /// What functional mode works with.
@@ -656,24 +583,14 @@ struct Untimed<'a> {
 impl Untimed<'_> {
     #[inline]
     fn translate(&mut self, address: u64, kind: AccessKind) -> Result<(), OsError> {
-        let address = Gva::new(address);
-        match self.mmu.translate(address, kind, 0, self.system, &mut NoClock) {
+        let request = Request { address: Gva::new(address), kind, at: 0 };
+        let Self { mmu, system } = self;
+        match mmu.translate(request, system, &mut NoClock) {
             Ok(_) => Ok(()),
-            Err(stopped) => self.fault(address, kind, stopped),
+            Err(stopped) => mmu
+                .translate_after_fault(request, stopped, system, &mut NoClock, |_, _, _| 0)
+                .map(drop),
         }
-    }
-
-    #[cold]
-    fn fault(&mut self, address: Gva, kind: AccessKind, stopped: Stopped) -> Result<(), OsError> {
-        let mut stopped = stopped;
-        for _ in 0..MOST_FAULTS {
-            self.system.fault(stopped.untranslated, kind, self.mmu)?;
-            match self.mmu.translate(address, kind, 0, self.system, &mut NoClock) {
-                Ok(_) => return Ok(()),
-                Err(again) => stopped = again,
-            }
-        }
-        unreachable!("the operating system handled a fault at {address:?}, and it faults again")
     }
 }
 
@@ -687,10 +604,6 @@ fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'
         merge_cycles: machine.cycles(1000.0 * merge(scheme.density)),
         host_merge_cycles: machine.cycles(1000.0 * merge(host)),
     }
-}
-
-fn protect_page_tables(machine: &Machine) -> Replacement {
-    Replacement::ProtectPageTables { percent: machine.priority.evict_data_percent }
 }
 
 #[cfg(test)]

@@ -17,18 +17,80 @@
 //! and the longest ranges get them. Where a guest's array lies in the host's memory is looked up in the
 //! host's table at no cost, instead of being contiguous; what the host has not backed is not prefetched.
 
-use flatwalk_os::{OrderedNodes, Range};
-use flatwalk_paging::{Address, Geometry, Hpa, Physical};
+use flatwalk_os::{OrderedNodes, Process, Range};
+use flatwalk_paging::{Address, Geometry, Gpa, Hpa, Physical};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::memory::reader::TableReader;
-use crate::mmu::event::{Read, Stage, WalkObserver};
+use super::{Registered, Section, Setup};
+use crate::ConfigError;
+use crate::config::require;
+use crate::memory::reader::MemoryPort;
+use crate::mmu::event::{Found, Read, Stage, Stopped};
+use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
+use crate::system::System;
+
+const NAME: &str = "asap";
+
+pub(super) const MECHANISM: Registered = Registered {
+    name: NAME,
+    scheme: Some(Section::of::<Settings>()),
+    host: None,
+    machine: None,
+    figures: Section::of_figures::<Figures>(),
+    build,
+};
+
+/// ASAP: prefetches of the last two entries of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Ranges of adjacent entries that the processor can hold, for each of the two levels.
+    #[schemars(range(min = 1, max = 4096))]
+    pub range_registers: u32,
+}
+
+fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
+    let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
+    setup.refuse_recorded(NAME)?;
+    let registers = settings.range_registers;
+    require(setup.own.is_tree, NAME, || {
+        "prefetches entries of a tree, which this table is not".to_owned()
+    })?;
+    setup.own_needs.ordered_levels = LEVELS.to_vec();
+    let asap: Box<dyn Mechanism> = match setup.host {
+        None => {
+            Box::new(Native { own: Prefetcher::new(registers, Stage::One, setup.own.geometry) })
+        }
+        Some(host) => {
+            setup.host_needs.ordered_levels = LEVELS.to_vec();
+            let of_host = || Prefetcher::new(registers, Stage::Two, host.geometry);
+            Box::new(Guest {
+                own: Prefetcher::new(registers, Stage::One, setup.own.geometry),
+                host: host.is_tree.then(of_host),
+            })
+        }
+    };
+    Ok(Some(asap))
+}
 
 /// Levels whose entries are prefetched, in the order in which a walk wants them.
-pub const LEVELS: [u8; 2] = [2, 1];
+const LEVELS: [u8; 2] = [2, 1];
 
 /// What was prefetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AsapStatistics {
+struct Counts {
+    prefetches: u64,
+    dropped: u64,
+    unused: u64,
+    uncovered: u64,
+}
+
+/// What was prefetched from one table.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Default, Deserialize))]
+pub struct TableFigures {
     /// Prefetches made.
     pub prefetches: u64,
     /// Prefetches given up for want of a free MSHR.
@@ -37,12 +99,28 @@ pub struct AsapStatistics {
     /// spared the entry, or it did not stand in order.
     pub unused: u64,
     /// Walks of addresses that no register had anything for.
-    pub uncovered: u64,
+    pub uncovered_walks: u64,
+    /// Ranges of adjacent entries.
+    pub ranges: u64,
+    /// Memory reserved to keep nodes in order.
+    pub reserved_bytes: u64,
+    /// Nodes that found no contiguous memory.
+    pub scattered_nodes: u64,
+}
+
+/// What was prefetched.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Default, Deserialize))]
+pub struct Figures {
+    /// From the process's own table, or the guest's.
+    pub own: Option<TableFigures>,
+    /// From the host's table.
+    pub host: Option<TableFigures>,
 }
 
 /// The prefetcher of one core, for one table, which is in memory of addresses `A`.
 #[derive(Clone, Debug)]
-pub struct Asap<A = Hpa> {
+struct Prefetcher<A> {
     stage: Stage,
     geometry: Geometry,
     registers: usize,
@@ -50,40 +128,23 @@ pub struct Asap<A = Hpa> {
     ranges: Vec<Range<A>>,
     /// Which ranges these are, as [`OrderedNodes::version`] counts.
     version: Option<u64>,
-    /// What it did.
-    pub statistics: AsapStatistics,
-}
-
-/// Lines prefetched for one walk that it has not read yet.
-pub struct Prefetched<'a, T> {
-    stage: Stage,
-    /// In the memory that the table is in.
+    /// Lines prefetched for the walk under way that it has not read yet, in the memory that the table
+    /// is in.
     lines: [Option<u64>; LEVELS.len()],
-    record: &'a mut T,
+    counts: Counts,
 }
 
-impl<T: WalkObserver> WalkObserver for Prefetched<'_, T> {
-    fn read(&mut self, read: &Read) {
-        for line in &mut self.lines {
-            let reads = |line| line >> 6 == read.entry_address >> 6;
-            if self.stage == read.stage && line.is_some_and(reads) {
-                *line = None;
-            }
-        }
-        self.record.read(read);
-    }
-}
-
-impl<A: Physical> Asap<A> {
+impl<A: Physical> Prefetcher<A> {
     /// Empty registers, for the tables of `stage`, which have `geometry`.
-    pub fn new(settings: &crate::config::scheme::Asap, stage: Stage, geometry: Geometry) -> Self {
+    fn new(registers: u32, stage: Stage, geometry: Geometry) -> Self {
         Self {
             stage,
             geometry,
-            registers: settings.range_registers as usize,
+            registers: registers as usize,
             ranges: Vec::new(),
             version: None,
-            statistics: AsapStatistics::default(),
+            lines: [None; LEVELS.len()],
+            counts: Counts::default(),
         }
     }
 
@@ -98,23 +159,22 @@ impl<A: Physical> Asap<A> {
         }
     }
 
-    /// Prefetches for a walk of `address` that begins at cycle `at` and leaves `record`; `place` says
-    /// where in the host's memory an entry lies.
-    pub fn prefetch<'a, R: TableReader, T: WalkObserver>(
+    /// Prefetches for a walk of `address` that begins at cycle `at`; `place` says where in the host's
+    /// memory an entry lies.
+    fn prefetch(
         &mut self,
         address: impl Address,
         at: u64,
         nodes: &OrderedNodes<A>,
         place: impl Fn(A) -> Option<Hpa>,
-        reader: &mut R,
-        record: &'a mut T,
-    ) -> Prefetched<'a, T> {
+        port: &mut dyn MemoryPort,
+    ) {
         if self.version != Some(nodes.version()) {
             self.load(nodes);
         }
-        let mut prefetched = Prefetched { stage: self.stage, lines: [None; LEVELS.len()], record };
+        self.lines = [None; LEVELS.len()];
         let mut covered = false;
-        for (line, level) in prefetched.lines.iter_mut().zip(LEVELS) {
+        for (line, level) in self.lines.iter_mut().zip(LEVELS) {
             let holds = |range: &&Range<A>| {
                 range.level == level && (range.start..=range.last).contains(&address.raw())
             };
@@ -123,28 +183,219 @@ impl<A: Physical> Asap<A> {
             let entry = (address.raw() - range.start) >> self.geometry.shift(level);
             let entry_address = range.base.offset(entry * 8);
             let Some(place) = place(entry_address) else { continue };
-            if reader.prefetch_entry(place, at) {
+            if port.prefetch_entry(place, at) {
                 *line = Some(entry_address.raw());
-                self.statistics.prefetches += 1;
+                self.counts.prefetches += 1;
             } else {
-                self.statistics.dropped += 1;
+                self.counts.dropped += 1;
             }
         }
-        self.statistics.uncovered += u64::from(!covered);
-        prefetched
+        self.counts.uncovered += u64::from(!covered);
+    }
+
+    /// The walk read an entry.
+    fn read(&mut self, read: &Read) {
+        if self.stage != read.stage {
+            return;
+        }
+        for line in &mut self.lines {
+            if line.is_some_and(|line| line >> 6 == read.entry_address >> 6) {
+                *line = None;
+            }
+        }
     }
 
     /// Notes which prefetches a walk that is over did not use.
-    pub fn finish<T>(&mut self, prefetched: &Prefetched<'_, T>) {
-        self.statistics.unused += prefetched.lines.iter().flatten().count() as u64;
+    fn finish(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        self.counts.unused += lines.iter().flatten().count() as u64;
+    }
+
+    fn figures(&self, nodes: &OrderedNodes<A>) -> TableFigures {
+        TableFigures {
+            prefetches: self.counts.prefetches,
+            dropped: self.counts.dropped,
+            unused: self.counts.unused,
+            uncovered_walks: self.counts.uncovered,
+            ranges: nodes.ranges().count() as u64,
+            reserved_bytes: nodes.reserved_bytes(),
+            scattered_nodes: nodes.scattered_nodes(),
+        }
+    }
+}
+
+impl TableFigures {
+    fn words(&self, whose: &str) -> String {
+        let Self { prefetches, unused, dropped, .. } = self;
+        format!(
+            "ASAP prefetched {prefetches} entries of the {whose} table, {unused} of them for nothing, \
+             and gave up {dropped}"
+        )
+    }
+}
+
+fn warnings(own: Option<TableFigures>) -> Vec<String> {
+    let scattered = own.map_or(0, |own| own.scattered_nodes);
+    let warning = format!(
+        "{scattered} page-table nodes found no contiguous memory, so that ASAP cannot prefetch from them"
+    );
+    if scattered > 0 { vec![warning] } else { Vec::new() }
+}
+
+const HOOKS: Hooks =
+    Hooks { walk: true, translate: false, look_up: false, fill: false, part_of_walker: false };
+
+/// For a process on the machine itself.
+#[derive(Clone, Debug)]
+struct Native {
+    own: Prefetcher<Hpa>,
+}
+
+impl Native {
+    fn figures(&self, view: &ResultView<'_>) -> Option<TableFigures> {
+        Some(self.own.figures(view.system.native()?.ordered_nodes()?))
+    }
+}
+
+impl Mechanism for Native {
+    fn clone_box(&self) -> Box<dyn Mechanism> {
+        Box::new(self.clone())
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        HOOKS
+    }
+
+    fn before_walk(&mut self, miss: &mut Miss<'_>) {
+        if let Some(nodes) = miss.system.native().and_then(Process::ordered_nodes) {
+            let request = miss.request;
+            self.own.prefetch(request.address, request.at, nodes, Some, miss.port);
+        }
+    }
+
+    fn entry_read(&mut self, read: &Read) {
+        self.own.read(read);
+    }
+
+    fn after_walk(&mut self, _miss: &mut Miss<'_>, _result: &mut Result<Found, Stopped>) {
+        self.own.finish();
+    }
+
+    fn reset_statistics(&mut self) {
+        self.own.counts = Counts::default();
+    }
+
+    fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
+        Some(figures(&Figures { own: self.figures(view), host: None }))
+    }
+
+    fn words(&self, view: &ResultView<'_>) -> Vec<String> {
+        self.figures(view).iter().map(|own| own.words("process's")).collect()
+    }
+
+    fn warnings(&self, view: &ResultView<'_>) -> Vec<String> {
+        warnings(self.figures(view))
+    }
+}
+
+/// For a process in a guest: for the guest's table, and for the host's whenever that is walked.
+#[derive(Clone, Debug)]
+struct Guest {
+    own: Prefetcher<Gpa>,
+    host: Option<Prefetcher<Hpa>>,
+}
+
+impl Guest {
+    fn figures(&self, view: &ResultView<'_>) -> Figures {
+        let vm = view.system.virtual_machine();
+        let own = vm.and_then(|vm| Some(self.own.figures(vm.guest.ordered_nodes()?)));
+        let host = vm.and_then(|vm| Some(self.host.as_ref()?.figures(vm.host.ordered_nodes()?)));
+        Figures { own, host }
+    }
+}
+
+impl Mechanism for Guest {
+    fn clone_box(&self) -> Box<dyn Mechanism> {
+        Box::new(self.clone())
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        HOOKS
+    }
+
+    fn before_walk(&mut self, miss: &mut Miss<'_>) {
+        let Miss { request, system, walker, port, .. } = miss;
+        let System::Virtual(vm) = &**system else { return };
+        let Some(nodes) = vm.guest.ordered_nodes() else { return };
+        let place = |entry| walker.place_of(vm, entry);
+        self.own.prefetch(request.address, request.at, nodes, place, &mut **port);
+    }
+
+    fn entry_read(&mut self, read: &Read) {
+        self.own.read(read);
+        if let Some(host) = &mut self.host {
+            host.read(read);
+        }
+    }
+
+    fn before_host_walk(
+        &mut self,
+        input: Gpa,
+        at: u64,
+        nodes: Option<&OrderedNodes<Hpa>>,
+        port: &mut dyn MemoryPort,
+    ) {
+        if let (Some(host), Some(nodes)) = (&mut self.host, nodes) {
+            host.prefetch(input, at, nodes, Some, port);
+        }
+    }
+
+    fn after_host_walk(&mut self) {
+        if let Some(host) = &mut self.host {
+            host.finish();
+        }
+    }
+
+    fn after_walk(&mut self, _miss: &mut Miss<'_>, _result: &mut Result<Found, Stopped>) {
+        self.own.finish();
+    }
+
+    fn reset_statistics(&mut self) {
+        self.own.counts = Counts::default();
+        if let Some(host) = &mut self.host {
+            host.counts = Counts::default();
+        }
+    }
+
+    fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
+        Some(figures(&self.figures(view)))
+    }
+
+    fn words(&self, view: &ResultView<'_>) -> Vec<String> {
+        let Figures { own, host } = self.figures(view);
+        let own = own.map(|own| own.words("guest's"));
+        own.into_iter().chain(host.map(|host| host.words("host's"))).collect()
+    }
+
+    fn warnings(&self, view: &ResultView<'_>) -> Vec<String> {
+        warnings(self.figures(view).own)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{Figures, Settings, TableFigures};
     use crate::config::machine::Pwc;
-    use crate::config::scheme::{Asap, DirectSegment, HostTable, PriorityMode};
     use crate::driver::run::{Mode, Run};
+    use crate::mechanisms::direct_segment;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
     const LARGE: u64 = 2 << 20;
@@ -153,17 +404,22 @@ mod tests {
     /// With caches large enough to keep what the few walks of a test read.
     fn scenario(flatten: &[&str], range_registers: u32) -> Scenario {
         let mut scenario = Scenario::new(scheme(4, flatten));
-        scenario.scheme.asap = (range_registers > 0).then_some(Asap { range_registers });
-        assert_eq!(scenario.scheme.page_table_priority, PriorityMode::Off);
+        if range_registers > 0 {
+            scenario.scheme.mechanisms.set("asap", Settings { range_registers });
+        }
         let l1d = scenario.machine.l1d.as_mut().unwrap();
         (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
         scenario
     }
 
+    fn figures(run: &Run) -> Figures {
+        crate::tests::testing::figures(run, "asap").unwrap_or_default()
+    }
+
     /// What the prefetcher did since the last walk but one: made, dropped, unused, uncovered.
     fn counts(run: &Run) -> (u64, u64, u64, u64) {
-        let s = run.mmu.asap().unwrap();
-        (s.prefetches, s.dropped, s.unused, s.uncovered)
+        let s = figures(run).own.unwrap();
+        (s.prefetches, s.dropped, s.unused, s.uncovered_walks)
     }
 
     #[test]
@@ -234,11 +490,14 @@ mod tests {
     /// A guest whose walks take only one dimension: the host's, or its own, is done by a segment.
     fn one_dimension(of_the_host: bool, range_registers: u32) -> Run {
         let mut scenario = scenario(&[], range_registers);
-        let host = HostTable { direct_segment: !of_the_host, ..host_table(4, &[]) };
-        scenario.scheme.host = Some(host);
+        let mut host = host_table(4, &[]);
         if of_the_host {
-            scenario.scheme.direct_segment = Some(DirectSegment { memory_fraction: 0.5 });
+            let settings = direct_segment::Settings { memory_fraction: 0.5 };
+            scenario.scheme.mechanisms.set("direct_segment", settings);
+        } else {
+            host.mechanisms.set("direct_segment", direct_segment::HostSettings {});
         }
+        scenario.scheme.host = Some(host);
         scenario.start(&[(DATA, GIB)], true)
     }
 
@@ -254,8 +513,9 @@ mod tests {
             let (root, root_after) = if of_the_host { (12, 12) } else { (142, 143) };
             assert_eq!(walk(&mut plain, DATA), (4, 1 + root + 3 * 142));
             assert_eq!(walk(&mut asap, DATA), (4, 1 + root_after + 142 + 4 + 4));
-            let prefetches = [asap.mmu.asap(), asap.mmu.walker().host_asap()]
-                .map(|asap| asap.map_or(0, |asap| asap.prefetches - asap.unused));
+            let Figures { own, host } = figures(&asap);
+            let prefetches = [own, host]
+                .map(|asap| asap.map_or(0, |asap: TableFigures| asap.prefetches - asap.unused));
             assert_eq!(prefetches, if of_the_host { [0, 2] } else { [2, 0] });
         }
     }
@@ -272,7 +532,8 @@ mod tests {
             // The host backs the guest's nodes.
             go(&mut run, &[Do::Load(DATA + 77 * LARGE + 64 * 4096)]);
             let (accesses, latency) = walk(&mut run, DATA + 77 * LARGE);
-            let asap = [run.mmu.asap(), run.mmu.walker().host_asap()];
+            let Figures { own, host } = figures(&run);
+            let asap = [own, host];
             (accesses, latency, asap.map(|asap| asap.map_or(0, |a| a.prefetches + a.dropped)))
         };
         let (plain, asap) = (run(0), run(16));

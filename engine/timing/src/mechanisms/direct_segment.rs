@@ -18,55 +18,171 @@
 
 use std::ops::Range;
 
-use flatwalk_paging::{Address, Hpa, Physical};
+use flatwalk_paging::{Address, Gpa, Gva, Hpa};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-/// Segments begin and end at multiples of this: a large page, so that none lies half in one.
-const GRAIN_BYTES: u64 = 2 << 20;
+use super::{Registered, Section, Setup};
+use crate::ConfigError;
+use crate::mmu::mechanism::{Hooks, Mechanism, ResultView, figures};
+use crate::mmu::segment::Segment;
 
-/// The segment's registers.
-#[derive(Clone, Debug)]
-pub struct Segment<A = Hpa> {
-    range: Range<u64>,
-    base: A,
+const NAME: &str = "direct_segment";
+
+pub(super) const MECHANISM: Registered = Registered {
+    name: NAME,
+    scheme: Some(Section::of::<Settings>()),
+    host: Some(Section::of::<HostSettings>()),
+    machine: None,
+    figures: Section::of_figures::<Figures>(),
+    build,
+};
+
+/// A range of addresses that registers translate, without pages.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Share of physical memory that can be reserved for it: pages and page tables need the rest.
+    #[schemars(range(min = 0, max = 0.9))]
+    pub memory_fraction: f64,
+}
+
+/// In the host registers translate all of the guest's memory, and the host's table is not
+/// needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostSettings {}
+
+/// What a segment did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Deserialize))]
+pub struct SegmentFigures {
+    /// Its size.
+    pub bytes: u64,
     /// Translations that it gave.
     pub translations: u64,
 }
 
-impl<A: Physical> Segment<A> {
-    /// Addresses in `range` lie from `base` on.
-    pub fn new(range: Range<u64>, base: A) -> Self {
-        Self { range, base, translations: 0 }
-    }
+/// What the segments did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Deserialize))]
+pub struct Figures {
+    /// The process's own, or the guest's.
+    pub own: Option<SegmentFigures>,
+    /// The host's.
+    pub host: Option<SegmentFigures>,
+}
 
-    /// Where `address` lies, if it is in the segment.
-    #[inline]
-    pub fn translate(&mut self, address: impl Address) -> Option<A> {
-        let found = self.place(address)?;
-        self.translations += 1;
-        Some(found)
+fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
+    let settings = setup.scheme.mechanisms.get::<Settings>(NAME)?;
+    let host = match &setup.scheme.host {
+        Some(host) => host.mechanisms.get::<HostSettings>(NAME)?,
+        None => None,
+    };
+    if settings.is_none() && host.is_none() {
+        return Ok(None);
     }
-
-    /// The same, not counted.
-    #[inline]
-    pub fn place(&self, address: impl Address) -> Option<A> {
-        let inside = self.range.contains(&address.raw());
-        inside.then(|| self.base.offset(address.raw() - self.range.start))
+    setup.refuse_recorded(NAME)?;
+    let guest_bytes = setup.memory_bytes;
+    let host_base = host.map(|_| {
+        setup.host_needs.segment = Some(0..guest_bytes);
+        setup.reserve(guest_bytes)
+    });
+    setup.host_segment = host_base.map(|base| Segment::new(0..guest_bytes, base));
+    let mut range = None;
+    if let Some(Settings { memory_fraction }) = settings {
+        // Between 0 and 1, as its schema has it.
+        #[allow(clippy::cast_sign_loss)]
+        let most_bytes = (guest_bytes as f64 * memory_fraction) as u64;
+        range = primary_region(setup.touched, most_bytes);
     }
-
-    /// True if both ends of each of its pieces of `bytes` are aligned to that.
-    pub fn is_aligned(&self, bytes: u64) -> bool {
-        (self.range.start | self.range.end | self.base.raw()).is_multiple_of(bytes)
+    let mut registers = None;
+    if let Some(range) = range {
+        setup.own_needs.segment = Some(range.clone());
+        let bytes = range.end - range.start;
+        if setup.host.is_none() {
+            registers = Some(Segment::new(range, setup.reserve(bytes)));
+        } else {
+            // It lies at the end of the guest's memory.
+            setup.own_needs.reserved_bytes += bytes;
+            let at = guest_bytes - bytes;
+            if let Some(base) = host_base {
+                registers = Some(Segment::new(range, base.offset(at)));
+            } else {
+                setup.guest_segment = Some(Segment::new(range, Gpa::new(at)));
+            }
+        }
     }
+    Ok(Some(Box::new(DirectSegment { registers, in_scheme: settings.is_some() })))
+}
 
-    /// Size in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.range.end - self.range.start
+/// The registers that lead to the machine's own memory, if there are any: those of a guest or a host
+/// alone are the walker's.
+#[derive(Clone, Debug)]
+struct DirectSegment {
+    registers: Option<Segment>,
+    in_scheme: bool,
+}
+
+impl DirectSegment {
+    fn figures(&self, view: &ResultView<'_>) -> Figures {
+        let of = |bytes, translations| SegmentFigures { bytes, translations };
+        let own = self.registers.as_ref().map(|s| of(s.bytes(), s.translations));
+        let guests = view.walker.guest_segment().map(|s| of(s.bytes(), s.translations));
+        let host = view.walker.host_segment().map(|s| of(s.bytes(), s.translations));
+        Figures { own: own.or(guests), host }
     }
 }
 
+impl Mechanism for DirectSegment {
+    fn clone_box(&self) -> Box<dyn Mechanism> {
+        Box::new(self.clone())
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks { translate: self.registers.is_some(), ..Hooks::default() }
+    }
+
+    fn translate(&mut self, address: Gva) -> Option<Hpa> {
+        self.registers.as_mut()?.translate(address)
+    }
+
+    fn reset_statistics(&mut self) {
+        if let Some(registers) = &mut self.registers {
+            registers.translations = 0;
+        }
+    }
+
+    fn replaces_walks(&self) -> bool {
+        self.in_scheme
+    }
+
+    fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
+        Some(figures(&self.figures(view)))
+    }
+
+    fn words(&self, view: &ResultView<'_>) -> Vec<String> {
+        let Figures { own, host } = self.figures(view);
+        let of = |whose, segment: Option<SegmentFigures>| {
+            let SegmentFigures { bytes, translations } = segment?;
+            let mib = bytes >> 20;
+            Some(format!("the {whose} segment of {mib} MiB gave {translations} translations"))
+        };
+        [of("direct", own), of("host's", host)].into_iter().flatten().collect()
+    }
+}
+
+/// Segments begin and end at multiples of this: a large page, so that none lies half in one.
+const GRAIN_BYTES: u64 = 2 << 20;
+
 /// The window of at most `most_bytes` that holds the most of `touched`, which are disjoint; of
 /// windows that hold as much, the lowest. `None` where nothing is touched.
-pub fn primary_region(touched: &[(u64, u64)], most_bytes: u64) -> Option<Range<u64>> {
+fn primary_region(touched: &[(u64, u64)], most_bytes: u64) -> Option<Range<u64>> {
     let down = |address: u64| address & !(GRAIN_BYTES - 1);
     let most_bytes = down(most_bytes);
     let mut touched = touched.to_vec();
@@ -97,9 +213,9 @@ mod tests {
 
     use super::*;
     use crate::config::machine::Pwc;
-    use crate::config::scheme::{DirectSegment, HostTable};
     use crate::driver::run::Run;
     use crate::memory::reader::NoClock;
+    use crate::mmu::event::Request;
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
@@ -122,9 +238,13 @@ mod tests {
         assert!(region(&top, GIB).is_none_or(|range| range.end > range.start));
     }
 
+    fn figures(run: &Run) -> Figures {
+        crate::tests::testing::figures(run, NAME).unwrap()
+    }
+
     fn segmented(memory_fraction: f64, mapped: &[(u64, u64)]) -> Run {
         let mut scenario = Scenario::new(scheme(4, &[]));
-        scenario.scheme.direct_segment = Some(DirectSegment { memory_fraction });
+        scenario.scheme.mechanisms.set(NAME, Settings { memory_fraction });
         scenario.start(mapped, true)
     }
 
@@ -136,11 +256,17 @@ mod tests {
         go(&mut run, &loads);
         let statistics = &run.mmu.statistics;
         assert_eq!((statistics.total().walks, statistics.l2_tlb_misses), (0, 0));
-        assert_eq!(run.mmu.segment().unwrap().1, 2048);
+        assert_eq!(figures(&run).own.unwrap().translations, 2048);
         // It lies at the very end of memory.
         let top = Gva::new(DATA + 8 * MIB - 1);
-        let answer =
-            run.mmu.translate(top, AccessKind::Load, 0, &mut run.system, &mut NoClock).unwrap();
+        let answer = run
+            .mmu
+            .translate(
+                Request { address: top, kind: AccessKind::Load, at: 0 },
+                &mut run.system,
+                &mut NoClock,
+            )
+            .unwrap();
         assert_eq!(answer.physical, Hpa::new(run.configuration.machine.os.memory_bytes - 1));
         // The window reaches no further than half of the test machine's 32 GiB. What lies beyond is paged:
         // 1 MiB in one leaf node.
@@ -153,8 +279,13 @@ mod tests {
     /// A guest, with a segment of its own, of the host's, or both; nothing known of nodes in caches.
     fn guest(own: bool, hosts: bool) -> Scenario {
         let mut scenario = Scenario::new(scheme(4, &[]));
-        scenario.scheme.direct_segment = own.then_some(DirectSegment { memory_fraction: 0.5 });
-        let host = HostTable { direct_segment: hosts, ..host_table(4, &[]) };
+        if own {
+            scenario.scheme.mechanisms.set(NAME, Settings { memory_fraction: 0.5 });
+        }
+        let mut host = host_table(4, &[]);
+        if hosts {
+            host.mechanisms.set(NAME, HostSettings {});
+        }
         scenario.scheme.host = Some(host);
         scenario.machine.pwc = Pwc::None;
         let virtualisation = scenario.machine.virtualisation.as_mut().unwrap();
@@ -190,8 +321,11 @@ mod tests {
             let mut place = |address| {
                 go(&mut run, &[Do::Load(address)]);
                 let load = AccessKind::Load;
-                let found =
-                    run.mmu.translate(Gva::new(address), load, 0, &mut run.system, &mut NoClock);
+                let found = run.mmu.translate(
+                    Request { address: Gva::new(address), kind: load, at: 0 },
+                    &mut run.system,
+                    &mut NoClock,
+                );
                 found.unwrap().physical.raw()
             };
             let pages: Vec<u64> = (0..2048 + 256)

@@ -13,12 +13,49 @@
 //! main memory; sets are indexed by the page number's low bits; a line that is cached is never
 //! bypassed, since it may be newer than memory; invalidations cost nothing. Huge pages do not go in.
 
-use flatwalk_paging::{Address, Geometry, Gva, Hpa, Level, Rights};
+use flatwalk_paging::{Address, Flush, Geometry, Gva, Hpa, Level, Rights};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::memory::cache::LINE_SHIFT;
+use super::{Registered, Section, Setup};
+use crate::ConfigError;
 use crate::memory::hierarchy::Served;
-use crate::memory::reader::TableReader;
-use crate::mmu::event::{Found, WalkLog};
+use crate::memory::line::LINE_SHIFT;
+use crate::memory::reader::MemoryPort;
+use crate::mmu::event::{Found, Stopped};
+use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
+use crate::mmu::tlb::Tlb;
+
+const NAME: &str = "pom_tlb";
+
+pub(super) const MECHANISM: Registered = Registered {
+    name: NAME,
+    scheme: Some(Section::of::<Settings>()),
+    host: None,
+    machine: None,
+    figures: Section::of_figures::<Figures>(),
+    build,
+};
+
+/// POM-TLB: a very large TLB in memory, behind the L2 TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Memory that it takes, half for each page size.
+    #[schemars(range(min = 4096, max = 4_294_967_296u64), extend("powerOfTwo" = true))]
+    pub size_bytes: u64,
+    /// Predictions of page size and bypass.
+    #[schemars(range(min = 1, max = 1_048_576), extend("powerOfTwo" = true))]
+    pub predictor_entries: u32,
+}
+
+fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
+    let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
+    setup.refuse_recorded(NAME)?;
+    let base = setup.reserve(settings.size_bytes);
+    Ok(Some(Box::new(PomTlb::new(&settings, base, setup.own.geometry))))
+}
 
 /// Entries in a line.
 const WAYS: usize = 4;
@@ -26,8 +63,9 @@ const WAYS: usize = 4;
 const LEVELS: [Level; 2] = [1, 2];
 
 /// What it did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PomTlbStatistics {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Deserialize))]
+pub struct Figures {
     /// Misses of the L2 TLB that looked here.
     pub lookups: u64,
     /// Of those, found here.
@@ -74,7 +112,7 @@ struct Prediction {
 
 /// The TLB and its predictors.
 #[derive(Clone, Debug)]
-pub struct PomTlb {
+struct PomTlb {
     geometry: Geometry,
     /// Where it begins; small pages first.
     base: Hpa,
@@ -83,13 +121,12 @@ pub struct PomTlb {
     /// By size: sets one after the other, in each the most recently used first.
     entries: [Vec<Entry>; 2],
     predictions: Vec<Prediction>,
-    /// What it did.
-    pub statistics: PomTlbStatistics,
+    statistics: Figures,
 }
 
 impl PomTlb {
     /// An empty one at `base`, for tables of `geometry`.
-    pub fn new(settings: &crate::config::scheme::PomTlb, base: Hpa, geometry: Geometry) -> Self {
+    fn new(settings: &Settings, base: Hpa, geometry: Geometry) -> Self {
         let sets = (settings.size_bytes / 2) >> LINE_SHIFT;
         let empty = vec![[0; 2]; sets as usize * WAYS];
         Self {
@@ -98,7 +135,7 @@ impl PomTlb {
             sets,
             entries: [empty.clone(), empty],
             predictions: vec![Prediction::default(); settings.predictor_entries as usize],
-            statistics: PomTlbStatistics::default(),
+            statistics: Figures::default(),
         }
     }
 
@@ -120,46 +157,8 @@ impl PomTlb {
         &mut self.predictions[at]
     }
 
-    /// Looks for `address` from cycle `at` on: what it found, or when it knows that there is nothing.
-    ///
-    /// # Errors
-    /// The cycle in which a walk can start.
-    pub fn look_up<R: TableReader>(
-        &mut self,
-        address: Gva,
-        at: u64,
-        reader: &mut R,
-        log: &mut WalkLog,
-    ) -> Result<Found, u64> {
-        self.statistics.lookups += 1;
-        let predicted = *self.prediction(address);
-        let mut now = at;
-        let first = usize::from(predicted.large);
-        for (probe, size) in [first, 1 - first].into_iter().enumerate() {
-            let page = self.page(address, size);
-            let (entries, line) = self.set(page, size);
-            let way = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
-            let value = way.map(|way| {
-                entries[..=way].rotate_right(1);
-                entries[0][1]
-            });
-            let (response, bypassed) = reader.read_translations(line, now, predicted.bypass);
-            log.translations(response.served);
-            now = response.ready;
-            self.statistics.bypasses += u64::from(bypassed);
-            self.prediction(address).bypass = response.served == Served::Dram;
-            if let Some(value) = value {
-                self.prediction(address).large = size == 1;
-                self.statistics.hits += 1;
-                self.statistics.second_probes += probe as u64;
-                return Ok(unpack(value, LEVELS[size], now));
-            }
-        }
-        Err(now)
-    }
-
     /// Puts in what a walk of `address` found. Nobody waits for the line to be written.
-    pub fn insert<R: TableReader>(&mut self, address: Gva, found: &Found, reader: &mut R) {
+    fn insert(&mut self, address: Gva, found: &Found, port: &mut dyn MemoryPort) {
         let Some(size) = LEVELS.iter().position(|&level| level == found.level) else { return };
         self.prediction(address).large = size == 1;
         let page = self.page(address, size);
@@ -167,11 +166,11 @@ impl PomTlb {
         let known = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
         entries[..=known.unwrap_or(WAYS - 1)].rotate_right(1);
         entries[0] = pack(page, found);
-        reader.write_translations(line, found.ready);
+        port.write_translations(line, found.ready);
     }
 
     /// Drops every entry of a page that overlaps `length_bytes` from `start`.
-    pub fn flush(&mut self, start: Gva, length_bytes: u64) {
+    fn drop_range(&mut self, start: Gva, length_bytes: u64) {
         let last = start.raw().saturating_add(length_bytes.saturating_sub(1));
         for (size, level) in LEVELS.into_iter().enumerate() {
             let shift = self.geometry.shift(level);
@@ -190,12 +189,90 @@ impl PomTlb {
     }
 }
 
+impl Mechanism for PomTlb {
+    fn clone_box(&self) -> Box<dyn Mechanism> {
+        Box::new(self.clone())
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks { look_up: true, walk: true, ..Hooks::default() }
+    }
+
+    fn look_up(&mut self, miss: &mut Miss<'_>) -> Result<Found, u64> {
+        self.statistics.lookups += 1;
+        let address = miss.request.address;
+        let predicted = *self.prediction(address);
+        let mut now = miss.request.at;
+        let first = usize::from(predicted.large);
+        for (probe, size) in [first, 1 - first].into_iter().enumerate() {
+            let page = self.page(address, size);
+            let (entries, line) = self.set(page, size);
+            let way = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
+            let value = way.map(|way| {
+                entries[..=way].rotate_right(1);
+                entries[0][1]
+            });
+            let (response, bypassed) = miss.port.read_translations(line, now, predicted.bypass);
+            miss.log.mechanism_read(response.served);
+            now = response.ready;
+            self.statistics.bypasses += u64::from(bypassed);
+            self.prediction(address).bypass = response.served == Served::Dram;
+            if let Some(value) = value {
+                self.prediction(address).large = size == 1;
+                self.statistics.hits += 1;
+                self.statistics.second_probes += probe as u64;
+                return Ok(unpack(value, LEVELS[size], now));
+            }
+        }
+        Err(now)
+    }
+
+    fn after_walk(&mut self, miss: &mut Miss<'_>, result: &mut Result<Found, Stopped>) {
+        if let Ok(found) = result {
+            self.insert(miss.request.address, found, miss.port);
+        }
+    }
+
+    fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
+        if flush.leaves {
+            self.drop_range(flush.start, flush.length_bytes);
+        }
+    }
+
+    // Its entries are tagged: a context switch leaves them.
+
+    fn reset_statistics(&mut self) {
+        self.statistics = Figures::default();
+    }
+
+    fn read_name(&self) -> Option<&'static str> {
+        Some("POM-TLB")
+    }
+
+    fn result(&self, _view: &ResultView<'_>) -> Option<Map<String, Value>> {
+        Some(figures(&self.statistics))
+    }
+
+    fn words(&self, _view: &ResultView<'_>) -> Vec<String> {
+        let Figures { lookups, hits, .. } = self.statistics;
+        if lookups == 0 {
+            return vec!["nothing was looked up in the POM-TLB".to_owned()];
+        }
+        let percent = 100.0 * hits as f64 / lookups as f64;
+        vec![format!("the POM-TLB had {percent:.1} % of what the L2 TLB missed")]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
     use flatwalk_trace::Event;
 
-    use crate::config::scheme::PomTlb;
+    use super::{Figures, Settings};
     use crate::driver::run::{Mode, Piece, Run};
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
@@ -204,9 +281,13 @@ mod tests {
     const LARGE: u64 = 2 << 20;
     const MIB: u64 = 1 << 20;
 
+    fn figures(run: &Run) -> Figures {
+        crate::tests::testing::figures(run, "pom_tlb").expect("it has one")
+    }
+
     fn scenario(size_bytes: u64) -> Scenario {
         let mut scenario = Scenario::new(scheme(4, &[]));
-        scenario.scheme.pom_tlb = Some(PomTlb { size_bytes, predictor_entries: 512 });
+        scenario.scheme.mechanisms.set("pom_tlb", Settings { size_bytes, predictor_entries: 512 });
         // Nothing is evicted by the few accesses of a test but what the L2 TLB loses.
         for cache in [&mut scenario.machine.l1d, &mut scenario.machine.l2] {
             let cache = cache.as_mut().unwrap();
@@ -237,13 +318,13 @@ mod tests {
         // The caches did not have the lines, so for a page with the same prediction they are not even
         // looked at: 100 each. Its walk begins at a node of level 2, whose entry's line is in L1D.
         assert_eq!(miss(&mut run, at + 512 * PAGE), (4, 2 * 100 + 1 + 4 + 142));
-        assert_eq!(run.mmu.pom_tlb().unwrap().statistics.bypasses, 2);
+        assert_eq!(figures(&run).bypasses, 2);
         forget(&mut run);
         // The entry was written since, so that L2 has its line; then it is looked for there.
         assert_eq!(miss(&mut run, at), (1, 12));
         forget(&mut run);
         assert_eq!(miss(&mut run, at), (1, 12));
-        let s = run.mmu.pom_tlb().unwrap().statistics;
+        let s = figures(&run);
         assert_eq!((s.lookups, s.hits, s.second_probes, s.bypasses), (1, 1, 0, 0));
     }
 
@@ -263,7 +344,7 @@ mod tests {
         assert_eq!(miss(&mut run, DATA).0, 2 + 3, "two probes and three levels");
         go(&mut run, &others);
         assert_eq!(miss(&mut run, DATA).0, 1);
-        assert_eq!(run.mmu.pom_tlb().unwrap().statistics.second_probes, 0);
+        assert_eq!(figures(&run).second_probes, 0);
     }
 
     #[test]
@@ -311,7 +392,7 @@ mod tests {
             go(&mut run, &pages);
             run.mmu.reset_statistics();
             go(&mut run, &pages);
-            run.mmu.pom_tlb().unwrap().statistics.hits
+            figures(&run).hits
         };
         // 4096 small pages at 16 bytes, in half of it.
         assert_eq!(hits(128 << 10), 4096);

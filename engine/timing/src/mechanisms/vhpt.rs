@@ -12,111 +12,184 @@
 //! younger than the miss goes on while the handler runs, as far as it has no need of its result; and
 //! large pages are leaves of the same table, where Linux keeps them in a region of their own.
 
-use flatwalk_paging::{Address, Geometry, Gva, Hpa, NodeRef};
+use flatwalk_paging::{Address, Flush, Geometry, Gva, Hpa, NodeRef};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::memory::reader::TableReader;
-use crate::mmu::event::{Found, Read, WalkObserver};
+use super::{Registered, Section, Setup};
+use crate::ConfigError;
+use crate::config::machine::Pwc;
+use crate::config::require;
+use crate::mmu::event::{Found, Read, Stopped};
+use crate::mmu::mechanism::{Explained, Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::{Tlb, Translation};
+
+const NAME: &str = "vhpt";
+
+pub(super) const MECHANISM: Registered = Registered {
+    name: NAME,
+    scheme: None,
+    host: None,
+    machine: Some(Section::of::<Settings>()),
+    figures: Section::of_figures::<Figures>(),
+    build,
+};
+
+/// IA-64's walker in place of page-walk caches: it finds level-1 entries through the TLB, and traps to a
+/// handler if it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Cycles of a trap to the handler and of its instructions, its loads excluded.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub handler_cycles: u64,
+}
+
+/// What it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Figures {
+    /// Walks that looked for the page of the array in the TLB.
+    pub lookups: u64,
+    /// Of those, found there.
+    pub hits: u64,
+}
+
+fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
+    let Some(settings) = setup.machine.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
+    let Settings { handler_cycles } = settings;
+    require(setup.machine.pwc == Pwc::None, NAME, || {
+        "takes the place of page-walk caches: write `kind = \"none\"` in [pwc]".to_owned()
+    })?;
+    Ok(Some(Box::new(Vhpt {
+        geometry: setup.own.geometry,
+        handler_cycles,
+        handler: None,
+        statistics: Figures::default(),
+    })))
+}
 
 /// Where the array starts: beyond every address of a program's.
 const ARRAY: u64 = 1 << 60;
 
 /// The walker of one core.
-#[derive(Clone, Copy, Debug)]
-pub struct Vhpt {
+#[derive(Clone, Debug)]
+struct Vhpt {
     geometry: Geometry,
     handler_cycles: u64,
-}
-
-/// What the handler read.
-pub struct Handler<'a, T> {
-    reads: Vec<Read>,
-    record: &'a mut T,
-}
-
-impl<T: WalkObserver> WalkObserver for Handler<'_, T> {
-    fn read(&mut self, read: &Read) {
-        self.reads.push(*read);
-        self.record.read(read);
-    }
+    /// What the handler read in the walk under way, if it makes it.
+    handler: Option<Vec<Read>>,
+    statistics: Figures,
 }
 
 impl Vhpt {
-    /// The walker for a table of `geometry`; a trap and the handler's instructions take
-    /// `handler_cycles` beside its loads.
-    pub fn new(geometry: Geometry, handler_cycles: u64) -> Self {
-        Self { geometry, handler_cycles }
-    }
-
-    /// What a trap and the handler's instructions take beside its loads.
-    pub fn handler_cycles(&self) -> u64 {
-        self.handler_cycles
-    }
-
     /// Where the entry of the page that `address` lies in stands in the array.
-    pub fn entry(&self, address: Gva) -> u64 {
+    fn entry(&self, address: Gva) -> u64 {
         ARRAY + (address.raw() >> self.geometry.page_shift()) * 8
     }
 
-    /// The node that the entry for `address` is in, if `tlb` holds its page of the array, and when
-    /// that is known to a walk that starts at cycle `at`.
-    pub fn known<R: TableReader>(
-        &self,
-        address: Gva,
-        at: u64,
-        tlb: &mut Tlb,
-    ) -> Option<(NodeRef<Hpa>, u64)> {
-        let (page, latency) = tlb.look_up(self.entry(address))?;
-        let ready = if R::TIMED { page.ready.max(at + latency) } else { at };
-        Some((NodeRef { base: page.frame, level: 1, width: 1, rights: page.rights }, ready))
-    }
-
-    /// When the handler's first load can be made after a miss at cycle `at`.
-    pub fn trap<R: TableReader>(&self, at: u64, tlb: &Tlb) -> u64 {
-        if R::TIMED { at + tlb.latency() + self.handler_cycles } else { at }
-    }
-
-    /// What notes the handler's loads.
-    pub fn handler<'a, T>(&self, record: &'a mut T) -> Handler<'a, T> {
-        Handler { reads: Vec::with_capacity(8), record }
-    }
-
-    /// Ends a handler that found a page, in the node `lowest`: puts the node's page of the array into
-    /// `tlb` and reads all entries but the root's again.
-    pub fn finish<R: TableReader, T: WalkObserver>(
-        &self,
-        address: Gva,
-        found: &mut Found,
-        lowest: Option<NodeRef<Hpa>>,
-        handler: &mut Handler<'_, T>,
-        reader: &mut R,
-        tlb: &mut Tlb,
-    ) {
+    /// Ends a handler that found a page: puts the page of the array that has the leaf's node into the
+    /// TLB and reads all entries but the root's again.
+    fn finish(&self, reads: &[Read], found: &mut Found, miss: &mut Miss<'_>) {
         let at = found.ready;
-        for read in handler.reads.iter().skip(1) {
-            let response = reader.read_entry(Hpa::new(read.entry_address), at, false);
+        for read in reads.iter().skip(1) {
+            let response = miss.port.read_entry(Hpa::new(read.entry_address), at, false);
             found.ready = found.ready.max(response.ready);
-            handler.record.read(&Read { asked: at, response, ..*read });
+            miss.log.read(&Read { asked: at, response, ..*read });
         }
         // A node is a page of the array if it spans level 1 alone.
-        if let Some(node) = lowest.filter(|node| node.level == 1 && node.width == 1) {
+        if let Some(read) = reads.last().filter(|read| read.top == 1 && read.level == 1) {
             let page = Translation {
-                frame: node.base,
+                frame: Hpa::new(read.node),
                 level: 1,
-                rights: node.rights,
+                rights: read.rights,
                 dirty: true,
                 requested: at,
                 ready: found.ready,
             };
-            tlb.insert(self.entry(address), page);
+            miss.tlb.insert(self.entry(miss.request.address), page);
+        }
+    }
+}
+
+impl Mechanism for Vhpt {
+    fn clone_box(&self) -> Box<dyn Mechanism> {
+        Box::new(self.clone())
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks { part_of_walker: true, ..Hooks::default() }
+    }
+
+    fn before_walk(&mut self, miss: &mut Miss<'_>) {
+        self.statistics.lookups += 1;
+        let timed = miss.port.is_timed();
+        let start = miss.start;
+        if let Some((page, latency)) = miss.tlb.look_up(self.entry(miss.request.address)) {
+            self.statistics.hits += 1;
+            let node = NodeRef { base: page.frame, level: 1, width: 1, rights: page.rights };
+            miss.start = if timed { page.ready.max(start + latency) } else { start };
+            miss.walker.start_at(Some(node));
+            return;
+        }
+        miss.start = if timed { start + miss.tlb.latency() + self.handler_cycles } else { start };
+        self.handler = Some(Vec::with_capacity(8));
+    }
+
+    fn entry_read(&mut self, read: &Read) {
+        if let Some(reads) = &mut self.handler {
+            reads.push(*read);
         }
     }
 
-    /// Drops the pages of the array that have entries for `length_bytes` from `start`.
-    pub fn flush(&self, start: Gva, length_bytes: u64, tlb: &mut Tlb) {
-        let last = Gva::new(start.raw().saturating_add(length_bytes.saturating_sub(1)));
-        let first = self.entry(start);
+    fn after_walk(&mut self, miss: &mut Miss<'_>, result: &mut Result<Found, Stopped>) {
+        miss.walker.start_at(None);
+        if let (Some(reads), Ok(found)) = (self.handler.take(), result) {
+            self.finish(&reads, found, miss);
+        }
+    }
+
+    /// Drops the pages of the array that have entries for the range.
+    fn flush(&mut self, flush: &Flush<Gva>, tlb: &mut Tlb) {
+        let length_bytes = flush.length_bytes.saturating_sub(1);
+        let last = Gva::new(flush.start.raw().saturating_add(length_bytes));
+        let first = self.entry(flush.start);
         tlb.flush(first, self.entry(last) + 8 - first);
+    }
+
+    fn reset_statistics(&mut self) {
+        self.statistics = Figures::default();
+    }
+
+    fn result(&self, _view: &ResultView<'_>) -> Option<Map<String, Value>> {
+        Some(figures(&self.statistics))
+    }
+
+    fn words(&self, _view: &ResultView<'_>) -> Vec<String> {
+        let Figures { lookups, hits } = self.statistics;
+        let software = lookups - hits;
+        vec![format!("software made {software} of the {lookups} walks")]
+    }
+
+    fn explain(&self, address: Gva, tlb: &Tlb) -> Option<Explained> {
+        let entry = self.entry(address);
+        let known = tlb.clone().look_up(entry).map(|(page, _)| page.frame);
+        let text = match known {
+            Some(node) => format!(
+                "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB knows, the L1 \
+                 node at {node:#x}."
+            ),
+            None => format!(
+                "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB does not know. \
+                 Software walks the table, {} cycles later, and reads all entries but the first again.",
+                self.handler_cycles
+            ),
+        };
+        Some(Explained { text, name: "VHPT", hit: known.is_some() })
     }
 }
 
@@ -136,7 +209,8 @@ mod tests {
     fn scenario(levels: u8, pages: Option<Pages>) -> Scenario {
         let mut scenario = Scenario::new(scheme(levels, &[]));
         scenario.scheme.geometry = pages;
-        scenario.machine.pwc = Pwc::Vhpt { handler_cycles: 50 };
+        scenario.machine.pwc = Pwc::None;
+        scenario.machine.mechanisms.set("vhpt", super::Settings { handler_cycles: 50 });
         let l1d = scenario.machine.l1d.as_mut().unwrap();
         (l1d.size_bytes, l1d.ways, l1d.mshrs) = (32 << 10, 8, 12);
         scenario

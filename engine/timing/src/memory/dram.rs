@@ -6,7 +6,7 @@
 //! reordering by the controller beyond taking the first gap of a bank and bus.
 
 use crate::config::machine::{Machine, Memory};
-use crate::memory::cache::Line;
+use crate::memory::line::Line;
 use crate::memory::slots::Slots;
 
 /// What memory did.

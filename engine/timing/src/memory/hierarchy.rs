@@ -8,11 +8,11 @@ use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
 use crate::config::machine::{Machine, WalkerEntry};
-use crate::config::scheme::Csalt;
-use crate::mechanisms::csalt::Partition;
-use crate::memory::cache::{Cache, Line, Lookup, OWNER_SHIFT, Replacement};
+use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::Dram;
+use crate::memory::line::{Line, OWNER_SHIFT};
 use crate::memory::mshrs::Mshrs;
+use crate::memory::replacement::{ReplacementPolicy, Turn};
 
 /// Who had the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +83,10 @@ struct Level {
     mshrs: Mshrs,
     /// Misses that may be on their way, in the order of requests.
     outstanding: Vec<Miss>,
+    /// What decides which line goes; the least recently used one unless given.
+    policy: Option<Box<dyn ReplacementPolicy>>,
+    /// The policy wants to know of each look-up.
+    watched: bool,
     statistics: CacheStatistics,
 }
 
@@ -93,7 +97,22 @@ impl Level {
             latency: config.latency_cycles,
             mshrs: Mshrs::new(config.mshrs),
             outstanding: Vec::with_capacity(OUTSTANDING),
+            policy: None,
+            watched: false,
             statistics: CacheStatistics::default(),
+        }
+    }
+
+    fn set_policy(&mut self, policy: Option<Box<dyn ReplacementPolicy>>) {
+        self.watched = policy.as_ref().is_some_and(|policy| policy.watches());
+        self.policy = policy;
+    }
+
+    /// A look-up that the policy wants to know of.
+    #[cold]
+    fn watch(&mut self, line: Line, table: bool) {
+        if let Some(policy) = &mut self.policy {
+            policy.looked_up(line, table);
         }
     }
 
@@ -168,18 +187,21 @@ impl Level {
 pub struct SharedCaches {
     llc: Level,
     dram: Dram,
-    partition: Option<Partition>,
 }
 
 impl SharedCaches {
-    /// Those of a timed machine, the cache divided as `csalt` says; `None` if it has none.
-    pub fn new(machine: &Machine, csalt: Option<&Csalt>) -> Option<Self> {
-        let llc = machine.llc.as_ref()?;
-        Some(Self {
-            llc: Level::new(llc),
-            dram: Dram::new(machine, machine.memory.as_ref()?),
-            partition: csalt.map(|csalt| Partition::new(csalt, llc)),
-        })
+    /// Those of a timed machine, with `policy` for the cache; `None` if it has none.
+    pub fn new(machine: &Machine, policy: Box<dyn ReplacementPolicy>) -> Option<Self> {
+        let mut llc = Level::new(machine.llc.as_ref()?);
+        llc.set_policy(Some(policy));
+        Some(Self { llc, dram: Dram::new(machine, machine.memory.as_ref()?) })
+    }
+
+    /// The core begins its turn that `turn` says.
+    pub fn begin_turn(&mut self, turn: Turn) {
+        if let Some(policy) = &mut self.llc.policy {
+            policy.begin_turn(turn);
+        }
     }
 }
 
@@ -192,12 +214,8 @@ pub struct Hierarchy {
     llc: Level,
     dram: Dram,
     walker_entry: WalkerEntry,
-    /// What L2 and LLC do for a victim now.
-    replacement: Replacement,
-    /// How L2 and LLC are divided, if they are.
-    partitions: Option<Box<[Partition; 2]>>,
-    /// What a shared LLC does for a victim, if it is shared.
-    llc_replacement: Option<Replacement>,
+    /// LLC and memory are shared with other cores.
+    shares: bool,
     /// What a shared LLC and memory know this core's lines by, beside their number.
     owner: u64,
     /// No other core that shares them will name a cycle before.
@@ -216,9 +234,7 @@ impl Hierarchy {
             llc: Level::new(machine.llc.as_ref()?),
             dram: Dram::new(machine, machine.memory.as_ref()?),
             walker_entry: machine.walker.entry,
-            replacement: Replacement::Lru,
-            partitions: None,
-            llc_replacement: None,
+            shares: false,
             owner: 0,
             others_frontier: u64::MAX,
             random: Random::new(seed ^ 0x6361_6368_6573),
@@ -232,41 +248,27 @@ impl Hierarchy {
         self.frontier = frontier;
     }
 
-    /// Sets what L2 and LLC do for a victim from now on.
-    pub fn set_replacement(&mut self, replacement: Replacement) {
-        self.replacement = replacement;
+    /// Gives the L2 cache a replacement policy, or takes it away.
+    pub fn set_l2_policy(&mut self, policy: Option<Box<dyn ReplacementPolicy>>) {
+        self.l2.set_policy(policy);
     }
 
-    /// Divides L2 and LLC between translations and data from now on.
-    pub fn set_partitions(&mut self, partitions: [Partition; 2]) {
-        self.partitions = Some(Box::new(partitions));
-    }
-
-    /// How L2 and LLC are divided, if they are.
-    pub fn partitions(&self) -> Option<&[Partition; 2]> {
-        self.partitions.as_deref()
-    }
-
-    /// A look-up in L2 (0) or the LLC (1) that a division may depend on.
-    #[cold]
-    fn watch(&mut self, which: usize, line: Line, walker: bool) {
-        if let Some(partitions) = &mut self.partitions {
-            partitions[which].access(line, walker);
+    /// The same of the last-level cache, if this core has it for itself.
+    pub fn set_llc_policy(&mut self, policy: Option<Box<dyn ReplacementPolicy>>) {
+        if !self.shares {
+            self.llc.set_policy(policy);
         }
     }
 
-    /// What L2 (0) or the LLC (1) does for a victim.
-    #[inline]
-    fn replacement(&self, which: usize) -> Replacement {
-        match (&self.partitions, self.llc_replacement) {
-            (Some(partitions), _) => partitions[which].replacement(),
-            (None, Some(shared)) if which == 1 => shared,
-            _ => self.replacement,
-        }
+    /// The replacement policies of L2 and the last-level cache.
+    pub fn policies(&self) -> [Option<&dyn ReplacementPolicy>; 2] {
+        [self.l2.policy.as_deref(), self.llc.policy.as_deref()]
     }
 
-    /// Lines of this core are program `owner`'s from now on, where it shares what it has.
+    /// This core shares its last-level cache and memory from now on, where its lines are program
+    /// `owner`'s.
     pub fn own(&mut self, owner: u64) {
+        self.shares = true;
         self.owner = owner << OWNER_SHIFT;
     }
 
@@ -277,15 +279,7 @@ impl Hierarchy {
         std::mem::swap(&mut self.llc.statistics, &mut shared.llc.statistics);
         std::mem::swap(&mut self.dram, &mut shared.dram);
         std::mem::swap(&mut self.dram.statistics, &mut shared.dram.statistics);
-        if let (Some(own), Some(theirs)) = (&mut self.partitions, &mut shared.partition) {
-            std::mem::swap(&mut own[1], theirs);
-        }
         self.others_frontier = others_frontier;
-    }
-
-    /// Sets what a shared last-level cache does for a victim from now on.
-    pub fn set_llc_replacement(&mut self, replacement: Replacement) {
-        self.llc_replacement = Some(replacement);
     }
 
     /// No request will be made any more for a cycle before this.
@@ -324,8 +318,8 @@ impl Hierarchy {
         self.access_l2(Line::of(address), at, true, true);
     }
 
-    /// `address` is soon to be asked for: asks the host for the words that stand for its sets in the
-    /// large caches.
+    /// `address` is soon to be asked for: prefetches the words that stand for its sets in the large
+    /// caches.
     #[inline]
     pub fn prefetch_hint(&self, address: Hpa) {
         let line = Line::of(address);
@@ -368,8 +362,7 @@ impl Hierarchy {
                 let below = self.access_l2(line, start, false, walker);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
                 let ready = l1.book(line, start, below.ready, frontier);
-                let evicted =
-                    l1.cache.fill(line, walker, write, true, Replacement::Lru, &mut self.random);
+                let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
                 {
@@ -383,8 +376,8 @@ impl Hierarchy {
 
     fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
         let frontier = self.frontier;
-        if self.partitions.is_some() {
-            self.watch(0, line, walker);
+        if self.l2.watched {
+            self.l2.watch(line, walker);
         }
         let start = match self.l2.look_up(line, at, write, walker, frontier) {
             Ok(ready) => return Response { ready, served: Served::L2 },
@@ -403,8 +396,8 @@ impl Hierarchy {
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
         let frontier = self.frontier.min(self.others_frontier);
         let line = self.owned(line);
-        if self.partitions.is_some() {
-            self.watch(1, line, walker);
+        if self.llc.watched {
+            self.llc.watch(line, walker);
         }
         let start = match self.llc.look_up(line, at, false, walker, frontier) {
             Ok(ready) => return Response { ready, served: Served::Llc },
@@ -417,9 +410,9 @@ impl Hierarchy {
     }
 
     fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
-        let replacement = self.replacement(0);
+        let Level { cache, policy, .. } = &mut self.l2;
         let evicted =
-            self.l2.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
+            cache.fill(line, table, dirty, pending, policy.as_deref_mut(), &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {
@@ -432,9 +425,9 @@ impl Hierarchy {
     }
 
     fn fill_llc(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
-        let replacement = self.replacement(1);
+        let Level { cache, policy, .. } = &mut self.llc;
         let evicted =
-            self.llc.cache.fill(line, table, dirty, pending, replacement, &mut self.random);
+            cache.fill(line, table, dirty, pending, policy.as_deref_mut(), &mut self.random);
         if let Some(gone) = evicted
             && gone.dirty
         {
@@ -488,11 +481,11 @@ impl Hierarchy {
     pub fn reset_statistics(&mut self) {
         for level in [&mut self.l1i, &mut self.l1d, &mut self.l2, &mut self.llc] {
             level.statistics = CacheStatistics::default();
+            if let Some(policy) = &mut level.policy {
+                policy.reset_statistics();
+            }
         }
         self.dram.statistics = crate::memory::dram::DramStatistics::default();
-        for partition in self.partitions.iter_mut().flat_map(|both| both.iter_mut()) {
-            partition.changes = 0;
-        }
     }
 }
 
@@ -501,6 +494,8 @@ mod tests {
     use flatwalk_paging::Address;
 
     use super::*;
+    use crate::config::machine::{Isolation, Multicore};
+    use crate::mechanisms::page_table_priority;
 
     fn hierarchy() -> Hierarchy {
         Hierarchy::new(&crate::tests::testing::machine(), 1).unwrap()
@@ -571,7 +566,9 @@ mod tests {
     #[test]
     fn cores_share_room_and_time_but_no_lines_and_no_counts() {
         let machine = crate::tests::testing::machine();
-        let mut shared = SharedCaches::new(&machine, None).unwrap();
+        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
+        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
+        let mut shared = SharedCaches::new(&machine, policy).unwrap();
         let mut cores = [hierarchy(), hierarchy()];
         cores[1].own(1);
         let mut turn = |core: usize, address: u64, at: u64| {

@@ -4,10 +4,10 @@ use flatwalk_paging::Hpa;
 
 use crate::memory::hierarchy::{Hierarchy, Requester, Response, Served};
 
-/// What reads page-table entries, and says how long that takes.
-pub trait TableReader {
+/// The way from the page walker to memory, as a mechanism sees it.
+pub trait MemoryPort {
     /// Whether time passes.
-    const TIMED: bool;
+    fn is_timed(&self) -> bool;
     /// The entry at `address` is asked for at cycle `at`; `write` if its accessed or dirty bit is
     /// set at once.
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response;
@@ -21,8 +21,17 @@ pub trait TableReader {
     fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool;
 }
 
-impl TableReader for Hierarchy {
-    const TIMED: bool = true;
+/// A port of which the compiler knows whether time passes: what walks read through.
+pub trait TableReader: MemoryPort {
+    /// Whether time passes.
+    const TIMED: bool;
+}
+
+impl MemoryPort for Hierarchy {
+    #[inline]
+    fn is_timed(&self) -> bool {
+        true
+    }
 
     #[inline]
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
@@ -47,12 +56,19 @@ impl TableReader for Hierarchy {
     }
 }
 
+impl TableReader for Hierarchy {
+    const TIMED: bool = true;
+}
+
 /// Reads without a clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoClock;
 
-impl TableReader for NoClock {
-    const TIMED: bool = false;
+impl MemoryPort for NoClock {
+    #[inline]
+    fn is_timed(&self) -> bool {
+        false
+    }
 
     #[inline]
     fn read_entry(&mut self, _address: Hpa, at: u64, _write: bool) -> Response {
@@ -71,4 +87,41 @@ impl TableReader for NoClock {
     fn prefetch_entry(&mut self, _address: Hpa, _at: u64) -> bool {
         true
     }
+}
+
+impl TableReader for NoClock {
+    const TIMED: bool = false;
+}
+
+/// A port with a clock, for a walk that a mechanism makes.
+pub struct Timed<'a>(pub &'a mut dyn MemoryPort);
+
+impl MemoryPort for Timed<'_> {
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
+        self.0.read_entry(address, at, write)
+    }
+
+    fn prefetch_hint(&self, address: Hpa) {
+        self.0.prefetch_hint(address);
+    }
+
+    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
+        self.0.read_translations(address, at, bypass)
+    }
+
+    fn write_translations(&mut self, address: Hpa, at: u64) {
+        self.0.write_translations(address, at);
+    }
+
+    fn prefetch_entry(&mut self, address: Hpa, at: u64) -> bool {
+        self.0.prefetch_entry(address, at)
+    }
+}
+
+impl TableReader for Timed<'_> {
+    const TIMED: bool = true;
 }

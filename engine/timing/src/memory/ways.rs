@@ -187,6 +187,17 @@ impl<V: Copy> Sets<V> {
         (slot, old)
     }
 
+    /// What [`Sets::insert`] would take the place of: another tag and its value.
+    pub fn victim(&self, index: u64, tag: u64) -> Option<(u64, &V)> {
+        if self.find(index, tag).is_some() {
+            return None;
+        }
+        let set = (index & self.set_mask) as usize;
+        let place = self.links[self.newest[set] as usize].newer;
+        let (old, value) = &self.entries[place as usize];
+        (*old != 0).then_some((*old, value))
+    }
+
     #[inline]
     fn set_hint(&mut self, Slot { set, place }: Slot, hint: u8) {
         let way = place as usize - set as usize * self.ways;

@@ -1,10 +1,23 @@
 //! What a walk reads and finds, and what takes note of it.
 
+use flatwalk_os::OrderedNodes;
 use flatwalk_paging::hashed::Part;
-use flatwalk_paging::{Address, Entry, Gpa, Gva, Hpa, Level, Rights};
+use flatwalk_paging::{AccessKind, Address, Entry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::memory::hierarchy::{Response, Served};
+use crate::memory::reader::MemoryPort;
 use crate::system::Untranslated;
+
+/// A translation that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is to be translated.
+    pub address: Gva,
+    /// What for.
+    pub kind: AccessKind,
+    /// Cycle in which it is asked for.
+    pub at: u64,
+}
 
 /// Whose table an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +54,8 @@ pub struct Read {
     pub entry_address: u64,
     /// The entry as it was found.
     pub entry: Entry,
+    /// What the entries before it permit.
+    pub rights: Rights,
     /// Of a hashed table: what was read.
     pub line: Option<LineRead>,
     /// Cycle in which it was asked for.
@@ -66,6 +81,28 @@ pub struct LineRead {
 pub trait WalkObserver {
     /// An entry was read.
     fn read(&mut self, read: &Read);
+
+    /// A mechanism read a line of its own. It counts as an entry of level 0.
+    fn mechanism_read(&mut self, served: Served) {
+        let _ = served;
+    }
+
+    /// A walk of the host's table for `input` begins at cycle `at`; `nodes` says where that table's
+    /// nodes stand in order, if they do.
+    #[inline]
+    fn before_host_walk(
+        &mut self,
+        input: Gpa,
+        at: u64,
+        nodes: Option<&OrderedNodes<Hpa>>,
+        port: &mut dyn MemoryPort,
+    ) {
+        let _ = (input, at, nodes, port);
+    }
+
+    /// The walk of the host's table is over.
+    #[inline]
+    fn after_host_walk(&mut self) {}
 }
 
 /// The entries that a walk read, and who had them.
@@ -81,11 +118,6 @@ impl WalkLog {
     #[inline]
     pub(crate) fn new() -> Self {
         Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0, more: Vec::new() }
-    }
-
-    /// A line of a TLB in memory was read. It counts as an entry of level 0.
-    pub(crate) fn translations(&mut self, served: Served) {
-        self.note((Stage::One, 0, served));
     }
 
     #[inline]
@@ -116,6 +148,10 @@ impl WalkObserver for WalkLog {
     #[inline]
     fn read(&mut self, read: &Read) {
         self.note((read.stage, read.level, read.response.served));
+    }
+
+    fn mechanism_read(&mut self, served: Served) {
+        self.note((Stage::One, 0, served));
     }
 }
 

@@ -1,30 +1,29 @@
 //! The memory-management unit: TLBs, page-walk caches, and the walkers that read the page table.
 //!
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
-//! a read costs, never in what is read.
+//! a read costs, never in what is read. Mechanisms take part through the hooks of [`mechanism`].
 
 pub mod cwc;
 pub mod event;
+pub mod mechanism;
 pub mod pwc;
+pub mod segment;
 pub mod statistics;
 pub mod tlb;
 pub mod walker;
 
-use flatwalk_os::Process;
+use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
-use crate::config::machine::{Machine, Pwc};
-use crate::mechanisms::asap::{Asap, AsapStatistics};
-use crate::mechanisms::direct_segment::Segment;
-use crate::mechanisms::pom_tlb::{PomTlb, PomTlbStatistics};
-use crate::mechanisms::vhpt::Vhpt;
+use crate::config::machine::Machine;
 use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
-use crate::mmu::event::{Found, Stopped, WalkLog, WalkObserver};
+use crate::mmu::event::{Found, Request, Stopped, WalkLog, WalkObserver};
+use crate::mmu::mechanism::{Hooks, Mechanism, Miss, Watched, taking_part};
 use crate::mmu::statistics::WalkStatistics;
 use crate::mmu::tlb::{Tlb, Translation};
 use crate::mmu::walker::Walker;
-use crate::system::System;
+use crate::system::{Flushes, Handled, System};
 
 /// A translation and when it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,10 @@ pub struct Translated {
     pub ready: u64,
 }
 
-/// Translates without cost; see [`crate::config::machine::TranslationMode::Free`].
+/// Faults that one access can raise: one for each entry of a two-dimensional walk, and for rights.
+const MOST_FAULTS: usize = 48;
+
+/// Translates without cost; see [`crate::config::scheme::TranslationMode::Free`].
 #[derive(Clone, Debug)]
 struct Free {
     /// Direct-mapped by base page number: tag and translation.
@@ -56,29 +58,30 @@ pub struct Mmu {
     walker: Walker,
     walkers: Slots,
     free: Option<Free>,
-    asap: Option<Box<Asap>>,
-    /// The same for a guest's table.
-    guest_asap: Option<Box<Asap<Gpa>>>,
-    pom_tlb: Option<Box<PomTlb>>,
-    vhpt: Option<Vhpt>,
-    /// Something helps walks: `asap`, `guest_asap`, `pom_tlb` or `vhpt`.
-    assisted: bool,
-    segment: Option<Box<Segment>>,
-    /// Something translates before the TLBs do: `free` or `segment`.
+    mechanisms: Vec<Box<dyn Mechanism>>,
+    /// Hooks that some mechanism has.
+    hooks: Hooks,
+    /// Something translates before the TLBs do: `free` or a mechanism.
     bypassed: bool,
+    /// A mechanism takes part in misses of the L2 TLB.
+    assisted: bool,
     /// What the walkers did.
     pub statistics: WalkStatistics,
     frontier: u64,
 }
 
 impl Mmu {
-    /// The unit of `machine` for a process whose table has `geometry`, and whose walks `walker` makes;
-    /// `free` if translation costs nothing.
-    pub fn new(machine: &Machine, geometry: Geometry, walker: Walker, free: bool) -> Self {
-        let vhpt = match machine.pwc {
-            Pwc::Vhpt { handler_cycles } => Some(Vhpt::new(geometry, handler_cycles)),
-            _ => None,
-        };
+    /// The unit of `machine` for a process whose table has `geometry`, and whose walks `walker` makes,
+    /// with `mechanisms`; `free` if translation costs nothing.
+    pub fn new(
+        machine: &Machine,
+        geometry: Geometry,
+        walker: Walker,
+        mechanisms: Vec<Box<dyn Mechanism>>,
+        free: bool,
+    ) -> Self {
+        let all = mechanisms.iter().map(|mechanism| mechanism.hooks());
+        let hooks = all.fold(Hooks::default(), Hooks::or);
         Self {
             geometry,
             l1d: Tlb::new(&machine.tlb.l1d, geometry),
@@ -87,74 +90,23 @@ impl Mmu {
             walker,
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
-            asap: None,
-            guest_asap: None,
-            pom_tlb: None,
-            vhpt,
-            assisted: vhpt.is_some(),
-            segment: None,
-            bypassed: free,
+            mechanisms,
+            hooks,
+            bypassed: free || hooks.translate,
+            assisted: hooks.look_up || hooks.walk || hooks.part_of_walker,
             statistics: WalkStatistics::default(),
             frontier: 0,
         }
     }
 
-    /// Prefetches for every walk from now on.
-    pub fn set_asap(&mut self, asap: Asap) {
-        self.asap = Some(Box::new(asap));
-        self.assisted = true;
+    /// The mechanisms, in the order in which they are called.
+    pub fn mechanisms(&self) -> impl Iterator<Item = &dyn Mechanism> {
+        self.mechanisms.iter().map(|mechanism| &**mechanism)
     }
 
-    /// Prefetches for every walk in a guest from now on: by `guest` for its table, by `host` whenever the
-    /// host's is walked.
-    pub fn set_guest_asap(&mut self, guest: Asap<Gpa>, host: Option<Asap>) {
-        self.guest_asap = Some(Box::new(guest));
-        self.walker.set_host_asap(host);
-        self.assisted = true;
-    }
-
-    /// Looks into `pom_tlb` before every walk from now on.
-    pub fn set_pom_tlb(&mut self, pom_tlb: PomTlb) {
-        self.pom_tlb = Some(Box::new(pom_tlb));
-        self.assisted = true;
-    }
-
-    /// IA-64's walker, if the machine has it.
-    pub fn vhpt(&self) -> Option<&Vhpt> {
-        self.vhpt.as_ref()
-    }
-
-    /// The TLB in memory, if there is one.
-    pub fn pom_tlb(&self) -> Option<&PomTlb> {
-        self.pom_tlb.as_deref()
-    }
-
-    /// Translates by `segment`, where it can, from now on.
-    pub fn set_segment(&mut self, segment: Segment) {
-        self.segment = Some(Box::new(segment));
-        self.bypassed = true;
-    }
-
-    /// Translates from a guest to its memory by `segment`, where it can, instead of walking its table.
-    pub fn set_guest_segment(&mut self, segment: Segment<Gpa>) {
-        self.walker.set_guest_segment(segment);
-    }
-
-    /// Translates from a guest's memory to the host's by `segment` instead of walking the host's table.
-    pub fn set_host_segment(&mut self, segment: Segment) {
-        self.walker.set_host_segment(segment);
-    }
-
-    /// Size of the process's own direct segment in bytes, and translations that it gave, if there is one.
-    pub fn segment(&self) -> Option<(u64, u64)> {
-        let beside_tlb = self.segment.as_ref().map(|s| (s.bytes(), s.translations));
-        beside_tlb.or_else(|| self.walker.guest_segment().map(|s| (s.bytes(), s.translations)))
-    }
-
-    /// What was prefetched from the process's own table, if anything is.
-    pub fn asap(&self) -> Option<AsapStatistics> {
-        let own = self.asap.as_ref().map(|asap| asap.statistics);
-        own.or_else(|| self.guest_asap.as_ref().map(|asap| asap.statistics))
+    /// The same, to be told of what happens.
+    pub fn mechanisms_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
+        self.mechanisms.iter_mut()
     }
 
     /// True if instruction fetches are translated.
@@ -168,55 +120,56 @@ impl Mmu {
         self.frontier = frontier;
     }
 
-    /// Translates `address`, asked for at cycle `at`, in `system`.
+    /// Translates what is requested, in `system`.
     ///
     /// # Errors
     /// The page fault that the operating system, or the host's, must handle.
     #[inline]
     pub fn translate<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
         if self.bypassed {
-            return self.translate_bypassed(address, kind, at, system, reader);
+            return self.translate_bypassed(request, system, reader);
         }
-        self.translate_in_l1(address, kind, at, system, reader)
+        self.translate_in_l1(request, system, reader)
     }
 
-    /// Translates without the TLBs where something allows it.
-    #[cold]
+    #[inline(never)]
     fn translate_bypassed<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
         if self.free.is_some() {
-            return self.translate_free(address, kind, at, system);
+            return self.translate_free(request, system);
         }
-        if let Some(physical) = self.segment.as_mut().and_then(|s| s.translate(address)) {
-            // It is looked up beside the L1 TLB and takes as long.
-            let ready = if R::TIMED { at + self.l1d.latency() - 1 } else { at };
+        let mut mechanisms = self.mechanisms.iter_mut();
+        if let Some(physical) = mechanisms.find_map(|m| m.translate(request.address)) {
+            // It is looked up alongside the L1 TLB and takes as long.
+            let ready = if R::TIMED { request.at + self.l1d.latency() - 1 } else { request.at };
             return Ok(Translated { physical, ready });
         }
-        self.translate_in_l1(address, kind, at, system, reader)
+        self.translate_in_l1(request, system, reader)
+    }
+
+    /// The first-level TLB for accesses of `kind`.
+    #[inline]
+    fn l1(&mut self, kind: AccessKind) -> &mut Tlb {
+        if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d }
     }
 
     #[inline]
     fn translate_in_l1<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
+        let Request { address, kind, at } = request;
         let l1 = if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d };
         if let Some((entry, latency)) = l1.look_up(address.raw())
             && permits(entry.rights, entry.dirty, kind)
@@ -224,20 +177,18 @@ impl Mmu {
             let ready = if R::TIMED { at + latency - 1 } else { at };
             return Ok(resolve(self.geometry, &mut self.statistics, address, entry, (at, ready)));
         }
-        self.translate_in_l2(address, kind, at, system, reader)
+        self.translate_in_l2(request, system, reader)
     }
 
     #[inline(never)]
     fn translate_in_l2<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
-        let l1 = if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d };
-        let mut ready = if R::TIMED { at + l1.latency() - 1 } else { at };
+        let Request { address, kind, at } = request;
+        let mut ready = if R::TIMED { at + self.l1(kind).latency() - 1 } else { at };
         let found = self.l2.look_up(address.raw()).map(|(entry, latency)| (*entry, latency));
         if R::TIMED {
             ready += found.map_or_else(|| self.l2.latency(), |(_, latency)| latency);
@@ -245,8 +196,7 @@ impl Mmu {
         if let Some((entry, _)) = found
             && permits(entry.rights, entry.dirty, kind)
         {
-            let l1 = if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d };
-            l1.insert(address.raw(), entry);
+            self.l1(kind).insert(address.raw(), entry);
             return Ok(resolve(self.geometry, &mut self.statistics, address, &entry, (at, ready)));
         }
         if let Some((entry, _)) = found
@@ -256,35 +206,43 @@ impl Mmu {
             self.statistics.dirty_updates += 1;
         }
         self.statistics.l2_tlb_misses += 1;
-        let found = self.walk(address, kind, ready, system, reader)?;
-        let entry = Translation {
-            frame: found.frame,
-            level: found.level,
-            rights: found.rights,
-            dirty: found.dirty,
-            requested: at,
-            ready: found.ready,
-        };
-        self.l2.insert(address.raw(), entry);
-        let l1 = if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d };
-        l1.insert(address.raw(), entry);
+        let found = self.walk(Request { at: ready, ..request }, system, reader)?;
+        let entry = found.translation(at);
+        if self.hooks.fill {
+            self.fill_watched(address, entry, reader);
+        } else {
+            self.l2.insert(address.raw(), entry);
+        }
+        self.l1(kind).insert(address.raw(), entry);
         let physical = physical(self.geometry, address, entry.frame, entry.level);
         Ok(Translated { physical, ready: found.ready })
     }
 
-    /// One walk, asked for at cycle `at`.
+    /// Fills the L2 TLB where mechanisms want to know what comes and goes.
+    #[cold]
+    fn fill_watched<R: TableReader>(&mut self, address: Gva, entry: Translation, reader: &mut R) {
+        let evicted = self.l2.victim(address.raw(), entry.level);
+        self.l2.insert(address.raw(), entry);
+        for mechanism in self.mechanisms.iter_mut().filter(|m| m.hooks().fill) {
+            if let Some((page, old)) = evicted {
+                mechanism.evicted(Gva::new(page), &old, reader);
+            }
+            mechanism.filled(address, &entry, reader);
+        }
+    }
+
+    /// One walk.
     fn walk<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Found, Stopped> {
+        let Request { address, kind, at } = request;
         let mut log = WalkLog::new();
         let mut wanted = at;
-        if self.assisted {
-            match self.look_in_memory(address, kind, at, reader, &mut log) {
+        if self.hooks.look_up {
+            match self.look_up_in_mechanisms(request, system, reader, &mut log) {
                 Ok(found) => {
                     self.count(&found, &log, kind, found.ready - at, 0);
                     return Ok(found);
@@ -294,7 +252,8 @@ impl Mmu {
         }
         let start = if R::TIMED { self.walkers.earliest(wanted) } else { wanted };
         let mut result = if self.assisted {
-            self.walk_assisted(address, kind, (wanted, start), system, reader, &mut log)
+            let request = Request { at: wanted, ..request };
+            self.walk_assisted(request, start, system, reader, &mut log, false)
         } else {
             self.walker.walk(address, kind, start, system, reader, &mut log)
         };
@@ -320,106 +279,104 @@ impl Mmu {
         result
     }
 
-    /// What the TLB in memory has for an access asked for at `at`, which takes no page walker; or the
-    /// cycle in which a walk is wanted.
+    /// What a mechanism has for the request, which takes no page walker; or the cycle in which a walk
+    /// is wanted.
     #[cold]
-    fn look_in_memory<R: TableReader>(
+    fn look_up_in_mechanisms<R: TableReader>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
-        reader: &mut R,
-        log: &mut WalkLog,
-    ) -> Result<Found, u64> {
-        let Some(pom_tlb) = &mut self.pom_tlb else { return Err(at) };
-        match pom_tlb.look_up(address, at, reader, log) {
-            Ok(found) if permits(found.rights, found.dirty, kind) => Ok(found),
-            Ok(found) => Err(found.ready),
-            Err(missed) => Err(missed),
-        }
-    }
-
-    /// A walk asked for and started at `times`, with what helps it.
-    #[cold]
-    fn walk_assisted<R: TableReader>(
-        &mut self,
-        address: Gva,
-        kind: AccessKind,
-        (asked, start): (u64, u64),
+        request: Request,
         system: &mut System,
         reader: &mut R,
         log: &mut WalkLog,
-    ) -> Result<Found, Stopped> {
-        let walker = &mut self.walker;
-        let native = self.asap.as_mut().zip(system.native().and_then(Process::ordered_nodes));
-        let guest = self.guest_asap.as_mut().zip(system.virtual_machine());
-        let result = if let Some((asap, nodes)) = native {
-            let mut prefetched = asap.prefetch(address, asked, nodes, Some, reader, log);
-            let result = walker.walk(address, kind, start, system, reader, &mut prefetched);
-            asap.finish(&prefetched);
-            result
-        } else if let Some((asap, vm)) = guest
-            && let Some(nodes) = vm.guest.ordered_nodes()
-        {
-            let place = |entry| walker.place_of(vm, entry);
-            let mut prefetched = asap.prefetch(address, asked, nodes, place, reader, log);
-            let result = walker.walk(address, kind, start, system, reader, &mut prefetched);
-            asap.finish(&prefetched);
-            result
-        } else {
-            self.walk_unhelped(address, kind, start, system, reader, log)
+    ) -> Result<Found, u64> {
+        let Self { mechanisms, l2, walker, walkers, geometry, frontier, .. } = self;
+        let mut miss = Miss {
+            request,
+            start: request.at,
+            geometry: *geometry,
+            tlb: l2,
+            walker,
+            walkers,
+            frontier: *frontier,
+            system,
+            port: reader,
+            log,
         };
-        if let (Some(pom_tlb), Ok(found)) = (&mut self.pom_tlb, &result) {
-            pom_tlb.insert(address, found, reader);
+        for mechanism in mechanisms.iter_mut().filter(|m| m.hooks().look_up) {
+            match mechanism.look_up(&mut miss) {
+                Ok(found) if permits(found.rights, found.dirty, request.kind) => return Ok(found),
+                Ok(Found { ready: missed, .. }) | Err(missed) => miss.request.at = missed,
+            }
+        }
+        Err(miss.request.at)
+    }
+
+    /// A walk that was asked for at `request.at` and starts at cycle `start`, with the mechanisms that
+    /// take part in walks; only with parts of the walker if `bare`.
+    #[cold]
+    fn walk_assisted<R: TableReader>(
+        &mut self,
+        request: Request,
+        start: u64,
+        system: &mut System,
+        reader: &mut R,
+        log: &mut dyn WalkObserver,
+        bare: bool,
+    ) -> Result<Found, Stopped> {
+        let Self { mechanisms, l2, walker, walkers, geometry, frontier, .. } = self;
+        let mut miss = Miss {
+            request,
+            start,
+            geometry: *geometry,
+            tlb: &mut *l2,
+            walker: &mut *walker,
+            walkers: &mut *walkers,
+            frontier: *frontier,
+            system: &mut *system,
+            port: &mut *reader,
+            log: &mut *log,
+        };
+        for mechanism in taking_part(mechanisms, bare) {
+            mechanism.before_walk(&mut miss);
+        }
+        let start = miss.start;
+        let watched = &mut Watched { mechanisms: &mut *mechanisms, bare, log: &mut *log };
+        let Request { address, kind, .. } = request;
+        let mut result = walker.walk(address, kind, start, system, reader, watched);
+        let mut miss = Miss {
+            request,
+            start,
+            geometry: *geometry,
+            tlb: l2,
+            walker,
+            walkers,
+            frontier: *frontier,
+            system,
+            port: reader,
+            log,
+        };
+        for mechanism in taking_part(mechanisms, bare) {
+            mechanism.after_walk(&mut miss, &mut result);
         }
         result
     }
 
-    /// A walk that starts at cycle `start`, with nothing beside the walker and its caches.
+    /// A walk that starts at once, with nothing but the walker and its caches.
     ///
     /// # Errors
     /// As [`Walker::walk`].
-    pub(crate) fn walk_unhelped<R: TableReader, T: WalkObserver>(
+    pub(crate) fn walk_bare<R: TableReader, T: WalkObserver>(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        start: u64,
+        request: Request,
         system: &mut System,
         reader: &mut R,
-        record: &mut T,
+        observer: &mut T,
     ) -> Result<Found, Stopped> {
-        if self.vhpt.is_some() {
-            return self.walk_vhpt(address, kind, start, system, reader, record);
+        let Request { address, kind, at } = request;
+        if self.hooks.part_of_walker {
+            return self.walk_assisted(request, at, system, reader, observer, true);
         }
-        self.walker.walk(address, kind, start, system, reader, record)
-    }
-
-    /// A walk of IA-64's: see [`crate::mechanisms::vhpt`].
-    fn walk_vhpt<R: TableReader, T: WalkObserver>(
-        &mut self,
-        address: Gva,
-        kind: AccessKind,
-        start: u64,
-        system: &mut System,
-        reader: &mut R,
-        record: &mut T,
-    ) -> Result<Found, Stopped> {
-        let Some(vhpt) = self.vhpt else { unreachable!("it was there") };
-        let walker = &mut self.walker;
-        if let Some((node, ready)) = vhpt.known::<R>(address, start, &mut self.l2) {
-            walker.hold(address, Some(node));
-            let result = walker.walk(address, kind, ready, system, reader, record);
-            walker.hold(address, None);
-            return result;
-        }
-        let start = vhpt.trap::<R>(start, &self.l2);
-        let mut handler = vhpt.handler(record);
-        let result = walker.walk(address, kind, start, system, reader, &mut handler);
-        let lowest = walker.held(address);
-        walker.hold(address, None);
-        let mut found = result?;
-        vhpt.finish(address, &mut found, lowest, &mut handler, reader, &mut self.l2);
-        Ok(found)
+        self.walker.walk(address, kind, at, system, reader, observer)
     }
 
     fn count(&mut self, found: &Found, log: &WalkLog, kind: AccessKind, latency: u64, queue: u64) {
@@ -438,9 +395,7 @@ impl Mmu {
 
     fn translate_free(
         &mut self,
-        address: Gva,
-        kind: AccessKind,
-        at: u64,
+        Request { address, kind, at }: Request,
         system: &mut System,
     ) -> Result<Translated, Stopped> {
         let page = address.raw() >> self.geometry.page_shift();
@@ -456,14 +411,7 @@ impl Mmu {
         // The bits that a walk sets are set; what it reads costs nothing and is not counted.
         let found =
             self.walker.walk(address, kind, at, system, &mut NoClock, &mut WalkLog::new())?;
-        let entry = Translation {
-            frame: found.frame,
-            level: found.level,
-            rights: found.rights,
-            dirty: found.dirty,
-            requested: 0,
-            ready: 0,
-        };
+        let entry = Translation { ready: 0, ..found.translation(0) };
         if let Some(free) = &mut self.free {
             free.known.resize(Free::ENTRIES, (u64::MAX, entry));
             free.known[slot] = (page, entry);
@@ -472,26 +420,64 @@ impl Mmu {
         Ok(Translated { physical, ready: at })
     }
 
-    /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
-    pub fn flush(&mut self, flush: &Flush<Gva>) {
-        self.walker.flush();
-        if let Some(vhpt) = &self.vhpt {
-            vhpt.flush(flush.start, flush.length_bytes, &mut self.l2);
+    /// Lets the operating system handle the fault that `stopped` the request, and translates again,
+    /// until that succeeds. `resume` is told of each fault that was handled, and in which cycle it was
+    /// raised; it says in which cycle the request is made again.
+    ///
+    /// # Errors
+    /// When the operating system cannot handle a fault.
+    ///
+    /// # Panics
+    /// If an access still faults after more faults than it can raise: a mistake in the model.
+    #[cold]
+    pub fn translate_after_fault<R: TableReader>(
+        &mut self,
+        request: Request,
+        mut stopped: Stopped,
+        system: &mut System,
+        reader: &mut R,
+        mut resume: impl FnMut(&Handled, u64, &mut R) -> u64,
+    ) -> Result<Translated, OsError> {
+        for _ in 0..MOST_FAULTS {
+            let handled = system.fault(stopped.untranslated, request.kind)?;
+            self.carry_out(&handled.flushes);
+            let at = resume(&handled, stopped.at, reader);
+            match self.translate(Request { at, ..request }, system, reader) {
+                Ok(translated) => return Ok(translated),
+                Err(again) => stopped = again,
+            }
         }
-        if flush.leaves {
-            self.flush_pages(flush.start, flush.length_bytes);
+        unreachable!("the fault at {:?} was handled, and it faults again", request.address)
+    }
+
+    /// Carries out the flushes that the operating systems ask for.
+    pub fn carry_out(&mut self, flushes: &Flushes) {
+        for flush in &flushes.host {
+            self.flush_host(flush);
+        }
+        for flush in &flushes.own {
+            self.flush(flush);
         }
     }
 
-    fn flush_pages(&mut self, start: Gva, length_bytes: u64) {
+    /// Carries a flush out: TLB entries by range; page-walk caches altogether, as INVLPG does.
+    pub fn flush(&mut self, flush: &Flush<Gva>) {
+        self.walker.flush();
+        self.flush_but_walker(flush);
+    }
+
+    fn flush_but_walker(&mut self, flush: &Flush<Gva>) {
+        for mechanism in &mut self.mechanisms {
+            mechanism.flush(flush, &mut self.l2);
+        }
+        if !flush.leaves {
+            return;
+        }
         for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
-            tlb.flush(start.raw(), length_bytes);
+            tlb.flush(flush.start.raw(), flush.length_bytes);
         }
         if let Some(free) = &mut self.free {
             free.known.clear();
-        }
-        if let Some(pom_tlb) = &mut self.pom_tlb {
-            pom_tlb.flush(start, length_bytes);
         }
     }
 
@@ -500,17 +486,19 @@ impl Mmu {
     pub fn flush_host(&mut self, flush: &Flush<Gpa>) {
         self.walker.flush_host(flush);
         if flush.leaves {
-            self.flush_pages(Gva::new(0), u64::MAX);
+            let (start, length_bytes) = (Gva::new(0), u64::MAX);
+            self.flush_but_walker(&Flush { start, length_bytes, leaves: true, tables: false });
         }
     }
 
     /// Forgets what it has of the process that leaves the core: TLBs and page-walk caches are not
-    /// tagged. A TLB in memory is.
+    /// tagged.
     pub fn switch_context(&mut self) {
         for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
             tlb.flush(0, u64::MAX);
         }
         self.walker.flush_all();
+        self.mechanisms.iter_mut().for_each(|mechanism| mechanism.switch_context());
     }
 
     /// The TLBs by name, for their statistics.
@@ -529,19 +517,19 @@ impl Mmu {
         self.l1i.reset_statistics();
         self.l2.reset_statistics();
         self.walker.reset_statistics();
-        if let Some(asap) = &mut self.asap {
-            asap.statistics = AsapStatistics::default();
-        }
-        if let Some(asap) = &mut self.guest_asap {
-            asap.statistics = AsapStatistics::default();
-        }
-        if let Some(pom_tlb) = &mut self.pom_tlb {
-            pom_tlb.statistics = PomTlbStatistics::default();
-        }
-        if let Some(segment) = &mut self.segment {
-            segment.translations = 0;
+        for mechanism in &mut self.mechanisms {
+            mechanism.reset_statistics();
         }
         self.statistics = WalkStatistics::default();
+    }
+}
+
+impl Found {
+    /// What a TLB keeps of it, for a request made at cycle `requested`.
+    #[inline]
+    pub fn translation(&self, requested: u64) -> Translation {
+        let Self { frame, level, rights, dirty, ready } = *self;
+        Translation { frame, level, rights, dirty, requested, ready }
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Pwc<A> {
     lookups: u64,
     /// By the level whose entries are kept: `[2]` for pointers to level-1 nodes.
     hits: [u64; 8],
+    /// Where walks start without page-walk caches, if not at the root.
+    start: Option<NodeRef<A>>,
 }
 
 #[derive(Clone, Debug)]
@@ -112,17 +114,20 @@ impl<A: Physical> Pwc<A> {
             machine::Pwc::Unified { latency_cycles, entries, ways } => {
                 (Kind::Unified(Array::new(*entries, *ways)), *latency_cycles)
             }
-            // Not a cache: what the TLB says of the walk under way.
-            machine::Pwc::Vhpt { .. } => (Kind::Unified(Array::new(1, 1)), 0),
             machine::Pwc::None => (Kind::None, 0),
         };
-        Self { geometry, kind, latency, lookups: 0, hits: [0; 8] }
+        Self { geometry, kind, latency, lookups: 0, hits: [0; 8], start: None }
     }
 
     /// None, for the same table.
     #[must_use]
     pub fn none(&self) -> Self {
         Self::new(&machine::Pwc::None, self.geometry)
+    }
+
+    /// Lets walks start at `node` from now on, where there are no page-walk caches.
+    pub fn start_at(&mut self, node: Option<NodeRef<A>>) {
+        self.start = node;
     }
 
     /// The geometry of the table that the pointers are into.
@@ -158,7 +163,7 @@ impl<A: Physical> Pwc<A> {
             Kind::Unified(array) => {
                 (1..levels).find_map(|level| array.get(geometry, address, level, at))
             }
-            Kind::None => return None,
+            Kind::None => return self.start,
         };
         self.lookups += 1;
         if let Some(node) = &found {

@@ -160,6 +160,15 @@ impl Tlb {
         }
     }
 
+    /// The translation that an entry of `level` for `address` would take the place of, and the first
+    /// address of its page.
+    pub fn victim(&self, address: u64, level: Level) -> Option<(u64, Translation)> {
+        let (array, level) = self.homes[usize::from(level)]?;
+        let page = address >> self.shifts[usize::from(level)];
+        let (old, value) = self.arrays[usize::from(array)].sets.victim(page, tag(page, level))?;
+        Some((old >> 2 << self.shifts[level_of(old)], *value))
+    }
+
     /// True if there are no arrays.
     pub fn is_empty(&self) -> bool {
         self.arrays.is_empty()

@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::config::scheme::TranslationMode;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::simulate::{Limits, SimulateError, WindowReader};
-use crate::mechanisms::vhpt::Vhpt;
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
 use crate::mmu::cwc::Cwc;
-use crate::mmu::event::{Found, LineRead, Read, Stage, WalkObserver};
+use crate::mmu::event::{Found, LineRead, Read, Request, Stage, WalkObserver};
+use crate::mmu::mechanism::{Explained, Mechanism};
 use crate::mmu::pwc::Pwc;
 use crate::mmu::walker::{Caches, Walker};
 use crate::report::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
@@ -115,15 +115,16 @@ pub fn explain(
         explain_tlbs(&run, address, &mut steps);
         explain_pwc(&run, address, &mut steps);
         // A walk changes caches, so it is made with copies, long after everything has arrived.
-        let (gva, load, began) = (Gva::new(address), AccessKind::Load, 1 << 60);
+        let began = 1 << 60;
+        let request = Request { address: Gva::new(address), kind: AccessKind::Load, at: began };
         let mut with = run.mmu.clone();
         let mut reads = Reads::default();
         let result = match &run.timed {
             Some((_, caches)) => {
                 let mut caches = caches.clone();
-                with.walk_unhelped(gva, load, began, &mut run.system, &mut *caches, &mut reads)
+                with.walk_bare(request, &mut run.system, &mut *caches, &mut reads)
             }
-            None => with.walk_unhelped(gva, load, began, &mut run.system, &mut NoClock, &mut reads),
+            None => with.walk_bare(request, &mut run.system, &mut NoClock, &mut reads),
         };
         latency_cycles =
             result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - began);
@@ -131,8 +132,8 @@ pub fn explain(
         read = reads.0;
     }
     let accesses = read.len() as u64;
-    if run.mmu.vhpt().is_some() {
-        // What software reads again is told in words.
+    if run.mmu.mechanisms().any(|mechanism| mechanism.hooks().part_of_walker) {
+        // What such a walker reads again is said in words.
         read.truncate(whole.len());
     }
     explain_reads(&run, &whole, read, free, &mut steps);
@@ -176,7 +177,8 @@ fn map(
             Ok(found) => return Ok((found, reads.0)),
             Err(stopped) => stopped,
         };
-        let handled = run.system.fault(stopped.untranslated, AccessKind::Load, &mut run.mmu)?;
+        let handled = run.system.fault(stopped.untranslated, AccessKind::Load)?;
+        run.mmu.carry_out(&handled.flushes);
         let (who, at) = match stopped.untranslated {
             Untranslated::Virtual(at) => ("the operating system", at.raw()),
             Untranslated::GuestPhysical(at) => ("the host", at.raw()),
@@ -216,8 +218,10 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
 /// What the page-walk caches answer: with a guest those that hold its nodes. The host's are asked in
 /// each of its walks.
 fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
-    if let Some(vhpt) = run.mmu.vhpt() {
-        steps.push(explain_vhpt(run, vhpt, Gva::new(address)));
+    let [.., (_, l2)] = run.mmu.tlbs();
+    let explained = |mechanism: &dyn Mechanism| mechanism.explain(Gva::new(address), l2);
+    if let Some(Explained { text, name, hit }) = run.mmu.mechanisms().find_map(explained) {
+        steps.push(ExplainStep::Pwc { text, level: name.to_owned(), hit });
         return;
     }
     match (run.mmu.walker(), &run.system) {
@@ -234,26 +238,6 @@ fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
         }
         _ => unreachable!("a walker is made for the system that it walks"),
     }
-}
-
-/// What IA-64's walker finds in the TLB.
-fn explain_vhpt(run: &Run, vhpt: &Vhpt, address: Gva) -> ExplainStep {
-    let [.., (_, l2)] = run.mmu.tlbs();
-    let known = vhpt.known::<NoClock>(address, 0, &mut l2.clone());
-    let entry = vhpt.entry(address);
-    let text = match known {
-        Some((node, _)) => format!(
-            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB knows, the L1 node \
-             at {:#x}.",
-            node.base
-        ),
-        None => format!(
-            "VHPT: the entry at {entry:#x} of the array is in a page that the L2 TLB does not know. \
-             Software walks the table, {} cycles later, and reads all entries but the first again.",
-            vhpt.handler_cycles()
-        ),
-    };
-    ExplainStep::Pwc { text, level: "VHPT".to_owned(), hit: known.is_some() }
 }
 
 fn explain_caches<A: Physical>(

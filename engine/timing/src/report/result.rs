@@ -3,19 +3,21 @@
 //! All counts are of the measured part, after warm-up; sizes are of its end. Times are in cycles and
 //! absent in functional mode.
 
-use flatwalk_os::{OrderedNodes, Thp};
+use std::collections::BTreeMap;
+
+use flatwalk_os::Thp;
 use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::config::machine::PageSize;
 use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
-use crate::mechanisms::asap::AsapStatistics;
 use crate::memory::energy::EnergyResult;
 use crate::mmu::event::{Stage, walk_table_count};
+use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
-use crate::system::System;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -87,20 +89,12 @@ pub struct RunResult {
     pub os: OsResult,
     /// Branches; absent in functional mode.
     pub branch: Option<BranchResult>,
-    /// Page-table priority.
-    pub priority: PriorityResult,
-    /// What ASAP prefetched, if the scheme has it.
-    pub asap: Option<AsapResult>,
-    /// The same as `asap`, of the host's table.
-    pub host_asap: Option<AsapResult>,
-    /// The direct segment, if the scheme has one.
-    pub direct_segment: Option<SegmentResult>,
-    /// The host's direct segment, which has all of the guest's memory.
-    pub host_direct_segment: Option<SegmentResult>,
-    /// The TLB in memory, if the scheme has one.
-    pub pom_tlb: Option<PomTlbResult>,
-    /// How the caches are divided, if the scheme divides them.
-    pub csalt: Option<CsaltResult>,
+    /// Share of the last-level cache's lines that hold page-table entries at the end.
+    pub llc_table_fraction: Option<f64>,
+    /// By name: the figures of each mechanism that the scheme or the machine switches on.
+    pub mechanisms: BTreeMap<&'static str, Map<String, Value>>,
+    /// What the mechanisms did, in sentences that follow from their figures.
+    pub mechanism_words: Vec<String>,
     /// Doubts about the run's validity, in words.
     pub warnings: Vec<String>,
     /// Every setting: the scheme, the machine and the run's own.
@@ -317,67 +311,6 @@ pub struct BranchResult {
     pub mispredictions: u64,
 }
 
-/// Prefetching of entries.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct AsapResult {
-    /// Prefetches made.
-    pub prefetches: u64,
-    /// Prefetches dropped for want of an MSHR.
-    pub dropped: u64,
-    /// Lines that their walk did not read.
-    pub unused: u64,
-    /// Walks of addresses that no range register has.
-    pub uncovered_walks: u64,
-    /// Ranges of adjacent entries at the end.
-    pub ranges: u64,
-    /// Memory reserved for them at the end.
-    pub reserved_bytes: u64,
-    /// Nodes that found no contiguous memory since the start.
-    pub scattered_nodes: u64,
-}
-
-/// The TLB in memory.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct PomTlbResult {
-    /// Misses of the L2 TLB that looked into it.
-    pub lookups: u64,
-    /// Hits.
-    pub hits: u64,
-    /// Hits of the size that was looked for second.
-    pub second_probes: u64,
-    /// Lines read from memory past the caches.
-    pub bypasses: u64,
-}
-
-/// How the caches are divided.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct CsaltResult {
-    /// Ways of L2 for data at the end; absent before the first epoch is over.
-    pub l2_data_ways: Option<u32>,
-    /// The same of the last-level cache.
-    pub llc_data_ways: Option<u32>,
-    /// Times that either division changed.
-    pub divisions: u64,
-}
-
-/// The direct segment.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct SegmentResult {
-    /// Its size; reserved and never paged, so in neither `data_bytes` nor the page table.
-    pub bytes: u64,
-    /// Translations that it gave.
-    pub translations: u64,
-}
-
-/// Page-table priority.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct PriorityResult {
-    /// Share of the measured instructions for which it was active.
-    pub active_fraction: f64,
-    /// Share of the last-level cache's lines that hold page-table entries at the end.
-    pub llc_table_fraction: Option<f64>,
-}
-
 fn ratio(part: f64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part / whole as f64)
 }
@@ -400,7 +333,7 @@ pub(crate) fn walk_cache_name(level: Level) -> &'static str {
 
 /// What walks of one table read, by the number that counts of reads have for it, in order.
 fn read_names<A: Physical>(caches: &Caches<A>) -> Vec<(Level, String)> {
-    let mut names: Vec<_> = match caches {
+    match caches {
         Caches::Tree(pwc) => {
             (1..=pwc.geometry().levels()).rev().map(|level| (level, format!("L{level}"))).collect()
         }
@@ -409,9 +342,7 @@ fn read_names<A: Physical>(caches: &Caches<A>) -> Vec<(Level, String)> {
             let pages = [1, 2, 3].map(|level| (level, page_name(level).to_owned()));
             tables.into_iter().chain(pages).collect()
         }
-    };
-    names.push((0, "POM-TLB".to_owned()));
-    names
+    }
 }
 
 pub(crate) fn page_name(level: Level) -> &'static str {
@@ -430,6 +361,7 @@ impl RunResult {
         let average = |sum: u64| timed.and(ratio(sum as f64, total.walks));
         let nodes = nodes(run);
         let in_guest = configuration.scheme.host.is_some();
+        let view = run.view();
         Self {
             scheme: configuration.scheme.name.clone(),
             machine: configuration.machine.name.clone(),
@@ -478,66 +410,23 @@ impl RunResult {
                 let s = core.predictor().statistics;
                 BranchResult { branches: s.branches, mispredictions: s.mispredictions }
             }),
-            priority: PriorityResult {
-                active_fraction: run.priority_fraction(),
-                llc_table_fraction: timed.and_then(|(_, caches)| {
-                    let (tables, lines) = caches.llc_table_lines();
-                    ratio(tables as f64, lines as u64)
-                }),
-            },
-            asap: asap(run),
-            host_asap: host_asap(run),
-            pom_tlb: run.mmu.pom_tlb().map(|pom_tlb| {
-                let s = pom_tlb.statistics;
-                PomTlbResult {
-                    lookups: s.lookups,
-                    hits: s.hits,
-                    second_probes: s.second_probes,
-                    bypasses: s.bypasses,
-                }
+            llc_table_fraction: timed.and_then(|(_, caches)| {
+                let (tables, lines) = caches.llc_table_lines();
+                ratio(tables as f64, lines as u64)
             }),
-            csalt: timed.and_then(|(_, caches)| caches.partitions()).map(|[l2, llc]| CsaltResult {
-                l2_data_ways: l2.data_ways(),
-                llc_data_ways: llc.data_ways(),
-                divisions: l2.changes + llc.changes,
-            }),
-            direct_segment: run
+            mechanisms: run
                 .mmu
-                .segment()
-                .map(|(bytes, translations)| SegmentResult { bytes, translations }),
-            host_direct_segment: run.mmu.walker().host_segment().map(|segment| SegmentResult {
-                bytes: segment.bytes(),
-                translations: segment.translations,
-            }),
+                .mechanisms()
+                .filter_map(|mechanism| Some((mechanism.name(), mechanism.result(&view)?)))
+                .collect(),
+            mechanism_words: run
+                .mmu
+                .mechanisms()
+                .flat_map(|mechanism| mechanism.words(&view))
+                .collect(),
             warnings: warnings(run),
             configuration,
         }
-    }
-}
-
-fn asap(run: &Run) -> Option<AsapResult> {
-    let statistics = run.mmu.asap()?;
-    match &run.system {
-        System::Native(process) => Some(asap_result(statistics, process.ordered_nodes()?)),
-        System::Virtual(vm) => Some(asap_result(statistics, vm.guest.ordered_nodes()?)),
-        System::Recorded(_) => None,
-    }
-}
-
-fn host_asap(run: &Run) -> Option<AsapResult> {
-    let nodes = run.system.virtual_machine()?.host.ordered_nodes()?;
-    Some(asap_result(run.mmu.walker().host_asap()?, nodes))
-}
-
-fn asap_result<A: Physical>(asap: AsapStatistics, nodes: &OrderedNodes<A>) -> AsapResult {
-    AsapResult {
-        prefetches: asap.prefetches,
-        dropped: asap.dropped,
-        unused: asap.unused,
-        uncovered_walks: asap.uncovered,
-        ranges: nodes.ranges().count() as u64,
-        reserved_bytes: nodes.reserved_bytes(),
-        scattered_nodes: nodes.scattered_nodes(),
     }
 }
 
@@ -635,6 +524,8 @@ fn walk_result(run: &Run) -> WalkResult {
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
         }
     });
+    let mechanism = run.mmu.mechanisms().find_map(Mechanism::read_name);
+    let mechanism = mechanism.map(|name| ("", Stage::One, vec![(0, name.to_owned())]));
     let stages = match run.mmu.walker() {
         Walker::Native(caches) => vec![("", Stage::One, read_names(caches))],
         Walker::Nested(nested) => vec![
@@ -642,13 +533,13 @@ fn walk_result(run: &Run) -> WalkResult {
             ("host ", Stage::Two, read_names(&nested.host)),
         ],
     };
-    let by_level = stages.into_iter().flat_map(|(whose, stage, names)| {
+    let by_level = stages.into_iter().chain(mechanism).flat_map(|(whose, stage, names)| {
         names.into_iter().filter_map(move |(level, name)| {
             let served = walks.reads[stage as usize][usize::from(level)];
             let accesses = served.iter().sum();
             // Without a clock there are no caches that could have served.
             let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };
-            let level = if level == 0 { name } else { format!("{whose}{name}") };
+            let level = format!("{whose}{name}");
             (accesses > 0).then_some(AccessesByLevel { level, accesses, l1d, l2, llc, dram })
         })
     });
@@ -715,7 +606,7 @@ fn warnings(run: &Run) -> Vec<String> {
     let walks = run.mmu.statistics.total().walks;
     let scheme = &run.configuration.scheme;
     if scheme.translation == crate::config::scheme::TranslationMode::Walked
-        && scheme.direct_segment.is_none()
+        && !run.mmu.mechanisms().any(Mechanism::replaces_walks)
     {
         if walks < 1000 {
             warnings.push(format!(
@@ -765,12 +656,7 @@ fn warnings(run: &Run) -> Vec<String> {
             os.node_fallbacks
         ));
     }
-    if let Some(scattered) = asap(run).map(|asap| asap.scattered_nodes).filter(|&n| n > 0) {
-        warnings.push(format!(
-            "{scattered} page-table nodes found no contiguous memory, so that ASAP cannot prefetch \
-             from them"
-        ));
-    }
+    warnings.extend(run.mmu.mechanisms().flat_map(|mechanism| mechanism.warnings(&run.view())));
     if os.merge_refusals > 0 {
         warnings.push(format!(
             "{} times there was no memory to merge page-table nodes (or to take merged ones apart), \

@@ -4,11 +4,12 @@ pub mod costs;
 pub mod recorded;
 pub mod relocate;
 
-use flatwalk_os::{Configuration, OsError, Process, Statistics, VirtualMachine, Work};
+use flatwalk_os::{
+    Configuration, FaultOutcome, OsError, Process, Statistics, VirtualMachine, Work,
+};
 use flatwalk_paging::{AccessKind, Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics};
 use flatwalk_trace::Event;
 
-use crate::mmu::Mmu;
 use crate::system::recorded::Recorded;
 
 /// What could not be translated.
@@ -20,13 +21,29 @@ pub enum Untranslated {
     GuestPhysical(Gpa),
 }
 
+/// What is to be flushed, of the process's own table and of the host's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flushes {
+    /// Of the host's table.
+    pub host: Vec<Flush<Gpa>>,
+    /// Of the process's own table, or the guest's.
+    pub own: Vec<Flush<Gva>>,
+}
+
+impl Flushes {
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.host.is_empty() && self.own.is_empty()
+    }
+}
+
 /// A fault that was handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handled {
     /// What it took.
     pub work: Work,
-    /// Translations were flushed.
-    pub flushed: bool,
+    /// What is to be flushed.
+    pub flushes: Flushes,
     /// It was the host's to handle: the guest was left for it.
     pub by_host: bool,
 }
@@ -53,7 +70,7 @@ impl System {
         })
     }
 
-    /// Lets the operating system answer a fault, and carries out the flushes that it asks for.
+    /// Lets the operating system, or the host's, handle a fault.
     ///
     /// # Errors
     /// When it cannot.
@@ -61,28 +78,19 @@ impl System {
         &mut self,
         untranslated: Untranslated,
         kind: AccessKind,
-        mmu: &mut Mmu,
     ) -> Result<Handled, OsError> {
+        let own = |outcome: FaultOutcome<Gva>| Handled {
+            work: outcome.work,
+            flushes: Flushes { own: outcome.flushes, ..Flushes::default() },
+            by_host: false,
+        };
         match (self, untranslated) {
-            (Self::Native(process), Untranslated::Virtual(at)) => {
-                let outcome = process.fault(at, kind)?;
-                flush(mmu, &outcome.flushes);
-                let flushed = !outcome.flushes.is_empty();
-                Ok(Handled { work: outcome.work, flushed, by_host: false })
-            }
-            (Self::Virtual(vm), Untranslated::Virtual(at)) => {
-                let outcome = vm.guest.fault(at, kind)?;
-                flush(mmu, &outcome.flushes);
-                let flushed = !outcome.flushes.is_empty();
-                Ok(Handled { work: outcome.work, flushed, by_host: false })
-            }
+            (Self::Native(process), Untranslated::Virtual(at)) => process.fault(at, kind).map(own),
+            (Self::Virtual(vm), Untranslated::Virtual(at)) => vm.guest.fault(at, kind).map(own),
             (Self::Virtual(vm), Untranslated::GuestPhysical(at)) => {
                 let outcome = vm.host.fault(at, kind)?;
-                for flush in &outcome.flushes {
-                    mmu.flush_host(flush);
-                }
-                let flushed = !outcome.flushes.is_empty();
-                Ok(Handled { work: outcome.work, flushed, by_host: true })
+                let flushes = Flushes { host: outcome.flushes, ..Flushes::default() };
+                Ok(Handled { work: outcome.work, flushes, by_host: true })
             }
             (Self::Recorded(recorded), Untranslated::Virtual(at)) => Err(recorded.missing(at)),
             (Self::Native(_) | Self::Recorded(_), Untranslated::GuestPhysical(_)) => {
@@ -91,29 +99,25 @@ impl System {
         }
     }
 
-    /// Carries out an event, and the flushes that it asks for; returns what it took.
+    /// Carries out an event; returns what it took, and what is to be flushed.
     ///
     /// # Errors
     /// When the operating system cannot.
-    pub fn apply(&mut self, event: &Event, mmu: &mut Mmu) -> Result<Work, OsError> {
-        let outcome = match self {
-            Self::Native(process) => process.apply(event)?,
+    pub fn apply(&mut self, event: &Event) -> Result<(Work, Flushes), OsError> {
+        match self {
+            Self::Native(process) => {
+                let outcome = process.apply(event)?;
+                Ok((outcome.work, Flushes { own: outcome.flushes, ..Flushes::default() }))
+            }
             Self::Recorded(recorded) => {
-                if let Some(stale) = recorded.apply(event)? {
-                    mmu.flush(&stale);
-                }
-                return Ok(Work::default());
+                let own = recorded.apply(event)?.into_iter().collect();
+                Ok((Work::default(), Flushes { own, ..Flushes::default() }))
             }
             Self::Virtual(vm) => {
                 let (outcome, host) = vm.apply(event)?;
-                for flush in &host {
-                    mmu.flush_host(flush);
-                }
-                outcome
+                Ok((outcome.work, Flushes { host, own: outcome.flushes }))
             }
-        };
-        flush(mmu, &outcome.flushes);
-        Ok(outcome.work)
+        }
     }
 
     /// The geometry of the process's own table.
@@ -182,12 +186,6 @@ impl System {
             Self::Virtual(vm) => vm.guest.data_bytes(),
             Self::Recorded(recorded) => recorded.data_bytes(),
         }
-    }
-}
-
-fn flush(mmu: &mut Mmu, flushes: &[Flush<Gva>]) {
-    for flush in flushes {
-        mmu.flush(flush);
     }
 }
 

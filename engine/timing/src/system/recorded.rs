@@ -201,6 +201,7 @@ mod tests {
     use super::*;
     use crate::driver::run::{Mode, Piece, Run};
     use crate::memory::reader::NoClock;
+    use crate::mmu::event::Request;
     use crate::tests::testing::{Do, Scenario, go, scheme};
 
     const PAGE: u64 = 1 << 40 | 5 << 30 | 6 << 21 | 7 << 12;
@@ -235,7 +236,8 @@ mod tests {
 
     fn physical(run: &mut Run, address: u64, kind: AccessKind) -> Option<u64> {
         let at = Gva::new(address);
-        let answer = run.mmu.translate(at, kind, 0, &mut run.system, &mut NoClock);
+        let answer =
+            run.mmu.translate(Request { address: at, kind, at: 0 }, &mut run.system, &mut NoClock);
         answer.ok().map(|answer| answer.physical.raw())
     }
 

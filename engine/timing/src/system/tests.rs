@@ -9,6 +9,8 @@ use super::*;
 use crate::config::scheme::{Scheme, TranslationMode};
 use crate::driver::run::{Mode, Piece, Run};
 use crate::memory::reader::NoClock;
+use crate::mmu::Mmu;
+use crate::mmu::event::Request;
 use crate::mmu::walker::Walker;
 use crate::tests::testing::{
     Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, merging_scheme, scheme,
@@ -36,7 +38,11 @@ fn place(run: &mut Run, address: u64, kind: AccessKind) -> Hpa {
         AccessKind::Load | AccessKind::Fetch => crate::tests::testing::Do::Load(address),
     };
     go(run, &[access]);
-    let answer = run.mmu.translate(Gva::new(address), kind, 0, &mut run.system, &mut NoClock);
+    let answer = run.mmu.translate(
+        Request { address: Gva::new(address), kind, at: 0 },
+        &mut run.system,
+        &mut NoClock,
+    );
     answer.unwrap().physical
 }
 
@@ -68,8 +74,11 @@ fn a_word_written_through_any_scheme_reads_back() {
                 assert_eq!(memory.get(&at), Some(value), "{} at {address:#x}", scheme.name);
             }
             // A segment of the guest's alone leaves the host's table to be walked.
-            let paged = scheme.direct_segment.is_none()
-                || scheme.host.as_ref().is_some_and(|host| !host.direct_segment);
+            let paged = !scheme.mechanisms.contains("direct_segment")
+                || scheme
+                    .host
+                    .as_ref()
+                    .is_some_and(|host| !host.mechanisms.contains("direct_segment"));
             let walked = scheme.translation == TranslationMode::Walked && paged;
             assert_eq!(run.mmu.statistics.total().walks > 0, walked, "{}", scheme.name);
         }
@@ -141,7 +150,7 @@ impl Guest {
         Self {
             name: format!("{} over {}", guest.organisation, host.organisation),
             system: System::new(&own, Some(&host_configuration)).unwrap(),
-            mmu: Mmu::new(&machine, layout.geometry(), walker, false),
+            mmu: Mmu::new(&machine, layout.geometry(), walker, Vec::new(), false),
             written: BTreeMap::new(),
             memory: HashMap::new(),
         }
@@ -150,10 +159,12 @@ impl Guest {
     fn place(&mut self, address: u64, kind: AccessKind) -> Result<Hpa, OsError> {
         for _ in 0..64 {
             let Self { system, mmu, .. } = self;
-            match mmu.translate(Gva::new(address), kind, 0, system, &mut NoClock) {
+            let request = Request { address: Gva::new(address), kind, at: 0 };
+            match mmu.translate(request, system, &mut NoClock) {
                 Ok(found) => return Ok(found.physical),
                 Err(stopped) => {
-                    let _: Handled = system.fault(stopped.untranslated, kind, mmu)?;
+                    let handled = system.fault(stopped.untranslated, kind)?;
+                    mmu.carry_out(&handled.flushes);
                 }
             }
         }
@@ -194,7 +205,8 @@ impl Guest {
     }
 
     fn apply(&mut self, event: &Event) {
-        let _: Work = self.system.apply(event, &mut self.mmu).unwrap();
+        let (_, flushes) = self.system.apply(event).unwrap();
+        self.mmu.carry_out(&flushes);
     }
 
     fn forget(&mut self, start: u64, length: u64) {

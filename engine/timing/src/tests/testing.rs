@@ -48,7 +48,7 @@ pub fn machine() -> Machine {
                              "latency_cycles": 1 }],
             "guest_pwc": "guest_physical", "exit_cycles": 1500,
         },
-        "priority": { "evict_data_percent": 99, "window_instructions": 10000,
+        "page_table_priority": { "evict_data_percent": 99, "window_instructions": 10000,
                       "enter_l2_tlb_mpki": 1.0, "enter_l2_data_miss_ratio": 0.5,
                       "exit_fraction": 0.5 },
         "os": { "fault_cycles": 1000, "zero_bytes_per_cycle": 16, "memory_bytes": 1u64 << 35 },
@@ -132,7 +132,7 @@ pub fn as_host(scheme: Scheme) -> HostTable {
         density,
         cuckoo,
         buckets,
-        direct_segment: false,
+        mechanisms: scheme.mechanisms,
     }
 }
 
@@ -260,4 +260,11 @@ pub fn walk(run: &mut Run, address: u64) -> (u64, u64) {
     let total = run.mmu.statistics.total();
     assert_eq!(total.walks, 1);
     (total.accesses, total.latency_cycles)
+}
+
+/// The figures of the mechanism `name`, if the run has it.
+pub fn figures<T: serde::de::DeserializeOwned>(run: &Run, name: &str) -> Option<T> {
+    let mechanism = run.mmu.mechanisms().find(|mechanism| mechanism.name() == name)?;
+    let figures = mechanism.result(&run.view())?;
+    Some(serde_json::from_value(figures.into()).expect("these are its figures"))
 }

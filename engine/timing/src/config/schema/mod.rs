@@ -6,8 +6,8 @@
 //! number that must be one, and `unevaluatedProperties`, which means the same as
 //! `additionalProperties`, as schemars writes out what is flattened.
 //!
-//! [`check`] checks a value by a schema and [`describe`] turns it into a reference; a section that a
-//! registry owns comes in through [`add_section`]. [`crate::schemas`] has the schema of each kind.
+//! [`check`] checks a value by a schema and [`describe`] turns it into a reference; sections that a
+//! registry owns come in through `add_sections`. [`crate::schemas`] has the schema of each kind.
 
 mod check;
 mod describe;
@@ -16,7 +16,7 @@ mod node;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub use self::check::{Problem, check};
 pub use self::describe::{Choice, KeyDescription, describe};
@@ -27,38 +27,57 @@ pub(crate) fn read<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().for_deserialize().into_generator().into_root_schema_for::<T>()
 }
 
-/// Adds the section `name`, which holds `T`, to the schema of a file.
-pub fn add_section<T: JsonSchema>(file: &mut Schema, name: &str, required: bool) {
-    let mut section = read::<T>();
-    section.remove("$schema");
-    let own = file.ensure_object();
-    if let Some(Value::Object(definitions)) = section.remove("$defs") {
-        entry(own, "$defs", Value::Object(Map::new())).extend(definitions);
+/// Adds the keys `sections`, each with its schema, to a table that may leave them out. The table has
+/// no other keys then.
+///
+/// # Panics
+/// If `table` is not the schema of a table.
+pub(crate) fn add_sections<'a>(
+    table: &mut Value,
+    sections: impl IntoIterator<Item = (&'a str, Schema)>,
+) {
+    for (name, mut section) in sections {
+        section.remove("$schema");
+        section.remove("title");
+        table["properties"][name] = section.to_value();
     }
-    entry(own, "properties", Value::Object(Map::new())).insert(name.to_owned(), section.to_value());
-    if required {
-        let names = own.entry("required").or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(names) = names {
-            names.push(name.into());
-        }
-    }
+    table["additionalProperties"] = Value::Bool(false);
 }
 
-fn entry<'a>(
-    object: &'a mut Map<String, Value>,
-    key: &str,
-    new: Value,
-) -> &'a mut Map<String, Value> {
-    let Value::Object(found) = object.entry(key).or_insert(new) else {
-        unreachable!("`{key}` of a schema is an object")
-    };
-    found
+/// Turns a table into one whose keys follow from the value of `tag`: for each value those of the table
+/// and those of its own schema.
+///
+/// # Panics
+/// If `table` is not the schema of a table.
+pub fn add_variants<'a>(
+    table: &mut Value,
+    tag: &str,
+    variants: impl IntoIterator<Item = (&'a str, Schema)>,
+) {
+    let variants = variants.into_iter().map(|(name, own)| {
+        let mut variant = table.clone();
+        let keys = own.get("properties").and_then(Value::as_object);
+        for (key, value) in keys.into_iter().flatten() {
+            variant["properties"][key] = value.clone();
+        }
+        let required = own.get("required").and_then(Value::as_array).cloned();
+        if let Some(names) = variant["required"].as_array_mut() {
+            names.extend(required.unwrap_or_default());
+        }
+        variant["properties"][tag] = json!({ "type": "string", "const": name });
+        variant["description"] = own.get("description").cloned().unwrap_or_default();
+        variant["additionalProperties"] = Value::Bool(false);
+        variant
+    });
+    let variants: Vec<_> = variants.collect();
+    let description = table["description"].clone();
+    *table = json!({ "description": description, "oneOf": variants });
 }
 
 /// The schema of a table with a whole number, up to `most`, for some of the levels.
 pub(super) fn levels(levels: std::ops::RangeInclusive<u8>, meaning: &str, most: u32) -> Schema {
     let keys = levels.rev().map(|level| {
-        let number = serde_json::json!({
+        let number = json!({
             "type": "integer", "format": "uint32", "minimum": 0, "maximum": most,
             "description": meaning,
         });

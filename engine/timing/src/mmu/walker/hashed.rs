@@ -3,7 +3,7 @@
 use flatwalk_os::PhysicalMemory;
 use flatwalk_paging::hashed::{Answer, Part, Probe};
 use flatwalk_paging::{
-    AccessKind, Address, Entry, EntryMemory, EntryMemoryMut, Hashed, Leaf, Level, Physical,
+    AccessKind, Address, Entry, EntryMemory, EntryMemoryMut, Hashed, Leaf, Level, Physical, Rights,
 };
 
 use super::{Place, Translates, WalkPorts};
@@ -48,7 +48,7 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
                 let line = self.memory.read_line(probe.at);
                 let response = ports.reader.read_entry(place, placed, false);
                 let found = Hashed::<In, A>::is_walk_table_line(&line, key);
-                self.record(input, probe, Entry::ABSENT, found, placed, response, ports.record);
+                self.record(input, probe, Entry::ABSENT, found, placed, response, ports.observer);
                 ready = ready.max(response.ready);
                 kept = if found { line } else { kept };
             }
@@ -66,7 +66,7 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
         found: bool,
         asked: u64,
         response: Response,
-        record: &mut impl WalkObserver,
+        observer: &mut impl WalkObserver,
     ) {
         let level = match probe.part {
             Part::WalkTable(level) => walk_table_count(level),
@@ -77,7 +77,7 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
             | Part::Frame(level) => level,
         };
         let Probe { part, way, .. } = *probe;
-        record.read(&Read {
+        observer.read(&Read {
             stage: self.stage,
             input: input.raw(),
             node: probe.base.raw(),
@@ -85,6 +85,7 @@ impl<In: Address, A: Physical> HashedStage<'_, In, A> {
             level,
             entry_address: probe.at.raw(),
             entry,
+            rights: Rights::ALL,
             line: Some(LineRead { part, way, number: probe.line(), found }),
             asked,
             response,
@@ -143,7 +144,7 @@ impl<In: Address, A: Physical> Translates<In, A> for HashedStage<'_, In, A> {
                 }
                 let response = ports.reader.read_entry(place, placed, touched.is_some());
                 let entry = leaf.map_or(Entry::ABSENT, |leaf| leaf.entry);
-                self.record(input, &probe, entry, leaf.is_some(), placed, response, ports.record);
+                self.record(input, &probe, entry, leaf.is_some(), placed, response, ports.observer);
                 now = response.ready;
                 last = last.max(now);
                 if let Some(leaf) = leaf {

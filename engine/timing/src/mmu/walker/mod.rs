@@ -26,12 +26,11 @@ use flatwalk_paging::{
 
 use crate::ConfigError;
 use crate::config::machine::{Machine, Virtualisation};
-use crate::mechanisms::asap::{Asap, AsapStatistics};
-use crate::mechanisms::direct_segment::Segment;
 use crate::memory::reader::TableReader;
 use crate::mmu::cwc::Cwc;
 use crate::mmu::event::{Found, Stage, Stopped, WalkObserver};
 use crate::mmu::pwc::Pwc;
+use crate::mmu::segment::Segment;
 use crate::mmu::tlb::Tlb;
 use crate::system::System;
 
@@ -42,7 +41,7 @@ use tree::TreeStage;
 /// What a walk reads through, and what it leaves behind.
 struct WalkPorts<'a, R, T> {
     reader: &'a mut R,
-    record: &'a mut T,
+    observer: &'a mut T,
 }
 
 /// Where an entry lies in the host's memory, and when that is known.
@@ -184,17 +183,9 @@ impl Walker {
             host: Caches::new(machine, &virtualisation.pwc, host)?,
             tlb: (!tlb.is_empty()).then(|| Tlb::new(tlb, host.geometry())),
             guest_pwc: virtualisation.guest_pwc,
-            asap: None,
             guest_segment: None,
             host_segment: None,
         })))
-    }
-
-    /// Prefetches entries of the host's table from now on, if there is one.
-    pub fn set_host_asap(&mut self, asap: Option<Asap>) {
-        if let Self::Nested(nested) = self {
-            nested.asap = asap.map(Box::new);
-        }
     }
 
     /// Translates by `segment` where that can, instead of walking the guest's table.
@@ -216,11 +207,6 @@ impl Walker {
             Self::Native(_) => None,
             Self::Nested(nested) => Some(nested),
         }
-    }
-
-    /// What was prefetched from the host's table, if anything is.
-    pub fn host_asap(&self) -> Option<AsapStatistics> {
-        self.nest()?.asap.as_ref().map(|asap| asap.statistics)
     }
 
     /// The segment to the guest's memory, if there is one that is not beside the L1 TLB.
@@ -253,7 +239,6 @@ impl Walker {
                 host: nested.host.none(),
                 tlb: None,
                 guest_pwc: nested.guest_pwc,
-                asap: None,
                 guest_segment: nested.guest_segment.clone(),
                 host_segment: nested.host_segment.clone(),
             })),
@@ -272,9 +257,9 @@ impl Walker {
         at: u64,
         system: &mut System,
         reader: &mut R,
-        record: &mut T,
+        observer: &mut T,
     ) -> Result<Found, Stopped> {
-        let ports = &mut WalkPorts { reader, record };
+        let ports = &mut WalkPorts { reader, observer };
         match (self, system) {
             (Self::Native(caches), System::Native(process)) => {
                 let (table, memory) = process.table_and_memory();
@@ -310,24 +295,14 @@ impl Walker {
         }
     }
 
-    /// Makes `node` all that the page-walk caches of one table know, on the path of `address`; nothing
-    /// if there is none.
-    pub fn hold(&mut self, address: Gva, node: Option<NodeRef<Hpa>>) {
+    /// Lets walks of one table start at `node` until told otherwise, where the machine has no page-walk
+    /// caches that know more.
+    pub fn start_at(&mut self, node: Option<NodeRef<Hpa>>) {
         if let Self::Native(caches) = self
             && let Caches::Tree(pwc) = &mut **caches
         {
-            pwc.flush();
-            if let Some(node) = node {
-                pwc.insert(address.raw(), node, 0);
-            }
+            pwc.start_at(node);
         }
-    }
-
-    /// The last node that the page-walk caches of one table got to know on the path of `address`.
-    pub fn held(&self, address: Gva) -> Option<NodeRef<Hpa>> {
-        let Self::Native(caches) = self else { return None };
-        let Caches::Tree(pwc) = &**caches else { return None };
-        pwc.probe(address.raw()).into_iter().find_map(|(_, node)| node)
     }
 
     /// Forgets what may hang together with a change of the process's or guest's table.
@@ -372,9 +347,6 @@ impl Walker {
                 nested.host.reset_statistics();
                 if let Some(tlb) = &mut nested.tlb {
                     tlb.reset_statistics();
-                }
-                if let Some(asap) = &mut nested.asap {
-                    asap.statistics = AsapStatistics::default();
                 }
                 nested.guest_segment.iter_mut().for_each(|segment| segment.translations = 0);
                 nested.host_segment.iter_mut().for_each(|segment| segment.translations = 0);

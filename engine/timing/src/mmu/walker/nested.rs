@@ -10,10 +10,9 @@ use super::hashed::HashedStage;
 use super::tree::TreeStage;
 use super::{Caches, Direct, Place, Translates, WalkPorts};
 use crate::config::machine::GuestPwc;
-use crate::mechanisms::asap::Asap;
-use crate::mechanisms::direct_segment::Segment;
 use crate::memory::reader::TableReader;
 use crate::mmu::event::{Found, Stage, Stopped, WalkObserver, stopped};
+use crate::mmu::segment::Segment;
 use crate::mmu::tlb::{Tlb, Translation};
 
 /// A stage without a table: registers translate.
@@ -60,7 +59,8 @@ impl<In: Address, A: Physical> Translates<In, A> for SegmentStage<'_, A> {
 /// The host's stage, as the guest's walk uses it.
 struct Host<'a, S> {
     stage: S,
-    asap: Option<(&'a mut Asap, &'a OrderedNodes<Hpa>)>,
+    /// Where the nodes of its table stand in order, if they do.
+    nodes: Option<&'a OrderedNodes<Hpa>>,
     nested_tlb: Option<&'a mut Tlb>,
     pub(super) guest_pwc: GuestPwc,
 }
@@ -120,14 +120,9 @@ impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
         at: u64,
         ports: &mut WalkPorts<'_, R, T>,
     ) -> Result<(Leaf<Hpa>, u64), Stopped> {
-        let Some((asap, nodes)) = &mut self.asap else {
-            return self.stage.walk(input, kind, at, &mut Direct, ports);
-        };
-        let WalkPorts { reader, record } = ports;
-        let mut prefetched = asap.prefetch(input, at, nodes, Some, &mut **reader, &mut **record);
-        let helped = &mut WalkPorts { reader: &mut **reader, record: &mut prefetched };
-        let result = self.stage.walk(input, kind, at, &mut Direct, helped);
-        asap.finish(&prefetched);
+        ports.observer.before_host_walk(input, at, self.nodes, ports.reader);
+        let result = self.stage.walk(input, kind, at, &mut Direct, ports);
+        ports.observer.after_host_walk();
         result
     }
 }
@@ -178,8 +173,6 @@ pub struct Nested {
     /// Pages with guest page tables.
     pub tlb: Option<Tlb>,
     pub(super) guest_pwc: GuestPwc,
-    /// What prefetches entries of the host's table.
-    pub(super) asap: Option<Box<Asap>>,
     pub(super) guest_segment: Option<Segment<Gpa>>,
     pub(super) host_segment: Option<Segment>,
 }
@@ -197,22 +190,21 @@ impl Nested {
         let guest_pwc = self.guest_pwc;
         let data = self.guest_segment.as_mut().and_then(|segment| segment.translate(address));
         let (host_table, memory, nodes) = vm.host.table_memory_and_order();
-        let asap = self.asap.as_deref_mut().zip(nodes);
         let guest = vm.guest.table_and_memory();
         let guest = GuestSide { data, caches: &mut self.guest, table: guest.0, memory: guest.1 };
         if let Some(segment) = &mut self.host_segment {
             let stage = SegmentStage { geometry: host_table.geometry(), segment };
-            let host = Host { stage, asap: None, nested_tlb: None, guest_pwc };
+            let host = Host { stage, nodes: None, nested_tlb: None, guest_pwc };
             return guest.over(host, address, kind, at, ports);
         }
         match (&mut self.host, host_table) {
             (Caches::Tree(pwc), PageTable::Tree(tree)) => {
                 let stage = TreeStage::new(Stage::Two, tree, memory, pwc);
-                guest.over(Host { stage, asap, nested_tlb, guest_pwc }, address, kind, at, ports)
+                guest.over(Host { stage, nodes, nested_tlb, guest_pwc }, address, kind, at, ports)
             }
             (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
                 let stage = HashedStage { stage: Stage::Two, table, memory, cwc };
-                guest.over(Host { stage, asap, nested_tlb, guest_pwc }, address, kind, at, ports)
+                guest.over(Host { stage, nodes, nested_tlb, guest_pwc }, address, kind, at, ports)
             }
             _ => unreachable!("caches are made for the table that is walked"),
         }

@@ -5,6 +5,7 @@ use super::*;
 use crate::config::machine::WalkEnd;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::memory::reader::NoClock;
+use crate::mmu::event::Request;
 use crate::tests::testing::{
     DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, scheme,
 };
@@ -47,7 +48,11 @@ fn agrees_with_the_tables_of_every_combination() {
                 let System::Virtual(vm) = &run.system else { panic!("there is no guest") };
                 let expected = vm.translate(Gva::new(at)).unwrap();
                 let kind = AccessKind::Load;
-                let found = run.mmu.translate(Gva::new(at), kind, 0, &mut run.system, &mut NoClock);
+                let found = run.mmu.translate(
+                    Request { address: Gva::new(at), kind, at: 0 },
+                    &mut run.system,
+                    &mut NoClock,
+                );
                 assert_eq!(found.unwrap().physical, expected, "{guest:?} over {host:?}, {at:#x}");
             }
         }

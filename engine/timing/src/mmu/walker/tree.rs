@@ -58,6 +58,7 @@ impl<In: Address, A: Physical> Translates<In, A> for TreeStage<'_, A> {
             known = false;
             ports.reader.prefetch_hint(place);
             let entry = Entry(self.memory.read(entry_address));
+            let rights = node.rights;
             let step = walk.feed(entry);
             // The accessed bit of every entry used and the dirty bit of a leaf stored through are
             // set by the walker (Intel SDM volume 3, section 4.8).
@@ -71,7 +72,7 @@ impl<In: Address, A: Physical> Translates<In, A> for TreeStage<'_, A> {
             }
             let response = ports.reader.read_entry(place, placed, touched != entry);
             now = response.ready;
-            ports.record.read(&Read {
+            ports.observer.read(&Read {
                 stage: self.stage,
                 input: input.raw(),
                 node: node.base.raw(),
@@ -79,6 +80,7 @@ impl<In: Address, A: Physical> Translates<In, A> for TreeStage<'_, A> {
                 level: node.bottom(),
                 entry_address: entry_address.raw(),
                 entry,
+                rights,
                 line: None,
                 asked: placed,
                 response,

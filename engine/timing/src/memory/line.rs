@@ -1,0 +1,77 @@
+//! Lines of memory, and the words that stand for them in a cache's sets.
+
+use flatwalk_paging::{Address, Hpa};
+
+/// log2 of the line size in bytes.
+pub const LINE_SHIFT: u32 = 6;
+
+/// The number of a 64-byte line of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Line(pub u64);
+
+impl Line {
+    /// The line that `address` lies in.
+    #[inline]
+    pub fn of(address: Hpa) -> Self {
+        Self(address.raw() >> LINE_SHIFT)
+    }
+}
+
+/// The bit of a line's number from which on it says who owns it, where programs share a cache. All
+/// memory that a machine can have lies below.
+pub const OWNER_SHIFT: u32 = 40;
+
+pub(super) const VALID: u64 = 1;
+pub(super) const TABLE: u64 = 2;
+pub(super) const DIRTY: u64 = 4;
+pub(super) const PENDING: u64 = 8;
+pub(super) const FLAGS: u64 = 15;
+pub(super) const TAG_SHIFT: u32 = 4;
+
+/// A set of a cache: its lines, most recently used first.
+#[derive(Clone, Copy, Debug)]
+pub struct Set<'a>(pub(super) &'a [u64]);
+
+impl Set<'_> {
+    /// Place of the least recently used line.
+    #[inline]
+    pub fn oldest(self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// Ways of the cache.
+    #[inline]
+    pub fn ways(self) -> usize {
+        self.0.len()
+    }
+
+    /// True if the line at `place` holds page-table entries.
+    #[inline]
+    pub fn is_table(self, place: usize) -> bool {
+        self.0[place] & TABLE != 0
+    }
+
+    /// True if the line at `place` must be written back.
+    #[inline]
+    pub fn is_dirty(self, place: usize) -> bool {
+        self.0[place] & DIRTY != 0
+    }
+
+    /// The program that owns the line at `place`, where programs share the cache.
+    #[inline]
+    pub fn owner(self, place: usize) -> u64 {
+        self.0[place] >> (TAG_SHIFT + OWNER_SHIFT)
+    }
+
+    /// True if all ways are in use: empty words only ever stand at the end.
+    #[inline]
+    pub(super) fn is_full(self) -> bool {
+        self.0[self.0.len() - 1] & VALID != 0
+    }
+
+    /// The least recently used line that `suits`.
+    #[inline]
+    pub fn oldest_where(self, suits: impl Fn(usize) -> bool) -> Option<usize> {
+        (0..self.0.len()).rev().find(|&place| suits(place))
+    }
+}

@@ -1,0 +1,332 @@
+//! The hooks through which a mechanism takes part in translation.
+//!
+//! A mechanism is what helps translation next to the page table: a prefetcher, a TLB in memory, a
+//! segment, a policy of the caches. It implements [`Mechanism`] in one file of `mechanisms/`, says
+//! in [`Hooks`] which hooks it has, and is called for no others. The MMU knows only that there are
+//! some, behind one test of a flag, so that a scheme without any pays nothing.
+
+use std::fmt::Debug;
+
+use flatwalk_os::OrderedNodes;
+use flatwalk_paging::{AccessKind, Flush, Geometry, Gpa, Gva, Hpa};
+use serde_json::{Map, Value};
+
+use crate::memory::hierarchy::{Hierarchy, Served};
+use crate::memory::reader::{MemoryPort, NoClock, Timed};
+use crate::memory::slots::Slots;
+use crate::mmu::event::{Found, Read, Request, Stopped, WalkLog, WalkObserver};
+use crate::mmu::tlb::{Tlb, Translation};
+use crate::mmu::walker::Walker;
+use crate::system::System;
+
+/// Which hooks a mechanism has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a hook of its own")]
+pub struct Hooks {
+    /// [`Mechanism::translate`].
+    pub translate: bool,
+    /// [`Mechanism::look_up`].
+    pub look_up: bool,
+    /// [`Mechanism::before_walk`], [`Mechanism::entry_read`], [`Mechanism::before_host_walk`],
+    /// [`Mechanism::after_host_walk`] and [`Mechanism::after_walk`].
+    pub walk: bool,
+    /// [`Mechanism::filled`] and [`Mechanism::evicted`].
+    pub fill: bool,
+    /// It is how the machine's walker works: every walk has it, one that is made to explain a
+    /// translation too.
+    pub part_of_walker: bool,
+}
+
+impl Hooks {
+    /// Those of either.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            translate: self.translate | other.translate,
+            look_up: self.look_up | other.look_up,
+            walk: self.walk | other.walk,
+            fill: self.fill | other.fill,
+            part_of_walker: self.part_of_walker | other.part_of_walker,
+        }
+    }
+}
+
+/// The miss of the last-level TLB at which mechanisms are called, and what they may use.
+pub struct Miss<'a> {
+    /// What is to be translated, and when that was asked for of whom is called now.
+    pub request: Request,
+    /// Cycle in which the walk starts. A mechanism may let it start later.
+    pub start: u64,
+    /// The geometry of the process's own table.
+    pub geometry: Geometry,
+    /// The last-level TLB.
+    pub tlb: &'a mut Tlb,
+    /// The walker's own state.
+    pub walker: &'a mut Walker,
+    /// When walkers are in use.
+    pub walkers: &'a mut Slots,
+    /// No request will be made any more for a cycle before this.
+    pub frontier: u64,
+    /// The tables, and the operating system.
+    pub system: &'a mut System,
+    /// The way to memory.
+    pub port: &'a mut dyn MemoryPort,
+    /// What takes note of reads that belong to this miss.
+    pub log: &'a mut dyn WalkObserver,
+}
+
+impl Miss<'_> {
+    /// Walks for `address` on behalf of a prefetcher from cycle `at` on, if a page walker is free
+    /// then. Its reads go to memory like any walk's and are counted in the answer, not among those of
+    /// the miss. A walk that finds nothing raises no fault.
+    pub fn prefetch_walk(&mut self, address: Gva, at: u64) -> Option<(Found, u64)> {
+        let timed = self.port.is_timed();
+        if timed && self.walkers.earliest(at) > at {
+            return None;
+        }
+        let mut log = WalkLog::new();
+        let load = AccessKind::Load;
+        let Self { walker, system, port, .. } = self;
+        let result = if timed {
+            walker.walk(address, load, at, system, &mut Timed(&mut **port), &mut log)
+        } else {
+            walker.walk(address, load, at, system, &mut NoClock, &mut log)
+        };
+        let end = result.as_ref().map_or_else(|stopped| stopped.at, |found| found.ready);
+        if timed {
+            self.walkers.book(at, end, self.frontier);
+        }
+        result.ok().map(|found| (found, log.count()))
+    }
+}
+
+/// What a mechanism may look at when it writes its result.
+#[derive(Clone, Copy)]
+pub struct ResultView<'a> {
+    /// The tables, and the operating system.
+    pub system: &'a System,
+    /// The walker's own state.
+    pub walker: &'a Walker,
+    /// Caches and memory, in timing mode.
+    pub caches: Option<&'a Hierarchy>,
+    /// Instructions measured.
+    pub instructions: u64,
+}
+
+/// What has been counted when a mechanism looks at a run; see [`Mechanism::observe`].
+pub struct Observation<'a> {
+    /// Instructions run so far, warm-up included.
+    pub instructions: u64,
+    /// L2 TLB misses since counts were last forgotten.
+    pub l2_tlb_misses: u64,
+    /// Caches and memory, in timing mode.
+    pub caches: Option<&'a mut Hierarchy>,
+}
+
+/// A step of a translation that a mechanism explains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// In words.
+    pub text: String,
+    /// The name of the structure that was looked up.
+    pub name: &'static str,
+    /// It had an answer.
+    pub hit: bool,
+}
+
+/// A mechanism next to the page table.
+pub trait Mechanism: Debug + Send {
+    /// A copy, contents included.
+    fn clone_box(&self) -> Box<dyn Mechanism>;
+
+    /// Its name, which is that of its section in a scheme or machine.
+    fn name(&self) -> &'static str;
+
+    /// Which of the hooks below are called.
+    fn hooks(&self) -> Hooks {
+        Hooks::default()
+    }
+
+    /// Translates `address` alongside the first-level TLB, in whose time the answer is there.
+    fn translate(&mut self, address: Gva) -> Option<Hpa> {
+        let _ = address;
+        None
+    }
+
+    /// Looks for the translation after the last-level TLB missed and before a page walker is taken.
+    ///
+    /// # Errors
+    /// The cycle from which on a walk is wanted.
+    fn look_up(&mut self, miss: &mut Miss<'_>) -> Result<Found, u64> {
+        Err(miss.request.at)
+    }
+
+    /// A walk begins.
+    fn before_walk(&mut self, miss: &mut Miss<'_>) {
+        let _ = miss;
+    }
+
+    /// The walk read an entry.
+    fn entry_read(&mut self, read: &Read) {
+        let _ = read;
+    }
+
+    /// In the walk, a walk of the host's table for `input` begins at cycle `at`; `nodes` says where
+    /// that table's nodes stand in order, if they do.
+    fn before_host_walk(
+        &mut self,
+        input: Gpa,
+        at: u64,
+        nodes: Option<&OrderedNodes<Hpa>>,
+        port: &mut dyn MemoryPort,
+    ) {
+        let _ = (input, at, nodes, port);
+    }
+
+    /// The walk of the host's table is over.
+    fn after_host_walk(&mut self) {}
+
+    /// The walk is over. A mechanism may take longer, or keep what was found.
+    fn after_walk(&mut self, miss: &mut Miss<'_>, result: &mut Result<Found, Stopped>) {
+        let _ = (miss, result);
+    }
+
+    /// The last-level TLB got the translation of `address`.
+    fn filled(&mut self, address: Gva, entry: &Translation, port: &mut dyn MemoryPort) {
+        let _ = (address, entry, port);
+    }
+
+    /// The last-level TLB lost a translation, whose page begins at `page`.
+    fn evicted(&mut self, page: Gva, entry: &Translation, port: &mut dyn MemoryPort) {
+        let _ = (page, entry, port);
+    }
+
+    /// Translations, or the way to them, became stale in a range.
+    fn flush(&mut self, flush: &Flush<Gva>, tlb: &mut Tlb) {
+        let _ = (flush, tlb);
+    }
+
+    /// Another process takes the core.
+    fn switch_context(&mut self) {}
+
+    /// Forgets all counts; contents stay.
+    fn reset_statistics(&mut self) {}
+
+    /// What is measured begins, after so many instructions.
+    fn measurement_begins(&mut self, instructions: u64) {
+        let _ = instructions;
+    }
+
+    /// Number of instructions after which it wants to look at the run.
+    fn next_observation(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Looks at the run, once [`Mechanism::next_observation`] is reached.
+    fn observe(&mut self, observation: &mut Observation<'_>) {
+        let _ = observation;
+    }
+
+    /// True while it protects page-table lines in the caches.
+    fn protects_page_tables(&self) -> bool {
+        false
+    }
+
+    /// True if it can make walks so few that figures per walk mean little.
+    fn replaces_walks(&self) -> bool {
+        false
+    }
+
+    /// What the lines are called that it reads during a miss, if it reads any.
+    fn read_name(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Its figures, by name; `None` where they have no meaning in this run.
+    fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>>;
+
+    /// What it did, in sentences that follow from the figures.
+    fn words(&self, view: &ResultView<'_>) -> Vec<String> {
+        let _ = view;
+        Vec::new()
+    }
+
+    /// What a reader should know before trusting the numbers.
+    fn warnings(&self, view: &ResultView<'_>) -> Vec<String> {
+        let _ = view;
+        Vec::new()
+    }
+
+    /// What it would answer for `address` now; changes nothing. Only of a part of the walker.
+    fn explain(&self, address: Gva, tlb: &Tlb) -> Option<Explained> {
+        let _ = (address, tlb);
+        None
+    }
+}
+
+impl Clone for Box<dyn Mechanism> {
+    fn clone(&self) -> Self {
+        self.as_ref().clone_box()
+    }
+}
+
+/// The figures of a mechanism as JSON, from a structure with named fields.
+///
+/// # Panics
+/// If `figures` has no named fields, which is a mistake in the mechanism.
+pub fn figures(figures: &impl serde::Serialize) -> Map<String, Value> {
+    match serde_json::to_value(figures) {
+        Ok(Value::Object(map)) => map,
+        other => panic!("the figures of a mechanism have names: {other:?}"),
+    }
+}
+
+/// The mechanisms that take part in a walk: all with hooks for walks, or, if the walk is `bare`, parts
+/// of the walker alone.
+pub(super) fn taking_part(
+    mechanisms: &mut [Box<dyn Mechanism>],
+    bare: bool,
+) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
+    mechanisms.iter_mut().filter(move |mechanism| {
+        let hooks = mechanism.hooks();
+        hooks.part_of_walker || (hooks.walk && !bare)
+    })
+}
+
+/// A walk's log, and the mechanisms that watch the walk.
+pub(super) struct Watched<'a> {
+    pub(super) mechanisms: &'a mut [Box<dyn Mechanism>],
+    pub(super) bare: bool,
+    pub(super) log: &'a mut dyn WalkObserver,
+}
+
+impl WalkObserver for Watched<'_> {
+    fn read(&mut self, read: &Read) {
+        for mechanism in taking_part(self.mechanisms, self.bare) {
+            mechanism.entry_read(read);
+        }
+        self.log.read(read);
+    }
+
+    fn mechanism_read(&mut self, served: Served) {
+        self.log.mechanism_read(served);
+    }
+
+    fn before_host_walk(
+        &mut self,
+        input: Gpa,
+        at: u64,
+        nodes: Option<&OrderedNodes<Hpa>>,
+        port: &mut dyn MemoryPort,
+    ) {
+        for mechanism in taking_part(self.mechanisms, self.bare) {
+            mechanism.before_host_walk(input, at, nodes, port);
+        }
+    }
+
+    fn after_host_walk(&mut self) {
+        for mechanism in taking_part(self.mechanisms, self.bare) {
+            mechanism.after_host_walk();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! How a recorded process introduces itself to the collector.
+
+use serde::{Deserialize, Serialize};
+
+/// What a recorded process sends when it attaches, together with the descriptor of its region.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Layout of the region: both sides must be of the same build.
+    pub version: String,
+    /// Process number.
+    pub pid: i32,
+    /// How it came to be.
+    pub origin: Origin,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+}
+
+/// How a recorded process came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// It was started, by the user or through an exec.
+    Start,
+    /// Another recorded process forked.
+    Fork,
+    /// It is a machine, and one of its programs is recorded.
+    Guest,
+}
+
+/// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");

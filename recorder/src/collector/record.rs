@@ -1,0 +1,126 @@
+//! Records one process, from its introduction until nothing more can come.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flatwalk_recorder::channel::region::{
+    COMMAND_DETACH, COMMAND_END, STATE_EXECUTING, STATE_LIMIT,
+};
+use flatwalk_recorder::sys;
+
+use crate::client::Client;
+use crate::error::RecordError;
+use crate::names::partial_name;
+use crate::report::{Reason, Report, report};
+use crate::session::Session;
+
+/// How long to sleep when a process produces nothing.
+const IDLE: Duration = Duration::from_millis(50);
+/// How often to report progress.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// Records a process until its end, to `target`, by way of a file next to it that is renamed at the
+/// end. `replaced` is set when the same process introduced itself anew; `detach` when the user wants
+/// no more.
+pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &AtomicBool) {
+    let partial = partial_name(target);
+    let pid = client.pid();
+    report(&Report::Start {
+        pid,
+        origin: client.hello().origin,
+        command: client.hello().command.clone(),
+        file: target.into(),
+    });
+    let mut instructions = 0;
+    let result = write(client, &partial, target, replaced, detach, &mut instructions);
+    let (reason, error) = match result {
+        Ok(reason) => (reason, None),
+        Err(error) => {
+            client.region().command.store(COMMAND_END, Ordering::Release);
+            client.region().ring_drained();
+            (Reason::Failed, Some(error.explain()))
+        }
+    };
+    let renamed = fs::rename(&partial, target);
+    let file = renamed.is_ok().then(|| target.to_owned());
+    let bytes = fs::metadata(target).map_or(0, |about| about.len());
+    report(&Report::End { pid, file, reason, instructions, bytes, error });
+}
+
+fn write(
+    client: &Client,
+    partial: &Path,
+    target: &Path,
+    replaced: &AtomicBool,
+    detach: &AtomicBool,
+    instructions: &mut u64,
+) -> Result<Reason, RecordError> {
+    let region = client.region();
+    let mut session = Session::create(client, partial)?;
+    let mut reported = Instant::now();
+    let outcome = loop {
+        // Before looking, so that what it left is found after.
+        let reason = end_reason(client, replaced, detach);
+        let step = session.step();
+        *instructions = session.instructions();
+        match (step, reason) {
+            (Err(error), _) => break Err(error),
+            (Ok(_), Some(reason)) => {
+                let rest = session.take_rest();
+                *instructions = session.instructions();
+                break rest.map(|()| reason);
+            }
+            (Ok(true), None) => {}
+            (Ok(false), None) => {
+                let seen = region.submitted.load(Ordering::Acquire);
+                if region.is_idle() {
+                    sys::futex_wait(&region.submitted, seen, IDLE);
+                }
+            }
+        }
+        if reported.elapsed() >= PROGRESS {
+            reported = Instant::now();
+            report(&Report::Progress {
+                pid: client.pid(),
+                file: target.into(),
+                instructions: *instructions,
+            });
+        }
+    };
+    match outcome {
+        Ok(reason) => {
+            session.finish()?;
+            Ok(reason)
+        }
+        Err(error) => {
+            // What was understood so far is good; if a disk fails again, that is not news.
+            let _ = session.write_slices();
+            let _ = session.finish();
+            Err(error)
+        }
+    }
+}
+
+/// Why nothing more will come, if so.
+fn end_reason(client: &Client, replaced: &AtomicBool, detach: &AtomicBool) -> Option<Reason> {
+    let region = client.region();
+    let state = region.state.load(Ordering::Acquire);
+    if client.has_ended() {
+        return Some(match state {
+            STATE_LIMIT => Reason::Limit,
+            STATE_EXECUTING => Reason::Exec,
+            _ => Reason::Exit,
+        });
+    }
+    if replaced.load(Ordering::Acquire) || state == STATE_EXECUTING && !client.is_mapped() {
+        return Some(Reason::Exec);
+    }
+    if detach.load(Ordering::Acquire) {
+        region.command.store(COMMAND_DETACH, Ordering::Release);
+        region.ring_drained();
+        return Some(Reason::Detached);
+    }
+    None
+}

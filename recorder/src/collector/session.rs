@@ -1,0 +1,250 @@
+//! One process's trace under construction: takes what the process leaves in its region, and writes
+//! what is complete.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
+
+use flatwalk_recorder::channel::control::{
+    CONTROL_CHECKED, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_FAILURE, CONTROL_WARNING,
+};
+use flatwalk_recorder::channel::hello::Origin;
+use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
+use flatwalk_trace::{Event, Header, TraceError, Writer};
+
+use crate::client::Client;
+use crate::decode::Decoder;
+use crate::error::RecordError;
+use crate::report::{Report, report};
+
+/// The last epoch that words can name.
+const LAST_EPOCH: u64 = u64::MAX - 1;
+
+/// One process's trace under construction.
+pub struct Session<'a> {
+    pid: i32,
+    region: &'a Region,
+    writer: Writer,
+    decoder: Decoder,
+    /// Events that were taken but not yet written, with the epochs that they start.
+    events: VecDeque<(u64, Event)>,
+    /// Of each slot: the sequence number of a buffer, and how many of its words were taken.
+    taken: Vec<(u64, usize)>,
+    /// The payload of the latest control record.
+    control: Vec<u8>,
+}
+
+impl<'a> Session<'a> {
+    /// Begins the trace of `client` in the file at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn create(client: &'a Client, path: &Path) -> Result<Session<'a>, TraceError> {
+        let hello = client.hello();
+        let header = Header {
+            name: hello.command.join(" "),
+            origin: match hello.origin {
+                Origin::Start | Origin::Fork => "qemu-user".into(),
+                Origin::Guest => "qemu-system".into(),
+            },
+            architecture: "x86_64".into(),
+        };
+        Ok(Session {
+            pid: client.pid(),
+            region: client.region(),
+            writer: Writer::create(path, header)?,
+            decoder: Decoder::default(),
+            events: VecDeque::new(),
+            taken: vec![(0, 0); SLOTS],
+            control: Vec::new(),
+        })
+    }
+
+    /// Instructions decoded so far.
+    pub fn instructions(&self) -> u64 {
+        self.decoder.instructions
+    }
+
+    /// Takes the full buffers, then looks at those being filled, and writes what is
+    /// complete. False if there was nothing.
+    ///
+    /// # Errors
+    /// When what the process left is malformed, or the trace cannot be written.
+    pub fn step(&mut self) -> Result<bool, RecordError> {
+        let region = self.region;
+        let before = self.decoder.instructions;
+        let epoch = region.epoch.0.load(Ordering::Acquire);
+        for _ in 0..region.submissions().map_err(RecordError::Corrupt)? {
+            let submission = region.next_submission();
+            let slot = submission.slot.load(Ordering::Relaxed) as usize;
+            let buffer = submission.buffer.load(Ordering::Relaxed);
+            let thread = submission.thread.load(Ordering::Relaxed);
+            let words = submission.words.load(Ordering::Relaxed) as usize;
+            let sequence = submission.sequence.load(Ordering::Relaxed);
+            if slot >= SLOTS || buffer as usize >= BUFFERS || words > BUFFER_WORDS {
+                return Err(RecordError::Corrupt("a submission names what does not exist"));
+            }
+            self.take_control()?;
+            let skip = if self.taken[slot].0 == sequence { self.taken[slot].1 } else { 0 };
+            let words =
+                region.buffers[buffer as usize].get(skip.min(words)..words).unwrap_or_default();
+            self.decoder.add(
+                thread,
+                words.iter().map(|word| word.load(Ordering::Relaxed)),
+                &mut self.writer,
+            )?;
+            self.taken[slot] = (sequence, usize::MAX);
+            region.submission_done(buffer);
+        }
+        // Threads that do not fill their buffers must not hold their slices back for ever: a slice
+        // of an old epoch would stand in the file far from where it belongs.
+        self.sweep()?;
+        self.take_control()?;
+        self.emit(epoch)?;
+        Ok(self.decoder.instructions > before)
+    }
+
+    /// Takes the words of buffers that are being filled.
+    fn sweep(&mut self) -> Result<(), RecordError> {
+        let region = self.region;
+        let base = region.base.load(Ordering::Relaxed);
+        let mut words = Vec::new();
+        let used = region.vcpus.load(Ordering::Acquire) as usize;
+        for (index, slot) in region.slots.iter().enumerate().take(used) {
+            let sequence = slot.sequence.load(Ordering::SeqCst);
+            let thread = slot.thread.load(Ordering::SeqCst);
+            if sequence % 2 == 1 || thread == 0 {
+                continue;
+            }
+            let buffer = slot.buffer.load(Ordering::SeqCst) as usize;
+            let next = slot.next.load(Ordering::SeqCst);
+            let skip = if self.taken[index].0 == sequence { self.taken[index].1 } else { 0 };
+            let start = base.wrapping_add(Region::buffer_offset(buffer % BUFFERS) as u64);
+            let count = (next.wrapping_sub(start) / 8) as usize;
+            if buffer >= BUFFERS || count > BUFFER_WORDS || count <= skip {
+                continue;
+            }
+            words.clear();
+            words.extend(
+                region.buffers[buffer][skip..count].iter().map(|word| word.load(Ordering::Relaxed)),
+            );
+            fence(Ordering::SeqCst);
+            if slot.sequence.load(Ordering::SeqCst) != sequence
+                || region.has_submission_of(index).map_err(RecordError::Corrupt)?
+            {
+                // It was submitted meanwhile, or an earlier one was and comes first.
+                continue;
+            }
+            self.taken[index] = (sequence, count);
+            self.take_control()?;
+            self.decoder.add(thread - 1, words.iter().copied(), &mut self.writer)?;
+        }
+        Ok(())
+    }
+
+    /// Takes definitions and events.
+    fn take_control(&mut self) -> Result<(), RecordError> {
+        let region = self.region;
+        let mut took = false;
+        while let Some(kind) =
+            region.take_control(&mut self.control).map_err(RecordError::Corrupt)?
+        {
+            took = true;
+            match kind {
+                CONTROL_DEFINE => self.decoder.define(&self.control)?,
+                CONTROL_EVENT => {
+                    let event = self
+                        .control
+                        .split_first_chunk()
+                        .and_then(|(epoch, text)| {
+                            Some((u64::from_le_bytes(*epoch), serde_json::from_slice(text).ok()?))
+                        })
+                        .ok_or(RecordError::Corrupt("an event is malformed"))?;
+                    self.events.push_back(event);
+                }
+                CONTROL_WARNING => report(&Report::Warning {
+                    pid: self.pid,
+                    message: String::from_utf8_lossy(&self.control).into_owned(),
+                }),
+                CONTROL_FAILURE => {
+                    let why = String::from_utf8_lossy(&self.control).into_owned();
+                    return Err(RecordError::Wrong(why));
+                }
+                CONTROL_CHECKED => {
+                    let (numbers, rest) = self.control.as_chunks();
+                    let (&[walks, accesses, kernel, repeated], []) = (numbers, rest) else {
+                        return Err(RecordError::Corrupt("a count of checks is malformed"));
+                    };
+                    report(&Report::Checked {
+                        pid: self.pid,
+                        walks: u64::from_le_bytes(walks),
+                        accesses: u64::from_le_bytes(accesses),
+                        kernel: u64::from_le_bytes(kernel),
+                        repeated: u64::from_le_bytes(repeated),
+                    });
+                }
+                _ => return Err(RecordError::Corrupt("a control record is of no known kind")),
+            }
+        }
+        if took {
+            region.ring_drained();
+        }
+        Ok(())
+    }
+
+    /// Writes the events up to the one that started `epoch`, and the slices between them.
+    fn emit(&mut self, epoch: u64) -> Result<(), RecordError> {
+        let mut slices = self.decoder.take_slices();
+        let later = slices.split_off(&epoch.saturating_add(1));
+        for (at, slices) in slices {
+            self.emit_events(at)?;
+            for slice in slices {
+                self.writer.slice(at, &slice)?;
+            }
+        }
+        self.decoder.put_back(later);
+        Ok(())
+    }
+
+    /// Writes the events up to the one that started `epoch`.
+    fn emit_events(&mut self, epoch: u64) -> Result<(), RecordError> {
+        while let Some((at, _)) = self.events.front()
+            && *at <= epoch
+            && let Some((at, event)) = self.events.pop_front()
+        {
+            self.writer.event(at, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all slices that were decoded, and the events between them.
+    ///
+    /// # Errors
+    /// When the trace cannot be written.
+    pub fn write_slices(&mut self) -> Result<(), RecordError> {
+        self.emit(LAST_EPOCH)
+    }
+
+    /// Takes everything that an ended process left.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn take_rest(&mut self) -> Result<(), RecordError> {
+        while self.region.submissions().map_err(RecordError::Corrupt)? > 0 {
+            self.step()?;
+        }
+        self.sweep()?;
+        self.take_control()?;
+        self.decoder.end(&mut self.writer)?;
+        self.write_slices()?;
+        self.emit_events(u64::MAX)
+    }
+
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(self) -> Result<(), TraceError> {
+        self.writer.finish().map(drop)
+    }
+}

@@ -1,0 +1,130 @@
+//! The vCPUs' buffers: each vCPU appends words to its own, and submits it when it is full.
+
+use std::ffi::c_uint;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS, Slot, Stopped};
+use crate::plugin::connection::{region, stop, warn};
+use crate::plugin::lock::Lock;
+use crate::sys;
+
+/// Buffers that no vCPU holds.
+struct Pool {
+    free: Vec<u32>,
+    fresh: u32,
+}
+
+static POOL: Lock<Pool> = Lock::new(Pool { free: Vec::new(), fresh: 0 });
+
+/// In a forked child, with a new region: all buffers are free.
+pub fn renew() {
+    POOL.renew(Pool { free: Vec::new(), fresh: 0 });
+}
+
+/// The slot of `vcpu`.
+#[inline]
+pub fn slot(vcpu: c_uint) -> &'static Slot {
+    // A vCPU's start refuses higher indices; the mask saves a branch.
+    &region().slots[vcpu as usize & (SLOTS - 1)]
+}
+
+/// Appends a word at `next`, which lies in the slot's buffer.
+#[inline]
+pub fn put(slot: &Slot, next: u64, word: u64) {
+    // SAFETY: the caller compared `next` with the end of the slot's buffer, which only this thread
+    // writes; the collector reads it as atomic words too.
+    unsafe { (*(next as *const AtomicU64)).store(word, Ordering::Relaxed) };
+    // The collector may look at any time: the word before the count.
+    slot.next.store(next + 8, Ordering::Release);
+}
+
+/// Where the slot's next word goes.
+#[inline]
+pub fn room(vcpu: c_uint, slot: &Slot) -> u64 {
+    let next = slot.next.load(Ordering::Relaxed);
+    if next < slot.end.load(Ordering::Relaxed) { next } else { make_room(vcpu, slot) }
+}
+
+/// Whether two words fit in the slot's buffer: the beginning of a block with its epoch.
+pub fn has_room_for_two(slot: &Slot) -> bool {
+    slot.end.load(Ordering::Relaxed).wrapping_sub(slot.next.load(Ordering::Relaxed)) >= 16
+}
+
+/// A block's access finds the buffer full.
+#[cold]
+fn make_room(vcpu: c_uint, slot: &Slot) -> u64 {
+    let thread = slot.thread.load(Ordering::Relaxed);
+    change_buffer(vcpu, slot, thread.checked_sub(1));
+    slot.next.load(Ordering::Relaxed)
+}
+
+/// Submits what the slot holds, if it is recorded, and gives it an empty buffer for `thread`
+/// (`None`: one that nobody will look at).
+pub fn change_buffer(vcpu: c_uint, slot: &Slot, thread: Option<u32>) {
+    let region = region();
+    let submitted = submit(vcpu, slot);
+    if let Err(why) = submitted {
+        stop(why);
+    }
+    // After words that the collector did not get, it must get no further ones.
+    let thread = thread.filter(|_| submitted.is_ok());
+    let sequence = slot.sequence.load(Ordering::Relaxed);
+    slot.sequence.store(sequence + 1, Ordering::SeqCst);
+    if submitted == Ok(true) || slot.end.load(Ordering::Relaxed) == 0 {
+        let Some(buffer) = POOL.with(|pool| take_buffer(region, pool)) else {
+            warn("more threads at once than the recorder has buffers for; the program was ended");
+            sys::exit_now(1);
+        };
+        slot.buffer.store(buffer, Ordering::Relaxed);
+    }
+    let index = slot.buffer.load(Ordering::Relaxed) as usize;
+    let start = ptr::from_ref(&region.buffers[index % BUFFERS]) as u64;
+    slot.next.store(start, Ordering::Relaxed);
+    slot.end.store(start + BUFFER_WORDS as u64 * 8, Ordering::Relaxed);
+    slot.thread.store(thread.map_or(0, |thread| thread + 1), Ordering::Relaxed);
+    slot.sequence.store(sequence + 2, Ordering::SeqCst);
+}
+
+/// Submits the slot's words; true if its buffer is no longer its own.
+fn submit(vcpu: c_uint, slot: &Slot) -> Result<bool, Stopped> {
+    let Some(thread) = slot.thread.load(Ordering::Relaxed).checked_sub(1) else { return Ok(false) };
+    let region = region();
+    let buffer = slot.buffer.load(Ordering::Relaxed);
+    let start = ptr::from_ref(&region.buffers[buffer as usize % BUFFERS]) as u64;
+    let words = (slot.next.load(Ordering::Relaxed) - start) / 8;
+    let sequence = slot.sequence.load(Ordering::Relaxed);
+    POOL.with(|_| region.submit(vcpu, buffer, thread, words as u32, sequence)).map(|()| true)
+}
+
+fn take_buffer(region: &Region, pool: &mut Pool) -> Option<u32> {
+    while let Some(buffer) = region.take_free() {
+        pool.free.push(buffer);
+    }
+    pool.free.pop().or_else(|| {
+        let fresh = pool.fresh;
+        ((fresh as usize) < BUFFERS).then(|| {
+            pool.fresh += 1;
+            fresh
+        })
+    })
+}
+
+/// The vCPU's thread ends: submits what its slot holds, and frees its buffer.
+pub fn release(vcpu: c_uint) {
+    let slot = slot(vcpu);
+    match submit(vcpu, slot) {
+        // Not recorded: the buffer is still the slot's own.
+        Ok(false) if slot.end.load(Ordering::Relaxed) != 0 => {
+            POOL.with(|pool| pool.free.push(slot.buffer.load(Ordering::Relaxed)));
+        }
+        Ok(_) => {}
+        Err(why) => stop(why),
+    }
+    let sequence = slot.sequence.load(Ordering::Relaxed);
+    slot.sequence.store(sequence + 1, Ordering::SeqCst);
+    slot.thread.store(0, Ordering::Relaxed);
+    slot.next.store(0, Ordering::Relaxed);
+    slot.end.store(0, Ordering::Relaxed);
+    slot.sequence.store(sequence + 2, Ordering::SeqCst);
+}

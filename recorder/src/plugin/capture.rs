@@ -1,0 +1,195 @@
+//! The hot path: [`on_block`] and [`on_access`] append one word and touch nothing but the vCPU's own
+//! [`Slot`]. Everything else (a full buffer, an event somewhere in the process, a spent budget) is
+//! noticed there by three comparisons and handled apart.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flatwalk_trace::ThreadId;
+
+use crate::channel::region::{SLOTS, STATE_LIMIT, Slot};
+use crate::channel::word::{
+    ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
+};
+use crate::plugin::budget::{Part, UNLIMITED, give_back, grant};
+use crate::plugin::buffers::{change_buffer, has_room_for_two, put, room, slot};
+use crate::plugin::connection::{region, stop};
+use crate::plugin::phase::{Phase, phase};
+use crate::plugin::qemu::Qemu;
+use crate::plugin::setup::setup;
+use crate::plugin::state::start_recording;
+use crate::sys;
+
+/// The thread that each vCPU runs.
+static THREADS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+
+/// The thread that `vcpu` runs.
+pub fn thread(vcpu: c_uint) -> ThreadId {
+    THREADS[vcpu as usize & (SLOTS - 1)].load(Ordering::Relaxed)
+}
+
+/// From here on `vcpu` runs `thread`.
+pub fn set_thread(vcpu: c_uint, thread: ThreadId) {
+    THREADS[vcpu as usize & (SLOTS - 1)].store(thread, Ordering::Relaxed);
+}
+
+/// The data that [`on_block`] gets of a block: its number and, above 32 bits, its length in instructions.
+#[inline]
+pub fn block_data(number: u32, length: u32) -> *mut c_void {
+    (u64::from(number) | u64::from(length) << 32) as *mut c_void
+}
+
+/// A block begins; `data` is its [`block_data`].
+///
+/// # Safety
+/// Called by QEMU with the data that was registered.
+pub unsafe extern "C" fn on_block(vcpu: c_uint, data: *mut c_void) {
+    let slot = slot(vcpu);
+    let data = data as u64;
+    let left = slot.left.load(Ordering::Relaxed) - (data >> 32) as i64;
+    slot.left.store(left, Ordering::Relaxed);
+    let next = slot.next.load(Ordering::Relaxed);
+    if next >= slot.end.load(Ordering::Relaxed)
+        || left < 0
+        || slot.epoch.load(Ordering::Relaxed) != region().epoch.0.load(Ordering::Relaxed)
+    {
+        attend(vcpu, slot, data);
+        return;
+    }
+    put(slot, next, block_word(data as u32));
+}
+
+/// An access: `data` is the fixed part of its word, to which size, kind and address are added.
+///
+/// `information` is taken apart here, since a call to QEMU for each access would cost as much as
+/// all the rest; [`is_layout_known`] checks that this is right.
+///
+/// # Safety
+/// Called by QEMU with the data that was registered.
+pub unsafe extern "C" fn on_access(
+    vcpu: c_uint,
+    information: u32,
+    address: u64,
+    data: *mut c_void,
+) {
+    let slot = slot(vcpu);
+    let word = data as u64
+        | u64::from(information >> SIZE_IN_INFORMATION & 7) << SIZE_POSITION
+        | address & ADDRESS_MASK;
+    if information & UPDATE == UPDATE {
+        // An atomic update is reported once: it loads, then stores.
+        put(slot, room(vcpu, slot), word);
+    }
+    let store = u64::from(information & STORE != 0) << STORE_POSITION;
+    put(slot, room(vcpu, slot), word | store);
+}
+
+/// Position of the size within QEMU's access information …
+const SIZE_IN_INFORMATION: u32 = 4;
+/// … and what stands for a store there …
+pub const STORE: u32 = 1 << 17;
+/// … and for an atomic update: load and store.
+const UPDATE: u32 = 3 << 16;
+
+/// Whether this QEMU packs its access information as [`on_access`] takes it apart.
+pub fn is_layout_known(qemu: &Qemu) -> bool {
+    (0..4 << 16).all(|information: u32| {
+        // SAFETY: pure functions of their argument.
+        let (size, store) =
+            unsafe { ((qemu.access_size_shift)(information), (qemu.access_is_store)(information)) };
+        size == information >> SIZE_IN_INFORMATION & 7 && store == (information & STORE != 0)
+    })
+}
+
+/// Starts a block when something has to be done first.
+#[cold]
+fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
+    let region = region();
+    if phase() != Phase::Detached
+        && let Err(why) = region.commanded()
+    {
+        stop(why);
+    }
+    loop {
+        let recorded = slot.thread.load(Ordering::Relaxed) != 0;
+        let joining = phase() == Phase::Record && !recorded;
+        if joining {
+            // What was left was of the skipped part, or unlimited: ask anew.
+            slot.left.store(-((data >> 32) as i64), Ordering::Relaxed);
+        }
+        match phase() {
+            Phase::Record => {
+                if slot.left.load(Ordering::Relaxed) < 0 && !grant(slot, Part::Record) {
+                    region.state.store(STATE_LIMIT, Ordering::Release);
+                    (setup().hooks.before_exit)();
+                    sys::exit_now(0);
+                }
+                if joining || !has_room_for_two(slot) {
+                    change_buffer(vcpu, slot, Some(thread(vcpu)));
+                }
+                break;
+            }
+            Phase::Skip => {
+                leave(vcpu, slot);
+                if slot.left.load(Ordering::Relaxed) >= 0 || grant(slot, Part::Skip) {
+                    break;
+                }
+                start_recording();
+            }
+            Phase::Wait | Phase::Detached => {
+                leave(vcpu, slot);
+                slot.left.store(UNLIMITED, Ordering::Relaxed);
+                break;
+            }
+        }
+    }
+    let epoch = region.epoch.0.load(Ordering::Acquire);
+    slot.epoch.store(epoch, Ordering::Relaxed);
+    put(slot, slot.next.load(Ordering::Relaxed), epoch_word(epoch));
+    put(slot, slot.next.load(Ordering::Relaxed), block_word(data as u32));
+}
+
+/// The thread's words are of no interest from here on, until it joins again.
+fn leave(vcpu: c_uint, slot: &Slot) {
+    if slot.thread.load(Ordering::Relaxed) != 0 {
+        let unspent = slot.left.swap(-1, Ordering::Relaxed);
+        give_back(Part::Record, unspent);
+        change_buffer(vcpu, slot, None);
+    } else if !has_room_for_two(slot) {
+        change_buffer(vcpu, slot, None);
+    }
+}
+
+/// In a guest, where one vCPU runs all threads: `thread` runs from here on, or (`None`) something that is
+/// not recorded. To be called before the phase changes.
+pub fn switch(vcpu: c_uint, thread: Option<ThreadId>) {
+    let slot = slot(vcpu);
+    let Some(thread) = thread else {
+        if phase() == Phase::Skip {
+            give_back(Part::Skip, slot.left.load(Ordering::Relaxed));
+        }
+        leave(vcpu, slot);
+        slot.left.store(-1, Ordering::Relaxed);
+        return;
+    };
+    set_thread(vcpu, thread);
+    match slot.thread.load(Ordering::Relaxed).checked_sub(1) {
+        None if phase() == Phase::Wait => slot.left.store(-1, Ordering::Relaxed),
+        Some(other) if other != thread => {
+            change_buffer(vcpu, slot, Some(thread));
+            // It has its own count of events, which its next block brings up to date.
+            slot.epoch.store(u64::MAX, Ordering::Relaxed);
+        }
+        _ => {}
+    }
+}
+
+/// In a guest: the events so far are of the block under way, if it is recorded.
+pub fn join(vcpu: c_uint) {
+    let slot = slot(vcpu);
+    if slot.thread.load(Ordering::Relaxed) != 0 {
+        let epoch = region().epoch.0.load(Ordering::Acquire);
+        put(slot, room(vcpu, slot), joins_word(epoch));
+        slot.epoch.store(epoch, Ordering::Relaxed);
+    }
+}

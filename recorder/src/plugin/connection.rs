@@ -1,0 +1,110 @@
+//! The connection to the collector: the shared memory, and the records sent through it.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::channel::control::{CONTROL_FAILURE, CONTROL_WARNING};
+use crate::channel::hello::{Hello, Origin, VERSION};
+use crate::channel::region::{REGION_BYTES, Region, Stopped};
+use crate::plugin::lock::Lock;
+use crate::plugin::phase::{Phase, phase, set_phase};
+use crate::sys;
+
+static REGION: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
+static CONTROL: Lock<()> = Lock::new(());
+
+/// The memory shared with the collector.
+#[inline]
+pub fn region() -> &'static Region {
+    // SAFETY: `attach` maps the region for the process's lifetime before the first callback.
+    unsafe { &*REGION.load(Ordering::Relaxed) }
+}
+
+/// The collector failed, or wants no more.
+#[cold]
+pub fn stop(why: Stopped) {
+    match why {
+        Stopped::End => sys::exit_now(1),
+        Stopped::Detach => set_phase(Phase::Detached),
+    }
+}
+
+/// Sends the collector a record, if it wants any.
+pub fn send(kind: u64, payload: &[u8]) {
+    if phase() != Phase::Detached
+        && let Err(why) = CONTROL.with(|()| region().push_control(kind, payload))
+    {
+        stop(why);
+    }
+}
+
+/// Sends something that the user should read.
+pub fn warn(text: &str) {
+    send(CONTROL_WARNING, text.as_bytes());
+}
+
+/// The recording is worthless: says why, and ends QEMU.
+#[cold]
+pub fn fail(why: &str) -> ! {
+    send(CONTROL_FAILURE, why.as_bytes());
+    sys::exit_now(1);
+}
+
+/// Makes a region, at the place of the old one if there is one, and introduces this process to the
+/// collector.
+///
+/// # Errors
+/// A message for the user.
+pub fn attach(origin: Origin, socket: &Path, command: &[String]) -> Result<(), String> {
+    let describe = |what: &str, error: io::Error| format!("{what}: {error}");
+    let memory = sys::shared_memory(REGION_BYTES).map_err(|e| describe("no shared memory", e))?;
+    let old = REGION.load(Ordering::Relaxed);
+    // SAFETY: `old` is null or the start of the region this process's parent had.
+    let address = unsafe { sys::map_shared(&memory, REGION_BYTES, old.cast()) }
+        .map_err(|e| describe("shared memory cannot be mapped", e))?;
+    // SAFETY: as long as a region and zero-filled, which is a valid one.
+    let region = unsafe { &*address.cast::<Region>() };
+    region.base.store(address as u64, Ordering::Relaxed);
+    REGION.store(address.cast(), Ordering::Relaxed);
+    let hello = Hello {
+        version: VERSION.into(),
+        pid: std::process::id() as i32,
+        origin,
+        command: command.to_vec(),
+    };
+    let hello = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
+    let mut stream =
+        UnixStream::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
+    let mut message = (hello.len() as u32).to_le_bytes().to_vec();
+    message.extend_from_slice(&hello);
+    sys::send_with_descriptor(&stream, &message, &memory)
+        .map_err(|e| describe("the collector does not listen", e))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|e| describe("the collector does not answer", e))?;
+    if answer == "ready" { Ok(()) } else { Err(answer) }
+}
+
+/// In a forked child: makes a connection of its own. The parent's region is not mapped here, so nothing
+/// of the parent's can be written or sent twice. Without a collector the child has memory of its own to
+/// write to, and goes on unrecorded.
+pub fn renew(socket: &Path, command: &[String]) {
+    CONTROL.renew(());
+    let is_wanted = phase() != Phase::Detached;
+    let is_attached = is_wanted
+        && match attach(Origin::Fork, socket, command) {
+            Ok(()) => true,
+            Err(error) => {
+                eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());
+                false
+            }
+        };
+    if !is_attached {
+        if sys::map_private(REGION.load(Ordering::Relaxed) as usize, REGION_BYTES).is_err() {
+            sys::exit_now(1);
+        }
+        set_phase(Phase::Detached);
+    }
+}

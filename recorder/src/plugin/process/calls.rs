@@ -1,0 +1,107 @@
+//! System calls: changes of the address space, children, programs that replace this one.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
+use crate::plugin::connection::{region, warn};
+use crate::plugin::lock::Lock;
+use crate::plugin::phase::{Phase, phase};
+use crate::plugin::process::{exec, fork, roi};
+use crate::plugin::qemu::PluginId;
+use crate::plugin::setup::{Setup, setup};
+use crate::plugin::space::is_mapping_call;
+use crate::plugin::state::{emit_mapping_call, with_space};
+
+/// A system call under way.
+struct Call {
+    arguments: [AtomicU64; 6],
+    /// Whether this thread holds [`MAPPING`].
+    mapping: AtomicBool,
+}
+
+static CALLS: [Call; SLOTS] = [const {
+    Call { arguments: [const { AtomicU64::new(0) }; 6], mapping: AtomicBool::new(false) }
+}; SLOTS];
+
+/// Held by a thread from a mapping call's start to its result, so that the results are noted in the
+/// order in which the kernel gave them. A forking thread does not take it, nor does any code that
+/// runs while QEMU regards the vCPU as running.
+static MAPPING: Lock<()> = Lock::new(());
+
+/// A system call begins.
+///
+/// # Safety
+/// Called by QEMU.
+#[allow(clippy::too_many_arguments, reason = "QEMU's signature")]
+pub unsafe extern "C" fn on_syscall(
+    _: PluginId,
+    vcpu: c_uint,
+    number: i64,
+    a1: u64,
+    a2: u64,
+    a3: u64,
+    a4: u64,
+    a5: u64,
+    a6: u64,
+    _: u64,
+    _: u64,
+) {
+    let call = &CALLS[vcpu as usize & (SLOTS - 1)];
+    for (kept, value) in call.arguments.iter().zip([a1, a2, a3, a4, a5, a6]) {
+        kept.store(value, Ordering::Relaxed);
+    }
+    if is_mapping_call(number) {
+        MAPPING.acquire();
+        call.mapping.store(true, Ordering::Relaxed);
+    } else if fork::is_fork(number, a1) {
+        fork::prepare();
+    } else if let libc::SYS_execve | libc::SYS_execveat = number {
+        // If the call succeeds, this is the last that the collector hears of this program.
+        region().state.store(STATE_EXECUTING, Ordering::Release);
+        if setup().options.follow_exec && phase() != Phase::Detached {
+            let (directory, path, arguments, environment) = if number == libc::SYS_execve {
+                (libc::AT_FDCWD, a1, a2, a3)
+            } else {
+                (a1 as c_int, a2, a3, a4)
+            };
+            let Setup { qemu, options, .. } = setup();
+            if let Some(why) = exec::replace(directory, path, arguments, environment, qemu, options)
+            {
+                warn(&why);
+            }
+        }
+    }
+}
+
+/// A system call returns.
+///
+/// # Safety
+/// Called by QEMU.
+pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, result: i64) {
+    let call = &CALLS[vcpu as usize & (SLOTS - 1)];
+    let failed = (-4095..0).contains(&result);
+    if is_mapping_call(number) {
+        let arguments: [u64; 6] =
+            std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
+        if !failed {
+            with_space(|space| emit_mapping_call(space, number, &arguments, result as u64));
+            if number == libc::SYS_mmap
+                && arguments[2] & libc::PROT_EXEC as u64 != 0
+                && arguments[3] & libc::MAP_ANONYMOUS as u64 == 0
+            {
+                roi::look_in_library(arguments[4], arguments[5], result as u64);
+            }
+        }
+        if call.mapping.swap(false, Ordering::Relaxed) {
+            MAPPING.release();
+        }
+    } else if fork::is_fork(number, call.arguments[0].load(Ordering::Relaxed)) {
+        if let Some(before) = fork::take_in_child() {
+            MAPPING.renew(());
+            fork::become_child(vcpu, before);
+        }
+    } else if let libc::SYS_execve | libc::SYS_execveat = number {
+        region().state.store(STATE_RUNNING, Ordering::Release);
+    }
+}

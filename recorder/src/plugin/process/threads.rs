@@ -1,0 +1,51 @@
+//! The process's threads: each has a vCPU of its own, and a number by the order in which they started.
+
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flatwalk_trace::{Event, ThreadId};
+
+use crate::channel::region::SLOTS;
+use crate::plugin::buffers::release;
+use crate::plugin::capture::{set_thread, thread};
+use crate::plugin::connection::{region, warn};
+use crate::plugin::qemu::PluginId;
+use crate::plugin::state::{emit, with_space};
+use crate::sys;
+
+/// How many there have been.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child, with a new region: `vcpu` runs its only thread.
+pub fn renew(vcpu: c_uint) {
+    region().vcpus.store(vcpu + 1, Ordering::Release);
+    COUNT.store(1, Ordering::Relaxed);
+    set_thread(vcpu, 0);
+}
+
+/// A thread starts.
+///
+/// # Safety
+/// Called by QEMU.
+pub unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
+    if vcpu as usize >= SLOTS {
+        warn(&format!(
+            "the program has more than {SLOTS} threads at once, more than can be recorded; it was ended"
+        ));
+        sys::exit_now(1);
+    }
+    region().vcpus.fetch_max(vcpu + 1, Ordering::Release);
+    let thread: ThreadId = COUNT.fetch_add(1, Ordering::Relaxed);
+    set_thread(vcpu, thread);
+    with_space(|space| emit(space, &Event::ThreadStart { thread }));
+}
+
+/// A thread ends.
+///
+/// # Safety
+/// Called by QEMU.
+pub unsafe extern "C" fn on_vcpu_exit(_: PluginId, vcpu: c_uint) {
+    release(vcpu);
+    let thread = thread(vcpu);
+    with_space(|space| emit(space, &Event::ThreadExit { thread }));
+}

@@ -1,0 +1,321 @@
+//! A program's address space: which mappings there are, as its system calls change them.
+
+use std::collections::BTreeMap;
+
+use flatwalk_trace::{Advice, Backing, Event, Protection};
+
+/// Bytes of a base page.
+pub const PAGE: u64 = 4096;
+
+/// What is mapped over a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address after it.
+    pub end: u64,
+    /// Its rights.
+    pub protection: Protection,
+    /// What is behind it.
+    pub backing: Backing,
+    /// Whether stores reach others.
+    pub shared: bool,
+}
+
+/// All mappings of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// By first address; they do not overlap.
+    mappings: BTreeMap<u64, Mapping>,
+    /// The program break, once known.
+    program_break: Option<u64>,
+    /// Lengths of attached System V segments by address.
+    attached: BTreeMap<u64, u64>,
+}
+
+/// `value`, up to the next multiple of a page.
+pub fn page_up(value: u64) -> u64 {
+    value.saturating_add(PAGE - 1) & !(PAGE - 1)
+}
+
+impl Space {
+    /// An address space without mappings.
+    pub const fn new() -> Space {
+        Space { mappings: BTreeMap::new(), program_break: None, attached: BTreeMap::new() }
+    }
+
+    /// Takes note of an event.
+    pub fn apply(&mut self, event: &Event) {
+        match *event {
+            Event::Map { address, length, protection, backing, shared } => {
+                let end = address.saturating_add(page_up(length));
+                self.remove(address, end);
+                self.mappings.insert(address, Mapping { end, protection, backing, shared });
+            }
+            Event::Unmap { address, length } => {
+                self.remove(address, address.saturating_add(page_up(length)));
+            }
+            Event::Remap { from, from_length, to, to_length } => {
+                let kept = self.at(from).cloned();
+                self.remove(from, from.saturating_add(page_up(from_length)));
+                let end = to.saturating_add(page_up(to_length));
+                self.remove(to, end);
+                if let Some(mapping) = kept {
+                    self.mappings.insert(to, Mapping { end, ..mapping });
+                }
+            }
+            Event::Protect { address, length, protection } => {
+                let end = address.saturating_add(page_up(length));
+                self.split(address);
+                self.split(end);
+                for (_, mapping) in self.mappings.range_mut(address..end) {
+                    mapping.protection = protection;
+                }
+            }
+            Event::Break { from, to } => {
+                self.program_break = Some(to);
+                let (from, to) = (page_up(from), page_up(to));
+                if to > from {
+                    self.remove(from, to);
+                    let protection = Protection { read: true, write: true, execute: false };
+                    let mapping =
+                        Mapping { end: to, protection, backing: Backing::Heap, shared: false };
+                    self.mappings.insert(from, mapping);
+                } else {
+                    self.remove(to, from);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether anything is mapped at `address`.
+    pub fn contains(&self, address: u64) -> bool {
+        self.at(address).is_some()
+    }
+
+    /// The mapping that `address` lies in.
+    fn at(&self, address: u64) -> Option<&Mapping> {
+        self.mappings
+            .range(..=address)
+            .next_back()
+            .map(|(_, mapping)| mapping)
+            .filter(|m| m.end > address)
+    }
+
+    /// Makes `address` a boundary between mappings.
+    fn split(&mut self, address: u64) {
+        if let Some((&start, mapping)) = self.mappings.range_mut(..address).next_back()
+            && mapping.end > address
+            && start < address
+        {
+            let upper = mapping.clone();
+            mapping.end = address;
+            self.mappings.insert(address, upper);
+        }
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        self.split(start);
+        self.split(end);
+        let gone: Vec<u64> = self.mappings.range(start..end).map(|(&address, _)| address).collect();
+        for address in gone {
+            self.mappings.remove(&address);
+        }
+    }
+
+    /// Events that build this address space from nothing.
+    pub fn as_events(&self) -> Vec<Event> {
+        self.mappings()
+            .map(|(address, m)| Event::Map {
+                address,
+                length: m.end - address,
+                protection: m.protection,
+                backing: m.backing,
+                shared: m.shared,
+            })
+            .collect()
+    }
+
+    /// All mappings by first address, in ascending order.
+    pub fn mappings(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.mappings.iter().map(|(&address, mapping)| (address, mapping))
+    }
+
+    /// What stays in the old place of a mapping that was moved with `MREMAP_DONTUNMAP`; the space is
+    /// not yet changed.
+    pub fn left_behind(&self, number: i64, arguments: &[u64; 6]) -> Option<Event> {
+        let &[from, length, _, flags, _, _] = arguments;
+        let asked = number == libc::SYS_mremap && flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+        let mapping = self.at(from).filter(|_| asked)?;
+        Some(Event::Map {
+            address: from,
+            length: page_up(length),
+            protection: mapping.protection,
+            backing: mapping.backing,
+            shared: mapping.shared,
+        })
+    }
+
+    /// The event of a system call that succeeded with `result`, given its arguments; the space is not
+    /// yet changed.
+    pub fn event_of(&mut self, number: i64, arguments: &[u64; 6], result: u64) -> Option<Event> {
+        let &[a, b, c, d, _, _] = arguments;
+        match number {
+            libc::SYS_mmap if b > 0 => Some(Event::Map {
+                address: result,
+                length: page_up(b),
+                protection: protection(c),
+                backing: if d & libc::MAP_ANONYMOUS as u64 == 0 {
+                    Backing::File
+                } else if d & (libc::MAP_STACK | libc::MAP_GROWSDOWN) as u64 != 0 {
+                    Backing::Stack
+                } else {
+                    Backing::Anonymous
+                },
+                // MAP_SHARED and MAP_SHARED_VALIDATE both set the lowest bit.
+                shared: d & 1 != 0,
+            }),
+            libc::SYS_munmap if b > 0 => Some(Event::Unmap { address: a, length: page_up(b) }),
+            libc::SYS_mremap => Some(Event::Remap {
+                from: a,
+                from_length: page_up(b),
+                to: result,
+                to_length: page_up(c),
+            }),
+            libc::SYS_mprotect if b > 0 => {
+                Some(Event::Protect { address: a, length: page_up(b), protection: protection(c) })
+            }
+            libc::SYS_madvise if b > 0 => {
+                let advice = match i32::try_from(c).ok()? {
+                    libc::MADV_HUGEPAGE => Advice::HugePage,
+                    libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+                    libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => Advice::DontNeed,
+                    libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_WILLNEED => {
+                        Advice::Populate
+                    }
+                    _ => return None,
+                };
+                Some(Event::Advise { address: a, length: page_up(b), advice })
+            }
+            libc::SYS_brk => {
+                let from = self.program_break.replace(result).unwrap_or(result);
+                (from != result).then_some(Event::Break { from, to: result })
+            }
+            libc::SYS_shmat => {
+                let length = page_up(segment_length(a as i32)?);
+                self.attached.insert(result, length);
+                Some(Event::Map {
+                    address: result,
+                    length,
+                    protection: Protection {
+                        read: true,
+                        write: c & libc::SHM_RDONLY as u64 == 0,
+                        execute: false,
+                    },
+                    backing: Backing::Anonymous,
+                    shared: true,
+                })
+            }
+            libc::SYS_shmdt => {
+                let length = self.attached.remove(&a)?;
+                Some(Event::Unmap { address: a, length })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// True for the system calls that [`Space::event_of`] knows.
+pub fn is_mapping_call(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_mmap
+            | libc::SYS_munmap
+            | libc::SYS_mremap
+            | libc::SYS_mprotect
+            | libc::SYS_madvise
+            | libc::SYS_brk
+            | libc::SYS_shmat
+            | libc::SYS_shmdt
+    )
+}
+
+fn protection(bits: u64) -> Protection {
+    Protection {
+        read: bits & libc::PROT_READ as u64 != 0,
+        write: bits & libc::PROT_WRITE as u64 != 0,
+        execute: bits & libc::PROT_EXEC as u64 != 0,
+    }
+}
+
+/// Size in bytes of System V shared memory segment `id`.
+fn segment_length(id: i32) -> Option<u64> {
+    // SAFETY: an all-zero shmid_ds is valid; the kernel fills it.
+    let mut segment: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: `segment` is live.
+    (unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut segment) } == 0)
+        .then_some(segment.shm_segsz as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: Protection = Protection { read: true, write: true, execute: false };
+    const R: Protection = Protection { read: true, write: false, execute: false };
+
+    fn map(address: u64, length: u64) -> Event {
+        Event::Map { address, length, protection: RW, backing: Backing::Anonymous, shared: false }
+    }
+
+    fn ranges(space: &Space) -> Vec<(u64, u64, bool)> {
+        space.mappings.iter().map(|(&start, m)| (start, m.end, m.protection.write)).collect()
+    }
+
+    #[test]
+    fn a_hole_splits_a_mapping() {
+        let mut space = Space::default();
+        space.apply(&map(0x1000, 0x5000));
+        space.apply(&Event::Unmap { address: 0x2000, length: 0x1000 });
+        assert_eq!(ranges(&space), [(0x1000, 0x2000, true), (0x3000, 0x6000, true)]);
+    }
+
+    #[test]
+    fn protection_changes_only_its_range() {
+        let mut space = Space::default();
+        space.apply(&map(0x1000, 0x4000));
+        space.apply(&Event::Protect { address: 0x2000, length: 0x1000, protection: R });
+        assert_eq!(
+            ranges(&space),
+            [(0x1000, 0x2000, true), (0x2000, 0x3000, false), (0x3000, 0x5000, true)]
+        );
+    }
+
+    #[test]
+    fn remap_moves_and_grows() {
+        let mut space = Space::default();
+        space.apply(&map(0x1000, 0x2000));
+        space.apply(&Event::Remap {
+            from: 0x1000,
+            from_length: 0x2000,
+            to: 0x9000,
+            to_length: 0x4000,
+        });
+        assert_eq!(ranges(&space), [(0x9000, 0xd000, true)]);
+    }
+
+    #[test]
+    fn the_first_break_is_only_noted() {
+        let mut space = Space::default();
+        let nothing = [0; 6];
+        assert_eq!(space.event_of(libc::SYS_brk, &nothing, 0x5000), None);
+        let grown = space.event_of(libc::SYS_brk, &[0x7000, 0, 0, 0, 0, 0], 0x7000);
+        assert_eq!(grown, Some(Event::Break { from: 0x5000, to: 0x7000 }));
+        space.apply(&Event::Break { from: 0x5000, to: 0x7000 });
+        assert_eq!(ranges(&space), [(0x5000, 0x7000, true)]);
+        space.apply(&Event::Break { from: 0x7000, to: 0x5000 });
+        assert_eq!(ranges(&space), []);
+    }
+}
