@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Flatwalk = Callable[..., Result]
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
+RESULTS = Path(__file__).parents[1] / "docs" / "result-format.md"
 SHORT = ["--instructions", "300k", "--warmup", "100k"]
 #: Instructions; cuts are made between blocks.
 LONGEST_BLOCK = 512

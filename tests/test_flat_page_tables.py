@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.vm import build
-from tests import flat_machine, flat_vectors
-from tests.flat_page_tables import FLAT, VECTORS, Access, Case, Fault, Kind, Page, read
+from tests.oracles import flat_machine, flat_vectors
+from tests.oracles.flat_page_tables import FLAT, VECTORS, Access, Case, Fault, Kind, Page, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ CASES = {case.name: case for case in read()}
 
 def test_the_vectors_are_those_that_their_maker_makes() -> None:
     assert VECTORS.read_text(encoding="ascii") == flat_vectors.text(flat_vectors.cases()), (
-        "run: python -m tests.flat_vectors"
+        "run: python -m tests.oracles.flat_vectors"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.paging_oracle import Table, differences
+from tests.oracles.paging import Table, differences
 
 ROOT = Path(__file__).parents[1]
 SEEDS = range(1, 7)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Call = Callable[..., Result]
 
-DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 EXPERIMENT = """
 title = "A test"
@@ -88,17 +88,17 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str) -> None:
-    """docs/REPRODUCTION*.md is in step with the experiments: words from them, figures from its JSON."""
+    """docs/results/reproduction*.md has its words from the experiments, its figures from the JSON."""
     complete = scale == "small"  # not all have been run at the papers' scale
     suffix = "" if complete else f"-{scale}"
-    written = json.loads((DOCS / f"reproduction{suffix}.json").read_text())
+    written = json.loads((RESULTS / f"reproduction{suffix}.json").read_text())
     experiments = load_all()
     report = show.from_json(written, experiments)
     found = [claim["id"] for claim in written["claims"]]
     known = [claim.id for experiment in experiments for claim in experiment.claims]
     assert found == [name for name in known if complete or name in found]
     assert json.loads(json.dumps(show.to_json(report))) == written
-    document = (DOCS / f"REPRODUCTION{suffix}.md").read_text()
+    document = (RESULTS / f"reproduction{suffix}.md").read_text()
     assert document == show.markdown(report, show.command(report, experiments))
     assert ("`flatwalk reproduce --scale" in document) == complete
 

@@ -13,7 +13,7 @@ import pytest
 from flatwalk import engine
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import record
-from tests.trace_reader import BRANCHES, Definition, FormatError, Instruction, Item, Slice, Trace
+from tests.oracles.trace_reader import BRANCHES, Definition, FormatError, Instruction, Item, Slice, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.record import KernelWork, Part, record
 from flatwalk.vm import build, live, timed
 from flatwalk.vm.run import Machine
-from tests.flat_page_tables import NX, Case, Page
-from tests.trace_reader import Definition, Slice, Trace
+from tests.oracles.flat_page_tables import NX, Case, Page
+from tests.oracles.trace_reader import Definition, Slice, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 //! Prints random tables of every layout as JSON: their words, and what the engine makes of them.
-//! An implementation of its own (`tests/paging_oracle.py`) reads the words and has to agree.
+//! An implementation of its own (`tests/oracles/paging.py`) reads the words and has to agree.
 //!
 //! `cargo run -p flatwalk-paging --example dump -- SEED`
 

@@ -140,7 +140,7 @@ def markdown(report: Report, made_by: str) -> str:
         "someone looked and says why. **not reproduced**: one does not. In *tolerance*, *order* is that the",
         "points rank as published, *sign* that each has the published sign, *ratios* are to the first point.",
         "No parameter of a machine or a scheme was fitted to a claim. How claims are written, run and judged",
-        "stands in [reproducing.md](reproducing.md).",
+        "stands in [reproducing.md](../reproducing.md).",
         "",
         "| | claim | paper and place | published | ours | tolerance | verdict | why it differs |",
         "|---|---|---|---|---|---|---|---|",

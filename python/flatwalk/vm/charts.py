@@ -208,7 +208,7 @@ def draw(document: Path, kind: str, made: Sequence[Chart]) -> list[Path]:
     """Draws charts that a document shows, into a directory of its own name beside it.
 
     Args:
-        document: For FULL-SYSTEM.md the picture of chart `entries` is full-system/KIND-entries.svg.
+        document: For full-system.md the picture of chart `entries` is full-system/KIND-entries.svg.
         kind: What was measured.
         made: The charts.
 

@@ -1,6 +1,6 @@
 """Reads page tables on its own: written from the head of engine/paging/src/entry.rs and from nothing else.
 
-`python tests/paging_oracle.py < DUMP` checks what `cargo run -p flatwalk-paging --example dump` printed.
+`python tests/oracles/paging.py < DUMP` checks what `cargo run -p flatwalk-paging --example dump` printed.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.flat_page_tables import ADDRESS, FLAT, MAXPHYADDR, PS, RW, US, A, Case, Fault, P, Page
+from tests.oracles.flat_page_tables import ADDRESS, FLAT, MAXPHYADDR, PS, RW, US, A, Case, Fault, P, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-GUEST = Path(__file__).parent / "guest"
+GUEST = Path(__file__).parents[1] / "guest"
 #: Where run.c looks for the vectors, and what they begin with.
 PLACE, MAGIC = 0x400_0000, 0x4641_4C54_5054_2031
 #: Below are tables, from here on data.
@@ -294,7 +294,7 @@ def wrong_translations(case: Case, monitor: Monitor) -> list[str]:
 def build_plugin(qemu: Path, directory: Path) -> Path:
     """Builds the plugin that writes page walks to a file."""
     plugin = directory / "page_walks.so"
-    source = Path(__file__).parent / "plugin" / "page_walks.c"
+    source = Path(__file__).parents[1] / "plugin" / "page_walks.c"
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     command = ["gcc", *flags, f"-I{qemu / 'include'}", str(source), "-o", str(plugin)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

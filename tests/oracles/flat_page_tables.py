@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-VECTORS = Path(__file__).parent / "vectors" / "flat-page-tables.txt"
+VECTORS = Path(__file__).parents[1] / "vectors" / "flat-page-tables.txt"
 
 P, RW, US, A, D, PS, PAT4K = 1 << 0, 1 << 1, 1 << 2, 1 << 5, 1 << 6, 1 << 7, 1 << 7
 FLAT, NX = 1 << 52, 1 << 63

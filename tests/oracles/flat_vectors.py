@@ -1,6 +1,6 @@
-"""Makes the vectors of flat page tables: `python -m tests.flat_vectors` writes the file anew.
+"""Makes the vectors of flat page tables: `python -m tests.oracles.flat_vectors` writes the file anew.
 
-What is built here is chosen by hand or at random; the results beside it are tests/flat_page_tables.py's.
+Cases are chosen by hand or at random; their expected results come from tests/oracles/flat_page_tables.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
-from tests.flat_page_tables import (
+from tests.oracles.flat_page_tables import (
     ADDRESS,
     FLAT,
     MAXPHYADDR,
