@@ -89,17 +89,17 @@ def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
         ("window = 224", "windows = 224", ["core.windows", "did you mean window?", "core.window is missing"]),
         ("[walker]", "[wolker]", ["wolker", "did you mean walker?"]),
         ("size_bytes = 262144", "size_bytes = -1", ["l2.size_bytes", "at least 64", "-1"]),
-        ("channels = 4", 'channels = "four"', ["memory.channels", "'four'"]),
+        ("channels = 4", 'channels = "four"', ["memory.channels", '"four"']),
         ('kind = "ddr4"', 'kind = "ddr"', ["memory.kind", "did you mean ddr4?"]),
         ('kind = "split"', 'kind = "spilt"', ["pwc.kind", "did you mean split?"]),
         ("L5 = 4", "L7 = 4", ["pwc.entries.L7"]),
-        ('pages = ["4K", "2M"]', 'pages = ["4k"]', ["tlb.l2[1].pages", "did you mean 4K?"]),
+        ('pages = ["4K", "2M"]', 'pages = ["4k"]', ["tlb.l2[1].pages[1]", "did you mean 4K?"]),
         ("[[tlb.l2]]", "[[tlb.l3]]", ["tlb.l3", "did you mean l"]),
         ("concurrent = 2", "concurrent = true", ["walker.concurrent"]),
         ("cl_ns = 14.16", "", ["memory.cl_ns is missing"]),
         ("[os]", "[oss]", ["oss", "did you mean os?", "os is missing"]),
         ("[pwc]", "[[pwc]]", ["pwc must be a table: write [pwc]"]),
-        ("[[tlb.l2]]", "[tlb.l2]", ["is no TOML"]),
+        ("[[tlb.l2]]", "[tlb.l2]", ["is not valid TOML"]),
     ],
 )
 def test_a_mistake_in_a_machine_names_file_key_and_remedy(
@@ -133,7 +133,7 @@ def test_a_mistake_in_a_machine_names_file_key_and_remedy(
             "compendia",
             "merge_fraction = 0.125",
             'merge_fraction = "1/8"',
-            ["density.merge_fraction", "'1/8'"],
+            ["density.merge_fraction", '"1/8"'],
         ),
         ("compendia", "[density]", "[densities]", ["did you mean density?"]),
         ("ecpt", "ways = 3 ", "way = 3 ", ["cuckoo.way", "did you mean ways?"]),
@@ -165,7 +165,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
 def test_what_is_no_toml_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="is no TOML"):
+    with pytest.raises(UsageError, match="is not valid TOML"):
         settings.machine(str(path))
 
 

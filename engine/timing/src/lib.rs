@@ -70,11 +70,11 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The key that the problem is with, as a request has it.
+    /// The key that the problem is with, as a request has it; empty if there are several.
     pub fn key(&self) -> &str {
         match self {
             Self::Value { key, .. } => key,
-            Self::Layout(_) => "organisation",
+            Self::Layout(_) => "",
             Self::NotTimed(_) => "mode",
             Self::NotVirtual(..) => "machine.virtualisation",
             Self::NoHashedWalks(_) => "machine.hashed_walks",

@@ -161,7 +161,7 @@ pub enum Memory {
         #[schemars(range(min = 0, max = 1_000_000))]
         latency_ns: f64,
         /// Bandwidth.
-        #[schemars(extend("exclusiveMinimum" = 0))]
+        #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
         bandwidth_gbs: f64,
     },
 }

@@ -64,13 +64,13 @@ pub struct Parameters {
     #[schemars(range(min = 1))]
     pub window_instructions: u64,
     /// A phase begins when L2 TLB misses per 1000 instructions reach this, and …
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub enter_l2_tlb_mpki: f64,
     /// … the L2 cache's data miss ratio reaches this.
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub enter_l2_data_miss_ratio: f64,
     /// It ends when either falls below this fraction of its threshold.
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub exit_fraction: f64,
 }
 
