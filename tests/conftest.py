@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from flatwalk import cli, engine
-from flatwalk.vm import build
+from flatwalk.vm import build, components
 from tests import fake
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(scope="session")
 def vm() -> None:
     """Builds QEMU and Linux with the series, where they are not built yet."""
-    build.ensure(build.QEMU)
-    build.ensure(build.LINUX)
+    build.ensure(components.QEMU)
+    build.ensure(components.LINUX)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_json_to_standard_output_is_alone_there(call: Call, fake_engine: fake.En
     assert "fpt is 8.1 % faster" in result.err
 
 
-def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(asked: dict[str, Any]) -> dict[str, Any]:
         return fake.response(
             [fake.run(r["scheme"]["name"], warnings=["the L2 TLB never filled"]) for r in asked["runs"]]
@@ -175,7 +175,7 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["compare", "--schemes", "radix4,fptt"], ["no scheme 'fptt'", "did you mean fpt?"]),
         (["compare", "--schemes", ","], ["no scheme is named"]),
@@ -183,15 +183,15 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
         (["compare", "--machine", "./none.toml"], ["cannot be read", "none.toml"]),
         (["compare", "--machine", "compendia"], ["can count but not time", "--mode functional"]),
         (["compare", "--workload", "gup"], ["no workload 'gup'", "gups"]),
-        (["compare", "--workload", "gups:big"], ["'big' is no size", "1GiB"]),
+        (["compare", "--workload", "gups:big"], ["'big' is not a size", "1GiB"]),
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
         (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),
         (["compare", "--keep-trace", "a"], ["nothing to record"]),
-        (["compare", "--large-pages", "0,150"], ["'150' is no percentage"]),
+        (["compare", "--large-pages", "0,150"], ["'150' is not a percentage"]),
         (["compare", "--large-pages", "0", "--thp", "always"], ["give one of them"]),
         (["compare", "--thp", "sometimes"], ["always, madvise or never"]),
         (["compare", "--mode", "fast"], ["timing or functional"]),
-        (["compare", "--instructions", "lots"], ["'lots' is no count", "100M"]),
+        (["compare", "--instructions", "lots"], ["'lots' is not a count", "100M"]),
         (["compare", "--instructions", "0"], ["nothing is to be simulated"]),
         (["compare", "--fragmentation", "2"], ["--fragmentation"]),
         (["compare", "--report", "no/such/r.html"], ["there is no directory"]),
@@ -200,10 +200,10 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
         (["compare", "--shcemes", "fpt"], ["--shcemes", "compare --help"]),
         (["record"], ["no program to record", "--"]),
         (["record", "-o", "no/such.fwt", "--", "true"], ["there is no directory"]),
-        (["walk", "nowhere"], ["'nowhere' is no address"]),
-        (["walk", "0x10000000000000000"], ["no address"]),
+        (["walk", "nowhere"], ["'nowhere' is not an address"]),
+        (["walk", "0x10000000000000000"], ["not an address"]),
         (["walk", "--trace", "a", "--workload", "gups"], ["two address spaces"]),
-        (["walk", "--instructions", "few"], ["'few' is no count"]),
+        (["walk", "--instructions", "few"], ["'few' is not a count"]),
         (["trace", "info"], ["FILE", "info --help"]),
         (["trace", "info", "none"], ["no file none"]),
         (["trace", "import", "none", "x"], ["no file none"]),
@@ -213,7 +213,7 @@ def test_warnings_are_told_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
     ids=" ".join,
 )
 def test_usage_errors_say_what_where_and_the_remedy(
-    call: Call, fake_engine: fake.Engine, arguments: list[str], told: list[str]
+    call: Call, fake_engine: fake.Engine, arguments: list[str], reported: list[str]
 ) -> None:
     result = call(*arguments)
     assert result.code == 2
@@ -221,7 +221,7 @@ def test_usage_errors_say_what_where_and_the_remedy(
     assert result.err.startswith("error: ")
     assert "  where:  " in result.err
     assert "  remedy: " in result.err
-    for words in told:
+    for words in reported:
         assert words in result.err
     assert fake_engine.requests == []
 

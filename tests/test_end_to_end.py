@@ -215,7 +215,7 @@ def test_own_files_work_by_path(flatwalk: Flatwalk, tmp_path: Path) -> None:
     assert runs[0]["configuration"]["machine"]["tlb"]["l2"][0]["entries"] == 768
 
 
-def test_what_only_the_engine_knows_is_told_with_its_key(flatwalk: Flatwalk, tmp_path: Path) -> None:
+def test_what_only_the_engine_knows_is_reported_with_its_key(flatwalk: Flatwalk, tmp_path: Path) -> None:
     machine = (settings.DATA / "machines" / "skylake-server.toml").read_text()
     (tmp_path / "odd.toml").write_text(machine.replace("entries = 1536", "entries = 1537"))
     result = flatwalk("compare", "--machine", "./odd.toml", *SHORT, "--no-report")
@@ -305,7 +305,7 @@ def test_a_recording_is_compared(flatwalk: Flatwalk, tmp_path: Path, program: Pa
     assert result.code == 0, result.err
     runs = _runs(tmp_path / "out.json")
     assert len(runs) == 22
-    # Without being told, a tenth of a short trace warms up, to the end of a block, and the rest is measured.
+    # Without a --warmup, a tenth of a short trace warms up, to the end of a block, and the rest is measured.
     (measured,) = {run["instructions"] for run in runs.values()}
     rest = info["instructions"] - info["instructions"] // 10
     assert rest - LONGEST_BLOCK < measured <= rest
@@ -317,7 +317,7 @@ def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path
         *["--json", "out.json", "--", "python3", "-c", "print('the program ran')"],
     )
     assert result.code == 0, result.err
-    assert "Ended it after 400 k instructions" in result.err
+    assert "FinishedTest it after 400 k instructions" in result.err
     assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
     assert flatwalk("trace", "info", "kept.fwt").code == 0
 
@@ -395,13 +395,13 @@ def test_a_damaged_trace_is_found(flatwalk: Flatwalk, tmp_path: Path, program: P
     assert result.out == ""
 
 
-def test_lengths_beyond_the_trace_are_told(flatwalk: Flatwalk, program: Path) -> None:
+def test_lengths_beyond_the_trace_are_reported(flatwalk: Flatwalk, program: Path) -> None:
     result = flatwalk("compare", "--trace", program, "--skip", "500k", "--warmup", "500k")
     assert result.code == 2
     assert "leaves none to measure" in result.err
 
 
-def test_a_program_that_is_none_is_told(flatwalk: Flatwalk, tmp_path: Path) -> None:
+def test_a_program_that_is_none_is_reported(flatwalk: Flatwalk, tmp_path: Path) -> None:
     for command in (["no-such-program"], [str(settings.DATA / "schemes" / "fpt.toml")]):
         result = flatwalk("compare", "--", *command)
         assert result.code == 2
@@ -486,7 +486,7 @@ def test_every_example_of_the_help_runs(
     assert result.code == 0, result.err
 
 
-def test_energy_is_told_relative_to_the_baseline(flatwalk: Flatwalk, tmp_path: Path) -> None:
+def test_energy_is_reported_relative_to_the_baseline(flatwalk: Flatwalk, tmp_path: Path) -> None:
     names = ["--schemes", "radix4,radix4+ptp", "--large-pages", "0"]
     result = flatwalk(
         *["compare", "--workload", "gups:256MiB", *SHORT, *names],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk.vm import build
+from flatwalk.vm import build, components
 from tests.oracles import flat_machine, flat_vectors
 from tests.oracles.flat_page_tables import FLAT, VECTORS, Access, Case, Fault, Kind, Page, read
 
@@ -119,7 +119,7 @@ def test_the_glue_is_an_ordinary_root() -> None:
 @pytest.fixture(scope="module")
 def qemu() -> Path:
     """QEMU with our series; built now if it is not there."""
-    return build.ensure(build.QEMU)
+    return build.ensure(components.QEMU)
 
 
 @pytest.fixture(scope="module")

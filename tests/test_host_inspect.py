@@ -17,7 +17,7 @@ import pytest
 
 from flatwalk import settings
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import advice, inspection, machine, process
+from flatwalk.host import advice, designs, machine, process
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process
 from tests.test_host_measure import host
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from tests.conftest import Result
 
-OPTIONS = inspection.Options("radix4,radix5,fpt", "skylake-server", None, 1000, 1, None, as_json=False)
+
+def tables_of(found: process.Process) -> list[dict[str, Any]]:
+    return designs.run_schemes(found, "radix4,radix5,fpt", "skylake-server", seed=1)
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def test_a_live_process_is_read_completely_and_left_alone() -> None:
         found = process.read(pid)
         assert Path(f"/proc/{pid}/stat").read_text().split()[2] == before
         rss = sum(area.sizes.get("Rss", 0) for area in found.areas)
-    small, large = inspection.present_bytes(found)
+    small, large = found.present_bytes()
     # Pages that two areas map count in each; the vdso and zero pages count here and not there.
     assert small + large == pytest.approx(rss, rel=0.05)
     assert sum(1 for pages in found.pages if pages.end - pages.start == 4096) >= 1024
@@ -78,7 +80,7 @@ def test_both_ways_of_reading_agree() -> None:
         return {at for pages in found.pages for at in range(pages.start, pages.end, 4096)}
 
     assert units(scanned) == units(plain)
-    assert inspection.present_bytes(scanned) == inspection.present_bytes(plain)
+    assert scanned.present_bytes() == plain.present_bytes()
 
 
 def test_the_kernel_counts_the_same_nodes() -> None:
@@ -115,7 +117,7 @@ MADE_UP = [
 
 @pytest.mark.parametrize("found", MADE_UP)
 def test_counted_nodes_are_the_engines(found: Process) -> None:
-    tables = {table["scheme"]: table for table in inspection.run_schemes(found, OPTIONS)}
+    tables = {table["scheme"]: table for table in tables_of(found)}
     for scheme, levels in (("radix4", 4), ("radix5", 5)):
         ours = {
             f"L{level.level}": level.nodes
@@ -124,18 +126,18 @@ def test_counted_nodes_are_the_engines(found: Process) -> None:
         }
         theirs = {nodes["level"]: nodes["nodes"] for nodes in tables[scheme]["warm"]["page_table"]["nodes"]}
         assert theirs == ours
-    assert tables["fpt"]["warm"]["data_bytes"] == sum(inspection.present_bytes(found))
+    assert tables["fpt"]["warm"]["data_bytes"] == sum(found.present_bytes())
 
 
 def test_accesses_of_walks_without_pwc() -> None:
     small = made_up([Pages(0, 256 * 4096, large=False)])
-    tables = {table["scheme"]: table["cold"] for table in inspection.run_schemes(small, OPTIONS)}
+    tables = {table["scheme"]: table["cold"] for table in tables_of(small)}
     found = {name: run["accesses_per_walk"] for name, run in tables.items()}
     assert found == {"radix4": 4.0, "radix5": 5.0, "fpt": 2.0}
     # 512 of 2560 units are small pages, which take 4 accesses and hardly ever hit a TLB of one entry;
     # the others are on four large pages, which take 3 and hit it a quarter of the time.
     mixed = made_up([Pages(0, LARGE, large=False), Pages(LARGE, 5 * LARGE, large=True)])
-    mean = inspection.run_schemes(mixed, OPTIONS)[0]["cold"]["accesses_per_walk"]
+    mean = tables_of(mixed)[0]["cold"]["accesses_per_walk"]
     assert mean == pytest.approx((0.2 * 4 + 0.8 * 0.75 * 3) / (0.2 + 0.8 * 0.75), abs=0.01)
 
 
@@ -163,13 +165,13 @@ def test_levels_by_hand() -> None:
     ],
 )
 def test_pwc_reach(scheme: str, reach: int) -> None:
-    assert inspection.reach_bytes(settings.scheme(scheme), settings.machine("skylake-server")) == reach
+    assert designs.reach_bytes(settings.scheme(scheme), settings.machine("skylake-server")) == reach
 
 
 def test_reach_of_what_is_not_known() -> None:
     loaded = settings.machine("skylake-server")
-    assert inspection.reach_bytes({"organisation": "hashed"}, loaded) is None
-    assert inspection.reach_bytes(settings.scheme("radix4"), {**loaded, "pwc": {"kind": "none"}}) is None
+    assert designs.reach_bytes({"organisation": "hashed"}, loaded) is None
+    assert designs.reach_bytes(settings.scheme("radix4"), {**loaded, "pwc": {"kind": "none"}}) is None
 
 
 SMAPS = """00400000-00600000 r-xp 00000000 08:01 123   /bin/a b
@@ -231,7 +233,7 @@ def test_a_kernel_thread(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_in_the_middle(tmp_path: Path) -> None:
-    with pytest.raises(FlatwalkError, match="ended while it was looked into"):
+    with pytest.raises(FlatwalkError, match="ended while it was inspected"):
         process.read(42, fake_proc(tmp_path))  # smaps and pagemap are gone
 
 
@@ -242,7 +244,7 @@ def test_a_process_that_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(FlatwalkError, match="may not be looked into"):
+    with pytest.raises(FlatwalkError, match="may not be inspected"):
         process.read(42, root)
 
 
@@ -256,7 +258,7 @@ def test_another_users_process(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(os.getpid())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.startswith(f"FlatwalkError process {os.getpid()} may not be looked into")
+    assert done.stdout.startswith(f"FlatwalkError process {os.getpid()} may not be inspected")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +283,7 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
     with running(SPARSE) as pid:
         common = ("host", "inspect", str(pid), "--schemes", "radix4,fpt", "--accesses", "50k")
         done = call(*common, "--simulate", "random", "--html", "space.html")
-        told = call(*common, "--json")
+        reported = call(*common, "--json")
     assert done.code == 0, done.err
     assert "level of its table" in done.out
     assert "random accesses to its pages, simulated on skylake-server" in done.out
@@ -289,7 +291,7 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
     page = (tmp_path / "space.html").read_text()
     assert "<svg" in page
     assert "http" not in page
-    found = json.loads(told.out)
+    found = json.loads(reported.out)
     assert found["schema"] == "flatwalk-inspect/1"
     assert [scheme["scheme"] for scheme in found["schemes"]] == ["radix4", "fpt"]
     # What the process has present, the engine has mapped.
@@ -299,22 +301,23 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
 
 
 def test_the_same_seed_simulates_the_same() -> None:
-    options = [
-        inspection.Options("radix4", "skylake-server", None, 20_000, seed, None, as_json=False)
+    cycles = [
+        designs.simulate(MADE_UP[2], "radix4", "skylake-server", "random", accesses=20_000, seed=seed)[0][
+            "cycles"
+        ]
         for seed in (1, 1, 2)
     ]
-    cycles = [inspection.simulate(MADE_UP[2], one, "random")[0]["cycles"] for one in options]
     assert cycles[0] == cycles[1] != cycles[2]
 
 
 def test_an_interrupted_inspection_leaves_nothing(
     call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> list[Any]:
+    def interrupt(*_: object, **__: object) -> list[Any]:
         os.kill(os.getpid(), signal.SIGINT)
         return []
 
-    monkeypatch.setattr(inspection, "run_schemes", interrupt)
+    monkeypatch.setattr(designs, "run_schemes", interrupt)
     assert call("host", "inspect", str(os.getpid()), "--html", "space.html").code == 130
     assert list(tmp_path.iterdir()) == []
 
@@ -364,7 +367,7 @@ def test_levels_by_what_the_host_needs() -> None:
     assert do(5, 100 << 40).startswith("Keep five")
     assert do(4, 1 << 40).startswith("Keep four")
     assert do(4, 100 << 40).startswith("Use a kernel")
-    assert do(None, 1 << 40).startswith("Nothing is known")
+    assert do(None, 1 << 40).startswith("No advice")
     assert do(4, None).startswith("Keep four")
 
 
@@ -399,12 +402,12 @@ def test_what_the_kernel_counted(tmp_path: Path) -> None:
     found = advised(host(memory_bytes=4 << 30), files=machine.Files(tmp_path, tmp_path, tmp_path))
     why = " ".join(found["Transparent huge pages"].why)
     assert "25 % of anonymous memory" in why
-    assert "75 faults got a huge page and 25 did not (25 %), for want" in why
+    assert "75 faults got a huge page and 25 did not (25 %), for lack" in why
     assert found["Memory in page tables"].do.startswith("Find the processes")
     assert found["Memory in page tables"].why == ["Page tables take 1 GiB, 25 % of memory."]
 
 
-def test_doubts_are_told() -> None:
+def test_doubts_are_reported() -> None:
     assert advised(host(), walk_result())["Measuring on this host"].why == ["A doubt."]
     assert "Nothing to change" in advised(host(), walk_result(warnings=[]))["Measuring on this host"].do
 

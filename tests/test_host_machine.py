@@ -93,9 +93,9 @@ def test_no5lvl_leaves_four_levels(tmp_path: Path) -> None:
 
 
 def test_warnings_of_a_server(server: dict[str, Any]) -> None:
-    told = " ".join(machine.warnings(server, [1]))
+    reported = " ".join(machine.warnings(server, [1]))
     for word in ("governor powersave", "Turbo is on", "SMT is on", "Processor 1 is not isolated"):
-        assert word in told
+        assert word in reported
     assert "isolated" not in " ".join(machine.warnings(server, [2, 3]))
 
 
@@ -157,7 +157,7 @@ def test_isolated_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert machine.choose_cpus({"isolated": []}, 2, [0, 1, 2]) == [0, 1]
 
 
-def test_busy_and_stolen_processors_are_told(tmp_path: Path) -> None:
+def test_busy_and_stolen_processors_are_reported(tmp_path: Path) -> None:
     def stat(user: int, idle: int, stolen: int) -> machine.Files:
         rest = f"cpu0 {user // 2} 0 0 {idle} 0 0 0 0\n"
         return files(tmp_path, proc__stat=f"cpu 1 2 3\ncpu1 {user} 0 0 {idle} 0 0 0 {stolen} 0 0\n{rest}")

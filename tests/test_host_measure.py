@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import bpf, diff, machine, measure, native, results, show, stats
+from flatwalk.host import benches, bpf, diff, machine, measure, native, results, show, stats, wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +79,8 @@ def host(**changes: Any) -> dict[str, Any]:
     }
 
 
-def bench(directory: Path, **changes: Any) -> measure.Bench:
-    return measure.pagefault(host(**changes), directory, size_bytes=4 << 20, repetitions=3, change_host=False)
+def bench(directory: Path, **changes: Any) -> benches.Bench:
+    return benches.pagefault(host(**changes), directory, size_bytes=4 << 20, repetitions=3, change_host=False)
 
 
 def measured(directory: Path, runs: int = 5) -> results.Result:
@@ -171,21 +171,21 @@ def test_rounds_at_less_than_the_best_pace_are_measured_again(
     def slowed(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any]:
         # A round takes four, and the first warms up: so the second and the fourth that count are slow.
         slow = len(kernel()) in (9, 18)
-        told = answer(program, bench, request)
+        reported = answer(program, bench, request)
         return {
-            **told,
-            "controls_nanoseconds": {**told["controls_nanoseconds"], "lines": 0.6 if slow else 0.5},
+            **reported,
+            "controls_nanoseconds": {**reported["controls_nanoseconds"], "lines": 0.6 if slow else 0.5},
         }
 
     monkeypatch.setattr(native, "measure", slowed)
     result = measured(tmp_path, runs=6)
     assert sorted({sample["round"] for sample in result["samples"]}) == [0, 2, 4, 5, 6, 7]
-    told = "2 of 8 rounds do not count: something outside this system slowed the processor down."
-    assert told in result["notes"]
+    reported = "2 of 8 rounds do not count: something outside this system slowed the processor down."
+    assert reported in result["notes"]
     assert results.controls(result)["lines"] == pytest.approx([0.5] * 6)
 
 
-def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     off = {"enabled": "never", "defrag": None, "shmem": None, "page_bytes": 2 << 20}
     made = bench(tmp_path, thp=off)
     assert [variant.name for variant in made.variants] == ["file", "sparse", "anonymous"]
@@ -198,8 +198,8 @@ def test_a_setting_comes_back_even_after_an_error(
 ) -> None:
     setting = tmp_path / "fault_around_bytes"
     setting.write_text("65536\n")
-    monkeypatch.setattr(measure, "FAULT_AROUND", setting)
-    made = measure.pagefault(host(), tmp_path, size_bytes=4 << 20, repetitions=3, change_host=True)
+    monkeypatch.setattr(benches, "FAULT_AROUND", setting)
+    made = benches.pagefault(host(), tmp_path, size_bytes=4 << 20, repetitions=3, change_host=True)
     assert made.variants[-1].setting == (setting, "4096")
     seen = []
 
@@ -217,30 +217,30 @@ def test_a_setting_comes_back_even_after_an_error(
 
 
 def test_hpccs_rules_for_the_table() -> None:
-    assert [variant.name for variant in measure.gups(host(), table_bytes=1 << 30).variants] == [
+    assert [variant.name for variant in benches.gups(host(), table_bytes=1 << 30).variants] == [
         "small",
         "huge",
     ]
     with pytest.raises(UsageError, match="half of memory"):
-        measure.gups(host(), table_bytes=1 << 33)
+        benches.gups(host(), table_bytes=1 << 33)
     with pytest.raises(UsageError, match="table of 3000 bytes"):
-        measure.gups(host(), table_bytes=3000)
+        benches.gups(host(), table_bytes=3000)
 
 
 def test_strides_of_the_levels() -> None:
     # A line of entries spans 8 pages; of the next levels up, 512 times as much each.
     four = [32 << 10, 16 << 20, 8 << 30, 4 << 40]
-    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 24) == four
-    assert measure.level_strides(host(page_table_levels=4, user_address_bits=47), 32) == four[:3]
-    assert measure.level_strides(host(page_table_levels=5, user_address_bits=47), 24) == [*four, 2 << 50]
+    assert benches.level_strides(host(page_table_levels=4, user_address_bits=47), 24) == four
+    assert benches.level_strides(host(page_table_levels=4, user_address_bits=47), 32) == four[:3]
+    assert benches.level_strides(host(page_table_levels=5, user_address_bits=47), 24) == [*four, 2 << 50]
     # Arm with 39 bits of address, and with pages of 64 KiB.
-    assert measure.level_strides(host(page_table_levels=None, user_address_bits=39), 24) == four[:3]
+    assert benches.level_strides(host(page_table_levels=None, user_address_bits=39), 24) == four[:3]
     arm = host(page_table_levels=None, user_address_bits=48, page_bytes=65536)
-    assert measure.level_strides(arm, 24) == [512 << 10, 4 << 30]
+    assert benches.level_strides(arm, 24) == [512 << 10, 4 << 30]
 
 
 def test_ebizzys_variants() -> None:
-    made = measure.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
+    made = benches.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
     assert [variant.name for variant in made.variants] == [
         *("1-unmap", "2-unmap", "3-unmap"),
         *("1-keep", "2-keep", "3-keep"),
@@ -261,16 +261,16 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _: [], "no JSON object"),
+        (lambda _: [], "not hold a JSON object"),
         (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
         (lambda r: r | {"schema": "flatwalk-host/1"}, "has format flatwalk-host/1"),
         (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
-        (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is no measurement"),
-        (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is no measurement"),
-        (lambda r: r | {"samples": [{"variant": "file", "value": 1.0}]}, "sample 0 is no measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is not a measurement"),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is not a measurement"),
+        (lambda r: r | {"samples": [{"variant": "file", "value": 1.0}]}, "sample 0 is not a measurement"),
         (
             lambda r: r | {"samples": [r["samples"][0] | {"controls_nanoseconds": {"clock": 0}}]},
-            "sample 0 is no measurement",
+            "sample 0 is not a measurement",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_files_that_are_no_results(
 
 def test_no_json_at_all(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         results.load(tmp_path / "a.json")
     with pytest.raises(UsageError, match="no file"):
         results.load(tmp_path / "b.json")
@@ -388,15 +388,15 @@ def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -
     assert "no file" in call("host", "diff", "1:1:30", "a.json").err
 
 
-def test_wrong_words_are_told(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
+def test_wrong_words_are_reported(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
     assert kernel() == []
     result = measured(tmp_path)
     for sample in result["samples"]:
         sample["answer"]["errors"] = 1
-    told = show.doubts(
+    doubts = show.doubts(
         result, {name: stats.summarise(found) for name, found in results.values(result).items()}
     )
-    assert "20 words were wrong" in told[-1]
+    assert "20 words were wrong" in doubts[-1]
 
 
 def test_nothing_is_half_written(
@@ -426,7 +426,7 @@ def test_nothing_is_half_written(
         (("pagefault", "--cpu", "4095"), "names no processors"),
         (("pagefault", "--cpu", "x"), "names no processors"),
         (("gups", "--table", "3000"), "power of two"),
-        (("walk", "--strides", "x"), "is no size"),
+        (("walk", "--strides", "x"), "is not a size"),
         (("diff", "a.json", "b.json"), "there is no file a.json"),
         (("diff", "a.json", "b.json", "--plot", "x/y.html"), "there is no directory"),
     ],
@@ -476,7 +476,7 @@ def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) ->
 
 
 def test_numbers() -> None:
-    assert [show.number(value) for value in (0, 12345.6, 123.456, 1.23456, 0.00123456)] == [
+    assert [wording.number(value) for value in (0, 12345.6, 123.456, 1.23456, 0.00123456)] == [
         *("0", "12,346", "123.5", "1.235", "0.001235"),
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatwalk.host import stats
+from flatwalk.host import stats, wording
 
 T_29 = 2.045229642  # 97.5 % point of Student's t, 29 degrees of freedom
 
@@ -69,7 +69,7 @@ def test_the_articles_intervals_come_back() -> None:
 def test_the_articles_verdict_from_values() -> None:
     comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
     assert comparison.pooled.p == pytest.approx(1.543e-6, rel=0.01)
-    words = stats.verdict(comparison, comparison.welch.p)
+    words = wording.verdict(comparison, comparison.welch.p)
     assert words.startswith("0.23 % slower (+0.1")
     assert words.endswith("large effect (d = 1.38)")
 
@@ -102,14 +102,14 @@ def test_a_rates_change_has_its_sign() -> None:
     for found in (comparison.change_interval, comparison.bootstrap):
         assert found is not None
         assert 0 < found.low < comparison.change < found.high
-    assert "faster" in stats.verdict(comparison, comparison.welch.p, rate=True)
-    assert "slower" in stats.verdict(stats.compare(fast, slow, rate=True), 0.001, rate=True)
+    assert "faster" in wording.verdict(comparison, comparison.welch.p, rate=True)
+    assert "slower" in wording.verdict(stats.compare(fast, slow, rate=True), 0.001, rate=True)
 
 
 def test_constant_samples() -> None:
     same = stats.compare([5.0, 5.0, 5.0], [5.0, 5.0, 5.0])
     assert (same.welch.p, same.pooled.p, same.effect) == (1.0, 1.0, 0.0)
-    assert stats.verdict(same, 1.0) == "no difference: every measurement is the same"
+    assert wording.verdict(same, 1.0) == "no difference: every measurement is the same"
     apart = stats.compare([5.0, 5.0, 5.0], [6.0, 6.0, 6.0])
     assert apart.welch.p == 0
     assert apart.change == pytest.approx(0.2)
@@ -184,7 +184,7 @@ def test_drift_makes_false_alarms_without_batches() -> None:
     assert share(careful) < 0.14
 
 
-def test_drift_is_told_from_chance() -> None:
+def test_drift_is_distinguished_from_chance() -> None:
     generator = np.random.default_rng(1)
     assert not stats.drifts([1.0] * 30)
     assert not stats.drifts([1.0, 2.0] * 15)
@@ -238,7 +238,7 @@ def test_no_difference_says_what_would_have_been_seen() -> None:
     comparison = stats.compare(values, values)
     # (2.1199 + 0.8647) · sd √(2/9), of 100; sd = √(6/8).
     assert comparison.detectable == pytest.approx(2.9846 * math.sqrt(0.75 * 2 / 9) / 100, rel=1e-3)
-    words = stats.verdict(comparison, comparison.welch.p)
+    words = wording.verdict(comparison, comparison.welch.p)
     assert words == "no measurable difference; 1.2 % would have been seen (80 % of the time)"
 
 
@@ -288,7 +288,7 @@ def test_holm() -> None:
     assert stats.holm([]) == []
 
 
-def test_disagreement_with_the_bootstrap_is_told() -> None:
+def test_disagreement_with_the_bootstrap_is_reported() -> None:
     comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
     doubtful = stats.Comparison(**{**vars(comparison), "bootstrap": stats.Interval(-0.001, 0.002)})
-    assert "measure longer" in stats.verdict(doubtful, 0.001)
+    assert "measure longer" in wording.verdict(doubtful, 0.001)

@@ -54,10 +54,10 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, call: Call) ->
     ("arguments", "words"),
     [
         (["--workload", "oracle"], "there is no program 'oracle'"),
-        (["--workload", "redis:lots"], "is no size"),
+        (["--workload", "redis:lots"], "is not a size"),
         (["--workload", "redis:1KiB"], "too little data"),
-        (["--workload", "redis", "--skip", "5"], "says itself what is recorded"),
-        (["--workload", "redis", "--", "true"], "says itself what is recorded"),
+        (["--workload", "redis", "--skip", "5"], "determines itself what is recorded"),
+        (["--workload", "redis", "--", "true"], "determines itself what is recorded"),
     ],
 )
 def test_refusals(call: Call, arguments: list[str], words: str) -> None:
@@ -66,7 +66,7 @@ def test_refusals(call: Call, arguments: list[str], words: str) -> None:
     assert words in result.err
 
 
-def test_handlers_get_an_aligned_stack_and_old_ones_are_told(tmp_path: Path) -> None:
+def test_handlers_get_an_aligned_stack_and_old_ones_are_reported(tmp_path: Path) -> None:
     """What region.c does to sigaction, natively: handlers run, and a program sees its own again."""
     source = tmp_path / "handlers.c"
     source.write_text(

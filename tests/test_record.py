@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from flatwalk import engine
-from flatwalk import record as recorder
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
-from flatwalk.record import RecordError, find_qemu, find_recorder, record
+from flatwalk.record import RecordError, collecting, find_qemu, find_recorder, record, tools
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
@@ -223,9 +222,9 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
 def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
-        "import sys; from pathlib import Path; from flatwalk import record as r\n"
-        "r.PATIENCE_SECONDS = 0.0\n"
-        f"result = r.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
+        "import sys; from pathlib import Path; from flatwalk.record import session\n"
+        "session.PATIENCE_SECONDS = 0.0\n"
+        f"result = session.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
         "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"
     )
     with subprocess.Popen(
@@ -279,10 +278,10 @@ def test_a_collector_that_is_gone_needs_no_word(
     collector = tmp_path / "collector"
     collector.write_text('#!/bin/sh\nexec 0<&-\necho \'{"type": "ready"}\'\n')
     collector.chmod(0o755)
-    monkeypatch.setattr(recorder, "find_recorder", lambda: (tmp_path, collector))
-    with recorder.collecting(output) as (_, told):
+    monkeypatch.setattr(tools, "find_recorder", lambda: (tmp_path, collector))
+    with collecting(output) as (_, reports):
         pass
-    assert told.traces == []
+    assert reports.traces == []
 
 
 def test_an_exception_in_progress_stops_everything(tmp_path: Path, output: Path) -> None:
@@ -329,7 +328,7 @@ def elf(machine: int, bits: int, kind: int = 2) -> bytes:
         (b"", "neither a Linux program"),
         (b"#!\n", "names no interpreter"),
         (b"#!/nonexistent/sh\n", "/nonexistent/sh does not exist"),
-        (b"#!./program\n", "too deeply"),
+        (b"#!./program\n", "too many scripts"),
     ],
 )
 def test_what_cannot_be_recorded(
@@ -366,10 +365,10 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
 
 def test_only_traces_are_overwritten(output: Path) -> None:
     output.write_text("a thesis")
-    with pytest.raises(UsageError, match="no trace of flatwalk's"):
+    with pytest.raises(UsageError, match="not a flatwalk trace"):
         record(["/bin/true"], output)
     assert output.read_text() == "a thesis"
-    with pytest.raises(UsageError, match="no trace of flatwalk's"):
+    with pytest.raises(UsageError, match="not a flatwalk trace"):
         record(["/bin/true"], Path("/dev/null"))
     output.unlink()
     first = record(["/bin/true"], output)
@@ -405,9 +404,9 @@ def test_numbers_that_cannot_be(output: Path) -> None:
         record(["/bin/true"], output, limit=0)
     with pytest.raises(UsageError, match="cannot be skipped"):
         record(["/bin/true"], output, skip=-1)
-    with pytest.raises(UsageError, match="'0x12z' is no address"):
+    with pytest.raises(UsageError, match="'0x12z' is not an address"):
         record(["/bin/true"], output, start_at="0x12z")
-    with pytest.raises(UsageError, match="'0x' is no address"):
+    with pytest.raises(UsageError, match="'0x' is not an address"):
         record(["/bin/true"], output, stop_at="0x")
 
 

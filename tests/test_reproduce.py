@@ -11,11 +11,11 @@ import pytest
 
 from flatwalk import cache, engine
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.reproduce import figures, runs, show, verdicts
+from flatwalk.reproduce import figures, planning, runs, show, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
-from flatwalk.vm import bench, build
+from flatwalk.vm import bench, build, components
 from tests import fake
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
         for claim in experiment.claims:
             assert claim.points, claim.id
             for scale in SCALES:
-                jobs = runs.jobs_of(experiment, scale, claim)
-                assert jobs or len(runs.missing_of(experiment, claim)) == len(claim.points), claim.id
+                jobs = planning.jobs_of(experiment, scale, claim)
+                assert jobs or len(planning.missing_of(experiment, claim)) == len(claim.points), claim.id
                 assert all(len(job.key) == 64 for job in jobs.values())
 
 
@@ -121,7 +121,7 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
         ("why = { small", "why = { tiny", "claim[1].why.tiny is not a known key"),
         ('why = { small = "Because." }', "why = 3", "claim[1].why must be a text or a table (it is 3)"),
         ('small = "Because."', "small = 3", "claim[1].why.small must be a text (it is 3)"),
-        ('instructions = "1M"', 'instructions = "many"', "is no count"),
+        ('instructions = "1M"', 'instructions = "many"', "is not a count"),
         ("[scale.paper]", "[scale.huge]", "scale.huge is not a known key; known here: small, paper"),
         ('id = "T1"\n', "", "claim[1].id is missing"),
         ('id = "T1"', "id = 1", "claim[1].id must be a text that is not empty (it is 1)"),
@@ -145,14 +145,14 @@ def test_one_reason_may_stand_for_all_scales(tmp_path: Path) -> None:
 
 def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -> None:
     claim = experiment.claims[0]
-    small, paper = (runs.jobs_of(experiment, scale, claim) for scale in SCALES)
+    small, paper = (planning.jobs_of(experiment, scale, claim) for scale in SCALES)
     # Two workloads, three schemes; the baseline once for both points.
     assert len(small) == 6
     assert len({job.key for job in [*small.values(), *paper.values()]}) == 9
     assert len(runs.batches(small.values())) == 2, "one for each source"
     one = next(iter(small))
-    shrunk = runs.Selection("small caches", one.scheme, one.large_pages, one.workload)
-    other = runs.job_of(experiment, "small", shrunk)
+    shrunk = planning.Selection("small caches", one.scheme, one.large_pages, one.workload)
+    other = planning.job_of(experiment, "small", shrunk)
     assert other.configuration["machine"]["llc"]["size_bytes"] == 1 << 20
     assert other.configuration["machine"]["llc"]["ways"] == 8, "the rest is the machine file's"
     assert other.key != small[one].key
@@ -160,10 +160,10 @@ def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -
 
 def test_workloads_are_picked_by_name_or_left_out() -> None:
     names = ["gups:8GiB", "random:8GiB", "xsbench:1GiB"]
-    assert runs.workloads_of(names, None) == names
-    assert runs.workloads_of(names, "gups") == ["gups:8GiB"]
-    assert runs.workloads_of(names, ["gups:8GiB", "xsbench"]) == ["gups:8GiB", "xsbench:1GiB"]
-    assert runs.workloads_of(names, ["!gups", "!random"]) == ["xsbench:1GiB"]
+    assert planning.workloads_of(names, None) == names
+    assert planning.workloads_of(names, "gups") == ["gups:8GiB"]
+    assert planning.workloads_of(names, ["gups:8GiB", "xsbench"]) == ["gups:8GiB", "xsbench:1GiB"]
+    assert planning.workloads_of(names, ["!gups", "!random"]) == ["xsbench:1GiB"]
 
 
 def test_what_was_interrupted_goes_on_where_it_was(
@@ -181,7 +181,7 @@ def test_what_was_interrupted_goes_on_where_it_was(
     stand_in = fake.Engine(answer)
     monkeypatch.setattr(engine, "_module", lambda: stand_in)
     store = cache.Store(tmp_path / "store")
-    jobs = list(runs.jobs_of(experiment, "small", experiment.claims[0]).values())
+    jobs = list(planning.jobs_of(experiment, "small", experiment.claims[0]).values())
     seen: list[tuple[int, int | None]] = []
     with pytest.raises(KeyboardInterrupt):
         runs.simulate(jobs, store, 1, lambda *at: seen.append(at))
@@ -222,7 +222,7 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     assert "FPT has the other sign" in outcome(other, 1.0, 4.0).why
     path.write_text(EXPERIMENT.replace('scheme = "fpt+ptp"', 'scheme = "no-such-scheme"'))
     lacking = load(path)
-    jobs = runs.jobs_of(lacking, "small", lacking.claims[0])
+    jobs = planning.jobs_of(lacking, "small", lacking.claims[0])
     found = verdicts.judge(
         lacking, "small", lacking.claims[0], {job.key: fake.run() for job in jobs.values()}
     )
@@ -239,11 +239,11 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
     (experiment,) = (one for one in load_all() if one.name == "95-guest")
     (claim,) = experiment.claims
 
-    def find(component: build.Component) -> Path:
+    def find(component: components.Component) -> Path:
         raise FlatwalkError(f"{component.name} is not built", remedy="run: flatwalk vm build")
 
     monkeypatch.setattr(build, "find", find)
-    assert runs.jobs_of(experiment, "small", claim) == {}
+    assert planning.jobs_of(experiment, "small", claim) == {}
     found = verdicts.judge(experiment, "small", claim, {})
     assert found.verdict is Verdict.CANNOT
     assert found.why == "There is no guest: qemu is not built; run: flatwalk vm build."
@@ -256,7 +256,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(build, "find", lambda _: tmp_path)
     monkeypatch.setattr(bench, "oversubscribe", oversubscribe)
-    jobs = runs.jobs_of(experiment, "small", claim).values()
+    jobs = planning.jobs_of(experiment, "small", claim).values()
     for _ in range(2):  # what was found is kept
         results = runs.simulate(jobs, cache.Store(tmp_path), 1, lambda _done, _total: None)
         assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
@@ -267,7 +267,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
 
 def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -> None:
     claim = experiment.claims[0]
-    jobs = runs.jobs_of(experiment, "small", claim)
+    jobs = planning.jobs_of(experiment, "small", claim)
     cycles = {"radix4": 1000, "fpt": 925, "fpt+ptp": 760}
     results = {}
     for selection, job in jobs.items():
@@ -297,7 +297,7 @@ def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch,
         ]
 
     monkeypatch.setattr(engine, "simulate_mix", answer)
-    jobs = runs.jobs_of(mixed, "small", mixed.claims[0])
+    jobs = planning.jobs_of(mixed, "small", mixed.claims[0])
     results = runs.simulate(jobs.values(), cache.Store(tmp_path / "store"), 1, lambda *_: None)
     assert [len(request["sources"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
     assert [request["seed"] for request in asked] == [1, 3, 1], "as its first core has in the mix"
@@ -327,6 +327,16 @@ def test_a_report_survives_its_json(experiment: Experiment) -> None:
     assert "FPT, ours" in page
     assert "FPT, published" in page
     assert "<script" not in page
+
+
+def test_a_bar_reaches_from_zero_to_its_figure(experiment: Experiment) -> None:
+    drawn = figures.chart(outcome(experiment.claims[0], -10.0, 30.0))
+    span = 31.6 + 10.0
+    assert drawn.origin == pytest.approx(10 / span)
+    bars = [
+        (row.segments[0].start * span - 10, row.segments[0].length * span) for row in drawn.panels[0].rows
+    ]
+    assert bars == [pytest.approx(bar) for bar in [(-10, 10), (0, 8), (0, 30), (0, 31.6)]]
 
 
 def test_the_command_runs_prints_and_writes(
@@ -416,6 +426,6 @@ def test_a_rehearsal_begins_everything_and_keeps_nothing(
 def test_a_rehearsal_writes_no_file(call: Call, tmp_path: Path, option: str) -> None:
     result = call("reproduce", "R4", "--rehearse", option, str(tmp_path / "file"))
     assert result.code == 2
-    assert "a rehearsal finds nothing to write" in result.err
+    assert "a rehearsal has nothing to write" in result.err
     assert option in result.err
     assert not list(tmp_path.iterdir())

@@ -42,7 +42,7 @@ def test_counts(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "1X", "1GiBB", "0x10", "1e999", "٣"])
-def test_what_is_no_number_is_told_with_its_option(text: str) -> None:
+def test_what_is_no_number_is_reported_with_its_option(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         units.parse_count(text, "--warmup")
     assert caught.value.where == "--warmup"

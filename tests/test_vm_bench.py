@@ -10,8 +10,9 @@ import pytest
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import diff, machine, results
-from flatwalk.vm import bench, counting, hosted, run, workloads
+from flatwalk.vm import bench, counting, document, hosted, workloads
 from flatwalk.vm.counting import CAUSES, START, STOP, Phase
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +53,13 @@ def test_refused_blocks_are_shares() -> None:
 
 
 def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:
-    document = tmp_path / "text.md"
-    document.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
-    bench.update(document, {"a": "new\n"})
-    assert document.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
-    with pytest.raises(FlatwalkError, match="no place for the table `b`"):
-        bench.update(document, {"a": "newer\n", "b": ""})
-    assert "newer" not in document.read_text()
+    text = tmp_path / "text.md"
+    text.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nafter\n")
+    document.update(text, {"a": "new\n"})
+    assert text.read_text() == "before\n<!-- begin a -->\nnew\n<!-- end a -->\nafter\n"
+    with pytest.raises(FlatwalkError, match="no place is marked for the table `b`"):
+        document.update(text, {"a": "newer\n", "b": ""})
+    assert "newer" not in text.read_text()
 
 
 def test_what_the_plugin_writes_is_read() -> None:
@@ -89,12 +90,12 @@ def test_a_programs_phases_become_a_row() -> None:
         phase(STOP, fault=20, walks={3: 4}, **strings),
     ]
     said = "Name: redis\nVmPTE:\t  12 kB\nVmFlat:\t  4 kB\n\nVmPTE:\t  8 kB\n"
-    row = bench.Row.of("redis", run.Machine("l2l1"), [*phases, *ending], said)
+    row = bench.Row.of("redis", Machine("l2l1"), [*phases, *ending], said)
     assert (row.entries_per_walk, row.table_bytes, row.flat_bytes) == (3.0, 20 << 10, 4 << 10)
     assert {number: spent["fault"] for number, spent in row.kernel_instructions.items()} == {2: 1000, 3: 120}
     assert row.kernel_repetitions == {2: 8, 3: 16}
     with pytest.raises(FlatwalkError, match="has not marked"):
-        bench.Row.of("redis", run.Machine(), phases[:3], said)
+        bench.Row.of("redis", Machine(), phases[:3], said)
 
 
 # The host's benches
@@ -104,7 +105,7 @@ def test_touching_is_counted_without_mapping_and_warming_up() -> None:
     warming = [phase(user=10**9)] * 6
     turns = [phase(user=70, fault=4000), phase(user=30, fault=0), phase(user=90, fault=4400), phase(user=30)]
     parameters = {"repetitions": 2, "size_bytes": 20 << 12, "page_bytes": 1 << 12}
-    found = hosted.spent("pagefault", parameters, [*warming, *turns], {})
+    found = hosted.cost("pagefault", parameters, [*warming, *turns], {})
     assert (found.counts["user"], found.counts["fault"], found.counts["faults"]) == (100 / 40, 210, 84 / 40)
     assert found.instructions == 212.5
 
@@ -112,14 +113,14 @@ def test_touching_is_counted_without_mapping_and_warming_up() -> None:
 def test_the_first_group_of_walks_only_warms_up() -> None:
     interrupted = phase(user=60, fault=9000)
     groups = [phase(user=1000), interrupted, *[phase(user=60, walks={5: 8, 4: 2})] * 7]
-    found = hosted.spent("walk", {}, groups, {"references": 80})
+    found = hosted.cost("walk", {}, groups, {"references": 80})
     assert (found.counts["user"], found.instructions) == (6, 6)
     assert found.counts["entries"] / found.counts["walks"] == 4.8
 
 
 def test_the_timer_is_no_work() -> None:
     one = Phase(START, 10, {"timer": 1000, "syscall": 20, "fault": 30, "other": 40})
-    found = hosted.spent("gups", {}, [one], {"updates": 10})
+    found = hosted.cost("gups", {}, [one], {"updates": 10})
     assert (found.instructions, found.counts["timer"]) == (10.0, 100.0)
 
 
@@ -189,7 +190,7 @@ def test_four_levels_are_compared_with_five(tmp_path: Path, call: Call) -> None:
     assert "small: B is 9.9 % higher" in done.out
 
 
-def test_what_the_kernel_does_is_told_apart() -> None:
+def test_what_the_kernel_does_is_distinguished() -> None:
     made = [counted(4, 500, 500), counted(5, 500, 500)]
     for result in made:
         for sample in result["samples"]:
@@ -254,8 +255,8 @@ def test_page_faults_in_a_guest_are_counted_alike_in_every_boot(monkeypatch: pyt
         by_variant = results.values(result)
         assert {"anonymous", "sparse", "file", "huge"} == by_variant.keys()
         for sample in result["samples"]:
-            told, seen = sample["answer"]["faults_per_page"], sample["answer"]["instructions"]["faults"]
-            assert seen == pytest.approx(told, rel=0.02)
+            reported, seen = sample["answer"]["faults_per_page"], sample["answer"]["instructions"]["faults"]
+            assert seen == pytest.approx(reported, rel=0.02)
         # A kernel's fault takes some thousands of instructions, one of which is repeated 4,095 times.
         for sample in result["samples"]:
             if sample["variant"] == "anonymous":

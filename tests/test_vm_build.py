@@ -17,11 +17,13 @@ import pytest
 from flatwalk import output
 from flatwalk.cache import directory
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build, sources
+from flatwalk.vm import build, components, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flatwalk.vm.components import Component
+    from flatwalk.vm.steps import Steps
     from tests.conftest import Result
 
 PATCH = """\
@@ -49,7 +51,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "qemu" / "series").mkdir(parents=True)
     (directory / "qemu" / "base").write_text("small 1.0-1\n")
     (directory / "qemu" / "series" / "0001-change.patch").write_text(PATCH)
-    monkeypatch.setattr(build, "_REPOSITORY", directory)
+    monkeypatch.setattr(components, "REPOSITORY", directory)
     return directory
 
 
@@ -63,18 +65,18 @@ def fetch(archive: sources.Archive, chosen: sources.Base, into: Path) -> Path:
     return tree
 
 
-def make(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+def make(tree: Path, work: Path, out: Path, steps: Steps) -> None:
     """Stands in for a compiler."""
     steps.run("compiling", "cp", str(tree / "file"), "product", cwd=work, remedy="have cp")
     (work / "product").rename(out / "product")
 
 
 @pytest.fixture
-def component(cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> build.Component:
+def component(cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Component:
     """Something small to build, from an archive that has the base's version."""
     del cache, repository
     monkeypatch.setattr(sources.Archive, "choose", lambda _self, base, **_: base)
-    return replace(build.QEMU, needs=("dpkg",), product="product", fetch=fetch, make=make)
+    return replace(components.QEMU, needs=("dpkg",), product="product", fetch=fetch, make=make)
 
 
 def left(cache: Path) -> set[str]:
@@ -82,7 +84,7 @@ def left(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir() if path.suffix != ".lock"}
 
 
-def test_a_build_applies_the_series_and_says_what_it_was_made_of(component: build.Component) -> None:
+def test_a_build_applies_the_series_and_says_what_it_was_made_of(component: Component) -> None:
     place = build.ensure(component)
     assert (place / "product").read_text() == "first\nchanged\nthird\n"
     assert (place / "base").read_text() == "small 1.0-1\n"
@@ -90,14 +92,14 @@ def test_a_build_applies_the_series_and_says_what_it_was_made_of(component: buil
     assert build.find(component) == place
 
 
-def test_a_second_build_runs_nothing(component: build.Component, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_build_runs_nothing(component: Component, monkeypatch: pytest.MonkeyPatch) -> None:
     place = build.ensure(component)
     monkeypatch.setattr(subprocess, "run", None)
     monkeypatch.setattr(subprocess, "Popen", None)
     assert build.ensure(component) == place
 
 
-def test_whatever_goes_in_makes_another_build(component: build.Component, repository: Path) -> None:
+def test_whatever_goes_in_makes_another_build(component: Component, repository: Path) -> None:
     keys = {component.key()}
     series = repository / "qemu" / "series"
     (series / "0002-more.patch").write_text("")
@@ -116,9 +118,9 @@ def test_whatever_goes_in_makes_another_build(component: build.Component, reposi
     "ending", [KeyboardInterrupt, FlatwalkError("no"), OSError(28, "No space left on device")]
 )
 def test_a_build_that_ends_early_leaves_nothing(
-    component: build.Component, cache: Path, ending: type[BaseException] | BaseException
+    component: Component, cache: Path, ending: type[BaseException] | BaseException
 ) -> None:
-    def stopped(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+    def stopped(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         make(tree, work, out, steps)
         raise ending
 
@@ -131,12 +133,12 @@ def test_a_build_that_ends_early_leaves_nothing(
 
 
 def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
-    component: build.Component, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    component: Component, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)
 
-    def endless(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+    def endless(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         del tree, out
         # A build tool with a compiler that never ends, and holds the pipe open.
         script = f"exec 3>{held}; sleep 100000 & echo started; wait"
@@ -156,14 +158,14 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
     assert left(cache) == set()
 
 
-def test_what_a_killed_build_left_goes_away(component: build.Component, cache: Path) -> None:
+def test_what_a_killed_build_left_goes_away(component: Component, cache: Path) -> None:
     (cache / ".qemu-killed" / "work").mkdir(parents=True)
     place = build.ensure(component)
     assert left(cache) == {place.name}
 
 
-def test_a_command_that_fails_is_shown_and_its_log_kept(component: build.Component, cache: Path) -> None:
-    def failing(tree: Path, work: Path, out: Path, steps: build.Steps) -> None:
+def test_a_command_that_fails_is_shown_and_its_log_kept(component: Component, cache: Path) -> None:
+    def failing(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         del tree, out
         script = "seq 100; echo the reason; exit 3"
         steps.run("compiling", "sh", "-c", script, cwd=work, remedy="mend it")
@@ -176,7 +178,9 @@ def test_a_command_that_fails_is_shown_and_its_log_kept(component: build.Compone
     assert error.value.remedy == "mend it"
 
 
-def test_missing_packages_are_named_with_the_command_that_installs_them(component: build.Component) -> None:
+def test_missing_packages_are_named_with_the_command_that_installs_them(
+    component: Component,
+) -> None:
     with pytest.raises(FlatwalkError, match="flatwalk-no-such-package") as error:
         build.ensure(replace(component, needs=("dpkg", "flatwalk-no-such-package")))
     assert error.value.remedy is not None
@@ -184,7 +188,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(componen
 
 
 def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
-    component: build.Component, monkeypatch: pytest.MonkeyPatch
+    component: Component, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def newer(archive: sources.Archive, chosen: sources.Base, into: Path) -> Path:
         tree = fetch(archive, chosen, into)
@@ -201,7 +205,7 @@ def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
 
 @pytest.mark.usefixtures("cache")
 def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> None:
-    plain, debug = build.LINUX, build.DEBUG_LINUX
+    plain, debug = components.LINUX, components.DEBUG_LINUX
     assert (debug.series, debug.base, debug.directory) == (plain.series, plain.base, plain.directory)
     assert debug.key() != plain.key()
     with pytest.raises(FlatwalkError, match="linux-debug is not built") as error:
@@ -209,9 +213,7 @@ def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> Non
     assert error.value.remedy == "run: flatwalk vm build --source /no/such/tree --debug"
 
 
-def test_own_trees_are_built_as_they_are_and_again_each_time(
-    component: build.Component, tmp_path: Path
-) -> None:
+def test_own_trees_are_built_as_they_are_and_again_each_time(component: Component, tmp_path: Path) -> None:
     tree = tmp_path / "mine" / "qemu"
     tree.mkdir(parents=True)
     for text in ("one", "two"):
@@ -230,7 +232,7 @@ def test_a_directory_without_trees_is_refused(call: Callable[..., Result], tmp_p
 def test_where_there_is_no_series_nothing_is_called_built(
     call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "_REPOSITORY", tmp_path)
+    monkeypatch.setattr(components, "REPOSITORY", tmp_path)
     result = call("vm", "build")
     assert result.code == 1
     assert "there is no series to build" in result.err

@@ -48,7 +48,7 @@ def test_instructions_are_stacked_by_what_they_were_for() -> None:
     assert tables.panels[0].rows[1].cells == ["3 MiB", "2 MiB"]
 
 
-def test_levels_are_told_apart_where_there_are_several() -> None:
+def test_levels_are_distinguished_where_there_are_several() -> None:
     made = charts.counted([*ROWS, row("redis", "off", 3000, levels=5)])[1]
     assert [panel.label for panel in made.panels] == ["redis, 4 levels", "<b>, 4 levels", "redis, 5 levels"]
 

@@ -13,8 +13,8 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.record import KernelWork, Part, record
-from flatwalk.vm import build, live, timed
-from flatwalk.vm.run import Machine
+from flatwalk.vm import components, live, timed
+from flatwalk.vm.machine import Machine
 from tests.oracles.flat_page_tables import NX, Case, Page
 from tests.oracles.trace_reader import Definition, Slice, Trace
 
@@ -93,7 +93,7 @@ def test_the_kernels_time_is_that_of_the_instructions_simulated() -> None:
 
 def test_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for component in (build.QEMU, build.LINUX):
+    for component in (components.QEMU, components.LINUX):
         monkeypatch.setattr(type(component), "key", lambda self: self.name)
     asked: list[tuple[str, str, int]] = []
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, run, testing
+from flatwalk.vm import build, run
+from flatwalk.vm.machine import MODES, Machine
+from flatwalk.vm.testing import cases, judging, report, running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,18 +37,18 @@ if TYPE_CHECKING:
 )
 def test_a_machine_that_cannot_be_is_refused(wrong: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError) as caught:
-        run.Machine(**wrong)  # type: ignore[arg-type]
+        Machine(**wrong)  # type: ignore[arg-type]
     assert caught.value.where == named
     assert caught.value.remedy
 
 
 def test_the_machine_is_what_was_asked_for() -> None:
-    words = run.Machine("l3l2", levels=5, cpus=3, feature=False, parameters=("pti=on",)).arguments()
+    words = Machine("l3l2", levels=5, cpus=3, feature=False, parameters=("pti=on",)).arguments()
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given["-cpu"].split(",") == ["max", "la57=on", "flat-pt=off", "pcid=off", "invpcid=off"]
     assert given["-smp"] == "3"
     assert {"flat_page_tables=l3l2", "pti=on"} <= set(given["-append"].split())
-    assert "flat-pt-check=on" in run.Machine(check=True).arguments()[3]
+    assert "flat-pt-check=on" in Machine(check=True).arguments()[3]
 
 
 def test_the_archive_is_one_that_other_programs_read(tmp_path: Path) -> None:
@@ -94,117 +96,119 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
     assert run.Outcome(0, "\n".join(said), "").splats() == []
 
 
-def ended(name: str, status: int, *said: str) -> testing.Ended:
-    return testing.Ended.saying(name, status, 0, said)
+def ended(name: str, status: int, *said: str) -> judging.FinishedTest:
+    return judging.FinishedTest.from_output(name, status, 0, said)
 
 
-def result(case: testing.Case, *tests: testing.Ended, off: testing.Result | None = None) -> testing.Result:
-    found = testing.Result(case, {test.name: test for test in tests})
+def result(
+    case: cases.Case, *tests: judging.FinishedTest, off: judging.Result | None = None
+) -> judging.Result:
+    found = judging.Result(case, {test.name: test for test in tests})
     others = (off or found).tests
-    found.verdicts = {test.name: testing.judge(test, others.get(test.name)) for test in tests}
+    found.verdicts = {test.name: judging.judge(test, others.get(test.name)) for test in tests}
     return found
 
 
 def test_a_case_that_went_wrong_says_how() -> None:
-    off = result(testing.Case("off", run.Machine(), ()), ended("fork", 0), ended("mmap", 0), ended("ksm", 77))
-    case = testing.Case("l3l2", run.Machine("l3l2"), ("fork", "mmap", "ksm", "exec"), flattens=True)
+    off = result(cases.Case("off", Machine(), ()), ended("fork", 0), ended("mmap", 0), ended("ksm", 77))
+    case = cases.Case("l3l2", Machine("l3l2"), ("fork", "mmap", "ksm", "exec"), flattens=True)
     found = result(
         case, ended("fork", 0), ended("mmap", 1, "wrong contents at 0x1"), ended("ksm", 77), off=off
     )
-    assert testing.differences(found, off) == [
+    assert judging.differences(found, off) == [
         "exec did not end",
         "mmap: it ended with 1: wrong contents at 0x1",
         "nothing was flattened",
     ]
-    assert [found.count(word) for word in (testing.PASS, testing.SKIP, testing.FAIL)] == [1, 1, 1]
+    assert [found.count(word) for word in (judging.PASS, judging.SKIP, judging.FAIL)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("test", "off", "word"),
     [
-        (ended("fork", 0), None, testing.PASS),
-        (ended("fork", 77), None, testing.FAIL),
-        (ended("fork", 77), ended("fork", 0), testing.FAIL),
-        (ended("fork", 77), ended("fork", 77), testing.SKIP),
-        (ended("fork", 124), ended("fork", 124), testing.FAIL),
-        (ended("mlock2", 0), ended("mlock2", 0), testing.PASS),
-        (ended("mlock2", 0), None, testing.FAIL),
-        (ended("mlock2", 0), ended("mlock2", 1), testing.FAIL),
-        (ended("mlock2", 1), ended("mlock2", 1), testing.XFAIL),
-        (ended("mlock2", 4), ended("mlock2", 4), testing.SKIP),
-        (ended("mlock2", 124), ended("mlock2", 124), testing.FAIL),
-        (ended("stressor-vm", 2), ended("stressor-vm", 0), testing.FAIL),
-        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "ok 1 b", "not ok 3 a"), testing.XFAIL),
-        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "not ok 2 b"), testing.FAIL),
+        (ended("fork", 0), None, judging.PASS),
+        (ended("fork", 77), None, judging.FAIL),
+        (ended("fork", 77), ended("fork", 0), judging.FAIL),
+        (ended("fork", 77), ended("fork", 77), judging.SKIP),
+        (ended("fork", 124), ended("fork", 124), judging.FAIL),
+        (ended("mlock2", 0), ended("mlock2", 0), judging.PASS),
+        (ended("mlock2", 0), None, judging.FAIL),
+        (ended("mlock2", 0), ended("mlock2", 1), judging.FAIL),
+        (ended("mlock2", 1), ended("mlock2", 1), judging.XFAIL),
+        (ended("mlock2", 4), ended("mlock2", 4), judging.SKIP),
+        (ended("mlock2", 124), ended("mlock2", 124), judging.FAIL),
+        (ended("stressor-vm", 2), ended("stressor-vm", 0), judging.FAIL),
+        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "ok 1 b", "not ok 3 a"), judging.XFAIL),
+        (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "not ok 2 b"), judging.FAIL),
     ],
 )
 def test_a_test_must_end_as_without_flat_tables(
-    test: testing.Ended, off: testing.Ended | None, word: str
+    test: judging.FinishedTest, off: judging.FinishedTest | None, word: str
 ) -> None:
-    assert testing.judge(test, off).word == word
+    assert judging.judge(test, off).word == word
 
 
 def test_what_the_kernel_says_is_said_of_the_test_that_ran() -> None:
     splat = "[ 9.1] WARNING: CPU: 1 PID: 44 at mm/memory.c:123"
     log = f"[ 1.0] flatwalk: test fork\n[ 2.0] fine\n[ 8.0] flatwalk: test exec\n{splat}\n"
     miss = "flat-pt-check: missing flush: vCPU 1, CR3 1"
-    assert testing.complaints(log, f"{miss}\n") == [f"{splat} (in exec)", miss]
+    assert judging.complaints(log, f"{miss}\n") == [f"{splat} (in exec)", miss]
 
 
 def test_each_test_is_a_line_as_it_ends() -> None:
-    case = testing.Case("l3l2", run.Machine("l3l2"), ("fork", "ksm"))
-    found, lines = testing.Result(case), list[str]()
-    told = testing.Told(found, found, lines.append)
+    case = cases.Case("l3l2", Machine("l3l2"), ("fork", "ksm"))
+    found, lines = judging.Result(case), list[str]()
+    output = running.GuestOutput(found, found, lines.append)
     for part in (
         b"@begin fork 1.5\nall ",
         b"well\n\n@test fork 0 3.75\n@beg",
         b"in ksm 4\nno KSM\n@test ksm 77 4\n",
     ):
-        told.write(part)
-    told.write(b"counter flat_table_alloc 12\ncounter flat_table_scan_alloc 3\n")
+        output.write(part)
+    output.write(b"counter flat_table_alloc 12\ncounter flat_table_scan_alloc 3\n")
     assert [" ".join(line.split()) for line in lines] == ["pass fork 2.2 s", "skip ksm 0.0 s no KSM"]
     assert found.tests["fork"].reason == "all well"
     assert found.counters == {"flat_table_alloc": 12, "flat_table_scan_alloc": 3}
-    table = testing.summary([found]).splitlines()
+    table = report.summary([found]).splitlines()
     assert table[-1] == "| l3l2 | 1 | 1 | 0 | 0 | 0 | 12 | 0 | 3 | 0 | 0.0 |"
-    told_tests = testing.report([found], {"day": "today"})["cases"][0]["tests"]
-    assert [(test["name"], test["verdict"], test["seconds"]) for test in told_tests] == [
+    reported = report.as_dict([found], {"day": "today"})["cases"][0]["tests"]
+    assert [(test["name"], test["verdict"], test["seconds"]) for test in reported] == [
         ("fork", "pass", 2.25),
         ("ksm", "skip", 0.0),
     ]
 
 
 def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = testing.chosen(testing.cases("full", ["l3l2"]), ["l3l2"], ["fork", "mlock2"])
+    planned = cases.chosen(cases.of_tier("full", ["l3l2"]), ["l3l2"], ["fork", "mlock2"])
     versions = {"linux": "6.1 (a)", "day": "today"}
     file = tmp_path / "all.json"
     booted: list[str] = []
 
-    def boot(found: testing.Result, told: testing.Told, *_: object) -> None:
+    def boot(found: judging.Result, output: running.GuestOutput, *_: object) -> None:
         booted.append(found.case.name)
         if booted == ["off", "l3l2"]:
             raise FlatwalkError("the host ran out of memory")
-        told.write(b"@begin fork 0\n@test fork 0 1.5\n@begin mlock2 2\nnot ok 3 a part\n@test mlock2 1 3\n")
-        told.write(b"counter flat_table_alloc 5\n")
+        output.write(b"@begin fork 0\n@test fork 0 1.5\n@begin mlock2 2\nnot ok 3 a part\n@test mlock2 1 3\n")
+        output.write(b"counter flat_table_alloc 5\n")
 
-    def keep(results: Sequence[testing.Result]) -> None:
-        file.write_text(json.dumps(testing.report(results, versions)))
+    def keep(results: Sequence[judging.Result]) -> None:
+        file.write_text(json.dumps(report.as_dict(results, versions)))
 
-    monkeypatch.setattr(testing, "_run", boot)
+    monkeypatch.setattr(running, "_boot", boot)
     monkeypatch.setattr(build, "find", lambda *_: tmp_path)
 
-    def call(cases: Sequence[testing.Case] = planned) -> list[testing.Result]:
-        before = testing.resumed(file, versions | {"day": "tomorrow"})
-        return testing.run_cases(cases, say=lambda _: None, before=before, keep=keep)
+    def call(given: Sequence[cases.Case] = planned) -> list[judging.Result]:
+        before = report.resumed(file, versions | {"day": "tomorrow"})
+        return running.run(given, say=lambda _: None, before=before, keep=keep)
 
     with pytest.raises(FlatwalkError, match="out of memory"):
         call()
     off, flat = call()
     assert booted == ["off", "l3l2", "l3l2"]
-    assert [one.verdicts["mlock2"].word for one in (off, flat)] == [testing.XFAIL] * 2, (
+    assert [one.verdicts["mlock2"].word for one in (off, flat)] == [judging.XFAIL] * 2, (
         "as `off` had it before"
     )
-    assert testing.resumed(file, versions) == [off, flat]
+    assert report.resumed(file, versions) == [off, flat]
     assert call() == [off, flat]
     assert len(booted) == 3
     # Another machine, or other tests, are another case; what is known of others stays.
@@ -213,10 +217,10 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
     fewer = replace(planned[0], tests=("fork",))
     call([fewer])
     assert booted[3:] == ["off", "off"]
-    assert [one.case for one in testing.resumed(file, versions)] == [fewer, smaller, *planned]
+    assert [one.case for one in report.resumed(file, versions)] == [fewer, smaller, *planned]
 
     with pytest.raises(UsageError, match=r"of linux 6.1 \(a\), not 6.1 \(b\)"):
-        testing.resumed(file, {"linux": "6.1 (b)"})
+        report.resumed(file, {"linux": "6.1 (b)"})
     for wrong in (
         "[]",
         "{",
@@ -226,30 +230,30 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         file.write_text(wrong)
         with pytest.raises(UsageError, match="not what `vm test --json` writes"):
-            testing.resumed(file, versions)
+            report.resumed(file, versions)
 
 
 def test_some_cases_and_tests_are_chosen() -> None:
-    planned = testing.cases("full", ["l2l1"])
-    some = testing.chosen(planned, ["isolated"], ["fork", "oom"])
+    planned = cases.of_tier("full", ["l2l1"])
+    some = cases.chosen(planned, ["isolated"], ["fork", "oom"])
     assert [(case.name, case.tests) for case in some] == [
         ("off", ("fork", "oom")),
         ("l2l1, isolated", ("fork", "oom")),
     ]
-    assert [case.name for case in testing.chosen(planned, ["l2l1"], ["fork"])] == ["off", "l2l1"]
-    two = testing.chosen(planned, ["5 levels", "no feature"], ["fork"])
+    assert [case.name for case in cases.chosen(planned, ["l2l1"], ["fork"])] == ["off", "l2l1"]
+    two = cases.chosen(planned, ["5 levels", "no feature"], ["fork"])
     assert [case.name for case in two] == ["off", "l2l1, 5 levels", "l2l1, no feature"]
-    assert testing.chosen(planned, [], []) == planned
+    assert cases.chosen(planned, [], []) == planned
     wrong: list[tuple[list[str], list[str], str]] = [
         ([], ["frok"], "--tests"),
         (["l2l1", "odd"], [], "--only"),
     ]
     for only, tests, where in wrong:
         with pytest.raises(UsageError) as caught:
-            testing.chosen(planned, only, tests)
+            cases.chosen(planned, only, tests)
         assert caught.value.where == where
     with pytest.raises(UsageError) as caught:
-        testing.cases("long")
+        cases.of_tier("long")
     assert caught.value.where == "--tier"
 
 
@@ -263,10 +267,10 @@ def test_a_flush_that_is_left_out_must_be_found_and_nothing_else() -> None:
         (1, [], ["no missing flush was found"]),
         (1, [miss, splat], [f"the kernel says: {splat}"]),
     ):
-        case = testing.Case("l2l1", run.Machine("l2l1"), ("flush",), unflushed=unflushed)
+        case = cases.Case("l2l1", Machine("l2l1"), ("flush",), unflushed=unflushed)
         found = result(case, ended("flush", 0))
         found.complaints = said
-        assert testing.differences(found, found) == problems
+        assert judging.differences(found, found) == problems
 
 
 def test_a_mistake_that_others_tests_find_with_off_too_is_none_of_ours() -> None:
@@ -274,9 +278,9 @@ def test_a_mistake_that_others_tests_find_with_off_too_is_none_of_ours() -> None
         return f"[ {len(where)}.5] WARNING: CPU: {len(where)} PID: 1{len(at)} at {at} (in {where})"
 
     def problems(case: str, complaints: list[str], off: list[str]) -> list[str]:
-        without, found = (testing.Result(testing.Case(name, run.Machine(), ())) for name in ("off", case))
+        without, found = (judging.Result(cases.Case(name, Machine(), ())) for name in ("off", case))
         without.complaints, found.complaints = off, complaints
-        return testing.differences(found, without)
+        return judging.differences(found, without)
 
     known = [said("hugetlb-madvise")]
     assert problems("off", known, known) == []
@@ -289,23 +293,23 @@ def test_a_mistake_that_others_tests_find_with_off_too_is_none_of_ours() -> None
 
 def test_each_flush_is_left_out_in_some_case() -> None:
     for tier in ("short", "full"):
-        assert {case.unflushed for case in testing.cases(tier)} == {0, 1, 2, 4, 8}
-    assert [case.machine.mode for case in testing.cases("short", ["l3l2"])] == ["off", "l3l2", "l3l2"]
+        assert {case.unflushed for case in cases.of_tier(tier)} == {0, 1, 2, 4, 8}
+    assert [case.machine.mode for case in cases.of_tier("short", ["l3l2"])] == ["off", "l3l2", "l3l2"]
     # PCIDs are where there is something to be found by them.
-    for case in testing.cases("full"):
+    for case in cases.of_tier("full"):
         assert ("pcid=on" in case.machine.arguments()[3]) == case.machine.check, case.name
 
 
 def test_every_mode_is_tested() -> None:
     for tier in ("short", "full"):
-        assert {case.machine.mode for case in testing.cases(tier)} == set(run.MODES)
-        assert testing.cases(tier)[0].machine.mode == "off"
+        assert {case.machine.mode for case in cases.of_tier(tier)} == set(MODES)
+        assert cases.of_tier(tier)[0].machine.mode == "off"
 
 
 def test_what_is_not_built_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(FlatwalkError, match="is not built") as caught:
-        run.run(run.Machine(), ["true"])
+        run.run(Machine(), ["true"])
     assert caught.value.remedy == "run: flatwalk vm build"
 
 
@@ -316,7 +320,7 @@ def test_a_command_sees_these_files_and_its_end_is_ours(tmp_path: Path) -> None:
     script = "cat file; echo $GIVEN >&2; echo lost > written; cat written; exit 7"
     said, complained = io.BytesIO(), io.BytesIO()
     outcome = run.run(
-        run.Machine("l4l3+l2l1", cpus=2, memory="512M"),
+        Machine("l4l3+l2l1", cpus=2, memory="512M"),
         ["sh", "-c", f"cd {tmp_path}; {script}"],
         stdout=said,
         stderr=complained,
@@ -338,7 +342,7 @@ def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> N
     given.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
     said = io.BytesIO()
     with given.open("rb") as file:
-        outcome = run.run(run.Machine(memory="512M"), ["cat"], stdin=file.fileno(), stdout=said)
+        outcome = run.run(Machine(memory="512M"), ["cat"], stdin=file.fileno(), stdout=said)
     assert (outcome.status, said.getvalue()) == (0, given.read_bytes())
 
 
@@ -346,17 +350,17 @@ def test_what_we_are_given_is_the_commands_input(tmp_path: Path, size: int) -> N
 @pytest.mark.usefixtures("vm")
 def test_a_guest_is_stopped_when_its_time_is_over() -> None:
     silent, theirs = socket.socketpair()
-    with silent, theirs, pytest.raises(FlatwalkError, match="not come to an end within 3 s") as caught:
-        run.run(run.Machine(memory="512M"), ["cat"], stdin=theirs.fileno(), timeout_s=3)
+    with silent, theirs, pytest.raises(FlatwalkError, match="did not end within 3 s") as caught:
+        run.run(Machine(memory="512M"), ["cat"], stdin=theirs.fileno(), timeout_s=3)
     assert caught.value.where == "--timeout"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_a_signal_is_the_status_that_a_shell_would_give() -> None:
-    outcome = run.run(run.Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
+    outcome = run.run(Machine(memory="512M"), ["sh", "-c", "kill -SEGV $$"])
     assert outcome.status == 128 + 11
-    assert run.run(run.Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
+    assert run.run(Machine(memory="512M"), ["/no/such/program"], stderr=io.BytesIO()).status == 127
 
 
 #: Takes the memory of a device out of the guest's map and puts it back, while others use theirs.
@@ -380,14 +384,14 @@ for one in busy:
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_memory_is_mapped_elsewhere_while_processors_use_devices() -> None:
-    outcome = run.run(run.Machine(cpus=4, memory="512M"), [sys.executable, "-c", REMAP])
+    outcome = run.run(Machine(cpus=4, memory="512M"), [sys.executable, "-c", REMAP])
     assert (outcome.status, outcome.splats()) == (0, [])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
-    results = testing.run_cases(testing.cases("short"))
+    results = running.run(cases.of_tier("short"))
     assert [problem for result in results for problem in result.problems] == []
 
 

@@ -1,10 +1,10 @@
-//! Negative controls: how fast the processor is at what no kernel has a hand in.
+//! Negative controls: the speed of what does not depend on the kernel.
 //!
-//! A program beside ours, be it another virtual machine's on the same core, on the same last-level cache
-//! or under the same power budget, takes no time that any account of ours shows: it makes everything
-//! slower. So every measuring process also times three things that stay the same whatever kernel runs:
-//! the core's own clock, the throughput of its caches, and that of the memory behind them. What they
-//! change by between two measurements is no kernel's doing.
+//! Other programs, such as another virtual machine on the same core, on the same last-level cache or
+//! under the same power budget, make everything slower, and no accounting here shows it. So every
+//! measuring process also times three things that stay the same whichever kernel runs: the core's own
+//! clock, the throughput of its caches, and that of the memory behind them. If they change between two
+//! measurements, that is not due to the kernel.
 
 use std::hint::black_box;
 use std::io;
@@ -16,15 +16,15 @@ use crate::median::median;
 use crate::sys::{Mapping, Pages, page_bytes};
 
 const LINE_BYTES: usize = 64;
-/// Larger than any first-level cache, and few enough pages for any first-level TLB.
+/// Larger than any first-level cache, but few enough pages for any first-level TLB.
 const NEAR_BYTES: usize = 192 << 10;
 /// Larger than most second-level caches.
 const FAR_BYTES: usize = 8 << 20;
-/// Multiplications that wait for each other, and sweeps over the near lines, that are timed together.
+/// Dependent multiplications, and sweeps over the near lines, that are timed together.
 const MULTIPLICATIONS: usize = 10_000;
 const SWEEPS: usize = 16;
 
-/// Nanoseconds for one of each, just now: medians.
+/// Nanoseconds for one of each, measured now: medians.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Readings {
     /// A multiplication that waits for the one before: a fixed number of cycles.
@@ -55,7 +55,7 @@ pub struct Controls {
 
 impl Controls {
     /// # Errors
-    /// When there is no memory.
+    /// When there is not enough memory.
     pub fn new() -> io::Result<Self> {
         let small = |bytes| Mapping::aligned(bytes, page_bytes(), Pages::Small);
         let controls = Self { near: small(NEAR_BYTES)?, far: small(FAR_BYTES)? };
@@ -90,7 +90,7 @@ impl Controls {
 fn write_lines(area: &Mapping) {
     for index in 0..area.length() / size_of::<u64>() {
         let word = area.word(index);
-        // SAFETY: The word lies in the mapping, which nobody else uses.
+        // SAFETY: The word lies in the mapping, which nothing else uses.
         unsafe { word.write_volatile(0) };
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
-    /// What the answer calls it.
+    /// Its name in the answer.
     name: String,
     /// `PERF_TYPE_…`.
     #[serde(rename = "type")]
@@ -26,7 +26,7 @@ pub struct Count {
     value: f64,
     /// Share of the time that the counter really counted.
     share: f64,
-    /// Whether the kernel's own events are in it.
+    /// Whether the kernel's own events are included.
     kernel: bool,
 }
 
@@ -81,7 +81,7 @@ fn open(event: &EventSpec, kernel: bool) -> io::Result<File> {
             | if kernel { 0 } else { FLAG_EXCLUDE_KERNEL },
         ..Attributes::default()
     };
-    // SAFETY: `attributes` has the layout and size that it tells; this process, any processor, no group.
+    // SAFETY: `attributes` has the layout and size that it states; this process, any processor, no group.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -95,13 +95,13 @@ fn open(event: &EventSpec, kernel: bool) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, owned by nobody else.
+    // SAFETY: just opened, and not owned elsewhere.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
 }
 
 impl Counters {
-    /// Opens what may be opened: with the kernel's events if permitted, else without. What cannot be
-    /// counted is noted.
+    /// Opens all counters that may be opened: with the kernel's events if permitted, else without. What
+    /// cannot be counted is noted.
     pub fn open(events: &[EventSpec], notes: &mut Vec<String>) -> Self {
         let mut counters = Self::default();
         for event in events {
@@ -146,7 +146,7 @@ impl Counters {
 }
 
 impl Counter {
-    /// None where the processor never counted: it had no counter free.
+    /// None where the processor never counted, for want of a free counter.
     fn read(&mut self) -> Option<Count> {
         let mut bytes = [0; 24];
         self.file.read_exact(&mut bytes).ok()?;
@@ -167,9 +167,9 @@ fn why(error: &io::Error) -> String {
             "not permitted (kernel.perf_event_paranoid, or a container's filter)".to_owned()
         }
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
-            "this machine has no such counter (a virtual machine may hide it)".to_owned()
+            "this machine does not have this counter (a virtual machine may hide it)".to_owned()
         }
-        Some(libc::ENOSYS) => "this kernel has no perf_event_open".to_owned(),
+        Some(libc::ENOSYS) => "this kernel does not have perf_event_open".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -36,7 +36,7 @@ pub struct Answer {
     faults_per_record: f64,
 }
 
-/// Copies word by word, never by the library (`-l`): as the original, so that time is the program's.
+/// Copies word by word, never by the library (`-l`), as the original does: the time is the program's own.
 fn copy(from: &[u64], to: &mut [u64]) {
     for (source, target) in from.iter().zip(to) {
         // SAFETY: a reference is valid to write to; volatile, so that the loop stays one.
@@ -72,24 +72,32 @@ fn search(
     Ok((records, sys::faults() - before))
 }
 
+/// A chunk of records, ascending, so that they can be found by bisection.
+fn chunk(parameters: &Parameters, random: &mut Random) -> Vec<u64> {
+    let mut record = 0;
+    let next = |_| {
+        record += 1 + random.next() % 8;
+        record
+    };
+    (0..parameters.chunk_bytes / 8).map(next).collect()
+}
+
+/// Keeps thread number `index` on its processor, if there are any to keep it on. A processor that may
+/// not be used was noted when the first thread was pinned.
+fn pin(cpus: &[usize], index: usize) {
+    if let Some(&cpu) = cpus.get(index % cpus.len().max(1)) {
+        drop(sys::pin(cpu));
+    }
+}
+
 /// Measures.
 pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer, Error> {
     require((1..=1024).contains(&parameters.threads), "threads", "must be 1 to 1024")?;
-    require(parameters.chunks > 0, "chunks", "must be 1 at least")?;
-    require(parameters.chunk_bytes >= 8, "chunk_bytes", "must be 8 at least")?;
-    require(parameters.milliseconds > 0, "milliseconds", "must be 1 at least")?;
+    require(parameters.chunks > 0, "chunks", "must be at least 1")?;
+    require(parameters.chunk_bytes >= 8, "chunk_bytes", "must be at least 8")?;
+    require(parameters.milliseconds > 0, "milliseconds", "must be at least 1")?;
     let mut random = Random::new(parameters.seed);
-    let chunks: Vec<Vec<u64>> = (0..parameters.chunks)
-        .map(|_| {
-            let mut record = 0;
-            (0..parameters.chunk_bytes / 8)
-                .map(|_| {
-                    record += 1 + random.next() % 8; // ascending, for bisection
-                    record
-                })
-                .collect()
-        })
-        .collect();
+    let chunks: Vec<_> = (0..parameters.chunks).map(|_| chunk(parameters, &mut random)).collect();
     let stop = AtomicBool::new(false);
     let ready = Barrier::new(parameters.threads + 1);
     let cpus = context.cpus.clone();
@@ -103,10 +111,7 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
                     .map(|(index, &seed)| {
                         let (chunks, stop, ready, cpus) = (&chunks, &stop, &ready, &cpus);
                         scope.spawn(move || {
-                            // A processor that is not ours was noted when the first thread was pinned.
-                            let pinned =
-                                cpus.get(index % cpus.len().max(1)).map(|&cpu| sys::pin(cpu));
-                            drop(pinned);
+                            pin(cpus, index);
                             ready.wait();
                             search(chunks, parameters.unmap, Random::new(seed), stop)
                         })

@@ -1,20 +1,20 @@
-//! What can go wrong, told so that a person can mend it.
+//! Errors, with messages that say how to fix them.
 
 use std::io;
 
-/// Why there is no measurement.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Neither bench nor parameters as they should be.
+    /// The command line is wrong.
     #[error("usage: flatwalk-host pagefault|gups|walk|ebizzy '{{JSON parameters}}'")]
     Usage,
-    /// The parameters are not what the bench understands.
+    /// The parameters cannot be parsed.
     #[error("parameters: {0}")]
     Parameters(serde_json::Error),
-    /// A parameter has a value that cannot be.
+    /// A parameter has an impossible value.
     #[error("parameter `{name}`: {what}")]
     Value {
-        /// Which.
+        /// Its name.
         name: &'static str,
         /// What is wrong, and what would be right.
         what: String,
@@ -24,7 +24,7 @@ pub enum Error {
     System {
         /// What was attempted.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

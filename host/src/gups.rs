@@ -1,5 +1,5 @@
 //! Giga-updates per second by the rules of HPCC's single-process `RandomAccess`: a table of a power of
-//! two words, four updates for each, 128 streams of the prescribed sequence, and a check in the end.
+//! two words, four updates for each, 128 streams of the prescribed sequence, and a check at the end.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::sys::{Mapping, Pages};
 pub struct Parameters {
     /// A power of two, at least 1 KiB.
     table_bytes: usize,
-    /// Bytes of a transparent huge page; none: base pages.
+    /// Bytes of a transparent huge page; base pages if not given.
     huge: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
     require(
         parameters.table_bytes.is_power_of_two() && parameters.table_bytes >= 1024,
         "table_bytes",
-        "must be a power of two, 1024 at least",
+        "must be a power of two, at least 1024",
     )?;
     let pages = if parameters.huge.is_some() { Pages::Huge } else { Pages::Small };
     let mut memory = Mapping::aligned(parameters.table_bytes, parameters.huge.unwrap_or(0), pages)

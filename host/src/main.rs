@@ -1,9 +1,9 @@
 //! `flatwalk-host BENCH [PARAMETERS]`: takes one measurement in this fresh process and prints it as one
 //! line of JSON. Repetition, order and statistics are the caller's (`flatwalk host`): every measurement
-//! that enters a statistic comes from a process of its own, so that where memory happens to lie is part
-//! of what varies.
+//! that enters a statistic comes from a process of its own, so that the placement of memory is part of
+//! what varies.
 //!
-//! PARAMETERS is a JSON object; `flatwalk-host BENCH '{}'` names what is missing. An error is told as
+//! PARAMETERS is a JSON object; `flatwalk-host BENCH '{}'` names what is missing. An error is
 //! one line on standard error, with exit status 1 (the kernel refused) or 2 (wrong parameters).
 
 mod controls;
@@ -30,11 +30,11 @@ use crate::controls::{Controls, Readings};
 use crate::counters::{Count, Counters, EventSpec};
 use crate::error::{Attempt, Error};
 
-/// What every bench is told.
+/// The parameters of every bench.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request<P> {
-    /// Processors to run on: thread `i` on `cpus[i % len]`. Empty: wherever the kernel likes.
+    /// Processors to run on: thread `i` on `cpus[i % len]`. Empty: wherever the kernel chooses.
     #[serde(default)]
     cpus: Vec<usize>,
     /// NUMA node that memory comes from.
@@ -42,11 +42,11 @@ struct Request<P> {
     /// What to count.
     #[serde(default)]
     events: Vec<EventSpec>,
-    /// The bench's own.
+    /// The bench's own parameters.
     bench: P,
 }
 
-/// What every bench says.
+/// The answer of every bench.
 #[derive(Debug, Serialize)]
 struct Response<R> {
     #[serde(flatten)]
@@ -59,7 +59,7 @@ struct Response<R> {
     notes: Vec<String>,
 }
 
-/// What a bench is given to work with, and tells beside its result.
+/// What a bench works with, and what it reports in addition to its result.
 struct Context {
     cpus: Vec<usize>,
     counters: Counters,

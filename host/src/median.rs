@@ -1,6 +1,6 @@
 //! The middle of measured values.
 
-/// The middle value; of an even number the mean of the two. Sorts the values, of which there is one at least.
+/// The middle value, or the mean of the two in the middle. Sorts the values; there must be at least one.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -27,7 +27,7 @@ pub enum Memory {
     Sparse,
     /// Zeroed pages.
     Anonymous,
-    /// Zeroed transparent huge pages of so many bytes.
+    /// Zeroed transparent huge pages of this many bytes.
     Huge(usize),
 }
 
@@ -38,9 +38,9 @@ pub struct Parameters {
     memory: Memory,
     /// Base pages to touch.
     pages: usize,
-    /// Times that the whole is done; the medians count.
+    /// Repetitions; the result is their median.
     repetitions: usize,
-    /// Times that it is done before.
+    /// Repetitions before that, which do not count.
     warmup: usize,
     seed: u64,
 }
@@ -48,20 +48,20 @@ pub struct Parameters {
 /// The answer.
 #[derive(Debug, Serialize)]
 pub struct Answer {
-    /// Per base page: touching, and taking down what that made.
+    /// Per base page: touching it, and unmapping what that mapped.
     nanoseconds_per_page: f64,
-    /// The same of the quickest repetition: what the hardware and the kernel need undisturbed.
+    /// The same for the fastest repetition: what the hardware and the kernel need when undisturbed.
     least_nanoseconds_per_page: f64,
     /// Page faults per base page: below one where a fault maps several.
     faults_per_page: f64,
-    /// Of mapping and unmapping without touching; already subtracted.
+    /// Mapping and unmapping without touching; already subtracted.
     map_nanoseconds: f64,
 }
 
 /// Pages between two that exist in a sparse file: what Linux faults around by default.
 const APART: usize = 16;
 
-/// What is mapped again and again, and where in it the touches go.
+/// What is mapped repeatedly, and where in it pages are touched.
 struct Target {
     length: usize,
     file: Option<OwnedFd>,
@@ -93,7 +93,7 @@ impl Target {
                 require(
                     there.len() >= length as u64,
                     "memory",
-                    format!("the file must have {length} bytes at least"),
+                    format!("the file must have at least {length} bytes"),
                 )?;
                 of(Some(file.into()), Pages::Small, page)
             }
@@ -154,8 +154,8 @@ impl Target {
 
 /// Measures.
 pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer, Error> {
-    require(parameters.pages > 0, "pages", "must be 1 at least")?;
-    require(parameters.repetitions > 0, "repetitions", "must be 1 at least")?;
+    require(parameters.pages > 0, "pages", "must be at least 1")?;
+    require(parameters.repetitions > 0, "repetitions", "must be at least 1")?;
     let target = Target::new(parameters)?;
     let mut touched = Vec::with_capacity(parameters.repetitions);
     let mut empty = Vec::with_capacity(parameters.repetitions);

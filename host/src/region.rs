@@ -1,5 +1,5 @@
-//! Says where the measured part begins and ends, to whoever watches the machine's instructions: the markers
-//! of `recorder/flatwalk.h`, which do nothing by themselves. `flatwalk vm bench --host` counts between them.
+//! Marks where the measured part begins and ends for a tool that watches the machine's instructions: the
+//! markers of `recorder/flatwalk.h`, which do nothing by themselves. `flatwalk vm bench --host` counts between them.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
@@ -25,7 +25,7 @@ fn stop() {
     unsafe { asm!("nopl 0x464c5702(%rax,%rax,1)", "jmp 2f", "2:", options(att_syntax)) };
 }
 
-// Guests are x86-64; elsewhere nobody watches.
+// Guests are x86-64; elsewhere nothing watches.
 #[cfg(not(target_arch = "x86_64"))]
 fn start() {}
 

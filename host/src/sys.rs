@@ -1,5 +1,5 @@
-//! The operating system: mappings, processors, memory nodes, what the kernel counted. Thin, and safe
-//! to call; the `unsafe` is inside.
+//! The operating system: mappings, processors, memory nodes, the kernel's counts. A thin, safe layer
+//! over `unsafe` calls.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -13,11 +13,11 @@ fn check(result: i64) -> io::Result<i64> {
 
 /// Bytes in a page.
 pub fn page_bytes() -> usize {
-    // SAFETY: asks a number.
+    // SAFETY: returns a number.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// What stands behind a mapping.
+/// What backs a mapping.
 #[derive(Clone, Copy, Debug)]
 pub enum Behind<'a> {
     /// Zeroes, private to this process, readable and writable.
@@ -35,7 +35,7 @@ pub enum Pages {
     Huge,
 }
 
-/// Memory mapped by us; unmapped when dropped.
+/// A mapping of memory; unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -48,7 +48,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes where the kernel likes, or exactly `at` (never over something else).
+    /// Maps `length` bytes where the kernel chooses, or exactly `at` (never over something else).
     ///
     /// # Errors
     /// When the kernel refuses; `AlreadyExists` if something is at `at`.
@@ -71,7 +71,7 @@ impl Mapping {
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| io::Error::other("the kernel mapped address 0"))?;
         let mapping = Self { address, length };
-        // Kernels before 4.17 take the address for a hint.
+        // Kernels before 4.17 take the address as a hint.
         match at {
             Some(at) if mapping.start() != at => Err(io::ErrorKind::AlreadyExists.into()),
             _ => Ok(mapping),
@@ -82,8 +82,8 @@ impl Mapping {
     /// page sizes.
     ///
     /// # Errors
-    /// When the kernel refuses the memory. Advice that it does not know is no error: then there are no
-    /// huge pages.
+    /// When the kernel refuses the memory. Advice that it does not know is not an error: then there are
+    /// no huge pages.
     pub fn aligned(length: usize, alignment: usize, pages: Pages) -> io::Result<Self> {
         let page = page_bytes();
         let (alignment, pages_length) = (alignment.max(page), length.next_multiple_of(page));
@@ -107,13 +107,13 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Tells the kernel which page sizes to use. It may know no such advice.
+    /// Advises the kernel which page sizes to use. The kernel may not know such advice.
     pub fn advise(&self, pages: Pages) {
         let advice = match pages {
             Pages::Small => libc::MADV_NOHUGEPAGE,
             Pages::Huge => libc::MADV_HUGEPAGE,
         };
-        // SAFETY: the range is ours, and the advice changes no contents.
+        // SAFETY: the mapping owns the range, and the advice changes no contents.
         unsafe { libc::madvise(self.address.as_ptr().cast(), self.length, advice) };
     }
 
@@ -127,7 +127,7 @@ impl Mapping {
         self.length
     }
 
-    /// Reads the byte at `offset`, and really does.
+    /// Reads the byte at `offset`; the compiler cannot leave it out.
     #[inline]
     pub fn touch(&self, offset: usize) -> u8 {
         assert!(offset < self.length);
@@ -135,7 +135,7 @@ impl Mapping {
         unsafe { self.address.as_ptr().add(offset).read_volatile() }
     }
 
-    /// Writes the byte at `offset`, and really does. The mapping is anonymous.
+    /// Writes the byte at `offset`; the compiler cannot leave it out. The mapping is anonymous.
     #[inline]
     pub fn store(&self, offset: usize, value: u8) {
         assert!(offset < self.length);
@@ -154,14 +154,14 @@ impl Mapping {
 
     /// All words. The mapping is anonymous: zero before the first write.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is page aligned, readable, writable, ours alone, and any bits are a `u64`.
+        // SAFETY: the mapping is page aligned, readable, writable, not shared, and any bits are a `u64`.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr().cast(), self.length / 8) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody holds a reference beyond our life.
+        // SAFETY: the mapping is owned, and references to it do not outlive it.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.length) };
     }
 }
@@ -174,7 +174,7 @@ pub fn memory_file(length: usize) -> io::Result<File> {
     // SAFETY: the name is a NUL-terminated literal.
     let fd = unsafe { libc::memfd_create(c"flatwalk-host".as_ptr(), libc::MFD_CLOEXEC) };
     check(i64::from(fd))?;
-    // SAFETY: `fd` was just opened and is owned by nobody else.
+    // SAFETY: `fd` was just opened and is not owned elsewhere.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(length as u64)?;
     Ok(file)
@@ -183,7 +183,7 @@ pub fn memory_file(length: usize) -> io::Result<File> {
 /// Keeps this thread, and those that it starts, on one processor.
 ///
 /// # Errors
-/// When there is no such processor, or it is not ours to use.
+/// When the processor does not exist, or this process may not use it.
 pub fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -194,7 +194,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
         libc::CPU_SET(cpu, &mut set);
         set
     };
-    // SAFETY: `set` lives for the call, and its size is told.
+    // SAFETY: `set` lives for the call, and its size is passed.
     let result =
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     check(i64::from(result)).map(drop)
@@ -203,7 +203,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 /// Takes all further memory from one NUMA node.
 ///
 /// # Errors
-/// When there is no such node, or the kernel knows no nodes.
+/// When the node does not exist, or the kernel does not support nodes.
 pub fn bind_memory(node: u32) -> io::Result<()> {
     const MPOL_BIND: libc::c_long = 2;
     const NODES: usize = 1024;
@@ -212,8 +212,8 @@ pub fn bind_memory(node: u32) -> io::Result<()> {
     }
     let mut mask = [0u64; NODES / 64];
     mask[node as usize / 64] = 1 << (node % 64);
-    // SAFETY: `mask` lives for the call, and the kernel is told its length in bits (plus one, as it
-    // takes one off).
+    // SAFETY: `mask` lives for the call, and its length in bits is passed (plus one, as the kernel
+    // subtracts one).
     let result =
         unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_BIND, mask.as_ptr(), NODES + 1) };
     check(result).map(drop)
@@ -228,11 +228,11 @@ fn usage(who: libc::c_int) -> libc::rusage {
     }
 }
 
-/// Nanoseconds that this thread has spent on a processor so far, in the kernel or not. What others take
-/// away is not in it.
+/// Nanoseconds that this thread has spent on a processor so far, in user mode and in the kernel. Time
+/// that other threads take is not included.
 pub fn thread_nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours to fill; every Linux has this clock.
+    // SAFETY: `time` is valid to write to; every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -18,12 +18,12 @@ use crate::sys::{Behind, Mapping, Pages, page_bytes};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// One load each from pages so many bytes apart: a TLB miss, a walk, and the load itself.
+    /// One load each from pages this many bytes apart: a TLB miss, a walk, and the load itself.
     Pages {
         /// A multiple of the page size.
         stride_bytes: usize,
     },
-    /// So many loads, one after another, in one page that the TLB holds: a walk of that depth, and
+    /// This many loads, one after another, in one page that the TLB holds: a walk of that depth, and
     /// nothing else.
     Loads {
         /// Loads per reference.
@@ -41,7 +41,7 @@ pub struct Parameters {
     /// References in a group, between two flushes.
     group: usize,
     groups: usize,
-    /// Dragged through the caches before each group.
+    /// Bytes written before each group, to flush the caches.
     flush_bytes: usize,
     seed: u64,
 }
@@ -49,13 +49,13 @@ pub struct Parameters {
 /// The answer.
 #[derive(Debug, Serialize)]
 pub struct Answer {
-    /// Mean, of the groups between the quartiles: an interrupt in a group is not the walk's.
+    /// Mean of the groups between the quartiles, so that a group with an interrupt does not count.
     nanoseconds_per_reference: f64,
     references: usize,
 }
 
 const LINE_BYTES: usize = 64;
-/// Where mappings begin: far from programs, libraries and stacks, on 39 bits and more of user addresses.
+/// Where mappings begin: far from programs, libraries and stacks, for 39 or more bits of user addresses.
 const LOWEST: usize = 1 << 34;
 
 /// A chain of pointers, each load giving the address of the next.
@@ -71,12 +71,12 @@ struct Chain {
 fn link(places: &[*mut usize]) {
     for (index, &place) in places.iter().enumerate() {
         let following = places[(index + 1) % places.len()];
-        // SAFETY: every place is an aligned word inside a writable mapping of ours.
+        // SAFETY: every place is an aligned word inside a writable mapping that is owned.
         unsafe { place.write(following as usize) };
     }
 }
 
-/// Maps one page every `stride` bytes, `count` in all, passing over what is taken.
+/// Maps one page every `stride` bytes, `count` in all, skipping addresses that are in use.
 fn pages_apart(stride: usize, count: usize) -> io::Result<Vec<Mapping>> {
     let mut mappings = Vec::with_capacity(count);
     let mut at = LOWEST.next_multiple_of(stride);
@@ -125,11 +125,11 @@ impl Chain {
         random: &mut Random,
     ) -> Result<Self, Error> {
         let lines = area / LINE_BYTES;
-        require(depth > 0, "depth", "must be 1 at least")?;
+        require(depth > 0, "depth", "must be at least 1")?;
         require(
             area.is_power_of_two() && area >= page_bytes() && lines >= group * depth,
             "area_bytes",
-            format!("must be a power of two with {} lines at least", group * depth),
+            format!("must be a power of two with at least {} lines", group * depth),
         )?;
         let memory = Mapping::aligned(area, area, Pages::Huge)
             .attempting(|| format!("mapping {area} bytes"))?;
@@ -170,7 +170,7 @@ fn midmean(values: &mut [f64]) -> f64 {
 /// Measures.
 pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer, Error> {
     require((1..=1 << 15).contains(&parameters.group), "group", "must be 1 to 32768")?;
-    require(parameters.groups > 0, "groups", "must be 1 at least")?;
+    require(parameters.groups > 0, "groups", "must be at least 1")?;
     let mut random = Random::new(parameters.seed);
     let chain = match parameters.kind {
         Kind::Pages { stride_bytes } => {

@@ -1,25 +1,25 @@
 /*
  * A QEMU plugin that counts, for guests of one CPU: instructions of the kernel and of programs, how often the kernel
  * was entered, and how many entries page walks read, in each phase. A phase ends, and another begins, with each marker
- * of recorder/flatwalk.h, whoever executes it. At the guest's end the plugin writes, for each phase:
+ * of recorder/flatwalk.h, whichever program executes it. At the guest's end the plugin writes, for each phase:
  *
  *   PHASE began MARKER                              its number in flatwalk.h; 0 for the first phase
  *   PHASE instructions user N
  *   PHASE instructions timer|syscall|fault|other N  of the kernel
- *   PHASE repeated timer|syscall|fault|other N      repetitions of string instructions, beside these
+ *   PHASE repeated timer|syscall|fault|other N      repetitions of string instructions, not included in these
  *   PHASE entered timer|syscall|fault|other N       how often
  *   PHASE walks ENTRIES N                           of the marker's program
  *   PHASE walks-of-all ENTRIES N                    of all programs
  *
- * Walks that fault, and walks of the kernel, are left out. A walk is the marker's program's if it begins at the same
- * CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=, fault=, other= where it is entered for that;
- * back= where it goes on with what an entry has interrupted in the kernel itself; switch= where it has turned to
+ * Walks that fault, and walks of the kernel, are left out. A walk belongs to the marker's program if it begins at the
+ * same CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=, fault=, other= where it is entered for
+ * that; back= where it continues what an entry has interrupted in the kernel itself; switch= where it has switched to
  * another thread's stack (__switch_to); fresh= where a new thread begins; tick= what it calls only in interrupts of a
- * timer, whatever the entry. An instruction counts for the entry nearest to it in its own thread; what a thread of the
- * kernel's own does is other. A repeated string instruction (rep stos) is one instruction, as for a processor's counter,
- * though QEMU executes each repetition on its own: all but the first count apart. One that is interrupted counts once
- * more when it goes on. A block that is left in its middle, by a page fault, counts whole, and what is left of it once
- * more when it goes on.
+ * timer, whatever the entry. An instruction counts for the latest entry in its own thread; instructions of the kernel's
+ * own threads are other. A repeated string instruction (rep stos) is one instruction, as for a processor's counter,
+ * though QEMU executes each repetition separately: all but the first are counted apart. One that is interrupted counts
+ * once more when it continues. A block that is left in the middle, by a page fault, counts as a whole, and the rest of it
+ * once more when it continues.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -32,7 +32,7 @@
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
 enum { ENTRIES_MAX = 8, PLACES_MAX = 64, NESTED_MAX = 16, THREADS_MAX = 1 << 16 };
-/* Bytes of code from switch= on in which something is pushed, and what a kernel stack is aligned to. */
+/* Bytes of code from switch= on in which something is pushed, and the alignment of kernel stacks. */
 enum { SWITCH_BYTES = 16, STACK_BYTES = 1 << 14 };
 
 enum cause { OTHER, TIMER, SYSCALL, FAULT, CAUSES, BACK = CAUSES, SWITCH, FRESH, TICK };
@@ -42,7 +42,7 @@ enum { NAMES = sizeof(names) / sizeof(names[0]) };
 static FILE *file;
 static uint64_t kernel, user, kernel_before, user_before;
 static uint64_t repeated, repeated_before;
-/* The latest repeated string instruction that was executed, and how many instructions had been by then. */
+/* The latest repeated string instruction that was executed, and the number of instructions executed before it. */
 static uint64_t string, string_at;
 static uint64_t spent[CAUSES], repeats[CAUSES], entered[CAUSES];
 static uint64_t walks[ENTRIES_MAX + 1], walks_of_all[ENTRIES_MAX + 1];
@@ -63,10 +63,10 @@ static struct thread {
     /* Its kernel stack. */
     uint64_t stack;
     int causes[NESTED_MAX], depth;
-    /* Instructions of programs by its latest entry; while others run, how many were its own since. */
+    /* Instructions of programs up to its latest entry; while other threads run, how many were its own since. */
     uint64_t user_at_entry;
 } threads[THREADS_MAX], *current = &threads[0];
-/* The kernel has turned to another thread, but which is still to be seen; and where it turns. */
+/* Whether the kernel has switched to another thread that is not known yet; and where it switches. */
 static bool switching;
 static uint64_t switch_address;
 
@@ -108,7 +108,7 @@ static void on_push(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t addr
     current->user_at_entry = user - current->user_at_entry;
 }
 
-static void tell_walks(const char *whose, uint64_t *counts)
+static void write_walks(const char *whose, uint64_t *counts)
 {
     for (int entries = 0; entries <= ENTRIES_MAX; entries++) {
         if (counts[entries])
@@ -127,8 +127,8 @@ static void end_phase(void)
         fprintf(file, "%" PRIu64 " repeated %s %" PRIu64 "\n", phase, names[cause], repeats[cause]);
         fprintf(file, "%" PRIu64 " entered %s %" PRIu64 "\n", phase, names[cause], entered[cause]);
     }
-    tell_walks("walks", walks);
-    tell_walks("walks-of-all", walks_of_all);
+    write_walks("walks", walks);
+    write_walks("walks-of-all", walks_of_all);
     memset(spent, 0, sizeof(spent));
     memset(repeats, 0, sizeof(repeats));
     memset(entered, 0, sizeof(entered));
@@ -161,7 +161,7 @@ static void on_place(unsigned int vcpu, void *data)
     }
 }
 
-/* A repetition is an execution of the same instruction with none between. */
+/* A repetition is an execution of the same instruction directly after itself. */
 static void on_string(unsigned int vcpu, void *data)
 {
     uint64_t address = (uintptr_t)data;

@@ -1,9 +1,9 @@
 /*
- * The guest's first process. The host's root file system comes in over 9p, read-only, under a tmpfs that
- * takes what is written. Runs one command in it, hands its output and its end to the host, and switches off.
+ * The guest's first process. The host's root file system is mounted over 9p, read-only, under a tmpfs for
+ * what is written. Runs one command in it, passes its output and its exit status to the host, and powers off.
  *
- * The command is in /job: its working directory, "fed" if it has input, the number of its arguments and they, then
- * its environment, each string ended by a zero byte. Ports, by name: stdin if it has input, stdout, stderr, status.
+ * The command is in /job: its working directory, "fed" if it has input, the number of its arguments, the arguments,
+ * then its environment, each string terminated by a zero byte. Ports, by name: stdin if it has input, stdout, stderr, status.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static void switch_off(void)
 		pause();
 }
 
-/* Tells the host why the command cannot even be started. */
+/* Reports to the host why the command cannot be started. */
 static void fail(const char *what, const char *which)
 {
 	char line[4096];
@@ -52,7 +52,7 @@ static void attach(const char *source, const char *target, const char *type, uns
 		fail("mount", target);
 }
 
-/* Opens the virtio port that the host has given this name. */
+/* Opens the virtio port of this name. */
 static int port(const char *name, int flags)
 {
 	DIR *ports = opendir("/sys/class/virtio-ports");
@@ -102,14 +102,14 @@ static char *read_all(const char *path, size_t *length)
 	return text;
 }
 
-/* Hands on what the command writes until nobody can write any more; the command may leave children behind. */
+/* Passes on what the command writes, until all writers have closed the pipe; the command may leave children behind. */
 static int pump(pid_t command, const int from[2], const int to[2])
 {
 	struct pollfd watched[2] = { { .fd = from[0], .events = POLLIN }, { .fd = from[1], .events = POLLIN } };
 	int status = 0, over = 0;
 
 	for (;;) {
-		/* Once the command has ended, take what is left without waiting for its children. */
+		/* Once the command has ended, pass on the rest without waiting for its children. */
 		int ready = poll(watched, 2, over ? 0 : 100);
 		int idle = ready <= 0;
 
@@ -217,7 +217,7 @@ int main(void)
 			_exit(127);
 		}
 		environ = environment;
-		/* If the guest is recorded: the program that comes now. */
+		/* For the recorder, if it runs: the program that starts now. */
 		flatwalk_start();
 		execvp(arguments[0], arguments);
 		dprintf(2, "%s: %s\n", arguments[0], strerror(errno));

@@ -1,6 +1,6 @@
 /*
- * What `flatwalk vm bench` runs where memory is short: crowd PROCESSES AT_ONCE PAGES. Starts so many processes, so
- * many at once, each a program of its own that writes about so many pages twice and verifies them.
+ * What `flatwalk vm bench` runs where memory is short: crowd PROCESSES AT_ONCE PAGES. Starts PROCESSES processes,
+ * AT_ONCE at a time, each a program of its own that writes about PAGES pages twice and verifies them.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ static int work(uint64_t number, uint64_t pages)
 	uint64_t random = number * 6364136223846793005 + 1442695040888963407;
 	char *memory;
 
-	/* Between three and five quarters of it, so that processes end at different times. */
+	/* Between three and five quarters of PAGES, so that processes end at different times. */
 	pages = pages / 4 * 3 + (random >> 33) % (pages / 2 + 1);
 	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)

@@ -1,13 +1,13 @@
 /*
- * What `flatwalk vm bench` runs beside gups.c: graph KERNEL VERTICES DEGREE ROUNDS, over a graph whose edges are drawn
- * uniformly: each vertex has so many neighbours, anywhere. The kernels:
+ * `flatwalk vm bench` runs this as well as gups.c: graph KERNEL VERTICES DEGREE ROUNDS, over a graph whose edges are drawn
+ * uniformly: each vertex has DEGREE neighbours. The kernels:
  *
- *   pagerank    rounds of pulling: each vertex reads what its neighbours have to give
+ *   pagerank    rounds of pulling: each vertex reads the ranks of its neighbours
  *   bfs         searches breadth first, each from another vertex, along the edges
- *   components  connected components, edges taken in both directions; so many times the same
+ *   components  connected components, edges taken in both directions; the same ROUNDS times
  *
- * The first marker begins the making of the graph, the second, where recording begins, the first round, and the third
- * ends the last. Says what it found, checked by the edges (status 1 if it is wrong), and how large its page tables are.
+ * The first marker begins the construction of the graph; the second, where recording begins, the first round; the third
+ * ends the last. Prints the result, checked by the edges (status 1 if it is wrong), and the size of its page tables.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "../../recorder/flatwalk.h"
 #include "tables.h"
 
-/* As in gups.c: in one range of level 3, whatever the mode. */
+/* As in gups.c: within one range of level 3 in every mode. */
 #define MEMORY 0x100040000000UL
 #define NOWHERE UINT32_MAX
 
@@ -117,7 +117,7 @@ static void bfs(uint64_t round)
 	}
 }
 
-/* The search was along edges, level by level, and left out nothing. */
+/* The search followed edges, level by level, and left out nothing. */
 static int bfs_is_right(void)
 {
 	uint32_t *levels = reserve(vertices, sizeof(*levels));
@@ -185,7 +185,7 @@ static void components(uint64_t round)
 		sets[vertex] = set_of(vertex);
 }
 
-/* Neighbours are in one set; that sets are no larger than that, the count tells who knows it otherwise. */
+/* Neighbours are in one set. That sets are not too large shows in their number, which the caller knows. */
 static int components_is_right(void)
 {
 	uint64_t count = 0;

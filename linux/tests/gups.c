@@ -1,7 +1,7 @@
 /*
- * What `flatwalk vm bench` runs: gups PAGES UPDATES. Writes one word of each of so many pages in order (the first
- * marker begins this), then adds to words of them at random (the second begins, the third ends it); says how large its
- * page tables are.
+ * What `flatwalk vm bench` runs: gups PAGES UPDATES. Writes one word of each of PAGES pages in order (from the first
+ * marker on), then adds to words of them at random (from the second marker to the third). Prints the size of its page
+ * tables.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tables.h"
 
 #define PAGE 4096UL
-#define MEMORY 0x100040000000UL /* in one range of level 3, whatever the mode */
+#define MEMORY 0x100040000000UL /* within one range of level 3 in every mode */
 
 int main(int argc, char **argv)
 {

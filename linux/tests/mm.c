@@ -1,7 +1,7 @@
 /*
- * Exercises what touches page tables, and verifies every byte that it wrote: mm TEST.
- * Prints "ok TEST" and exits 0; says what is wrong and exits 1 otherwise; exits 77 where the kernel lacks
- * what the test is about. The results are the same in every mode of flat_page_tables=.
+ * Exercises operations that change page tables, and verifies every byte that it wrote: mm TEST.
+ * Prints "ok TEST" and exits 0; prints what is wrong and exits 1 otherwise; exits 77 where the kernel lacks
+ * what is tested. The results are the same in every mode of flat_page_tables=.
  */
 #include <asm/ldt.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ static char *map_aligned(size_t bytes, size_t align)
 	return start;
 }
 
-/* One word in each page, at a place of its own. */
+/* One word in each page, at an offset that differs from page to page. */
 static void fill(char *memory, size_t bytes, size_t step, uint64_t seed)
 {
 	for (size_t at = 0; at < bytes; at += step) {
@@ -177,7 +177,7 @@ static void test_populate(void)
 	}
 }
 
-/* Children of children, each with its own copy of what it writes. */
+/* Children of children, each with its own copy of the pages that it writes. */
 static void test_fork(void)
 {
 	const size_t bytes = 384 * MIB, step = 64 * KIB;
@@ -234,7 +234,7 @@ static void test_exec(void)
 	}
 }
 
-/* Mappings made, changed and taken away at random by four threads. */
+/* Four threads map, change and unmap memory at random. */
 static void *mmap_part(void *argument)
 {
 	uint64_t random = 77 + (size_t)((void **)argument)[1];
@@ -271,7 +271,7 @@ static void test_mmap(void)
 	in_threads(mmap_part, NULL);
 }
 
-/* What was flat, was unmapped and comes again becomes flat again, and not only when it is larger than before. */
+/* A range that was flat, unmapped and mapped again becomes flat again, even if it is not larger than before. */
 static void test_again(void)
 {
 	const size_t bytes = 4 * GIB;
@@ -288,7 +288,7 @@ static void test_again(void)
 	CHECK(flat[1] || !flat[0]);
 }
 
-/* Whole tables move: by pages, by 2 MB and by 1 GB, to a neighbour and far away. */
+/* Whole tables move: by pages, by 2 MB and by 1 GB, nearby and far away. */
 static void test_mremap(void)
 {
 	const size_t sizes[] = { 3 * MIB, 64 * MIB, 2 * GIB };
@@ -310,10 +310,10 @@ static void test_mremap(void)
 	}
 }
 
-/* Large pages that are asked for come at once, even where a first small one made the range flat. */
+/* Large pages that are requested come at once, even where a first small one made the range flat. */
 static void ask_for_large_pages(void)
 {
-	/* Fewer than a flat range refuses, and more than one, for any of them may be impossible to have. */
+	/* Fewer than a flat range refuses, but more than one, as each allocation may fail. */
 	const size_t bytes = 30 * 2 * MIB;
 	int policy = prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0);
 	char *memory = map_aligned(GIB, GIB);
@@ -387,7 +387,7 @@ static void share_tables(void)
 			fill(memory + bytes / 2, bytes / 2, step, 21);
 			prctl(PR_SET_FLAT_PAGE_TABLES, (i + 1) % 3, 0, 0, 0);
 			verify(memory + bytes / 2, bytes / 2, step, 21);
-			/* As a whole: Linux 6.1.192 splits such a mapping without the lock that it says it wants. */
+			/* As a whole: Linux 6.1.192 splits such a mapping without the lock that its own check requires. */
 			if (i % 2)
 				CHECK(!mprotect(memory, bytes, PROT_READ));
 			else
@@ -405,8 +405,8 @@ static void share_tables(void)
 }
 
 /*
- * A large page is wanted while its range becomes flat: one of the two comes about, and is what hardware sees, too. Whichever
- * came first comes later next time, so that they meet.
+ * A large page is requested while its range becomes flat: one of the two happens, and hardware sees the same. Whichever
+ * was first is delayed next time, so that they coincide.
  */
 static volatile bool ready, collapsing;
 static volatile size_t delay;
@@ -457,7 +457,7 @@ static void test_hugetlb(void)
 	char *shared, *private;
 	pid_t child;
 
-	/* As many as are needed below, once each. */
+	/* As many as are needed below, each once. */
 	if (number("/proc/meminfo", "HugePages_Free:") < 40)
 		exit(SKIPPED);
 	share_tables();
@@ -507,7 +507,7 @@ static void test_ksm(void)
 		CHECK(memory[at + 99] == (char)(at / PAGE % 7));
 }
 
-/* Every page comes from another thread; then writes are caught, one by one. */
+/* Another thread provides every page; then writes are caught, one by one. */
 static int uffd;
 
 static void *serve(void *argument)
@@ -560,7 +560,7 @@ static void test_userfaultfd(void)
 	}
 }
 
-/* More memory than there is goes out to disk and comes back. */
+/* More memory than the machine has is swapped out and in. */
 static void test_swap(void)
 {
 	const size_t bytes = 160 * MIB;
@@ -623,7 +623,7 @@ static void *churn(void *argument)
 		CHECK(!madvise(memory + at, 4 * MIB, MADV_DONTNEED));
 		CHECK(mmap(memory + at, 4 * MIB, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == memory + at);
-		/* Flat and back, where the kernel knows how. */
+		/* Flat and back, where the kernel supports it. */
 		prctl(PR_SET_FLAT_PAGE_TABLES, i % 8 == 3 ? 1 : i % 8 == 7 ? 2 : 0, 0, 0, 0);
 	}
 	stop = 1;
@@ -648,7 +648,7 @@ static void read_from(const char *path, off_t start, size_t bytes)
 	static __thread char buffer[64 * KIB];
 	int fd = open(path, O_RDONLY);
 
-	/* Some are there only where tables can be flat. */
+	/* Some exist only where tables can be flat. */
 	if (fd < 0 && errno == ENOENT)
 		return;
 	CHECK(fd >= 0);
@@ -690,7 +690,7 @@ static void test_proc(void)
 	in_threads(read_or_churn, map_aligned(512 * MIB, 2 * MIB));
 }
 
-/* Segments of the process's own are in a part of the kernel's half that is its own, which a new root must keep. */
+/* A process's own segments are in a part of the kernel's half that differs by process; a new root must keep it. */
 static uint32_t through_ldt(unsigned int entry)
 {
 	uint32_t value;
@@ -744,8 +744,8 @@ static void test_ldt(void)
 }
 
 /*
- * Until the kernel kills it, a child takes all the memory there is. Before that, blocks give way, and the contents of
- * what others have stay.
+ * A child takes all memory until the kernel kills it. Before that, flat blocks are split, and the contents of other
+ * processes' memory stay.
  */
 static void test_oom(void)
 {
@@ -802,8 +802,8 @@ static void test_switch(void)
 }
 
 /*
- * What comes next leaves QEMU's checking mode something to find if Linux leaves out a flush: a CPU that has not been told
- * goes on by what it remembers, for longer than QEMU grants between a change and its flush.
+ * The following tests let QEMU's checking mode find it if Linux leaves out a flush: a CPU that was not flushed
+ * keeps using old entries for longer than QEMU grants between a change and its flush.
  */
 enum { RANGES = 16, PAGES = 32, LONG_MS = 300 };
 static volatile unsigned int asked, answered;
@@ -817,10 +817,10 @@ static void use_cpu(int cpu)
 	CHECK(!sched_setaffinity(0, sizeof(set), &set));
 }
 
-/* @ranges times PAGES pages of memory whose tables have never been flat: what was once is not flattened again. */
+/* @ranges times PAGES pages of memory whose tables have never been flat, as those that were are not flattened again. */
 static char *map_unflattened(const char *test, size_t ranges)
 {
-	/* Where there is nothing else, whatever the levels that are flattened. */
+	/* Where nothing else is mapped, whichever levels are flattened. */
 	char *memory = (char *)0x200000000000;
 
 	if (!prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0)) {
@@ -836,14 +836,14 @@ static char *map_unflattened(const char *test, size_t ranges)
 }
 
 /*
- * One thread does nothing but read pages that its CPU has not met before, page by page as it is told, while their tables
- * become flat and cease to be.
+ * One thread does nothing but read pages that its CPU has not accessed before, one each time it is asked to, while their
+ * tables become flat and conventional again.
  */
 static void *read_when_asked(void *argument)
 {
 	const char *memory = argument;
 
-	/* No system call from here on: it might switch address spaces, which may flush. */
+	/* No system calls from here on: they might switch address spaces, which may flush. */
 	use_cpu(1);
 	while (answered < RANGES * PAGES) {
 		unsigned int next = answered;
@@ -882,7 +882,7 @@ static void test_flush(void)
 	CHECK(!pthread_join(reader, NULL));
 }
 
-/* The root becomes flat while the CPU of one thread runs another process; back again, it may remember the old tables. */
+/* The root becomes flat while one thread's CPU runs another process; afterwards it may still have the old tables cached. */
 static int wakes[2];
 
 static void *read_when_woken(void *argument)
@@ -927,7 +927,7 @@ static void test_flush_root(void)
 	CHECK(!kill(other, SIGKILL));
 }
 
-/* One thread does nothing but read the same pages, while they lose a right, and give way to others. */
+/* One thread does nothing but read the same pages, while they lose a right and are replaced by others. */
 static void *read_all_the_time(void *argument)
 {
 	const volatile char *memory = argument;
@@ -951,7 +951,7 @@ static void test_flush_pages(void)
 	while (!answered)
 		;
 	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
-	/* This thread must not touch them any more: its CPU is not told either. */
+	/* This thread must not touch them any more: its CPU is not flushed either. */
 	CHECK(!mprotect(memory, PAGES * PAGE, PROT_READ));
 	poll(NULL, 0, LONG_MS);
 	CHECK(!madvise(memory, PAGES * PAGE, MADV_DONTNEED));
@@ -977,11 +977,11 @@ static void set(const char *path, size_t value)
 	CHECK(!put(path, text));
 }
 
-/* What become_flat() executes: grows, once more by a fork, and then does nothing until it may go on. */
+/* What become_flat() executes: grows, once more by a fork, and then does nothing until it may continue. */
 static void test_grow(void)
 {
 	const size_t bytes = 256 * MIB;
-	/* Where there is nothing else, whatever the levels that are flattened. */
+	/* Where nothing else is mapped, whichever levels are flattened. */
 	char *memory = (char *)0x200000000000;
 	pid_t child, self;
 
@@ -1001,7 +1001,7 @@ static void test_grow(void)
 	_exit(0);
 }
 
-/* Processes that grew while a file said @before become flat once it says @after, although they do nothing. */
+/* Processes that grew while a file contained @before become flat once it contains @after, although they do nothing. */
 static void become_flat(bool flattens, const char *path, size_t before, size_t after)
 {
 	int go_on[2], grown[2];
@@ -1034,7 +1034,7 @@ static void become_flat(bool flattens, const char *path, size_t before, size_t a
 	wait_for(child);
 }
 
-/* The kernel's daemon flattens what could not be at once, and meets processes that come and go. run.sh cleans up. */
+/* The kernel's daemon flattens later what could not be flattened at once, while processes start and exit. run.sh cleans up. */
 static void test_later(void)
 {
 	const bool flattens = !access(SYSCTL "threshold", F_OK);

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs in a guest: the tests that are named, and says how each ended.
+# Runs the named tests in a guest, and prints how each ended.
 #   run.sh [-t SECONDS] THRESHOLD FAILING UNFLUSHED MM SELFTESTS TEST…
-# SECONDS: how long a test may take. THRESHOLD: tables that a range needs to be flattened. FAILING: per cent of the blocks that
-# cannot be had. UNFLUSHED: which flushes Linux leaves out, as bits of flat_page_tables_skip_flush. MM: the compiled mm.c.
+# SECONDS: how long a test may take. THRESHOLD: tables that a range needs to be flattened. FAILING: per cent of the block
+# allocations that fail. UNFLUSHED: which flushes Linux leaves out, as bits of flat_page_tables_skip_flush. MM: the compiled mm.c.
 # SELFTESTS: where the kernel's own selftests of its memory management are. A disk /dev/vda becomes swap space. TEST is one of
 # mm.c, one of those below, NAME:COMMAND for one of the kernel's, or run=COMMAND for any other.
 # Prints, each on a line of its own and the times in seconds since boot,
-#   @begin TEST TIME, then all that the test says, then @test TEST STATUS TIME, and at the end: counter NAME VALUE
+#   @begin TEST TIME, then the test's output, then @test TEST STATUS TIME, and at the end: counter NAME VALUE
 set -u
 limit=0
 if [ "$1" = -t ]; then
@@ -23,7 +23,7 @@ if [ -e /dev/vda ]; then
 fi
 injection=/sys/kernel/debug/fail_page_alloc
 if [ "$failing" -gt 0 ] || [ -e $injection ]; then
-    # Only what is as large as a block fails; what may sleep fails, too.
+    # Only allocations as large as a block fail, including those that may sleep.
     echo 9 >$injection/min-order || exit
     echo N >$injection/ignore-gfp-wait
     echo 0 >$injection/verbose
@@ -33,9 +33,9 @@ fi
 if [ "$unflushed" -gt 0 ]; then
     echo "$unflushed" >/sys/kernel/debug/x86/flat_page_tables_skip_flush || exit
 fi
-# A kernel that hangs is to say so, and to end.
+# A kernel that hangs should report it and stop.
 echo 1 >/proc/sys/kernel/panic_on_rcu_stall
-# Whoever is out of memory is to spare this script.
+# The OOM killer should spare this script.
 echo -500 >/proc/self/oom_score_adj
 
 uptime() {
@@ -46,7 +46,7 @@ limited() {
     timeout -k 10 "$limit" "$@"
 }
 
-# How many large pages hugetlb has. They are as large as a block, but not what is to fail.
+# Sets the number of hugetlb's large pages. They are as large as a block, but their allocation should not fail.
 large_pages() {
     [ "$failing" -gt 0 ] && echo 0 >$injection/probability
     if [ "$1" -gt 0 ]; then
@@ -77,7 +77,7 @@ later() {
     return "$1"
 }
 
-# Two processes that want all memory between them, and swap.
+# Two processes that together need all memory, and swap.
 pressure() {
     kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
     limited stress-ng --vm 2 --vm-bytes $((kilobytes * 11 / 20))k --vm-keep --vm-ops 40000 --verify \
@@ -96,10 +96,10 @@ selftest() {
         mkdir -p /tmp/selftests/huge && mount -t hugetlbfs none /tmp/selftests/huge || return
         echo 268435456 >/proc/sys/kernel/shmmax
         echo 4194304 >/proc/sys/kernel/shmall
-        # Some map more than there is.
+        # Some map more memory than the machine has.
         echo 1 >/proc/sys/vm/overcommit_memory
     fi
-    # One of them wants two thirds of memory in large pages of its own.
+    # One of them needs two thirds of memory for large pages of its own.
     case $1 in
     khugepaged) large_pages 0 ;;
     *) large_pages 160 ;;
@@ -111,7 +111,7 @@ selftest() {
     return "$1"
 }
 
-# What is watched has its CPU for itself: the address spaces of other processes might flush everything there.
+# The watched thread has its CPU to itself: switches to other processes might flush everything there.
 flush() {
     for process in /proc/[0-9]*; do
         taskset --pid 1 "${process#/proc/}" >/dev/null 2>&1
@@ -128,9 +128,9 @@ for name; do
         ;;
     esac
     uptime
-    # Some tests leave their last line open, or children that say more.
+    # Some tests do not end their last line, or leave children that print more.
     printf '\n@begin %s %s\n' "$test" "$now"
-    # What the kernel says from now on is about this test.
+    # Marks the kernel's log: what follows is about this test.
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
     flush*) flush "$name" ;;

@@ -1,11 +1,11 @@
-/* What the programs that `flatwalk vm bench` counts have in common. */
+/* Shared by the programs that `flatwalk vm bench` counts. */
 #ifndef TABLES_H
 #define TABLES_H
 
 #include <stdio.h>
 #include <string.h>
 
-/* Says how large this process's page tables are, and the flat blocks among them. */
+/* Prints the size of this process's page tables, and of the flat blocks among them. */
 static inline void tell_tables(void)
 {
 	char line[256];

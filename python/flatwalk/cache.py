@@ -1,4 +1,4 @@
-"""Where what can be made again is kept from one call to the next."""
+"""The user's cache directory: what is kept from one call to the next and can be made again."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def directory(name: str) -> Path:
 
 @functools.cache
 def digest(path: Path) -> str:
-    """What a file's contents are known by."""
+    """The hash of a file's contents."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def key(identity: object) -> str:
-    """What a result is known by: the hash of all that decides it, which JSON can hold."""
+    """The key of a result: the hash of everything that decides it, given as JSON can hold it."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 class Store:
-    """Results on disk by their keys, one file of JSON each; a file is there whole or not at all.
+    """Results on disk by their keys, one file of JSON each; a file is complete or missing.
 
     Raises:
-        FlatwalkError: If there can be no such place, before anything is made that is to be kept there.
+        FlatwalkError: If the directory cannot be made.
     """
 
     def __init__(self, place: Path) -> None:
@@ -52,7 +52,7 @@ class Store:
         return self._place / f"{key}.json"
 
     def get(self, key: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """What was kept; None if that is nothing, or cannot be read, so that it is made anew."""
+        """The kept result; None if there is none, or it cannot be read, so that it is made again."""
         try:
             return json.loads(self._path(key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -62,6 +62,6 @@ class Store:
         """Keeps a result.
 
         Raises:
-            FlatwalkError: If that cannot be.
+            FlatwalkError: If it cannot be written.
         """
         output.write_whole(self._path(key), json.dumps(value))

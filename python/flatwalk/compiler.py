@@ -1,4 +1,4 @@
-"""The C compiler, for the few programs and plugins that are made where they are used."""
+"""The C compiler, for the few programs and plugins that are compiled where they are used."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def build(source: Path, target: Path, flags: Sequence[str]) -> None:
         raise FlatwalkError(
             f"this does not compile:\n{done.stderr.strip()}",
             where=str(source),
-            remedy="mend what the compiler says; gcc and libc6-dev are needed",
+            remedy="fix what the compiler reports; gcc and libc6-dev are needed",
         )

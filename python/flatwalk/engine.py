@@ -53,13 +53,13 @@ class KeyDescription(TypedDict):
     same_as: str | None
 
 
-#: What the engine needs of a processor, as the set-up found and used it.
+#: Processor features that the engine was built for, as the set-up found them.
 _BUILT_FOR = Path(__file__).parent / "libexec" / "processor"
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 def _check_processor() -> None:
-    """Says so if the engine was built for another processor than this, where a call would be a crash."""
+    """Raises an error if the engine was built for another processor: a call would crash."""
     needed = _BUILT_FOR.read_text().split() if _BUILT_FOR.exists() else []
     if not needed:
         return
@@ -68,7 +68,7 @@ def _check_processor() -> None:
     if missing := sorted(set(needed) - set(of_first.split())):
         raise FlatwalkError(
             f"the simulation engine was built on another processor: this one lacks {', '.join(missing)}",
-            remedy="let this machine have a copy of the repository of its own; ./flatwalk builds it there",
+            remedy="use another copy of the repository on this machine; ./flatwalk builds the engine there",
         )
 
 
@@ -111,7 +111,7 @@ def simulate(request: dict[str, Any], progress: Callable[[int, int | None], None
         progress: Called about ten times a second with instructions done and in all.
 
     Raises:
-        FlatwalkError: If the source cannot be read or a configuration cannot be.
+        FlatwalkError: If the source cannot be read, or a configuration is not possible.
     """
     return cast("Response", json.loads(_call("simulate", json.dumps(request), progress)))
 
@@ -123,7 +123,7 @@ def simulate_mix(request: dict[str, Any], progress: Callable[[int, int | None], 
         By configuration: the cores' results.
 
     Raises:
-        FlatwalkError: If a source cannot be read or a configuration cannot be.
+        FlatwalkError: If a source cannot be read, or a configuration is not possible.
     """
     answer = json.loads(_call("simulate_mix", json.dumps(request), progress))
     return cast("list[list[Run]]", answer["runs"])

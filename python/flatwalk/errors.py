@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FlatwalkError(Exception):
-    """Something went wrong that the user can mend.
+    """Something went wrong that the user can fix.
 
     Args:
         what: What is wrong, in one sentence.
@@ -30,6 +30,6 @@ class FlatwalkError(Exception):
 
 
 class UsageError(FlatwalkError):
-    """The command line, or a file that it names, says something that cannot be."""
+    """The command line, or a file that it names, asks for something that is not possible."""
 
     exit_code = 2

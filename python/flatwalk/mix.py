@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
-from flatwalk.compare import WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP, parse_workload
 from flatwalk.errors import UsageError
-from flatwalk.results import pages_key, pages_label, warnings_of
+from flatwalk.lengths import WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP
+from flatwalk.presenting import note_warnings, write_json
+from flatwalk.results import pages_key, pages_label
+from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
-    from flatwalk.compare import Lengths, Options
+    from flatwalk.configurations import Options
+    from flatwalk.lengths import Lengths
     from flatwalk.results import Run
 
 SCHEMA = "flatwalk-mix/1"
@@ -33,7 +34,7 @@ def programs(text: str) -> dict[str, Any]:
             times, star, program = item.rpartition("*")
             if star and not (times.isdecimal() and 0 < int(times) <= 64):
                 raise UsageError(
-                    f"{item!r} is no number of programs", where="--mix", remedy="as in --mix 4*gups:1GiB"
+                    f"{item!r} is not a number of programs", where="--mix", remedy="as in --mix 4*gups:1GiB"
                 )
             found += [program] * (int(times) if star else 1)
         return {"name": text, "title": text, "source": "--mix", "programs": found}
@@ -69,35 +70,22 @@ def source(program: str) -> dict[str, Any]:
     return {"trace": program}
 
 
-def run(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
+def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
     """Simulates a mix under every configuration, and each of its programs alone; prints and writes.
+
+    Args:
+        options: What the command line asked for.
+        name: The mix, as `programs` takes it.
+        lengths: Of each program, as asked for.
+        runs: The configurations.
 
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
-    mix = programs(options.mix or "")
+    mix = programs(name)
     _check(options, mix, runs[0]["machine"])
-    for path, option in ((options.json, "--json"), (options.report, "--report")):
-        if path is not None and str(path) != "-":
-            output.check_writable(path, option)
-    request = {
-        "instructions": lengths.instructions or WORKLOAD_INSTRUCTIONS,
-        "warmup": WORKLOAD_WARMUP if lengths.warmup is None else lengths.warmup,
-        "skip": lengths.skip,
-        "threads": options.jobs,
-    }
-    members = list(enumerate(map(source, mix["programs"])))
-    alone: dict[str, Run] = {}
-    for core, member in members:
-        program = mix["programs"][core]
-        if program not in alone:
-            # Under the baseline, with all of the shared cache and the seed that it has in the mix.
-            asked = request | {"sources": [member], "runs": runs[:1], "seed": options.seed + core}
-            with output.Progress(f"Simulating {program} alone") as progress:
-                alone[program] = engine.simulate_mix(asked, progress)[0][0]
-    asked = request | {"sources": [member for _, member in members], "runs": runs, "seed": options.seed}
-    with output.Progress(f"Simulating {len(runs)} configurations of {len(members)} programs") as progress:
-        cores = engine.simulate_mix(asked, progress)
+    options.check_writable()
+    cores, alone = _simulate(options, mix["programs"], lengths, runs)
     results = weigh(mix["programs"], cores, alone)
     answer = {
         "schema": SCHEMA,
@@ -107,17 +95,36 @@ def run(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> None:
         "runs": results,
     }
     if options.json is not None:
-        text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
-        if str(options.json) == "-":
-            sys.stdout.write(text)
-        else:
-            output.write_whole(options.json, text)
+        write_json(options.json, answer)
     _present(options, mix, results)
     if options.report is not None:
         from flatwalk.report.mix import render  # noqa: PLC0415
 
         output.write_whole(options.report, render(answer))
         output.note(f"Report: {options.report.absolute()}")
+
+
+def _simulate(
+    options: Options, names: list[str], lengths: Lengths, runs: list[dict[str, Any]]
+) -> tuple[list[list[Run]], dict[str, Run]]:
+    """The results: of each configuration by core, and of each program alone."""
+    request = {
+        "instructions": lengths.instructions or WORKLOAD_INSTRUCTIONS,
+        "warmup": WORKLOAD_WARMUP if lengths.warmup is None else lengths.warmup,
+        "skip": lengths.skip,
+        "threads": options.jobs,
+    }
+    members = [source(program) for program in names]
+    alone: dict[str, Run] = {}
+    for core, (program, member) in enumerate(zip(names, members, strict=True)):
+        if program not in alone:
+            # Under the baseline, with all of the shared cache and the seed that it has in the mix.
+            asked = request | {"sources": [member], "runs": runs[:1], "seed": options.seed + core}
+            with output.Progress(f"Simulating {program} alone") as progress:
+                alone[program] = engine.simulate_mix(asked, progress)[0][0]
+    asked = request | {"sources": members, "runs": runs, "seed": options.seed}
+    with output.Progress(f"Simulating {len(runs)} configurations of {len(members)} programs") as progress:
+        return engine.simulate_mix(asked, progress), alone
 
 
 def weigh(programs: list[str], cores: list[list[Run]], alone: dict[str, Run]) -> list[dict[str, Any]]:
@@ -183,8 +190,4 @@ def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]
             first = group[0]["cores"][0]
             title = f"{mix['name']} on {first['machine']}, {pages_label(first)}"
             output.table(headers, rows, title=title)
-    runs = [run for result in results for run in result["cores"]]
-    for warning, owners in warnings_of(runs):
-        names = list(dict.fromkeys(owners))
-        names = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
-        output.note(f"warning: {warning}" + (f" ({', '.join(names)})" if names else ""))
+    note_warnings([run for result in results for run in result["cores"]])

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     import rich.progress
 
-#: Seconds that something may take before it shows how far it is.
+#: Seconds before a task shows its progress.
 PATIENCE = 2.0
 
 
 def note(text: str) -> None:
-    """Tells the user something that is no result."""
+    """Prints a note to the user on standard error, apart from the results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -69,7 +69,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
 class Progress:
     """A progress callback that shows a bar on a terminal's standard error after two seconds.
 
-    Used as a context manager; called with what is done and, if known, what there is in all.
+    Used as a context manager; called with the amount done and, if known, the total.
     """
 
     def __init__(self, title: str) -> None:
@@ -91,7 +91,7 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Takes note of progress, in any unit."""
+        """Updates the bar; the unit is the caller's."""
         if not sys.stderr.isatty() or time.monotonic() - self._start < PATIENCE:
             return
         if self._bar is None:
@@ -126,7 +126,9 @@ def check_writable(path: Path, option: str) -> None:
         raise UsageError(f"{path} is a directory", where=option, remedy="give a file name")
     if not directory.is_dir():
         raise UsageError(
-            f"there is no directory {directory}", where=option, remedy="make it, or choose another place"
+            f"there is no directory {directory}",
+            where=option,
+            remedy="make it, or choose another place",
         )
     if not os.access(directory, os.W_OK):
         raise UsageError(
@@ -134,9 +136,19 @@ def check_writable(path: Path, option: str) -> None:
         )
 
 
+def check_exists(path: Path, where: str) -> None:
+    """Checks that a file exists.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it becomes `path` at the end, or vanishes after an error.
+    """A temporary path in the directory of `path`; it becomes `path`, or is removed after an error.
 
     Raises:
         FlatwalkError: If the file cannot be made or renamed.
@@ -153,6 +165,6 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file all at once: nobody ever sees half of it."""
+    """Writes a text file in one step: nobody ever sees half of it."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from flatwalk.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Interpreters of interpreters that Linux follows.
+#: How many interpreters of interpreters Linux follows.
 SCRIPT_DEPTH = 4
 # ELF header: class, type at offset 16, and machine at offset 18.
 ELF_MAGIC = b"\x7fELF"
@@ -32,7 +32,7 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
         The program's file and its arguments, the first of which is its name.
 
     Raises:
-        UsageError: If it is not there, or not a program that can be recorded.
+        UsageError: If it is missing, or not a program that can be recorded.
     """
     found = shutil.which(command[0], path=environment.get("PATH"))
     if not found:
@@ -62,13 +62,13 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
             raise UsageError(
                 f"the script's interpreter {words[0]} does not exist",
                 where=found,
-                remedy="install it, or mend the script's first line",
+                remedy="install it, or fix the script's first line",
             )
         # The path as it was given: a script sees it as its name.
         arguments = [*(word.strip() for word in words), found, *arguments[1:]]
         found = words[0]
     raise UsageError(
-        "scripts interpreted by scripts, too deeply",
+        "too many scripts interpreted by scripts",
         where=command[0],
         remedy=f"name a program behind #! in {found}",
     )
@@ -97,7 +97,7 @@ def _check_elf(where: str, head: bytes) -> None:
     kind, machine = struct.unpack_from("<HH", head, 16)
     if kind not in (ELF_EXECUTABLE, ELF_SHARED):
         raise UsageError(
-            "this ELF file is no program (an object file, or a core dump)",
+            "this ELF file is not a program (it is an object file, or a core dump)",
             where=where,
             remedy="link it, and give the program",
         )
@@ -129,5 +129,5 @@ def _check_rights(program: Path) -> None:
 def _has_capabilities(program: Path) -> bool:
     try:
         return bool(os.getxattr(program, "security.capability"))
-    except OSError:  # it has none, or its file system knows none
+    except OSError:  # it has none, or its file system does not support them
         return False

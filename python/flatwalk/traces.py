@@ -1,92 +1,21 @@
-"""`flatwalk record`, `trace` and `walk`."""
+"""`flatwalk trace …`: what a trace holds, and conversions."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
-from flatwalk.compare import DEFAULT_WORKLOAD, parse_workload
-from flatwalk.errors import UsageError
+from flatwalk import engine, output, units
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def record_program(
-    command: list[str],
-    path: Path,
-    *,
-    skip: str | None,
-    limit: str | None,
-    start_at: str | None,
-    stop_at: str | None,
-    follow_exec: bool,
-) -> int:
-    """Records `command` into `path` and says, on standard error, what was recorded.
-
-    Returns:
-        The program's exit status as a shell gives it: 128 and its number after a signal. 0 if the
-        recorder ended the program because the limit, or the place to stop at, was reached.
-
-    Raises:
-        UsageError: If there is no command, or the path cannot be written to.
-    """
-    if not command:
-        raise UsageError(
-            "there is no program to record",
-            where="flatwalk record",
-            remedy="put it behind --, as in: flatwalk record -o sort.fwt -- sort big.txt",
-        )
-    output.check_writable(path, "--output")
-    from flatwalk.record import record  # noqa: PLC0415
-
-    with output.Progress(f"Recording {shlex.join(command)}") as progress:
-        result = record(
-            command,
-            path,
-            skip=units.parse_count(skip, "--skip") if skip else 0,
-            limit=units.parse_count(limit, "--limit") if limit else None,
-            start_at=start_at,
-            stop_at=stop_at,
-            follow_exec=follow_exec,
-            progress=progress,
-        )
-    output.note(str(result))
-    status = result.status or 0
-    return status if status >= 0 else 128 - status
-
-
-def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
-    """Records a program of Debian by name; says, on standard error, what was recorded.
-
-    Returns:
-        0: how the program ended is its attendant's affair.
-
-    Raises:
-        FlatwalkError: If it cannot be had, or does not get to its run phase.
-    """
-    output.check_writable(path, "--output")
-    from flatwalk.programs import runner  # noqa: PLC0415
-
-    result = runner.record_workload(
-        workload, path, limit=units.parse_count(limit, "--limit") if limit else None
-    )
-    output.note(str(result))
-    return 0
-
-
-def _existing(path: Path, where: str) -> Path:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
-    return path
-
-
 def info(path: Path, *, as_json: bool, verify: bool) -> None:
     """Prints what a trace holds."""
+    output.check_exists(path, "FILE")
     with output.Progress("Verifying" if verify else "Reading") as progress:
-        found = engine.trace_info(_existing(path, "FILE"), verify=verify, progress=progress)
+        found = engine.trace_info(path, verify=verify, progress=progress)
     _print_info(found, as_json=as_json)
 
 
@@ -113,7 +42,7 @@ def _readable(key: str, value: object) -> str:
 
 def import_trace(source: Path, target: Path, kind: str | None) -> None:
     """Converts a foreign trace; the target appears only when it is complete."""
-    _existing(source, "SOURCE")
+    output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
     with output.Progress("Importing") as progress:
         found = engine.trace_import(source, target, kind, progress)
@@ -122,7 +51,7 @@ def import_trace(source: Path, target: Path, kind: str | None) -> None:
 
 def export_trace(source: Path, target: Path, kind: str) -> None:
     """Converts a trace to a foreign format; the target appears only when it is complete."""
-    _existing(source, "SOURCE")
+    output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
     with output.Progress("Exporting") as progress:
         done = engine.trace_export(source, target, kind, progress)
@@ -140,62 +69,4 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
         if count:
             print(f"left out: {count} {what}")
     if done["ended_early"]:
-        print("the end of the trace is missing: what is there was exported")
-
-
-def explain_walk(
-    address: str | None,
-    *,
-    workload: str | None,
-    trace: Path | None,
-    scheme: str,
-    machine: str,
-    large_pages: int,
-    instructions: str,
-    as_json: bool,
-) -> None:
-    """Prints how one address (none: the last one used) is translated after some instructions."""
-    number = None
-    if address is not None:
-        try:
-            number = int(address, 0)
-        except ValueError:
-            number = -1
-        if not 0 <= number < 1 << 64:
-            raise UsageError(
-                f"{address!r} is no address", where="ADDRESS", remedy="write it like 0x7f0000201234"
-            )
-    if workload is not None and trace is not None:
-        raise UsageError("two address spaces", where="--workload and --trace", remedy="give one of them")
-    loaded = settings.machine(machine)
-    request: dict[str, Any] = {
-        "source": {"trace": str(_existing(trace, "--trace"))}
-        if trace is not None
-        else {"workload": parse_workload(workload or DEFAULT_WORKLOAD)},
-        "run": {
-            "scheme": settings.scheme(scheme, "--scheme"),
-            "machine": loaded,
-            "large_pages": large_pages,
-            "mode": "timing" if settings.is_timed(loaded) else "functional",
-        },
-        "instructions": units.parse_count(instructions, "--instructions"),
-        "address": number,
-    }
-    answer = engine.walk(request)
-    if as_json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
-        return
-    print(
-        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {answer['machine']}, "
-        f"after {units.count(answer['instructions'])} instructions"
-    )
-    if answer["moved_to"] is not None:
-        print(f"The scheme's addresses are narrower: it lies at {answer['moved_to']} there.")
-    for position, step in enumerate(answer["steps"], start=1):
-        print(f"{position:2}. {step['text']}")
-    latency = answer["latency_cycles"]
-    print(
-        f"Physical address {answer['physical']} in a {answer['page']} page. A walk reads "
-        f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
-        + (f" in {latency} cycles." if latency is not None else ".")
-    )
+        print("the end of the trace is missing: the part that exists was exported")

@@ -14,11 +14,11 @@ def parse_size(text: str, where: str) -> int:
     """Reads a number of bytes: `1GiB`, `512MiB`, `8G` (always powers of 1024) or `4096`.
 
     Raises:
-        UsageError: If `text` is no size; `where` names the option.
+        UsageError: If `text` is not a size; `where` names the option.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise UsageError(f"{text!r} is no size", where=where, remedy="write it like 1GiB, 512MiB or 8G")
+        raise UsageError(f"{text!r} is not a size", where=where, remedy="write it like 1GiB, 512MiB or 8G")
     return int(float(match[1]) * _BINARY[match[2].upper()])
 
 
@@ -26,7 +26,7 @@ def parse_count(text: str, where: str) -> int:
     """Reads a count: `100M`, `1.5G`, `20k` (powers of 1000), `100_000` or `1e8`.
 
     Raises:
-        UsageError: If `text` is no count; `where` names the option.
+        UsageError: If `text` is not a count; `where` names the option.
     """
     plain = text.strip().replace("_", "")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE | re.ASCII)
@@ -36,7 +36,7 @@ def parse_count(text: str, where: str) -> int:
         return int(value) if value is not None else int(match[1]) * _DECIMAL[match[2].upper()]
     if scaled is not None:
         return int(float(scaled[1]) * 10 ** int(scaled[2]))
-    raise UsageError(f"{text!r} is no count", where=where, remedy="write it like 100M, 1.5G or 250000")
+    raise UsageError(f"{text!r} is not a count", where=where, remedy="write it like 100M, 1.5G or 250000")
 
 
 def size(count: float) -> str:
@@ -73,7 +73,7 @@ def signed_percent(change: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share for a person: 0.092 is `9.2 %`; small shares keep a digit that says something."""
+    """A share for a person: 0.092 is `9.2 %`; small shares keep a significant digit."""
     if not share:
         return "0 %"
     if abs(share) < 0.001:

@@ -1,6 +1,6 @@
 //! `flatwalk._engine`: the engine for Python. JSON in, JSON out, and nothing else.
 //!
-//! Every error is an `EngineError` whose message says what is wrong, where, and how to mend it.
+//! Every error is an `EngineError` whose message says what is wrong, where, and how to fix it.
 
 // Python hands over owned values.
 #![allow(clippy::needless_pass_by_value)]
@@ -22,7 +22,7 @@ create_exception!(_engine, EngineError, PyException, "The engine could not do wh
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum SourceRequest {
-    /// A file in any format that is known.
+    /// A file in any known format.
     Trace(PathBuf),
     /// A built-in workload.
     Workload { name: String, size_bytes: u64 },
@@ -52,13 +52,13 @@ struct MixRequest {
     /// By core.
     sources: Vec<SourceRequest>,
     runs: Vec<RunConfiguration>,
-    /// Of each core.
+    /// For each core.
     instructions: u64,
     #[serde(default)]
     warmup: u64,
     #[serde(default)]
     skip: u64,
-    /// The first core's; each has the next.
+    /// The first core's; each further core has the next number.
     #[serde(default)]
     seed: u64,
     #[serde(default)]
@@ -111,7 +111,7 @@ fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
     }
 }
 
-/// Calls back into Python, and remembers what it raised.
+/// Calls back into Python, and keeps the exception if there is one.
 struct Progress {
     callback: Option<Py<PyAny>>,
     raised: Option<PyErr>,
@@ -123,14 +123,14 @@ impl Progress {
     }
 
     fn report(&mut self, done: u64, total: Option<u64>) -> ControlFlow<()> {
-        let told = Python::attach(|py| {
+        let reported = Python::attach(|py| {
             py.check_signals()?;
             match &self.callback {
                 Some(callback) => callback.call1(py, (done, total)).map(drop),
                 None => Ok(()),
             }
         });
-        match told {
+        match reported {
             Ok(()) => ControlFlow::Continue(()),
             Err(raised) => {
                 self.raised = Some(raised);
@@ -139,7 +139,7 @@ impl Progress {
         }
     }
 
-    /// The engine's answer, or what Python raised when it stopped the engine.
+    /// The engine's answer, or the exception with which Python stopped the engine.
     fn answer<T, E: std::fmt::Display>(self, result: Result<T, E>) -> PyResult<T> {
         match (self.raised, result) {
             (Some(raised), _) => Err(raised),
@@ -150,11 +150,11 @@ impl Progress {
 }
 
 fn total_instructions(request: &SimulateRequest, info: &SourceInfo) -> Option<u64> {
-    let asked = request.instructions.map(|n| n.saturating_add(request.warmup));
-    let there = info.instructions.map(|n| n.saturating_sub(request.skip));
-    match (asked, there) {
-        (Some(asked), Some(there)) => Some(asked.min(there)),
-        (asked, there) => asked.or(there),
+    let requested = request.instructions.map(|n| n.saturating_add(request.warmup));
+    let available = info.instructions.map(|n| n.saturating_sub(request.skip));
+    match (requested, available) {
+        (Some(requested), Some(available)) => Some(requested.min(available)),
+        (requested, available) => requested.or(available),
     }
 }
 
@@ -236,7 +236,7 @@ fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
 fn parse_format(name: &str) -> PyResult<Format> {
     Format::from_name(name).ok_or_else(|| {
         let known = Format::ALL.map(Format::name).join(", ");
-        error(format!("`{name}` is no trace format; known are {known}"))
+        error(format!("`{name}` is not a trace format; the formats are {known}"))
     })
 }
 

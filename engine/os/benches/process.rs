@@ -1,7 +1,7 @@
 //! How fast the simulated operating system works: it must never be what a simulation waits for.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use flatwalk_os::{Buddy, Configuration, LargePages, Process};
+use flatwalk_os::{Buddy, Configuration, Process};
 use flatwalk_paging::{AccessKind, Address, EntryMemory, Geometry, Gva, Hpa, organisations};
 use flatwalk_trace::{Backing, Event, Protection};
 
@@ -15,21 +15,10 @@ fn process(flatten: &[&str]) -> Process {
     let groups: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
     let organisation = organisations::find(organisation).expect("it exists");
     let settings = organisations::Settings { flatten: &groups, ..Default::default() };
-    let mut process = <Process>::new(&Configuration {
-        layout: (organisation.layout)(Geometry::X86_4, &settings).expect("the layout fits"),
-        no_flatten_threshold: 32,
-        large_pages: LargePages::Below { boundary: 0 },
-        memory_bytes: 8 << 30,
-        fragmentation: 0.0,
-        large_failure_probability: 0.0,
-        reserved_bytes: 0,
-        segment: None,
-        ordered_levels: Vec::new(),
-        recursive_index: None,
-        scattered: false,
-        seed: 1,
-    })
-    .expect("the host has the address space");
+    let layout = (organisation.layout)(Geometry::X86_4, &settings).expect("the layout fits");
+    let configuration =
+        Configuration { no_flatten_threshold: 32, ..Configuration::new(layout, 8 << 30) };
+    let mut process = <Process>::new(&configuration).expect("there is address space");
     let protection = Protection { read: true, write: true, execute: false };
     let backing = Backing::Anonymous;
     let map = Event::Map { address: BASE, length: BYTES, protection, backing, shared: false };

@@ -11,6 +11,7 @@
 //! per order. The bits come zeroed from the system and cost nothing until used: at most 4 MiB for
 //! 64 GiB of memory.
 
+use crate::block_set::BlockSet;
 use crate::random::Random;
 
 /// The largest order: blocks of 2^18 frames, 1 GiB.
@@ -19,64 +20,6 @@ pub const MAX_ORDER: u32 = 18;
 pub const FRAME_BYTES: u64 = 4096;
 /// The order of a 2 MiB block: a large page, or a page-table node of two flattened levels.
 pub const LARGE_ORDER: u32 = 9;
-
-/// A set of block numbers with a fast minimum: level 0 has one bit per block, each level above one
-/// bit per non-zero word of the level below.
-struct BlockSet {
-    levels: Vec<Vec<u64>>,
-    count: u64,
-}
-
-impl BlockSet {
-    fn new(blocks: u64) -> Self {
-        let mut levels = Vec::new();
-        let mut words = blocks.div_ceil(64).max(1) as usize;
-        loop {
-            levels.push(vec![0; words]);
-            if words == 1 {
-                return Self { levels, count: 0 };
-            }
-            words = words.div_ceil(64);
-        }
-    }
-
-    fn contains(&self, block: u64) -> bool {
-        self.levels[0].get((block >> 6) as usize).is_some_and(|word| word >> (block & 63) & 1 == 1)
-    }
-
-    fn insert(&mut self, mut block: u64) {
-        self.count += 1;
-        for level in &mut self.levels {
-            let word = &mut level[(block >> 6) as usize];
-            let summarised = *word != 0;
-            *word |= 1 << (block & 63);
-            if summarised {
-                return;
-            }
-            block >>= 6;
-        }
-    }
-
-    fn remove(&mut self, mut block: u64) {
-        self.count -= 1;
-        for level in &mut self.levels {
-            let word = &mut level[(block >> 6) as usize];
-            *word &= !(1 << (block & 63));
-            if *word != 0 {
-                return;
-            }
-            block >>= 6;
-        }
-    }
-
-    /// The lowest member. The set must not be empty.
-    fn first(&self) -> u64 {
-        self.levels
-            .iter()
-            .rev()
-            .fold(0, |word, level| word << 6 | u64::from(level[word as usize].trailing_zeros()))
-    }
-}
 
 /// Makes large allocations fail at random, reproducibly.
 struct Failure {
@@ -113,7 +56,7 @@ impl Buddy {
     }
 
     /// None of `frames` free.
-    fn empty(frames: u64) -> Self {
+    pub(crate) fn empty(frames: u64) -> Self {
         let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
         Self { free, available: 0, frames, free_frames: 0, failure: None, scattering: None }
     }
@@ -138,8 +81,8 @@ impl Buddy {
         (order..=MAX_ORDER).map(|larger| self.free_blocks(larger) << (larger - order)).sum()
     }
 
-    /// A free block of 2^`order` frames, now taken: its first frame. `None` where there is none, or
-    /// where [`Buddy::fail_large_allocations`] has it fail.
+    /// Takes a free block of 2^`order` frames and returns its first frame. `None` where there is none,
+    /// or where [`Buddy::fail_large_allocations`] makes it fail.
     pub fn allocate(&mut self, order: u32) -> Option<u64> {
         if order >= LARGE_ORDER
             && let Some(failure) = &mut self.failure
@@ -150,8 +93,8 @@ impl Buddy {
         self.allocate_if_any(order)
     }
 
-    /// As [`Buddy::allocate`], but fails only where there is no such block.
-    fn allocate_if_any(&mut self, order: u32) -> Option<u64> {
+    /// [`Buddy::allocate`] without random failures.
+    pub(crate) fn allocate_if_any(&mut self, order: u32) -> Option<u64> {
         let sufficient = self.available & u32::MAX.checked_shl(order)?;
         if sufficient == 0 {
             return None;
@@ -179,7 +122,7 @@ impl Buddy {
 
     /// A block of less than 2 MiB out of a 2 MiB block drawn at random, where blocks are to be
     /// scattered and there is one.
-    fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
+    pub(crate) fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
         let (frame, from) = self.drawn()?;
         self.take_part(frame, from, order);
         Some(frame)
@@ -199,11 +142,11 @@ impl Buddy {
         None
     }
 
-    /// Gives back a block that was allocated, or an aligned part of one.
+    /// Frees a block that was allocated, or an aligned part of one.
     pub fn free(&mut self, mut frame: u64, mut order: u32) {
         debug_assert!(
             frame.is_multiple_of(1 << order) && frame + (1 << order) <= self.frames,
-            "no such block"
+            "the block is not in this memory"
         );
         debug_assert!(
             (0..=order).all(|o| !self.free[o as usize].contains(frame >> o))
@@ -219,15 +162,26 @@ impl Buddy {
         self.insert(frame, order);
     }
 
-    /// Takes the one frame `frame`, if it is free; says whether it was.
+    /// Takes the 2 MiB block at `frame` if it is free, and no part of a larger free block. Returns
+    /// whether it was.
+    pub(crate) fn take_large(&mut self, frame: u64) -> bool {
+        let whole = self.free[LARGE_ORDER as usize].contains(frame >> LARGE_ORDER);
+        if whole {
+            self.take(frame, LARGE_ORDER);
+            self.free_frames -= 1 << LARGE_ORDER;
+        }
+        whole
+    }
+
+    /// Takes the frame `frame` if it is free. Returns whether it was.
     pub fn allocate_at(&mut self, frame: u64) -> bool {
         let Some(order) = self.containing(frame) else { return false };
         self.take_part(frame, order, 0);
         true
     }
 
-    /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer be
-    /// had whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
+    /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer
+    /// be allocated as a whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
     /// a random place. The rest of those blocks stays free, so that 4 KiB allocations hardly notice.
     /// A larger block is unavailable as soon as one of its 2 MiB blocks is. Values outside 0 to 1 count
     /// as the nearer end. Returns the number of frames pinned.
@@ -261,9 +215,9 @@ impl Buddy {
             (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
     }
 
-    /// From now on each 2 MiB block that is broken into is drawn at random, from `seed`, instead of
-    /// being the lowest, as in memory that has been in use for long. Data still uses a block up before
-    /// it breaks into the next; each small page-table node lies in a block of its own choice.
+    /// From now on each 2 MiB block that is split is drawn at random, from `seed`, instead of being
+    /// the lowest, as in memory that has been in use for long. Data still uses a block up before the
+    /// next is split; each small page-table node lies in a randomly drawn block.
     pub fn scatter(&mut self, seed: u64) {
         self.scattering = Some(Random::new(seed));
     }
@@ -284,83 +238,6 @@ impl Buddy {
         if set.count == 0 {
             self.available &= !(1 << order);
         }
-    }
-}
-
-/// All physical memory, handed out to those who can and to those who cannot be moved.
-///
-/// Linux keeps free lists by mobility, so that a few unmovable pages (page tables above all) do not
-/// spoil every large block, and so do we: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
-/// set aside for them one at a time, and given back when empty. It also keeps the simulated page
-/// tables close together in the host's memory.
-pub struct Frames {
-    movable: Buddy,
-    unmovable: Buddy,
-    /// The 2 MiB blocks set aside.
-    set_aside: BlockSet,
-}
-
-impl Frames {
-    /// All of `memory` for both.
-    pub fn new(memory: Buddy) -> Self {
-        let frames = memory.frames;
-        let set_aside = BlockSet::new(frames >> LARGE_ORDER);
-        Self { movable: memory, unmovable: Buddy::empty(frames), set_aside }
-    }
-
-    /// A block for data, which can be moved. `None` as with [`Buddy::allocate`].
-    pub fn allocate_movable(&mut self, order: u32) -> Option<u64> {
-        // When all else is used up, data gets what page tables have left of their blocks.
-        self.movable.allocate(order).or_else(|| self.unmovable.allocate(order))
-    }
-
-    /// A block for page tables, which cannot. `None` as with [`Buddy::allocate`].
-    pub fn allocate_unmovable(&mut self, order: u32) -> Option<u64> {
-        if order >= LARGE_ORDER {
-            return self.movable.allocate(order);
-        }
-        if let Some(frame) = self.movable.allocate_anywhere(order) {
-            return Some(frame);
-        }
-        if let Some(frame) = self.unmovable.allocate(order) {
-            return Some(frame);
-        }
-        let Some(block) = self.movable.allocate_if_any(LARGE_ORDER) else {
-            return self.movable.allocate(order);
-        };
-        self.set_aside.insert(block >> LARGE_ORDER);
-        self.unmovable.free(block, LARGE_ORDER);
-        self.unmovable.allocate(order)
-    }
-
-    /// Gives back what either gave.
-    pub fn free(&mut self, frame: u64, order: u32) {
-        let block = frame >> LARGE_ORDER;
-        if order >= LARGE_ORDER || !self.set_aside.contains(block) {
-            return self.movable.free(frame, order);
-        }
-        self.unmovable.free(frame, order);
-        if self.unmovable.free[LARGE_ORDER as usize].contains(block) {
-            self.unmovable.take(block << LARGE_ORDER, LARGE_ORDER);
-            self.unmovable.free_frames -= 1 << LARGE_ORDER;
-            self.set_aside.remove(block);
-            self.movable.free(block << LARGE_ORDER, LARGE_ORDER);
-        }
-    }
-
-    /// Frames that are free.
-    pub fn free_frames(&self) -> u64 {
-        self.movable.free_frames + self.unmovable.free_frames
-    }
-
-    /// Frames in all.
-    pub fn frames(&self) -> u64 {
-        self.movable.frames
-    }
-
-    /// Blocks of `order` that could be had for data one after another now, injected failures aside.
-    pub fn allocatable_blocks(&self, order: u32) -> u64 {
-        self.movable.allocatable_blocks(order)
     }
 }
 
@@ -427,44 +304,6 @@ mod tests {
         let rest: BTreeSet<_> = (0..112).map(|_| buddy.allocate(LARGE_ORDER).unwrap()).collect();
         assert_eq!(rest.len(), 112);
         assert_eq!((buddy.allocate(0), buddy.free_frames()), (None, 0));
-    }
-
-    #[test]
-    fn unmovable_frames_keep_together_and_are_given_back() {
-        let mut frames = Frames::new(Buddy::new(16 << 20));
-        let mut nodes = Vec::new();
-        for _ in 0..600 {
-            assert!(frames.allocate_movable(0).is_some());
-            nodes.push(frames.allocate_unmovable(0).unwrap());
-        }
-        let blocks: BTreeSet<_> = nodes.iter().map(|frame| frame >> LARGE_ORDER).collect();
-        assert_eq!(blocks.len(), 2, "600 nodes fit two blocks");
-        assert_eq!(frames.free_frames(), 4096 - 1200);
-        let before = frames.allocatable_blocks(LARGE_ORDER);
-        for node in nodes {
-            frames.free(node, 0);
-        }
-        assert_eq!(frames.allocatable_blocks(LARGE_ORDER), before + 2);
-        assert_eq!(frames.free_frames(), 4096 - 600);
-    }
-
-    #[test]
-    fn where_no_block_can_be_set_aside_single_frames_serve() {
-        let mut memory = Buddy::new(4 << 20);
-        memory.fragment(1.0, 3);
-        let mut frames = Frames::new(memory);
-        let nodes: Vec<_> = std::iter::from_fn(|| frames.allocate_unmovable(0)).collect();
-        assert_eq!(nodes.len(), 1022);
-        for node in nodes {
-            frames.free(node, 0);
-        }
-        assert_eq!(frames.free_frames(), 1022);
-        // Injected failures of large allocations do not touch small ones.
-        let mut memory = Buddy::new(4 << 20);
-        memory.fail_large_allocations(1.0, 3);
-        let mut frames = Frames::new(memory);
-        assert_eq!(frames.allocate_unmovable(LARGE_ORDER), None);
-        assert!((0..1024).all(|_| frames.allocate_unmovable(0).is_some()));
     }
 
     #[test]
@@ -541,7 +380,7 @@ mod tests {
                     }
                     taken.push((frame, order));
                 } else {
-                    // There really is no such block.
+                    // There is indeed no such block.
                     let mut blocks = 0..frames >> order;
                     prop_assert!(blocks.all(|b| (b << order..(b + 1) << order).any(|f| used.contains(&f))));
                 }

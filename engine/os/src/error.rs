@@ -2,17 +2,17 @@
 
 use flatwalk_paging::TableError;
 
-/// Why the operating system could not go on. Each message says what to change.
+/// Why the operating system could not continue. Each message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum OsError {
-    /// The host cannot simulate that much memory.
+    /// The machine that the simulator runs on cannot hold that much simulated memory.
     #[error(
         "cannot simulate {bytes} bytes of physical memory: {source}; set a smaller `memory_bytes` in the machine's [os] section, or raise the limit on address space (ulimit -v)"
     )]
     MemorySize {
-        /// Size asked for.
+        /// The size requested.
         bytes: u64,
-        /// What the host said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// Simulated memory is used up.
@@ -20,7 +20,7 @@ pub enum OsError {
         "the simulated machine's memory of {memory_bytes} bytes is used up ({data_bytes} bytes of data, {table_bytes} bytes of page tables); raise `memory_bytes` in the machine's [os] section"
     )]
     OutOfMemory {
-        /// All of it.
+        /// Size of the memory.
         memory_bytes: u64,
         /// Bytes in data pages.
         data_bytes: u64,
@@ -37,7 +37,7 @@ pub enum OsError {
         /// Address bits of the page table.
         bits: u8,
     },
-    /// An address at which a recursive page table shows itself.
+    /// An address at which a recursive page table shows its own entries.
     #[error(
         "address {address:#x} is where the recursive page table shows its own entries; set another `recursive_index` in the scheme"
     )]
@@ -50,24 +50,25 @@ pub enum OsError {
     Setting {
         /// Its name.
         setting: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What may be.
+        /// The values allowed.
         allowed: &'static str,
     },
-    /// The share of large pages needs to know which memory is used, and the trace does not tell.
+    /// A share of large pages is a share of the memory that is used, and the trace does not say which
+    /// that is.
     #[error(
-        "{percent} % large pages needs the ranges that the trace touches, which this trace does not tell; use 0 or 100 %, or `flatwalk trace import` it first"
+        "{percent} % large pages needs the ranges that the trace touches, which this trace does not contain; use 0 or 100 %, or `flatwalk trace import` it first"
     )]
     NoTouchedRanges {
-        /// Share asked for.
+        /// The share requested.
         percent: u8,
     },
     /// The page tables of a recorded machine cannot be used.
     #[error("{0}")]
     Recorded(String),
-    /// The page table refused a change that the operating system's books say is possible: an
-    /// error in the simulator.
+    /// The page table refused a change that should be possible as far as the operating system knows:
+    /// an error in the simulator.
     #[error(
         "the page table and the operating system disagree: {0}; this is an error in flatwalk, please report it"
     )]

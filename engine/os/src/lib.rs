@@ -1,19 +1,24 @@
 //! The simulated operating system: physical memory and its allocator, a process's address space,
 //! demand paging, large pages, and where page tables are flattened.
 
+mod block_set;
 pub mod buddy;
 mod error;
+mod frames;
 mod memory;
 mod metered_memory;
 mod ordered;
 mod policy;
 mod process;
 mod random;
+#[cfg(test)]
+mod testing;
 mod virtual_machine;
 pub mod vma;
 mod windows;
 pub use buddy::Buddy;
 pub use error::OsError;
+pub use frames::Frames;
 pub use memory::PhysicalMemory;
 pub use metered_memory::Work;
 pub use ordered::{OrderedNodes, Range};

@@ -1,4 +1,5 @@
-//! Simulated physical memory: real 8-byte words, of which the host pays only for those touched.
+//! Simulated physical memory: real 8-byte words. Only those that are touched take memory of the
+//! simulator's machine.
 
 use std::marker::PhantomData;
 
@@ -11,11 +12,11 @@ use crate::error::OsError;
 
 /// Physical memory from address 0 on. Everything reads as zero at first.
 ///
-/// Words are little-endian, as on the machines simulated. The host maps the whole of it without
-/// reserving memory for it, so that 64 GiB can be simulated on a far smaller machine.
+/// Words are little-endian, as on the simulated machines. All of it is mapped without reserving
+/// memory for it, so that 64 GiB can be simulated on a far smaller machine.
 ///
-/// A guest's memory is addressed by guest-physical addresses: what the host's pages behind them would
-/// hold.
+/// A guest's memory is addressed by guest-physical addresses; it holds what the hypervisor's pages
+/// behind them would hold.
 #[derive(Debug)]
 pub struct PhysicalMemory<A = Hpa> {
     bytes: MmapMut,
@@ -28,7 +29,7 @@ impl<A: Physical> PhysicalMemory<A> {
     /// Memory of `size_bytes`, rounded up to whole frames of 4 KiB.
     ///
     /// # Errors
-    /// [`OsError::MemorySize`] when the host does not have that much address space.
+    /// [`OsError::MemorySize`] when the simulator has not that much address space.
     pub fn new(size_bytes: u64) -> Result<Self, OsError> {
         let failed = |source| OsError::MemorySize { bytes: size_bytes, source };
         let frames = size_bytes.div_ceil(FRAME_BYTES).max(1);
@@ -38,20 +39,19 @@ impl<A: Physical> PhysicalMemory<A> {
             .filter(|&bytes| isize::try_from(bytes).is_ok())
             .ok_or_else(|| failed(std::io::ErrorKind::OutOfMemory.into()))?;
         let bytes = MmapOptions::new().len(length).no_reserve_swap().map_anon().map_err(failed)?;
-        // Page tables keep together (see `Frames`) and data is never stored, so that large pages of
-        // the host cost nothing and spare the simulator TLB misses. A host without them is no error.
+        // Page tables stay close together (see `Frames`) and data is never stored. So large pages cost
+        // nothing here and save the simulator TLB misses. It works without them too.
         bytes.advise(memmap2::Advice::HugePage).ok();
         let written = vec![0; frames.div_ceil(64) as usize];
         Ok(Self { bytes, written, addresses: PhantomData })
     }
 
-    /// Tells the host that what is touched lies far apart, so that its large pages would be mostly empty.
+    /// Asks for small pages, as what is touched will lie far apart: large pages would be mostly empty.
     pub fn expect_scattered(&mut self) {
         self.bytes.advise(memmap2::Advice::NoHugePage).ok();
     }
 
-    /// The bytes of the word at `at`, where the host has them. One bounds check: this is under every
-    /// simulated page walk.
+    /// The bytes of the word at `at`. One bounds check only: every simulated page walk comes here.
     #[inline]
     pub fn word(&self, at: A) -> &[u8; 8] {
         &self.bytes.as_chunks::<8>().0[(at.raw() / 8) as usize]
@@ -69,7 +69,7 @@ impl<A: Physical> PhysicalMemory<A> {
         let mut frame = first;
         while frame < end {
             let word = self.written[(frame / 64) as usize] >> (frame % 64);
-            // Skip to the next frame written, at most to the end of this word of bits.
+            // Skip to the next frame that was written, at most to the end of this word of bits.
             let clean = u64::from(word.trailing_zeros()).min(64 - frame % 64);
             if clean > 0 {
                 frame += clean;
@@ -89,7 +89,6 @@ impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
         u64::from_le_bytes(*self.word(at))
     }
 
-    /// The same for a line.
     #[inline]
     fn read_line(&self, at: A) -> Line {
         let words = self.bytes.as_chunks::<64>().0[(at.raw() / 64) as usize];

@@ -1,4 +1,4 @@
-//! The kernel's hands on physical memory: it allocates, reads and writes, and its work is metered,
+//! Physical memory as the operating system uses it. What it allocates, reads and writes is counted,
 //! so that a page fault costs what it took.
 
 use std::cell::Cell;
@@ -6,12 +6,13 @@ use std::cell::Cell;
 use flatwalk_paging::hashed::Line;
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physical};
 
-use crate::buddy::{FRAME_BYTES, Frames};
+use crate::buddy::FRAME_BYTES;
+use crate::frames::Frames;
 use crate::memory::PhysicalMemory;
 use crate::ordered::OrderedNodes;
 use crate::windows::Windows;
 
-/// What a fault or an event took. The timing model charges for it, beside a fixed cost.
+/// What a fault or an event took. The timing model charges for it, in addition to a fixed cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Bytes of data pages that were zeroed, or copied from a file.
@@ -28,31 +29,31 @@ pub struct Work {
     /// Page-table entries written.
     pub entries_written: u64,
     /// Page-table nodes merged with their children, or taken apart into them, because of their
-    /// density. What that reads, writes and zeroes is not counted: it is charged as a whole.
+    /// density. What that reads, writes and zeroes is not counted: it has one cost as a whole.
     pub density_changes: u64,
     /// Pages mapped, of any size.
     pub pages_mapped: u64,
-    /// Pages unmapped and given back, of any size.
+    /// Pages unmapped and freed, of any size.
     pub pages_freed: u64,
 }
 
-/// Memory, its allocator, and the meter.
+/// Physical memory, its allocator, and the count of the work done on them.
 pub(crate) struct MeteredMemory<A> {
-    pub(crate) memory: PhysicalMemory<A>,
+    pub(crate) physical: PhysicalMemory<A>,
     pub(crate) frames: Frames,
     /// Everything but `entries_read`.
     pub(crate) work: Work,
-    /// Where nodes stand in order, if they do.
+    /// The nodes that are kept in order, if there are any.
     pub(crate) ordered: Option<Box<OrderedNodes<A>>>,
-    /// By what addresses it accesses entries, if not by physical ones.
+    /// The windows through which entries are accessed, where the table is recursive.
     pub(crate) windows: Option<Box<Windows<A>>>,
     entries_read: Cell<u64>,
 }
 
 impl<A: Physical> MeteredMemory<A> {
-    pub(crate) fn new(memory: PhysicalMemory<A>, frames: Frames) -> Self {
+    pub(crate) fn new(physical: PhysicalMemory<A>, frames: Frames) -> Self {
         let (work, entries_read) = (Work::default(), Cell::new(0));
-        Self { memory, frames, work, ordered: None, windows: None, entries_read }
+        Self { physical, frames, work, ordered: None, windows: None, entries_read }
     }
 
     /// The work done since the last call.
@@ -60,7 +61,7 @@ impl<A: Physical> MeteredMemory<A> {
         Work { entries_read: self.entries_read.take(), ..std::mem::take(&mut self.work) }
     }
 
-    /// Does something whose entries and bytes are not to be counted, only the nodes.
+    /// Runs `work`, of which only the nodes are counted, not the entries and bytes.
     pub(crate) fn unmetered<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let (before, read) = (self.work, self.entries_read.get());
         let result = work(self);
@@ -74,7 +75,7 @@ impl<A: Physical> MeteredMemory<A> {
     #[inline]
     fn place(&self, at: A) -> A {
         let Some(windows) = &self.windows else { return at };
-        let (place, walked) = windows.place(&self.memory, at);
+        let (place, walked) = windows.place(&self.physical, at);
         self.entries_read.set(self.entries_read.get() + walked);
         place
     }
@@ -83,7 +84,7 @@ impl<A: Physical> MeteredMemory<A> {
     pub(crate) fn allocate_data(&mut self, size_shift: u8) -> Option<A> {
         let frame = self.frames.allocate_movable(order(size_shift))?;
         let at = A::new(frame * FRAME_BYTES);
-        self.memory.zero(at, size_shift);
+        self.physical.zero(at, size_shift);
         self.work.data_bytes += 1 << size_shift;
         self.work.pages_mapped += 1;
         Some(at)
@@ -91,7 +92,7 @@ impl<A: Physical> MeteredMemory<A> {
 
     /// A node at `at`, zeroed and counted.
     fn new_node(&mut self, at: A, size_shift: u8) -> A {
-        self.memory.zero(at, size_shift.max(12));
+        self.physical.zero(at, size_shift.max(12));
         self.work.nodes += 1;
         self.work.node_bytes += 1 << size_shift;
         at
@@ -112,14 +113,14 @@ impl<A: Physical> EntryMemory<A> for MeteredMemory<A> {
     #[inline]
     fn read(&self, at: A) -> u64 {
         self.entries_read.set(self.entries_read.get() + 1);
-        self.memory.read(self.place(at))
+        self.physical.read(self.place(at))
     }
 
     /// A line is one access, as an entry is.
     #[inline]
     fn read_line(&self, at: A) -> Line {
         self.entries_read.set(self.entries_read.get() + 1);
-        self.memory.read_line(at)
+        self.physical.read_line(at)
     }
 }
 
@@ -128,7 +129,7 @@ impl<A: Physical> EntryMemoryMut<A> for MeteredMemory<A> {
     fn write(&mut self, at: A, value: u64) {
         self.work.entries_written += 1;
         let place = self.place(at);
-        self.memory.write(place, value);
+        self.physical.write(place, value);
     }
 }
 
@@ -152,18 +153,18 @@ impl<A: Physical> NodeAllocator<A> for MeteredMemory<A> {
 
     fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
         if let Some(windows) = &mut self.windows {
-            windows.is_node(at, size_shift, bottom, input);
+            windows.add_node(at, size_shift, bottom, input);
         }
     }
 
     fn end_bytes(&self) -> u64 {
-        self.memory.size_bytes()
+        self.physical.size_bytes()
     }
 
     fn free(&mut self, at: A, size_shift: u8) {
         self.work.nodes_freed += 1;
         if let Some(windows) = &mut self.windows {
-            windows.forget(at);
+            windows.remove_node(at);
         }
         if let Some(ordered) = &mut self.ordered
             && ordered.vacate(&mut self.frames, at)

@@ -1,13 +1,14 @@
-//! Page-table nodes that stand in contiguous memory, in the order of the addresses that they
+//! Page-table nodes in contiguous memory, in the order of the addresses that they
 //! translate, so that an entry's place can be computed from the address.
 //!
 //! Source: Margaritov et al., "Prefetched Address Translation" (ASAP), MICRO 2019: the kernel
-//! reserves such memory for the last two levels of each VMA, and tells the processor where it starts.
+//! reserves such memory for the last two levels of each VMA, and the processor has registers for where
+//! it starts.
 //!
 //! One array of entries per level and VMA is reserved when the VMA gets its first node of the level.
 //! A VMA that outgrows its array gets a further one, as large as the VMA is then, so that a growing
-//! heap ends with few. Where there is no contiguous memory, nodes stand wherever they can, and are
-//! counted. An array is given back when its last node is.
+//! heap ends with few. Where there is no contiguous memory, nodes lie wherever they can, and are
+//! counted. An array is freed with its last node.
 //!
 //! Departs from the paper: arrays of both levels have ranges of their own, since they end at
 //! different boundaries.
@@ -16,7 +17,8 @@ use std::collections::BTreeMap;
 
 use flatwalk_paging::{Geometry, Layout, Level, Physical};
 
-use crate::buddy::{FRAME_BYTES, Frames, MAX_ORDER};
+use crate::buddy::{FRAME_BYTES, MAX_ORDER};
+use crate::frames::Frames;
 use crate::vma::Pages;
 
 /// Addresses whose entries of one level are adjacent in memory.
@@ -28,7 +30,7 @@ pub struct Range<A> {
     pub start: u64,
     /// Last address.
     pub last: u64,
-    /// Where the entry for the first address stands.
+    /// Where the entry for the first address is.
     pub base: A,
 }
 
@@ -39,7 +41,7 @@ struct Array<A> {
     entries: u64,
     base: A,
     order: u32,
-    /// Nodes that stand in it.
+    /// Nodes in it.
     nodes: u64,
 }
 
@@ -51,7 +53,7 @@ pub struct OrderedNodes<A> {
     units: [u64; 4],
     /// By level and number of the first entry among all that the level can have.
     arrays: BTreeMap<(Level, u64), Array<A>>,
-    /// Keys of `arrays` by where they stand.
+    /// Keys of `arrays` by address.
     places: BTreeMap<A, (Level, u64)>,
     /// The pages of the area that nodes are made for next.
     pub(crate) area: Option<Pages>,
@@ -60,7 +62,8 @@ pub struct OrderedNodes<A> {
 }
 
 impl<A: Physical> OrderedNodes<A> {
-    /// None yet, for tables of `layout`. Of `levels`, those count that nodes of the layout end at.
+    /// No arrays yet, for tables of `layout`. Of `levels`, only those count at which nodes of the
+    /// layout end.
     pub(crate) fn new(layout: Layout, levels: &[Level]) -> Self {
         let geometry = layout.geometry();
         let mut units = [0; 4];
@@ -87,7 +90,7 @@ impl<A: Physical> OrderedNodes<A> {
         })
     }
 
-    /// A number that differs when the ranges do.
+    /// A number that changes whenever the ranges do.
     pub fn version(&self) -> u64 {
         self.changes
     }
@@ -97,7 +100,7 @@ impl<A: Physical> OrderedNodes<A> {
         self.arrays.values().map(|array| FRAME_BYTES << array.order).sum()
     }
 
-    /// Nodes that should have stood in order, but found no contiguous memory.
+    /// Nodes that should be in order, but for which there was no contiguous memory.
     pub fn scattered_nodes(&self) -> u64 {
         self.scattered
     }
@@ -121,13 +124,13 @@ impl<A: Physical> OrderedNodes<A> {
         Some(array.base.offset((node - key.1) * 8))
     }
 
-    /// Notes that a node with entries of level `bottom` had to stand elsewhere.
+    /// Notes that a node with entries of level `bottom` had to be placed elsewhere.
     pub(crate) fn note_elsewhere(&mut self, bottom: Level) {
         let kept = self.units.get(usize::from(bottom)).is_some_and(|&unit| unit > 0);
         self.scattered += u64::from(kept);
     }
 
-    /// Notes that the node at `at` is no more. False if it stands in no array.
+    /// Notes that the node at `at` was freed. False if it was not in an array.
     pub(crate) fn vacate(&mut self, frames: &mut Frames, at: A) -> bool {
         let Some((&base, &key)) = self.places.range(..=at).next_back() else { return false };
         let Some(array) = self.arrays.get_mut(&key) else { return false };
@@ -149,7 +152,8 @@ impl<A: Physical> OrderedNodes<A> {
         (key.0 == level && entry - key.1 < array.entries).then_some(key)
     }
 
-    /// An array with the entry number `entry` of `level`, for as much of the area as has none.
+    /// Reserves an array that contains entry number `entry` of `level`, for the part of the area that
+    /// has none yet.
     fn reserve(
         &mut self,
         frames: &mut Frames,
@@ -189,34 +193,23 @@ impl<A: Physical> OrderedNodes<A> {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Address, Geometry, Gva, Hpa, organisations};
+    use flatwalk_paging::{Address, Geometry, Gva, Hpa};
     use flatwalk_trace::{Backing, Event, Protection};
 
     use super::*;
     use crate::policy::LargePages;
     use crate::process::{Configuration, Process};
+    use crate::testing::layout;
 
     const DATA: u64 = 1 << 40;
     const LARGE: u64 = 2 << 20;
 
     fn process(flatten: &[&str], large_pages: LargePages, fragmentation: f64) -> Process {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-        let layout = organisations::find(name).unwrap().layout;
         Process::new(&Configuration {
-            layout: layout(Geometry::X86_4, &settings).unwrap(),
-            no_flatten_threshold: 0,
             large_pages,
-            memory_bytes: 4 << 30,
             fragmentation,
-            large_failure_probability: 0.0,
-            reserved_bytes: 0,
-            segment: None,
             ordered_levels: vec![1, 2],
-            recursive_index: None,
-            scattered: false,
-            seed: 1,
+            ..Configuration::new(layout(Geometry::X86_4, flatten), 4 << 30)
         })
         .unwrap()
     }

@@ -1,5 +1,4 @@
-//! What the operating system decides: which memory large pages back, and which levels of the page
-//! table are flattened where.
+//! Policies: which memory large pages back, and where which levels of the page table are flattened.
 
 use flatwalk_paging::{Density, Geometry, Layout, Level, Shape, Width};
 use flatwalk_trace::{Backing, Protection};
@@ -28,14 +27,14 @@ pub enum LargePages {
     /// above. It is an ideal: a region has a large page if **all areas in it agree in their
     /// protection** (at least one area; areas without any rights do not count), whatever backs them,
     /// and even where they end within the region. The page stays while that holds, whatever is
-    /// unmapped, remapped or given back in parts of the region. Make it with [`LargePages::share`].
+    /// unmapped, remapped or discarded in parts of the region. Make it with [`LargePages::share`].
     Below {
         /// First address that gets no large page, in bytes; a multiple of 2 MiB.
         boundary: u64,
     },
     /// What Linux does: a region has a large page if it lies within one area that is private and
     /// anonymous (heap and stack included), as the setting and `madvise` allow. The page is split as
-    /// soon as a part of it is unmapped or given back, or gets other rights.
+    /// soon as a part of it is unmapped or discarded, or gets other rights.
     Transparent(Thp),
 }
 
@@ -92,7 +91,7 @@ pub(crate) struct Policy {
     pub(crate) layout: Layout,
     pub(crate) large_pages: LargePages,
     /// A region of the lowest flattened node with this many large pages or more is not flattened
-    /// down to level 1 (0: no such rule).
+    /// down to level 1 (0: the rule is off).
     pub(crate) no_flatten_threshold: u32,
     /// Topmost level and width of the flattened nodes that reach down to level 1, if there are any
     /// and the rule is on.
@@ -117,7 +116,7 @@ impl Policy {
                 if region.start >= boundary >> self.geometry().page_shift() {
                     return None;
                 }
-                areas.protection(region).filter(|&protection| accessible(protection))
+                areas.protection(region).filter(|protection| protection.is_accessible())
             }
             LargePages::Transparent(Thp::Never) => None,
             LargePages::Transparent(thp) => {
@@ -152,7 +151,7 @@ impl Policy {
         }
     }
 
-    /// True if `region` will have as many large pages as forbid to flatten it down to level 1.
+    /// True if `region` will have so many large pages that it must not be flattened down to level 1.
     fn will_be_mostly_large(&self, areas: &AddressSpace, region: &Pages) -> bool {
         let per_large = 1_u64 << self.geometry().index_bits();
         let mut expected = 0;
@@ -172,16 +171,11 @@ impl Policy {
     }
 }
 
-/// True if the protection allows anything.
-pub(crate) fn accessible(protection: Protection) -> bool {
-    protection.read || protection.write || protection.execute
-}
-
 /// The shape of new nodes: the layout's, less the lowest level where large pages are expected.
 ///
 /// The decision must be made before the pages are there, so it asks which large pages the policy
-/// *would* give to the areas that are mapped now. If they turn out more, the process takes the node
-/// apart later.
+/// *would* give to the areas that are mapped now. If there are more in the end, the process splits
+/// the node then.
 pub(crate) struct PolicyShape<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) areas: &'a AddressSpace,
@@ -226,7 +220,7 @@ mod tests {
         assert_eq!(boundary(50, &touched), (1 << 40) + 4 * MIB);
         assert_eq!(boundary(99, &touched), (1 << 40) + 10 * MIB);
         assert_eq!(boundary(100, &touched), u64::MAX);
-        // Ranges that share a region, or lie crosswise, count it once.
+        // Ranges that share a region, or overlap, count it once.
         assert_eq!(boundary(50, &[(0, 100), (200, 4 * MIB), (MIB, 3 * MIB)]), 2 * MIB);
     }
 

@@ -1,5 +1,5 @@
 //! Reproducible random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), whose sequence is
-//! fixed for ever by its seed, unlike that of a library's default generator.
+//! determined by its seed for all time, unlike that of a library's default generator.
 
 /// A generator.
 #[derive(Clone, Debug)]

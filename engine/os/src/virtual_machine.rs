@@ -1,7 +1,7 @@
-//! A virtual machine: a guest's process in guest-physical memory, over a host that backs it.
+//! A virtual machine: a guest's process in guest-physical memory, and the host that backs that memory.
 //!
-//! To the host the guest's memory is one process's only area, and its page table (EPT, NPT, stage 2)
-//! that process's. So the guest's side is a [`Process`] from guest-virtual to guest-physical
+//! For the host the guest's memory is the only area of a process, and its page table (EPT, NPT, stage 2)
+//! is that process's. So the guest's side is a [`Process`] from guest-virtual to guest-physical
 //! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
 //! with any. The host backs memory when it is first used, as KVM does.
 
@@ -39,8 +39,8 @@ impl VirtualMachine {
         Ok(Self { guest, host })
     }
 
-    /// Carries out an event in the guest. What it maps ahead of any access the host backs too; what is
-    /// to be flushed of the host's table for that stands beside the guest's outcome.
+    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too. Returns
+    /// the guest's outcome, and what is to be flushed of the host's table.
     ///
     /// # Errors
     /// As [`Process::apply`].
@@ -49,7 +49,7 @@ impl VirtualMachine {
         let mut flushes = Vec::new();
         if let Event::Populate { address, length, .. } = *event {
             let Self { guest, host } = self;
-            // Beyond the guest's memory there is nothing to back, and within a host's segment neither.
+            // Nothing is to be backed beyond the guest's memory, or within a segment of the host's.
             let segment = guest.segment();
             let (first, last) = (address.max(segment.start), (address + length).min(segment.end));
             let mut ranges = Ranges::default();
@@ -71,7 +71,7 @@ impl VirtualMachine {
         Ok((outcome, flushes))
     }
 
-    /// Where `address` lies in the host's memory now, if both tables say.
+    /// Where `address` lies in the host's memory now, if both tables map it.
     ///
     /// # Errors
     /// The guest's fault, or `None` where the host has not backed the page.
@@ -85,7 +85,7 @@ impl VirtualMachine {
     }
 }
 
-/// Ranges of addresses in the order in which they are to be backed, neighbours as one.
+/// Ranges of addresses in the order in which they are to be backed; neighbours are joined.
 #[derive(Default)]
 struct Ranges(Vec<Range<u64>>);
 
@@ -100,30 +100,16 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Geometry, organisations};
+    use flatwalk_paging::Geometry;
 
     use super::*;
     use crate::policy::LargePages;
+    use crate::testing::layout;
 
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
-        let name = if flatten.is_empty() { "radix" } else { "flattened" };
-        let flatten: Vec<_> = flatten.iter().map(|&f| f.to_owned()).collect();
-        let settings = organisations::Settings { flatten: &flatten, ..Default::default() };
-        Configuration {
-            layout: (organisations::find(name).unwrap().layout)(Geometry::X86_4, &settings)
-                .unwrap(),
-            no_flatten_threshold: 0,
-            large_pages: LargePages::Below { boundary: if large { u64::MAX } else { 0 } },
-            memory_bytes,
-            fragmentation: 0.0,
-            large_failure_probability: 0.0,
-            reserved_bytes: 0,
-            segment: None,
-            ordered_levels: Vec::new(),
-            recursive_index: None,
-            scattered: true,
-            seed: 3,
-        }
+        let large_pages = LargePages::Below { boundary: if large { u64::MAX } else { 0 } };
+        let conventional = Configuration::new(layout(Geometry::X86_4, flatten), memory_bytes);
+        Configuration { large_pages, scattered: true, seed: 3, ..conventional }
     }
 
     #[test]

@@ -9,8 +9,6 @@ use std::ops::Range;
 
 use flatwalk_trace::{Backing, Protection};
 
-use crate::policy::accessible;
-
 /// Page numbers from `start` up to, not including, `end`.
 pub type Pages = Range<u64>;
 
@@ -25,13 +23,12 @@ pub struct Attributes {
     pub shared: bool,
     /// `Some(true)` after `MADV_HUGEPAGE`, `Some(false)` after `MADV_NOHUGEPAGE`.
     pub huge: Option<bool>,
-    /// Nobody mapped it: the trace accessed memory that no event had announced.
+    /// No event mapped it: the trace accessed memory that was not mapped.
     pub implicit: bool,
 }
 
 impl Attributes {
-    /// What memory is taken to be that a trace accesses without having mapped it: anonymous, all
-    /// rights.
+    /// The attributes of memory that a trace accesses without having mapped it: anonymous, all rights.
     pub const IMPLICIT: Self = Self {
         protection: Protection { read: true, write: true, execute: true },
         backing: Backing::Anonymous,
@@ -92,15 +89,15 @@ impl AddressSpace {
         holes
     }
 
-    /// The protection that all areas in `pages` have, not counting those without any rights beside
-    /// some with; `None` if they disagree or there are none.
+    /// The protection that all areas in `pages` share; areas without any rights do not count if there
+    /// are others. `None` if they differ or there are no areas.
     pub fn protection(&self, pages: &Pages) -> Option<Protection> {
         let mut common: Option<Protection> = None;
         for vma in self.intersecting(pages.clone()) {
             let protection = vma.attributes.protection;
             match common {
-                Some(known) if known == protection || !accessible(protection) => {}
-                Some(known) if accessible(known) => return None,
+                Some(known) if known == protection || !protection.is_accessible() => {}
+                Some(known) if known.is_accessible() => return None,
                 _ => common = Some(protection),
             }
         }
@@ -167,7 +164,7 @@ impl AddressSpace {
         taken
     }
 
-    /// Adds an area where there is none, and makes it one with equal neighbours.
+    /// Adds an area where there is none, and joins it with equal neighbours.
     fn insert(&mut self, mut pages: Pages, attributes: Attributes) {
         if pages.is_empty() {
             return;
@@ -196,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// One of a few attributes that tell apart what was mapped.
+    /// One of a few attributes, by which the tests distinguish what was mapped.
     fn attributes(kind: u8) -> Attributes {
         Attributes {
             protection: Protection { read: true, write: kind & 1 != 0, execute: kind & 2 != 0 },

@@ -1,9 +1,9 @@
 //! A kernel that reads and writes its page-table entries by virtual addresses: see
 //! [`flatwalk_paging::Recursion`].
 //!
-//! Each access to an entry is one to its window, and goes where the page table itself says. No TLB keeps
-//! windows, so that each costs a walk. Of nodes that are not linked into the table yet, or no longer, there
-//! is no window; a kernel maps them at a place of its own for that time, and those accesses are counted.
+//! Each access to an entry is an access to its window, and goes where the page table itself leads. Windows
+//! are not kept in TLBs here, so each access costs a walk. Nodes that are not linked into the table yet, or
+//! no longer, have no window; a kernel maps them elsewhere for that time, and those accesses are counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,14 +32,14 @@ pub(crate) struct Windows<A> {
     geometry: Geometry,
     root: NodeRef<A>,
     nodes: BTreeMap<A, Node>,
-    /// Accesses by windows, entries that their walks read, and accesses without windows.
+    /// Accesses through windows, entries that their walks read, and accesses without windows.
     accesses: Cell<u64>,
     walked: Cell<u64>,
     unlinked: Cell<u64>,
 }
 
 impl<A: Physical> Windows<A> {
-    /// Makes the table at `root`, which is empty yet, recursive.
+    /// Makes the table at `root`, which is still empty, recursive.
     pub(crate) fn new(
         recursion: Recursion,
         geometry: Geometry,
@@ -53,7 +53,7 @@ impl<A: Physical> Windows<A> {
         let nodes = BTreeMap::new();
         let mut windows = Self { recursion, geometry, root, nodes, accesses, walked, unlinked };
         let size_shift = geometry.node_shift(root.width);
-        windows.is_node(root.base, size_shift, root.bottom(), 0);
+        windows.add_node(root.base, size_shift, root.bottom(), 0);
         windows
     }
 
@@ -61,13 +61,13 @@ impl<A: Physical> Windows<A> {
         self.recursion
     }
 
-    /// Learns of a node; see [`flatwalk_paging::NodeAllocator::is_node`].
-    pub(crate) fn is_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
+    /// Adds a node; see [`flatwalk_paging::NodeAllocator::is_node`].
+    pub(crate) fn add_node(&mut self, at: A, size_shift: u8, bottom: Level, input: u64) {
         self.nodes.insert(at, Node { size_shift, bottom, input });
     }
 
-    /// The node at `at` is no more.
-    pub(crate) fn forget(&mut self, at: A) {
+    /// Removes the node at `at`.
+    pub(crate) fn remove_node(&mut self, at: A) {
         self.nodes.remove(&at);
     }
 
@@ -84,12 +84,12 @@ impl<A: Physical> Windows<A> {
         Some(self.recursion.window(Gva::new(path), node.bottom))
     }
 
-    /// Where an access to the entry at `at` goes, and how many entries the hardware reads for that: by its
-    /// window, or without one where it has none now.
+    /// Where an access to the entry at `at` goes, and how many entries the hardware reads for that: through
+    /// its window, or directly where it has none at the moment.
     pub(crate) fn place(&self, memory: &PhysicalMemory<A>, at: A) -> (A, u64) {
         let found = self.window(at).and_then(|window| self.translate(memory, window));
         match found {
-            // Anything else is what was linked there before, or will be no more.
+            // A window that leads elsewhere shows what was linked there before, or soon will not be.
             Some((place, walked)) if place == at => {
                 self.accesses.set(self.accesses.get() + 1);
                 self.walked.set(self.walked.get() + walked);
@@ -102,7 +102,7 @@ impl<A: Physical> Windows<A> {
         }
     }
 
-    /// Where `window` lies, as hardware finds it, and how many entries it read.
+    /// Where `window` leads, as hardware finds it, and how many entries it read.
     fn translate(&self, memory: &PhysicalMemory<A>, window: Gva) -> Option<(A, u64)> {
         let mut walk: Walk<Gva, A> = Walk::from(self.geometry, self.root, window);
         for walked in 1.. {
@@ -118,7 +118,7 @@ impl<A: Physical> Windows<A> {
         None
     }
 
-    /// Accesses by windows, entries that their walks read, and accesses that no window could be used for.
+    /// Accesses through windows, entries that their walks read, and accesses without windows.
     pub(crate) fn counts(&self) -> [u64; 3] {
         [self.accesses.get(), self.walked.get(), self.unlinked.get()]
     }

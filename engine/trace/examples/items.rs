@@ -1,4 +1,4 @@
-//! Reads a trace in any format and prints what it holds, one JSON object a line: `items TRACE`.
+//! Reads a trace in any format and prints its items, one JSON object a line: `items TRACE`.
 
 use std::error::Error;
 use std::io::{BufWriter, Write};

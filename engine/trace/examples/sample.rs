@@ -9,7 +9,7 @@ use flatwalk_trace::{
     Slice, Writer,
 };
 
-/// A small generator (`SplitMix64`), so that a seed gives the same trace everywhere.
+/// A small generator (`SplitMix64`), so that a seed gives the same trace on every machine.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Files on disk: opened with care, and created whole or not at all.
+//! Files on disk: only regular files are opened, and files are created whole or not at all.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek};
@@ -15,8 +15,8 @@ pub(crate) fn bytes(bytes: Vec<u8>) -> Box<dyn ReadSeek> {
     Box::new(Cursor::new(bytes))
 }
 
-/// Opens a file for reading. One that is none (a directory, a pipe, a device) cannot be read twice or
-/// from any place, and is refused before it can make anybody wait.
+/// Opens a file for reading. Directories, pipes and devices are refused at once: they cannot be read
+/// twice or from any place, and a pipe could block.
 pub(crate) fn open_file(path: &Path) -> Result<File, TraceError> {
     let io = |error| TraceError::io(path, error);
     let kind = std::fs::metadata(path).map_err(io)?.file_type();
@@ -27,7 +27,7 @@ pub(crate) fn open_file(path: &Path) -> Result<File, TraceError> {
         return foreign("it is a directory", "name one trace file inside it");
     }
     if !kind.is_file() {
-        return foreign("it is a pipe or a device", "save what it gives to a file, and name that");
+        return foreign("it is a pipe or a device", "save its contents to a file, and name that");
     }
     File::open(path).map_err(io)
 }
@@ -47,16 +47,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Creates the file that is to become `path`. What is there already stays until then.
+    /// Creates the file that is to become `path`. A file that has that name already stays until then.
     pub(crate) fn create(path: &Path) -> Result<(Self, File), TraceError> {
         let io = |error| TraceError::io(path, error);
-        // A device would be replaced by a file, a link by what it should lead to.
+        // Renaming would replace a device by a file, and a link instead of what it leads to.
         let path = match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path).map_err(io)?,
             Ok(_) => {
                 return Err(TraceError::Rejected {
                     path: path.to_owned(),
-                    what: "it is there already and no file; name a file".into(),
+                    what: "it exists already and is not a file; name a file".into(),
                 });
             }
             Err(_) => path.to_owned(),
@@ -77,7 +77,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // Gone already if it is complete; nothing to be done if it cannot be removed.
+        // It does not exist any more if it is complete. A failure to remove it cannot be helped.
         let _ = std::fs::remove_file(&self.partial);
     }
 }

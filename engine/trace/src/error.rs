@@ -11,10 +11,10 @@ pub enum TraceError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file holds nothing.
+    /// The file is empty.
     #[error("{}: the file is empty; record or import the trace again", path.display())]
     Empty {
         /// The file.
@@ -22,7 +22,7 @@ pub enum TraceError {
     },
     /// The file ends where something should follow.
     #[error(
-        "{}: cut off: {what} at byte {offset} is not whole; copy it again from the original, or record it again",
+        "{}: cut off: {what} at byte {offset} is incomplete; copy it again from the original, or record it again",
         path.display()
     )]
     Truncated {
@@ -47,7 +47,7 @@ pub enum TraceError {
         /// What is wrong there.
         what: String,
     },
-    /// The file is no trace in any known format.
+    /// The file is not a trace in any known format.
     #[error("{}: not a trace that flatwalk knows ({what}); {remedy}", path.display())]
     Foreign {
         /// The file.
@@ -76,7 +76,7 @@ pub enum TraceError {
     Rejected {
         /// The file being written.
         path: PathBuf,
-        /// What is wrong and how to mend it.
+        /// What is wrong and how to fix it.
         what: String,
     },
     /// The progress callback asked to stop.
@@ -87,7 +87,7 @@ pub enum TraceError {
     },
 }
 
-/// What to do about what the system said.
+/// What to do about an error of the system.
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{NotFound, PermissionDenied, QuotaExceeded, StorageFull};
     match error.kind() {
@@ -99,12 +99,12 @@ fn remedy(error: &std::io::Error) -> &'static str {
 }
 
 impl TraceError {
-    /// Wraps what the system said about `path`.
+    /// Wraps the system's error about `path`.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
 
-    /// Something at `offset` of `path` cannot be true.
+    /// What is at `offset` of `path` is impossible.
     pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), offset, what: what.into() }
     }

@@ -1,4 +1,4 @@
-//! To ChampSim's `input_instr`; `import/champsim.rs` has the layout.
+//! Export to ChampSim's `input_instr`; `import/champsim.rs` has the layout.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,7 +24,7 @@ const LOAD_SLOTS: usize = 4;
 const STORE_SLOTS: usize = 2;
 const RECORD_BYTES: usize = 64;
 
-/// What an export wrote, and what ChampSim's records had no room for.
+/// What an export wrote, and what it left out for want of room in ChampSim's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exported {
     /// Instructions written.
@@ -41,7 +41,7 @@ pub struct Exported {
     pub dropped_registers: u64,
     /// Instructions of threads other than the first that runs: a ChampSim trace has one thread.
     pub other_threads: u64,
-    /// The end of the trace was missing: what was there was written.
+    /// The end of the trace was missing; the rest was exported.
     pub ended_early: bool,
 }
 
@@ -141,7 +141,7 @@ struct Exporter {
     templates: Vec<Template>,
     decoder: X86,
     thread: Option<ThreadId>,
-    /// The last block's last record, which waits for where the program goes.
+    /// The last block's last record, which waits until it is known where the program goes.
     pending: Option<Pending>,
     done: Exported,
 }
@@ -190,11 +190,11 @@ impl Exporter {
     }
 
     fn slice(&mut self, thread: ThreadId, blocks: &[u32], addresses: &[u64], out: &mut Vec<u8>) {
-        let ours = *self.thread.get_or_insert(thread) == thread;
+        let exported = *self.thread.get_or_insert(thread) == thread;
         let mut addresses = addresses.iter();
         for &id in blocks {
             let template = &self.templates[id as usize];
-            if !ours {
+            if !exported {
                 self.done.other_threads += template.records.len() as u64;
                 continue;
             }
@@ -283,7 +283,7 @@ struct Registers {
 }
 
 impl Registers {
-    /// What ChampSim takes for a branch of this kind, without the registers that its target needs.
+    /// The registers by which ChampSim recognises a branch of this kind, without those of its target.
     fn of(branch: Branch, call: bool) -> Self {
         let mut registers = Self { reads: Slots::NONE, writes: Slots::NONE, branch };
         let (reads, writes): (&[u8], &[u8]) = match (branch, call) {

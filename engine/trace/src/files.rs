@@ -13,17 +13,17 @@ use crate::import::input::Input;
 use crate::import::{self, Format, Importer};
 use crate::model::{Item, Source, SourceInfo};
 
-/// Is told the bytes done and the bytes in all; may ask to stop.
+/// Called with the bytes done and the bytes in all; may ask to stop.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// What can be said of a trace file.
+/// A description of a trace file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Info {
     /// Its format.
     pub format: Format,
     /// Version of flatwalk's own format.
     pub version: Option<u32>,
-    /// What a person calls it.
+    /// Its name, for people.
     pub name: String,
     /// What made it.
     pub origin: String,
@@ -75,12 +75,12 @@ impl Info {
 /// [`import_to_file`] saves that for the next time.
 ///
 /// # Errors
-/// When the file cannot be read, is in no known format, or is damaged.
+/// When the file cannot be read, is not in a known format, or is damaged.
 pub fn open(path: &Path) -> Result<Box<dyn Source>, TraceError> {
     open_with_progress(path, &mut |_, _| ControlFlow::Continue(()))
 }
 
-/// As [`open`], with progress of the reading beforehand.
+/// As [`open`], and reports the progress of the reading beforehand.
 ///
 /// # Errors
 /// As [`open`]; and when `progress` asks to stop.
@@ -103,7 +103,7 @@ pub fn open_with_progress(
     Ok(Box::new(importer))
 }
 
-/// A trace of which nothing need be known beforehand.
+/// A trace for readers that need to know nothing beforehand.
 pub(crate) enum Opened {
     Own(Box<Reader>),
     /// With the file's length.
@@ -147,10 +147,10 @@ pub(crate) fn stopped(path: &Path) -> TraceError {
 }
 
 /// Reads bytes that `path` names in messages, with nothing known of a foreign trace beforehand.
-/// `format` is found out unless given.
+/// `format` is detected unless given.
 ///
 /// # Errors
-/// When the bytes are no such trace, as far as is seen at once.
+/// When the first bytes show that it is not such a trace.
 pub fn open_bytes(
     path: &Path,
     format: Option<Format>,
@@ -173,7 +173,7 @@ fn known_or_sniffed(format: Option<Format>, input: &mut Input) -> Result<Format,
 /// checked if `verify`; one in another format is always read as a whole.
 ///
 /// # Errors
-/// When the file cannot be read, is in no known format, or is damaged; or `progress` asks to stop.
+/// When the file cannot be read, is not in a known format, or is damaged; or `progress` asks to stop.
 pub fn info(path: &Path, verify: bool, progress: Progress<'_>) -> Result<Info, TraceError> {
     if is_own(path)? {
         let mut reader = Reader::open(path)?;
@@ -187,11 +187,11 @@ pub fn info(path: &Path, verify: bool, progress: Progress<'_>) -> Result<Info, T
     Ok(Info::new(format, header, summary, length(path)?))
 }
 
-/// Imports a foreign trace into a file of flatwalk's own format. `format` is found out unless given.
+/// Imports a foreign trace into a file of flatwalk's own format. `format` is detected unless given.
 /// The target appears only when it is complete.
 ///
 /// # Errors
-/// When the source cannot be read, is in no known format, or is damaged; when the target cannot be
+/// When the source cannot be read, is not in a known format, or is damaged; when the target cannot be
 /// written; or `progress` asks to stop.
 pub fn import_to_file(
     source: &Path,
@@ -229,7 +229,7 @@ fn header(importer: &Importer, format: Format) -> Header {
     }
 }
 
-/// Reads a whole foreign trace; gives what the header and the footer of its import would say.
+/// Reads a whole foreign trace; returns what the header and the footer of its import would contain.
 fn measure(
     path: &Path,
     format: Format,
@@ -271,7 +271,8 @@ fn copy(
     Ok(())
 }
 
-/// Whether the file starts as one in flatwalk's own format (or is too short to say: its reader does).
+/// Whether the file starts as one in flatwalk's own format. True for one that is too short to say:
+/// the reader reports that.
 fn is_own(path: &Path) -> Result<bool, TraceError> {
     let mut start = Vec::new();
     open_file(path)?

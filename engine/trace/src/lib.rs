@@ -1,4 +1,4 @@
-//! Traces: what a program executed and accessed, in flatwalk's own format and in those of others.
+//! Traces: what a program executed and accessed, in flatwalk's own format and in those of other tools.
 
 mod disk;
 pub mod error;

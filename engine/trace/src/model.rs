@@ -1,4 +1,4 @@
-//! What a trace says: blocks of code, defined once; slices of execution that name blocks and give
+//! What a trace consists of: blocks of code, defined once; slices of execution that name blocks and give
 //! the addresses their accesses used; and events that change the address space.
 //!
 //! Every producer (the recorder, an importer, a built-in workload) yields the same [`Item`]s through
@@ -34,7 +34,7 @@ pub struct Block {
 pub struct Instruction {
     /// Virtual address of its first byte.
     pub pc: u64,
-    /// Length in bytes, 1 to 15 (0 where the trace's origin does not tell).
+    /// Length in bytes, 1 to 15 (0 where the trace's origin does not record it).
     pub length: u8,
     /// What is known of its operands.
     pub operands: Operands,
@@ -54,7 +54,7 @@ pub enum Operands {
         /// Whether and how it transfers control.
         branch: Branch,
     },
-    /// The origin tells nothing: the timing model assumes no register dependences.
+    /// The origin records nothing: the timing model assumes no register dependences.
     Unknown,
 }
 
@@ -87,7 +87,7 @@ pub struct Access {
 /// A run of one thread: blocks executed one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Whose run.
+    /// The thread.
     pub thread: ThreadId,
     /// Blocks in order of execution; each was defined by an earlier [`Item::Define`].
     pub blocks: Vec<BlockId>,
@@ -120,6 +120,14 @@ pub struct Protection {
     pub execute: bool,
 }
 
+impl Protection {
+    /// True if it allows anything (it is not `PROT_NONE`).
+    #[must_use]
+    pub const fn is_accessible(self) -> bool {
+        self.read || self.write || self.execute
+    }
+}
+
 /// Advice that changes how memory is mapped (`madvise`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -128,21 +136,21 @@ pub enum Advice {
     HugePage,
     /// `MADV_NOHUGEPAGE`.
     NoHugePage,
-    /// `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`: the pages are given back.
+    /// `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`: the pages are freed.
     DontNeed,
     /// `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`, `MADV_WILLNEED`: fault in now.
     Populate,
 }
 
-/// What happens beside loads and stores. All addresses and lengths are in bytes; successful calls
+/// What happens other than loads and stores. All addresses and lengths are in bytes; successful calls
 /// only, as the kernel carried them out (results, not requests).
-#[allow(missing_docs)] // The fields' names say what the variants' texts say.
+#[allow(missing_docs)] // The fields' names repeat the variants' descriptions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// Memory appears (`mmap`, `shmat`, a segment of the program at its start). Replaces what was there.
+    /// Memory is mapped (`mmap`, `shmat`, a segment of the program at its start). Replaces what was there.
     Map { address: u64, length: u64, protection: Protection, backing: Backing, shared: bool },
-    /// Memory goes (`munmap`, `shmdt`).
+    /// Memory is unmapped (`munmap`, `shmdt`).
     Unmap { address: u64, length: u64 },
     /// A mapping moves or changes size (`mremap`).
     Remap { from: u64, from_length: u64, to: u64, to_length: u64 },
@@ -173,7 +181,7 @@ pub enum Event {
 #[allow(missing_docs)] // As above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// Block number `id` is this; `id`s come in ascending order without gaps.
+    /// Defines block number `id`; `id`s come in ascending order without gaps.
     Define { id: BlockId, block: Arc<Block> },
     /// A thread ran.
     Slice(Slice),
@@ -181,10 +189,10 @@ pub enum Item {
     Event(Event),
 }
 
-/// What can be known of a source before reading it.
+/// What is known of a source before it is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceInfo {
-    /// What a person calls it: a program's command line or a workload's `name:size`.
+    /// Its name, for people: a program's command line or a workload's `name:size`.
     pub name: String,
     /// Content hash (hex), which enters every result. Workloads: of their parameters.
     pub hash: String,
@@ -197,7 +205,7 @@ pub struct SourceInfo {
 
 /// Anything that yields a trace.
 pub trait Source: Send {
-    /// What can be known beforehand.
+    /// What is known beforehand.
     fn info(&self) -> &SourceInfo;
     /// The next piece, `None` at the end.
     ///

@@ -1,4 +1,4 @@
-//! Damaged files: an error that says what, where and how to mend it, or exactly what was written;
+//! Damaged files: an error that says what, where and how to fix it, or exactly what was written;
 //! never a panic, never anything else.
 
 mod common;
@@ -40,7 +40,7 @@ fn every_flipped_bit_is_noticed_or_harmless() {
             damaged[at] ^= 1 << bit;
             match attempt(damaged) {
                 Ok((found, ended_early)) => {
-                    // Only the trailer, which nothing but finding the index depends on.
+                    // Only the trailer, which is needed for nothing but finding the index.
                     assert!(ended_early && at >= bytes.len() - 32, "byte {at}");
                     assert_eq!(found, expected);
                     harmless += 1;
@@ -61,7 +61,7 @@ fn every_truncation_gives_a_prefix_or_an_error() {
             Ok((found, ended_early)) => {
                 assert!(ended_early, "{length}");
                 assert_eq!(found.blocks[..], expected.blocks[..found.blocks.len()]);
-                // A late slice or event may be missing while what was written before it is there.
+                // A late slice or event may be missing although what was written before it is present.
                 let mut rest = expected.execution.iter();
                 assert!(
                     found.execution.iter().all(|one| rest.any(|other| other == one)),
@@ -96,7 +96,7 @@ fn every_chunk_may_be_missing_doubled_or_swapped() {
         let mut more = chunks.clone();
         more.insert(at, chunks[at]);
         for changed in [fewer, more] {
-            // Without the index the file is scanned as one that ended early, but no gap goes unnoticed.
+            // Without the index the file is scanned as one that ended early, but every gap is noticed.
             if let Ok((_, ended_early)) = attempt(build(&changed)) {
                 assert!(ended_early && at >= chunks.len() - 2, "chunk {at}");
             }

@@ -113,7 +113,7 @@ fn records_are_as_champsim_wants_them() {
     for (number, (found, expected)) in registers.iter().zip(expected).enumerate() {
         assert_eq!((found.0, found.1, found.2, sorted(found.3)), expected, "record {number}");
     }
-    assert_eq!((registers[10].0, registers[10].1), (0, 0), "a system call is no branch");
+    assert_eq!((registers[10].0, registers[10].1), (0, 0), "a system call is not a branch");
     assert_eq!([word(&records[0], 32), word(&records[1], 16)], [0x7000, 0x8000]);
     assert_eq!([32, 40, 48, 56].map(|at| word(&records[9], at)), [0x10, 0x18, 0x20, 0]);
     assert_eq!([16, 24].map(|at| word(&records[9], at)), [0x20, 0x28]);
@@ -150,7 +150,7 @@ fn records_are_as_champsim_wants_them() {
 fn a_round_trip_changes_nothing_whatever_the_compression() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = |name: &str| directory.path().join(name);
-    // Instructions of ChampSim's own: what is imported can be exported as it was.
+    // Instructions of ChampSim's own: what was imported can be exported unchanged.
     let mut bytes = Vec::new();
     for number in 0..3000_u64 {
         let taken = u8::from(number % 7 == 6);
@@ -167,7 +167,7 @@ fn a_round_trip_changes_nothing_whatever_the_compression() {
         }
         bytes.extend(record);
     }
-    // The last branch goes nowhere, so nobody knows whether it is taken.
+    // The last branch goes nowhere, so it is unknown whether it is taken.
     bytes.truncate(2999 * 64);
     std::fs::write(place("original"), &bytes).expect("written");
     let go_on = &mut |_: u64, _: u64| ControlFlow::Continue(());

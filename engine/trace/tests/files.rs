@@ -1,4 +1,4 @@
-//! Files that cannot be read or written, and targets that appear whole or not at all.
+//! Files that cannot be read or written, and targets that appear complete or not at all.
 
 mod common;
 
@@ -49,8 +49,8 @@ fn what_is_no_file_is_refused_with_a_remedy() {
     let missing = directory.path().join("missing");
     for (path, what, remedy) in [
         (directory.path(), "directory", "name one trace file"),
-        (&pipe, "a pipe or a device", "save what it gives"),
-        (Path::new("/dev/null"), "a pipe or a device", "save what it gives"),
+        (&pipe, "a pipe or a device", "save its contents"),
+        (Path::new("/dev/null"), "a pipe or a device", "save its contents"),
         (&missing, "No such file", "check the path"),
     ] {
         for error in refusals(path) {

@@ -12,7 +12,7 @@ use proptest::test_runner::TestRunner;
 /// Changed copies of each seed: no more than this, and no more bytes than this together.
 const CHANGES: usize = 4000;
 const CHANGED_BYTES: usize = 4 << 20;
-/// More address space than that, no input of a few KiB may take.
+/// No input of a few KiB may take more address space than this.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// A fuzz target's name, its function and its seeds.
@@ -20,7 +20,7 @@ type Target = (&'static str, fn(&[u8]), Vec<Vec<u8>>);
 
 fn targets() -> Vec<Target> {
     let own = own_traces();
-    // As if they had ended early, without and with the touched pages, which are long; and whole.
+    // As if they had ended early, without and with the touched pages, which are long; and complete.
     let kinds: [&[u8]; 3] = [&[1, 2, 4], &[1, 2, 3, 4], &[1, 2, 3, 4, 5]];
     let unsealed = kinds.iter().flat_map(|kinds| own.iter().map(|own| parsers::unseal(own, kinds)));
     let short = champsim::short(&champsim::LINES);
@@ -45,7 +45,7 @@ fn targets() -> Vec<Target> {
     ]
 }
 
-/// Small traces of our own, always the same: one by hand, some random.
+/// Small traces, always the same: one by hand, some random.
 fn own_traces() -> Vec<Vec<u8>> {
     let mut runner = TestRunner::deterministic();
     let directory = tempfile::tempdir().expect("a directory");
@@ -110,7 +110,7 @@ impl Sequence {
 
 /// The most address space that this process ever had, in bytes.
 fn peak_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has this file");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("VmPeak");
     let kibibytes = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
     kibibytes << 10

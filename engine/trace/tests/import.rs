@@ -98,13 +98,13 @@ mod champsim {
             Format::ChampSim,
             &bytes[..100],
             64,
-            "an instruction of 64 bytes at byte 64 is not whole",
+            "an instruction of 64 bytes at byte 64 is incomplete",
         );
         fails(
             Format::CloudSuite,
             &long(&LINES)[..100],
             96,
-            "an instruction of 96 bytes at byte 96 is not whole",
+            "an instruction of 96 bytes at byte 96 is incomplete",
         );
         let mut flag = bytes;
         flag[64 + 8] = 2;
@@ -145,7 +145,7 @@ mod champsim {
                 let mut damaged = compressed.clone();
                 let middle = damaged.len() / 2;
                 damaged[middle] ^= 0x10;
-                // zstd's command does not checksum unless told to.
+                // The zstd command adds checksums only when asked to.
                 if number < 3 {
                     import(format, &damaged).expect_err("it is damaged");
                 }
@@ -220,7 +220,7 @@ mod drmemtrace {
         let instructions: Vec<_> =
             ran(&found).into_iter().map(|(_, (instruction, _))| instruction).collect();
         assert_eq!(instructions, expected);
-        // Machine code of other architectures is none of ours.
+        // Machine code of other architectures is not decoded.
         let found = import(Format::DrMemTrace, &trace(0x208, &with_code())).expect("read");
         assert!(
             ran(&found)
@@ -252,7 +252,7 @@ mod drmemtrace {
             let file: PathBuf = directory.path().join("trace.zip");
             std::fs::write(&file, &archive).expect("written");
             assert_eq!(ran(&read(&mut *open(&file).expect("open")).expect("read")), expected);
-            // Damage to any byte of the data is noticed; deflate alone can say the same in other bits.
+            // Damage to any byte of the data is noticed, except that deflate can encode the same data differently.
             let data =
                 archive.windows(10).position(|name| name == b"chunk.0001").expect("it is there")
                     + 10;
@@ -329,7 +329,7 @@ mod lackey {
     #[test]
     fn damage() {
         fails(Format::Lackey, b" L 1000,8\n", 0, "before the first instruction");
-        fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "a line at byte 10 is not whole");
+        fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "a line at byte 10 is incomplete");
         for bad in [
             "I  1000,16",
             "I  1000,0",

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes slices until they have `limit` accesses or the workload ends; how many they have.
+/// Takes slices until they have `limit` accesses or the workload ends; returns how many they have.
 fn run(source: &mut dyn Source, limit: u64) -> Result<u64, TraceError> {
     let mut accesses = 0;
     while accesses < limit

@@ -1,5 +1,5 @@
-//! A B+-tree over keys that are ranks: 0, 1, 2, … in the order of the index. Bulk-loaded, so that what
-//! stands in its nodes follows from their places and is not stored.
+//! A B+-tree over keys that are ranks: 0, 1, 2, … in the order of the index. It is bulk-loaded, so the
+//! contents of a node follow from its place and are not stored.
 //!
 //! ```text
 //! node  512 bytes: header 16 (count 8), 31 keys, 31 pointers; 22 of them are used, as after loading
@@ -72,7 +72,7 @@ impl Tree {
 }
 
 registers!(128; HEIGHT, LOWER, LENGTH, MIDDLE, FOUND);
-/// What is looked for.
+/// The rank looked for.
 pub(crate) const KEY: u8 = 120;
 /// The node, and at last the row found.
 pub(crate) const NODE: u8 = 121;
@@ -130,7 +130,7 @@ mod tests {
         fn store(&mut self, _: u64, _: u16) {}
     }
 
-    /// Writes the tree into memory; gives it and the root's address.
+    /// Writes the tree into memory; returns it and the root's address.
     fn memory(tree: &Tree) -> (HashMap<u64, u64>, u64) {
         let mut memory = HashMap::new();
         // Of each entry of a level: its least key, and where it leads.
@@ -165,7 +165,7 @@ mod tests {
                 let mut log = log.0.into_iter();
                 let mut node = root;
                 while node >= LARGE_DATA {
-                    // The search proper, on what the loads give.
+                    // The search itself, on the loaded values.
                     assert_eq!(log.next(), Some(node));
                     let (mut lower, mut upper) = (0, memory[&node]);
                     while upper - lower > 1 {

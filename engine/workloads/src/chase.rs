@@ -24,7 +24,7 @@ pub(crate) const DESCRIPTION: Description = Description {
 };
 
 const LINE: u64 = 64;
-/// Times round the cycle.
+/// Rounds of the cycle.
 const ROUNDS: u64 = 4;
 
 // Registers.

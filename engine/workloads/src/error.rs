@@ -6,9 +6,9 @@ pub enum WorkloadError {
     /// No workload has that name.
     #[error("there is no workload `{name}`; there are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name requested.
         name: String,
-        /// What there is.
+        /// The names of all workloads.
         known: String,
     },
     /// The workload cannot have that size.
@@ -18,11 +18,11 @@ pub enum WorkloadError {
         name: &'static str,
         /// The size.
         size_bytes: u64,
-        /// What it must be, with the nearest size that would do.
+        /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
     /// A process's mapping contradicts itself.
-    #[error("the mapping cannot be: {what}")]
+    #[error("the mapping is impossible: {what}")]
     Mapping {
         /// What is wrong.
         what: String,

@@ -1,4 +1,4 @@
-//! A graph as the kernels compute with it: compressed sparse rows with 4-byte vertex numbers.
+//! The graph that the kernels compute with: compressed sparse rows with 4-byte vertex numbers.
 
 use std::ops::Range;
 

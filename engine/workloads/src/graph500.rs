@@ -50,7 +50,7 @@ const SEARCHES: u32 = 64;
 /// Bytes of a vertex (offsets, parent, queue) and of an edge (one neighbour at either end).
 const VERTEX_BYTES: u64 = 32;
 const EDGE_BYTES: u64 = 16;
-/// Edges for each vertex that the benchmark asks for.
+/// Edges for each vertex, as the benchmark requires.
 const EDGE_FACTOR: u64 = 16;
 const NO_PARENT: u32 = u32::MAX;
 
@@ -172,7 +172,7 @@ struct Searches {
     queue: Array<u32>,
     /// Parents that are still to be cleared for the next search.
     uncleared: Range<usize>,
-    /// What of the queue has been found and not yet expanded.
+    /// The part of the queue that was found and not yet expanded.
     found: Range<usize>,
     /// The vertex being expanded, and its edges that are left.
     vertex: usize,
@@ -248,7 +248,7 @@ impl Algorithm for Searches {
         } else if self.left == 0 {
             return false;
         } else if self.found.start > 0 {
-            // A search is over.
+            // A search has ended.
             out.enter(self.code.next_search);
             self.left -= 1;
             self.found = 0..0;
@@ -325,7 +325,7 @@ impl Kronecker {
                 level += LEVELS;
             }
         }
-        // The levels are independent, so that those too many can be dropped.
+        // The levels are independent, so the superfluous ones can be dropped.
         let mask = (1 << self.scale) - 1;
         (from & mask, to & mask)
     }

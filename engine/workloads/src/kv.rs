@@ -42,23 +42,15 @@ pub(crate) const C: Description =
     });
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
-    Description {
-        name,
-        description,
-        default_size_bytes: 1 << 30,
-        least_bytes: 64 << 10,
-        greatest_bytes: 1 << 40,
-        power_of_two: false,
-        parameters: &[
-            Parameter {
-                name: "size_bytes",
-                description: "table and records, in bytes: 64 KiB to 1 TiB (takes a sixtieth as much \
+    const PARAMETERS: &[Parameter] = &[
+        Parameter {
+            name: "size_bytes",
+            description: "table and records, in bytes: 64 KiB to 1 TiB (takes a sixtieth as much \
                               memory)",
-            },
-            SEED,
-        ],
-        make,
-    }
+        },
+        SEED,
+    ];
+    crate::describe(name, description, 1 << 40, PARAMETERS, make)
 }
 
 /// Requests for each record.
@@ -113,7 +105,7 @@ impl Shape {
         let request = layout.records(1, REQUEST);
         let reply = layout.array((RECORD - ENTRY) / VECTOR, VECTOR as u16);
         let bytes = size_bytes - layout.bytes();
-        // As many as fit beside 2^k buckets, one for each record at least.
+        // As many as fit with 2^k buckets, at least one for each record.
         let fit = |buckets: u64| ((bytes - 8 * buckets) / RECORD).min(buckets);
         let fewer = 1 << (bytes / (RECORD + 8)).ilog2();
         let buckets = if fit(2 * fewer) > fit(fewer) { 2 * fewer } else { fewer };
@@ -208,7 +200,7 @@ impl Code {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Read { key: usize },
@@ -222,7 +214,7 @@ struct Store {
     /// entry of a key has its number, as keys are numbered in the order of loading.
     bucket: Array<u32>,
     next: Array<u32>,
-    /// Number of the last update of each record: its value, to us.
+    /// Number of each record's last update, which stands for its value.
     version: Vec<u32>,
     updates: f64,
     ranks: Zipf,
@@ -276,7 +268,7 @@ impl Store {
         }
     }
 
-    /// Carries a request out; gives the record's version before.
+    /// Carries a request out; returns the record's previous version.
     fn serve(&mut self, out: &mut impl Emitter, request: Request) -> u32 {
         let (Request::Read { key } | Request::Update { key, .. }) = request;
         let columns = &self.columns;

@@ -1,5 +1,5 @@
-//! Built-in workloads: kernels that yield a trace as they compute, at native speed. What they hold in
-//! memory is what the computation needs, a fraction of what the simulated program would.
+//! Built-in workloads: kernels that yield a trace as they compute, at native speed. They take a
+//! fraction of the simulated program's memory: only what the computation needs.
 //!
 //! A workload is one file with its [`Description`], and one line in [`REGISTRY`]. The simple ones
 //! compute addresses only; the others are written as algorithms that also give the answer to their
@@ -34,19 +34,19 @@ use serde::Serialize;
 pub use error::WorkloadError;
 use program::{PAGE, size};
 
-/// What a user can say about a workload.
+/// A parameter of a workload that a user can set.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
-    /// What it means, with its unit and what it may be.
+    /// What it means, with its unit and its allowed values.
     pub description: &'static str,
 }
 
 /// A workload.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Description {
-    /// What a user calls it.
+    /// Its name.
     pub name: &'static str,
     /// What it does, in a sentence or two.
     pub description: &'static str,
@@ -58,9 +58,9 @@ pub struct Description {
     pub greatest_bytes: u64,
     /// Whether its size must be a power of two.
     pub power_of_two: bool,
-    /// What can be set.
+    /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Makes it, of a size in bytes and with a seed.
+    /// Opens it with a size in bytes and a seed.
     #[serde(skip)]
     make: Make,
 }
@@ -118,7 +118,7 @@ pub fn open(name: &str, size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, W
     Err(WorkloadError::Size { name: workload.name, size_bytes, requirement })
 }
 
-/// Least and greatest size, in bytes, of those that take any.
+/// Least and greatest size, in bytes, of workloads that take any size.
 const LEAST: u64 = PAGE;
 const GREATEST: u64 = 64 << 40;
 
@@ -133,3 +133,23 @@ const SEED: Parameter = Parameter {
     name: "seed",
     description: "seed of its random numbers: the same seed gives the same accesses",
 };
+
+/// A workload of any size from 64 KiB to `greatest_bytes`.
+const fn describe(
+    name: &'static str,
+    description: &'static str,
+    greatest_bytes: u64,
+    parameters: &'static [Parameter],
+    make: Make,
+) -> Description {
+    Description {
+        name,
+        description,
+        default_size_bytes: 1 << 30,
+        least_bytes: 64 << 10,
+        greatest_bytes,
+        power_of_two: false,
+        parameters,
+        make,
+    }
+}

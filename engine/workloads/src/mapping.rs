@@ -1,6 +1,6 @@
 //! A process's mapping as a trace: its areas and present pages, as found by `flatwalk host inspect`,
-//! and accesses to them in a chosen pattern. So a real process's page table can be built, and walked,
-//! under every scheme, although nothing of the process was recorded.
+//! and accesses to them in a chosen pattern. So a real process's page table can be built and walked
+//! under every scheme without a recording of the process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::rng::mix;
 pub struct Area {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// One past the last address.
     pub end: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Area {
 pub struct Pages {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// One past the last address.
     pub end: u64,
     /// Whether they are 2 MiB pages.
     #[serde(default)]
@@ -50,17 +50,17 @@ pub enum Pattern {
     Hot,
 }
 
-/// A process's mapping, and what to do with it.
+/// A process's mapping, and the accesses to make.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mapping {
-    /// What a person calls it.
+    /// Its name, for people.
     pub name: String,
-    /// Mapped areas: ascending, apart from one another, on page boundaries.
+    /// Mapped areas: ascending, disjoint, on page boundaries.
     pub areas: Vec<Area>,
-    /// Present pages: the same, each range within one area.
+    /// Present pages: ascending, disjoint, each range within one area.
     pub pages: Vec<Pages>,
-    /// Where the instructions lie that access them: an address in a present page.
+    /// The address of the instructions that access them, in a present page.
     pub code: u64,
     /// How they are accessed.
     pub pattern: Pattern,

@@ -1,5 +1,5 @@
-//! What the workloads share: where code and data lie, how blocks are written down, and the source
-//! that first tells the set-up and then runs a kernel.
+//! What the workloads share: where code and data lie, how blocks are built, and the source that first
+//! yields the set-up and then runs a kernel.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) const SLICE_BLOCKS: usize = 4096;
 /// The flags register (its number in ChampSim's numbering).
 pub(crate) const FLAGS: u8 = 25;
 
-/// Names registers, with numbers from `first` on. From 32 on, numbers mean nothing to anybody.
+/// Names registers, with numbers from `first` on. Numbers from 32 on have no special meaning.
 macro_rules! registers {
     ($first:expr;) => {};
     ($first:expr; $name:ident $(, $more:ident)*) => {
@@ -37,7 +37,7 @@ pub(crate) use registers;
 const READ_WRITE: Protection = Protection { read: true, write: true, execute: false };
 const READ_EXECUTE: Protection = Protection { read: true, write: false, execute: true };
 
-/// Writes down blocks, one after another in memory. Every instruction is taken to be 4 bytes long.
+/// Builds blocks, one after another in memory. Every instruction is assumed to be 4 bytes long.
 pub(crate) struct Assembler {
     pc: u64,
     blocks: Vec<Arc<Block>>,
@@ -75,7 +75,7 @@ impl Assembler {
         self.access(size, true).operation(reads, &[])
     }
 
-    /// Instructions that another function writes down.
+    /// Instructions that another function adds.
     pub(crate) fn then(&mut self, write: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
         write(self)
     }
@@ -128,7 +128,7 @@ impl Assembler {
 
 /// What a workload computes.
 pub(crate) trait Kernel: Send {
-    /// Goes on for about [`SLICE_BLOCKS`] blocks; adds nothing at the end.
+    /// Continues for about [`SLICE_BLOCKS`] blocks; adds nothing at the end.
     fn run(&mut self, slice: &mut Slice);
 }
 
@@ -141,12 +141,12 @@ pub(crate) struct Program<K> {
     capacity: (usize, usize),
 }
 
-/// What a program is called and how much it does.
+/// A program's name, and how much it does.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) size_bytes: u64,
     pub(crate) seed: u64,
-    /// Where it can be said beforehand.
+    /// The number of instructions, where it is known beforehand.
     pub(crate) instructions: Option<u64>,
     /// Where its data lies: `(address, bytes)`, ascending. Each is a mapping of its own, and is
     /// written once from end to end beforehand.
@@ -257,7 +257,7 @@ pub(crate) mod tests {
                         assert_eq!(own.len(), block.accesses.len());
                         played.push((block, own));
                     }
-                    assert_eq!(addresses.next(), None, "an address too many");
+                    assert_eq!(addresses.next(), None, "one address too many");
                 }
             }
         }
@@ -283,10 +283,10 @@ pub(crate) mod tests {
                 .collect();
             let data: u64 = mapped.iter().map(|(range, _)| range.end - range.start).sum();
             let least = size_bytes - size_bytes / 8;
-            // The pages that `spread` reads lie beside what its size is.
-            let beside = if workload.name == "spread" { spread::PAGES * spread::MAPPED } else { 0 };
+            // The size of `spread` does not include the pages that it reads.
+            let extra = if workload.name == "spread" { spread::PAGES * spread::MAPPED } else { 0 };
             let most = size_bytes + 2 * PAGE;
-            assert!((least..=most).contains(&(data - beside)), "{}: {data}", workload.name);
+            assert!((least..=most).contains(&(data - extra)), "{}: {data}", workload.name);
             let mut pages = BTreeSet::new();
             let mut instructions = 0;
             for (block, addresses) in &played {
@@ -332,7 +332,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What the first workloads yield is in published results.
+    /// The output of the first workloads is part of published results.
     #[test]
     fn the_first_workloads_have_not_changed() {
         let fingerprints = [

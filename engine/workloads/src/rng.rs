@@ -20,7 +20,7 @@ pub(crate) fn unit(word: u64) -> f64 {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The stream number `stream` of a seed: those of different numbers have nothing in common.
+    /// Stream number `stream` of a seed: streams of different numbers are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(mix(seed) ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03)))
     }

@@ -9,7 +9,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 
 use crate::program::{Assembler, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
 
-/// What becomes of an algorithm's blocks and accesses.
+/// What receives an algorithm's blocks and accesses.
 pub(crate) trait Emitter {
     /// The program runs `block`, whose accesses follow.
     fn enter(&mut self, block: BlockId);
@@ -21,7 +21,7 @@ pub(crate) trait Emitter {
 
 /// An algorithm in steps of a few blocks each.
 pub(crate) trait Algorithm: Send {
-    /// Goes on for about one turn of its innermost loop; false at the end, and from then on.
+    /// Continues for about one iteration of its innermost loop; false at the end, and from then on.
     fn step(&mut self, out: &mut impl Emitter) -> bool;
 }
 
@@ -107,7 +107,7 @@ impl Records {
     }
 }
 
-/// Hands out the simulated program's memory, from one end of a single mapping to the other.
+/// Allocates the simulated program's memory, from one end of a single mapping to the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     end: u64,
@@ -121,7 +121,7 @@ impl Layout {
     /// `count` records of `bytes` each.
     pub(crate) fn records(&mut self, count: u64, bytes: u64) -> Records {
         let base = self.end;
-        // As malloc aligns.
+        // The alignment of malloc.
         self.end = (base + count * bytes).next_multiple_of(16);
         Records { base, stride: bytes }
     }
@@ -131,13 +131,13 @@ impl Layout {
         self.records(count, u64::from(size)).field(0, size)
     }
 
-    /// Bytes handed out so far.
+    /// Bytes allocated so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.end - LARGE_DATA
     }
 }
 
-/// A workload that runs an algorithm, which is built when its first block is asked for.
+/// A workload that runs an algorithm, which is built when its first block is needed.
 pub(crate) fn program<A: Algorithm + 'static>(
     name: &'static str,
     (size_bytes, seed): (u64, u64),
@@ -188,7 +188,7 @@ impl<A: Algorithm> Kernel for Steps<A> {
 /// Emits into a slice.
 struct Recorder<'a> {
     slice: &'a mut Slice,
-    /// What accesses were made, to be compared with what the blocks say.
+    /// The accesses made, to be compared with those of the blocks.
     #[cfg(test)]
     made: Vec<(BlockId, u16, bool)>,
 }
@@ -207,7 +207,7 @@ impl Recorder<'_> {
                 assert_eq!(made.next(), Some(&(id, access.size, access.store)), "block {id}");
             }
         }
-        assert_eq!(made.next(), None, "an access too many");
+        assert_eq!(made.next(), None, "one access too many");
     }
 }
 

@@ -1,5 +1,5 @@
 //! `spread`: dependent loads from pages that lie 64 GiB apart, and between groups of them a sweep that
-//! empties the caches: what a page walk costs when all that it reads is far away.
+//! empties the caches: the cost of a page walk when everything that it reads is far away.
 //!
 //! Source: Holt, "Re: [RFC] 4-level page table directories", linux-ia64, 2005: a timing of TLB misses
 //! that "drags twice the cache-size worth of data through the processor between each reference to a
@@ -67,7 +67,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
 
 struct Spread {
     lines: u64,
-    /// Lines swept of this group's.
+    /// Lines of this group's sweep that were read.
     swept: u64,
     /// Groups left.
     groups: u64,

@@ -11,13 +11,13 @@
 //! weight    8 bytes a feature
 //! ```
 //!
-//! The data sets of the papers are not at hand. `svm-url` has the dimensions of `url_combined`: 115
+//! The data sets of the papers are not included. `svm-url` has the dimensions of `url_combined`: 115
 //! features of a row are not 0, of 1.349 times as many as there are rows (2,396,130 rows are 4332 MiB);
 //! the one with number x occurs about as often as 1/x. `svm-higgs` has those of HIGGS: 28 features, all
 //! dense (11,000,000 rows are 5172 MiB). Labels are those of a random hyperplane, one in twenty flipped.
 //! Departs from it: no shrinking of the active set.
 //!
-//! In this process's memory is what is computed; rows are functions of their numbers.
+//! Only computed values are in this process's memory; rows are functions of their numbers.
 
 use std::ops::Range;
 
@@ -42,23 +42,15 @@ pub(crate) const HIGGS: Description = describe(
 );
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
-    Description {
-        name,
-        description,
-        default_size_bytes: 1 << 30,
-        least_bytes: 64 << 10,
-        greatest_bytes: 1 << 40,
-        power_of_two: false,
-        parameters: &[
-            Parameter {
-                name: "size_bytes",
-                description: "rows and the solver's vectors, in bytes: 64 KiB to 1 TiB (takes a \
+    const PARAMETERS: &[Parameter] = &[
+        Parameter {
+            name: "size_bytes",
+            description: "rows and the solver's vectors, in bytes: 64 KiB to 1 TiB (takes a \
                               twentieth as much memory)",
-            },
-            SEED,
-        ],
-        make,
-    }
+        },
+        SEED,
+    ];
+    crate::describe(name, description, 1 << 40, PARAMETERS, make)
 }
 
 /// Features for each row of `url_combined`.
@@ -72,7 +64,7 @@ const MOST_ROUNDS: u32 = 1000;
 /// Bytes of a feature of a row, and of all else that a row has.
 const NODE: u64 = 16;
 const ROW_BYTES: u64 = 8 + 1 + 8 + 8 + 4;
-/// One label in so many is flipped.
+/// One label in this many is flipped.
 const NOISE: u64 = 20;
 
 /// Which features of a row are not 0.

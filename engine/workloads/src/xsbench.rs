@@ -17,9 +17,9 @@
 //! The large reactor has 355 nuclides with 11,303 points each (5648 MiB but for one point). Sizes below 256 MiB have the
 //! small one's 68 nuclides; either has as many points as fit. Departs from it: which nuclides make up
 //! a material is drawn (their number is the reactor's), and so are energies and cross sections, as in
-//! the original, with a generator of our own.
+//! the original, with another generator.
 //!
-//! In this process's memory are only the energies and every 128th row of the index; the rows between
+//! This process's memory holds only the energies and every 128th row of the index. The rows between
 //! differ from it by a few steps, and cross sections are a function of their place.
 
 use flatwalk_trace::{BlockId, Source};
@@ -208,7 +208,7 @@ struct Lookups {
     seed: u64,
     random: Random,
     left: u64,
-    /// The answer, as the program gives it: of each look-up the number of the greatest channel, from 1.
+    /// The answer, as the program prints it: for each look-up the number of the greatest channel, from 1.
     verification: u64,
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output, units
-from flatwalk.host import machine, measure, results, show, stats
+from flatwalk.host import benches, machine, measure, results, show, stats, wording
 
 if TYPE_CHECKING:
     from flatwalk.host.results import Result
@@ -26,7 +26,7 @@ class Advice:
     do: str
     #: Sentences, each with its figure.
     why: list[str] = field(default_factory=list)
-    #: What nobody can tell from here, and how to find out.
+    #: What is not known, and how to find out.
     unknown: list[str] = field(default_factory=list)
 
 
@@ -52,7 +52,7 @@ def _cold_levels(walk: Result) -> list[str]:
     if {"loads-4", "loads-5"} <= results.values(walk).keys():
         found.append(
             f"A fifth dependent cold load after four costs {_difference(walk, 'loads-4', 'loads-5')}: "
-            "what a fifth level would, if nothing of it were cached."
+            "what a fifth level would cost if nothing of it were cached."
         )
     return found
 
@@ -71,8 +71,8 @@ def levels(host: dict[str, Any], given: dict[str, Result]) -> Advice:
         need = False
         advice.unknown.append("How much memory there is.")
     if host["page_table_levels"] is None:
-        advice.do = "Nothing is known of this processor's levels that could be advised."
-        advice.unknown.append("How many levels this kernel's tables have: only x86-64 kernels tell.")
+        advice.do = "No advice: this processor's levels are not known."
+        advice.unknown.append("How many levels this kernel's tables have: only x86-64 kernels report them.")
     elif host["page_table_levels"] == 5 and not need:
         advice.do = "Boot with no5lvl on the kernel's command line, unless a process maps more than 128 TiB."
         advice.why.append(
@@ -95,7 +95,7 @@ def levels(host: dict[str, Any], given: dict[str, Result]) -> Advice:
         advice.unknown.append("What a cold level costs here: flatwalk host walk.")
     advice.unknown.append(
         "How often your programs' walks find the top level cold: nearly never where a page-walk cache holds "
-        "its few entries. Counters of walk cycles tell, where the processor has them."
+        "its few entries. Counters of walk cycles show it, where the processor has them."
     )
     return advice
 
@@ -105,7 +105,7 @@ def _gain(result: Result, a: str, b: str, *, rate: bool) -> str | None:
     if not {a, b} <= values.keys():
         return None
     found = stats.compare(values[a], values[b], rate=rate)
-    return stats.verdict(found, found.welch.p, rate=rate)
+    return wording.verdict(found, found.welch.p, rate=rate)
 
 
 def huge_pages(host: dict[str, Any], given: dict[str, Result], files: machine.Files) -> Advice:
@@ -135,7 +135,7 @@ def huge_pages(host: dict[str, Any], given: dict[str, Result], files: machine.Fi
         advice.why.append(f"Faulting memory in on huge pages against small ones, per page: {cheaper}.")
     if not gups or not pagefault:
         missing = [name for name in ("gups", "pagefault") if name not in given]
-        advice.unknown.append(f"What they bring here: flatwalk host {' and flatwalk host '.join(missing)}.")
+        advice.unknown.append(f"What they gain here: flatwalk host {' and flatwalk host '.join(missing)}.")
     advice.why += _huge_page_counts(files)
     if mode not in {None, "never"} and host["thp"]["defrag"] == "always":
         advice.why.append(
@@ -162,7 +162,7 @@ def _huge_page_counts(files: machine.Files) -> list[str]:
     if had + failed:
         found.append(
             f"Since boot {units.count(had)} faults got a huge page and {units.count(failed)} did not "
-            f"({units.percent(failed / (had + failed))}), for want of a free 2 MiB block."
+            f"({units.percent(failed / (had + failed))}), for lack of a free 2 MiB block."
             if failed
             else f"Since boot {units.count(had)} faults asked for a huge page, and all got one."
         )
@@ -170,7 +170,7 @@ def _huge_page_counts(files: machine.Files) -> list[str]:
 
 
 def page_tables(host: dict[str, Any], files: machine.Files) -> Advice | None:
-    """Memory in page tables; None where the kernel does not tell."""
+    """Memory in page tables; None where the kernel does not report it."""
     match = re.search(r"^PageTables:\s+(\d+) kB", machine.read(files.proc / "meminfo") or "", re.MULTILINE)
     if not match or not host["memory_bytes"]:
         return None
@@ -183,12 +183,12 @@ def page_tables(host: dict[str, Any], files: machine.Files) -> Advice | None:
         else "Find the processes with the largest VmPTE in /proc/PID/status; put their memory on huge pages.",
         [f"Page tables take {units.size(table_bytes)}, {units.percent(share)} of memory."],
     )
-    advice.unknown.append("Whose they are: flatwalk host inspect PID tells of one process.")
+    advice.unknown.append("Whose they are: flatwalk host inspect PID shows one process.")
     return advice
 
 
 def faults(host: dict[str, Any], given: dict[str, Result]) -> Advice | None:
-    """Page faults of files and the price of entering the kernel; None without figures."""
+    """Page faults, and the cost of entering the kernel."""
     advice = Advice(
         "Page faults", "Fault in before it matters (MAP_POPULATE, mlockall) where latency counts."
     )
@@ -200,13 +200,13 @@ def faults(host: dict[str, Any], given: dict[str, Result]) -> Advice | None:
                 one = stats.summarise(values[name])
                 what = "a file" if name == "file" else "anonymous memory"
                 advice.why.append(
-                    f"A page of {what} costs {show.number(one.mean)} ns "
-                    f"({show.interval(one.interval)}) to fault in."
+                    f"A page of {what} costs {wording.number(one.mean)} ns "
+                    f"({wording.interval(one.interval)}) to fault in."
                 )
         if {"file", "sparse"} <= values.keys():
             advice.why.append(
                 "Where fault-around finds nothing, a file's page costs "
-                f"{show.number(stats.summarise(values['sparse']).mean)} ns."
+                f"{wording.number(stats.summarise(values['sparse']).mean)} ns."
             )
     else:
         advice.unknown.append("What a fault costs here: flatwalk host pagefault.")
@@ -224,8 +224,8 @@ def trust(host: dict[str, Any], given: dict[str, Result]) -> Advice:
     for result in given.values():
         doubts += [doubt for doubt in result["warnings"] if doubt not in doubts]
     if not doubts:
-        return Advice("Measuring on this host", "Nothing to change: no doubt was found.")
-    return Advice("Measuring on this host", "Mind these before believing small differences.", doubts)
+        return Advice("Measuring on this host", "Nothing to change: nothing was found that disturbs.")
+    return Advice("Measuring on this host", "Consider these before trusting small differences.", doubts)
 
 
 def advise(host: dict[str, Any], given: list[Result], files: machine.Files | None = None) -> list[Advice]:
@@ -244,18 +244,18 @@ def advise(host: dict[str, Any], given: list[Result], files: machine.Files | Non
 
 def _measured(host: dict[str, Any], missing: list[str], directory: Path) -> list[Result]:
     """Short measurements of the benches that no file was given for."""
-    benches = {
-        "pagefault": lambda: measure.pagefault(
+    made = {
+        "pagefault": lambda: benches.pagefault(
             host, directory, size_bytes=12 << 20, repetitions=10, change_host=False
         ),
-        "walk": lambda: measure.walk(host, strides=None, group=24, groups=8, flush_bytes=None),
-        "gups": lambda: measure.gups(host, table_bytes=64 << 20),
+        "walk": lambda: benches.walk(host, strides=None, group=24, groups=8, flush_bytes=None),
+        "gups": lambda: benches.gups(host, table_bytes=64 << 20),
     }
     found = []
     for name in missing:
         plan = measure.Plan(runs=8, at_most_seconds=12, seed=1)
         with output.Progress(f"Measuring {name}") as progress:
-            found.append(measure.run(benches[name](), plan, host, progress))
+            found.append(measure.run(made[name](), plan, host, progress))
     return found
 
 

@@ -1,6 +1,6 @@
-"""How long the kernel's page-fault handler takes: a histogram by bpftrace, where there is one.
+"""How long the kernel's page-fault handler takes: a histogram by bpftrace, if it is installed.
 
-Measured in a run apart, because probes cost time themselves.
+Measured in a separate run, because probes take time themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from flatwalk.host import machine, native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flatwalk.host.measure import Bench, Plan, Variant
+    from flatwalk.host.benches import Bench, Variant
+    from flatwalk.host.measure import Plan
     from flatwalk.host.results import Result
 
 FUNCTION = "handle_mm_fault"
@@ -75,21 +76,21 @@ def _await_probes(tracer: subprocess.Popen[str]) -> None:
             line = tracer.stdout.readline()
             if "attached_probes" in line:
                 return
-            if not line:  # it ended: usually for want of permission
+            if not line:  # it ended: usually for lack of permission
                 assert tracer.stderr is not None
                 raise _UnavailableError(_complaint(tracer.stderr.read()))
     raise _UnavailableError(f"bpftrace did not place its probes in {_READY_SECONDS} s")
 
 
 def _complaint(said: str) -> str:
-    """What bpftrace gives for the reason of its failure: its last error, or else its last line."""
+    """Why bpftrace failed: its last error, or else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line or "rror:" in line]
     return f"bpftrace says: {(errors or lines or ['nothing'])[-1]}"
 
 
 def _histogram(output: str) -> list[dict[str, int]]:
-    """Buckets of the histogram that bpftrace printed in the end."""
+    """Buckets of the histogram that bpftrace prints when it ends."""
     for line in output.splitlines():
         try:
             said = json.loads(line)

@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError
+from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
-    from flatwalk.host.measure import Bench, Plan
+    from collections.abc import Callable
 
-_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
-
-
-def _examples(*commands: str) -> str:
-    return "\n".join(["\b", "Examples:", *(f"  flatwalk host {command}" for command in commands)])
+    from flatwalk.host.benches import Bench
+    from flatwalk.host.measure import Plan
 
 
 app = typer.Typer(
-    **_PLAIN,
-    help="Measure this machine, with statistics; look into its processes; advise.",
-    epilog=_examples(
-        "pagefault --save 4level.json", "diff 4level.json 5level.json", "inspect 1234", "advise"
+    **PLAIN,
+    help="Measure this machine, with statistics; inspect its processes; advise.",
+    epilog=examples(
+        "host pagefault --save 4level.json",
+        "host diff 4level.json 5level.json",
+        "host inspect 1234",
+        "host advise",
     ),
 )
-run_app = typer.Typer(**_PLAIN, help="The benches (the same as without `run`).", epilog=_examples("run gups"))
+run_app = typer.Typer(
+    **PLAIN, help="The benches (the same as without `run`).", epilog=examples("host run gups")
+)
 app.add_typer(run_app, name="run")
+
+_Command = TypeVar("_Command", bound="Callable[..., None]")
+
+
+def _bench(name: str, *commands: str) -> Callable[[_Command], _Command]:
+    """Makes a function the command of a bench, with `run` before its name and without."""
+
+    def register(function: _Command) -> _Command:
+        for group in (run_app, app):
+            group.command(name, epilog=examples(*commands))(function)
+        return function
+
+    return register
+
 
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result there, for `diff`.")]
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 Runs = Annotated[int, Option(metavar="N", min=2, help="Processes that measure each variant.")]
-AtMost = Annotated[float, Option(metavar="SECONDS", min=0, help="Stop then, if every variant ran 5 times.")]
-Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of orders and addresses.")]
+AtMost = Annotated[
+    float, Option(metavar="SECONDS", min=0, help="Stop after this time, once every variant ran 5 times.")
+]
+Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of the order and of addresses.")]
 Cpu = Annotated[
     str | None,
     Option(
@@ -45,7 +64,7 @@ Cpu = Annotated[
 ]
 NoCounters = Annotated[bool, Option("--no-counters", help="Do not use the processor's event counters.")]
 Histogram = Annotated[
-    bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a run apart.")
+    bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a separate run.")
 ]
 
 
@@ -78,7 +97,7 @@ def _run(
 def _prepared(
     runs: int, at_most: float, seed: int, cpu: str | None, *, no_counters: bool, save: Path | None
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan and the host; fails before anything is measured that cannot be saved."""
+    """The plan and the host; fails before anything is measured if it could not be saved."""
     import os  # noqa: PLC0415
 
     from flatwalk import output  # noqa: PLC0415
@@ -100,12 +119,14 @@ def _prepared(
     return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), machine.describe()
 
 
-@run_app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
-@app.command("pagefault", epilog=_examples("pagefault", "pagefault --save 4level.json --runs 30"))
+@run_app.command(
+    "pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30")
+)
+@app.command("pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30"))
 def pagefault(
     *,
     size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
-    repetitions: Annotated[int, Option(metavar="N", min=1, help="Times each process does it.")] = 30,
+    repetitions: Annotated[int, Option(metavar="N", min=1, help="Repetitions in each process.")] = 30,
     change_host: Annotated[
         bool, Option("--change-host", help="Also turn the kernel's fault-around off for a moment (root).")
     ] = False,
@@ -124,11 +145,11 @@ def pagefault(
     File, file without fault-around, anonymous memory, and transparent huge pages, in turn.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches, measure  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
     with measure.temporary_directory() as directory:
-        bench = measure.pagefault(
+        bench = benches.pagefault(
             host,
             Path(directory),
             size_bytes=units.parse_size(size, "--size"),
@@ -138,8 +159,7 @@ def pagefault(
         _run(bench, plan, host, save=save, as_json=json, histogram=histogram)
 
 
-@run_app.command("gups", epilog=_examples("gups --table 1GiB"))
-@app.command("gups", epilog=_examples("gups --table 1GiB"))
+@_bench("gups", "host gups --table 1GiB")
 def gups(
     *,
     table: Annotated[
@@ -155,18 +175,17 @@ def gups(
 ) -> None:
     """Count random updates per second by HPCC's rules, on small and on huge pages.
 
-    Four updates for each word, and a check in the end that none was lost.
+    Four updates for each word, and a check at the end that none was lost.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    bench = measure.gups(host, table_bytes=units.parse_size(table, "--table"))
+    bench = benches.gups(host, table_bytes=units.parse_size(table, "--table"))
     _run(bench, plan, host, save=save, as_json=json)
 
 
-@run_app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
-@app.command("walk", epilog=_examples("walk", "walk --strides 4KiB,64GiB"))
+@_bench("walk", "host walk", "host walk --strides 4KiB,64GiB")
 def walk(
     *,
     strides: Annotated[
@@ -186,16 +205,16 @@ def walk(
     save: Save = None,
     json: Json = False,
 ) -> None:
-    """Time walks by how many levels of the table are cold, and dependent cold loads beside them.
+    """Time walks by how many levels of the table are cold, and dependent cold loads for comparison.
 
     One reference to each of a few pages, far apart, with the caches flushed between groups: what one
     more level costs.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    bench = measure.walk(
+    bench = benches.walk(
         host,
         strides=[units.parse_size(part, "--strides") for part in strides.split(",")] if strides else None,
         group=group,
@@ -205,8 +224,7 @@ def walk(
     _run(bench, plan, host, save=save, as_json=json)
 
 
-@run_app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
-@app.command("ebizzy", epilog=_examples("ebizzy --threads 4"))
+@_bench("ebizzy", "host ebizzy --threads 4")
 def ebizzy(
     *,
     threads: Annotated[
@@ -231,11 +249,11 @@ def ebizzy(
     import os  # noqa: PLC0415
 
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import measure  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
     available = len(plan.cpus or os.sched_getaffinity(0))
-    bench = measure.ebizzy(
+    bench = benches.ebizzy(
         threads=threads or min(available, 7),
         chunks=chunks,
         chunk_bytes=units.parse_size(chunk, "--chunk"),
@@ -247,8 +265,9 @@ def ebizzy(
 
 @app.command(
     "diff",
-    epilog=_examples(
-        "diff 4level.json 5level.json --plot levels.html", "diff 105.6367:0.16293:30 105.88:0.18822:30"
+    epilog=examples(
+        "host diff 4level.json 5level.json --plot levels.html",
+        "host diff 105.6367:0.16293:30 105.88:0.18822:30",
     ),
 )
 def diff(
@@ -263,7 +282,7 @@ def diff(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say whether two results of a bench differ, by how much, and what would have been seen.
+    """Say whether two results of a bench differ, by how much, and what could have been detected.
 
     Means with 95 % intervals, Welch's and the pooled t test, effect size and bootstrap.
     """
@@ -276,9 +295,11 @@ def diff(
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
 
 
-@app.command("inspect", epilog=_examples("inspect 1234", "inspect 1234 --simulate random --html space.html"))
+@app.command(
+    "inspect", epilog=examples("host inspect 1234", "host inspect 1234 --simulate random --html space.html")
+)
 def inspect(
-    pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to look into.")],
+    pid: Annotated[int, Argument(metavar="PID", min=1, help="Process to inspect.")],
     *,
     schemes: Annotated[
         str | None,
@@ -298,7 +319,7 @@ def inspect(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a live process's page table, and what each scheme would make of it.
+    """Show a live process's page table, and what it would be under each scheme.
 
     Reads maps, smaps and pagemap, as far as permissions go; never stops or changes the process.
     """
@@ -314,7 +335,7 @@ def inspect(
     )
 
 
-@app.command("advise", epilog=_examples("advise", "advise pagefault.json gups.json --no-measure"))
+@app.command("advise", epilog=examples("host advise", "host advise pagefault.json gups.json --no-measure"))
 def advise(
     results: Annotated[
         list[Path] | None,
@@ -324,9 +345,9 @@ def advise(
     no_measure: Annotated[bool, Option("--no-measure", help="Measure nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Advise on this host: levels of the page table, huge pages, faults, and what is not known.
+    """Advise on this host: levels of the page table, huge pages, faults, and what is unknown.
 
-    Measures for about a minute, to have figures behind its sentences.
+    Measures for about a minute, so that its sentences have figures.
     """
     from flatwalk.host import advice  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.host import machine, results, show, stats
+from flatwalk.host import machine, results, show, stats, wording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
 
 
 def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats.Moments]]]:
-    """What cannot differ, by name, in both results. None if one was not measured in rounds enough."""
+    """What cannot differ, by name, in both results. None if one was not measured in enough rounds."""
     first, second = results.controls(a), results.controls(b)
     return [
         (name, (stats.moments(first[name]), stats.moments(second[name])))
@@ -50,10 +50,10 @@ def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats
 
 
 def published(text: str) -> stats.Moments | None:
-    """Reads `MEAN:SD:N`, as articles give them; None if `text` is nothing of the kind.
+    """Reads `MEAN:SD:N`, as articles give them; None if `text` does not look like that.
 
     Raises:
-        UsageError: If the figures cannot be.
+        UsageError: If the figures are not possible.
     """
     match = re.fullmatch(r"([\d.]+(?:e-?\d+)?):([\d.]+(?:e-?\d+)?):(\d+)", text)
     if not match:
@@ -64,7 +64,8 @@ def published(text: str) -> stats.Moments | None:
         return None
     if mean <= 0 or n < 2:
         raise UsageError(
-            f"{text} is no sample", remedy="write MEAN:SD:N, with a mean above 0 and 2 measurements or more"
+            f"{text} is not a sample",
+            remedy="write MEAN:SD:N, with a mean above 0 and at least 2 measurements",
         )
     return stats.Moments(n, mean, sd)
 
@@ -80,9 +81,8 @@ def show_published(a: stats.Moments, b: stats.Moments) -> None:
             f"{name}: t = {test.t:.3f}, df = {test.df:.4g}, p = {test.p:.4g}, "
             f"A − B {test.difference.low:.4g} … {test.difference.high:.4g}"
         )
-    print(
-        f"B is {stats.verdict(one, one.welch.p)}." if one.welch.p < 0.05 else stats.verdict(one, one.welch.p)
-    )
+    verdict = wording.verdict(one, one.welch.p)
+    print(f"B is {verdict}." if one.welch.p < 0.05 else verdict)
 
 
 def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_json: bool) -> None:
@@ -128,8 +128,8 @@ def _show(
     rows = [
         [
             a["titles"].get(name, name),
-            show.number(one.a.mean),
-            show.number(one.b.mean),
+            wording.number(one.a.mean),
+            wording.number(one.b.mean),
             _change(one.change),
             f"{one.effect:.2f}".replace("-", "−"),
             f"{one.welch.t:.3f}, {one.welch.df:.1f}, {_p(one.welch.p)}".replace("-", "−", 1),
@@ -141,11 +141,11 @@ def _show(
         [f"{a['bench']}, {a['unit']} ", "A", "B", "change", "d", "Welch t, df, p", "pooled t, df, p"], rows
     )
     for name, (one, p) in found.items():
-        said = stats.verdict(one, p, rate=rate, words=results.changed(a))
+        said = wording.verdict(one, p, rate=rate, words=results.changed(a))
         print(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
     _show_controls(a, b, next(iter(found.values()))[0].drift)
     if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
-        print(f"But {doubt}: measure again before believing it.")
+        print(f"But {doubt}: measure again before trusting it.")
     if len(found) > 1:
         print(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
     for path, result in zip(names, (a, b), strict=True):
@@ -155,12 +155,12 @@ def _show(
 
 
 def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
-    """Prints what changed that no kernel changes."""
+    """Prints how the controls changed, which no kernel influences."""
     changes = [f"{name} {_change(two[1].mean / two[0].mean - 1)}" for name, two in controls(a, b)]
     if changes:
         print(
-            f"From A to B, what no kernel has a hand in changed, too: {', '.join(changes)} (docs/host.md). "
-            f"The verdicts allow for ± {stats.percent(between.share)}."
+            f"From A to B, controls that no kernel influences changed, too: {', '.join(changes)} "
+            f"(docs/host.md). The verdicts allow for ± {wording.percent(between.share)}."
         )
 
 
@@ -189,7 +189,7 @@ def _as_json(
         "controls": {name: two[1].mean / two[0].mean - 1 for name, two in controls(a, b)},
         "variants": {
             name: {
-                "verdict": stats.verdict(one, p, rate=a["rate"], words=results.changed(a)),
+                "verdict": wording.verdict(one, p, rate=a["rate"], words=results.changed(a)),
                 "differs": p < 0.05,
                 "p_adjusted": p,
                 "comparison": plain(one),

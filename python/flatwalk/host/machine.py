@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Intel's family-6 models whose data-TLB walks are counted by events 0x12 and 0x13 (Golden Cove and its
-#: kin: Alder Lake, Raptor Lake, Sapphire Rapids, Emerald Rapids, Granite Rapids, Meteor Lake, Arrow Lake).
+#: Intel's family-6 models whose data-TLB walks are counted by events 0x12 and 0x13 (Golden Cove and
+#: relatives: Alder, Raptor, Meteor and Arrow Lake; Sapphire, Emerald and Granite Rapids).
 _GOLDEN_COVE = {0x8F, 0x97, 0x9A, 0xAA, 0xAC, 0xAD, 0xAE, 0xB7, 0xBA, 0xBF, 0xC5, 0xC6, 0xCF}
 #: Those with events 0x08 and 0x49 (Haswell to Ice Lake, Tiger Lake and Rocket Lake).
 _SKYLAKE = {
@@ -22,7 +22,7 @@ _SKYLAKE = {
 
 @dataclass(frozen=True)
 class Files:
-    """Where the kernel tells about itself; tests give their own."""
+    """Where the kernel describes the machine; tests give their own files."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -30,7 +30,7 @@ class Files:
 
 
 def read(path: Path) -> str | None:
-    """A small file's text without blanks around it; None if there is none, or it may not be read."""
+    """A small file's text without blanks around it; None if it does not exist, or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -196,7 +196,7 @@ def _user_address_bits(files: Files) -> int | None:
 
 
 def _levels(cpu: dict[str, Any], command_line: str) -> int | None:
-    """Levels of user page tables; None where this cannot be told."""
+    """Levels of user page tables; None where they are not known."""
     if cpu["architecture"] in {"x86_64", "AMD64"}:
         # Linux takes the flag away where it does not use five levels.
         return 5 if cpu["la57"] and "no5lvl" not in command_line.split() else 4
@@ -222,7 +222,7 @@ def warnings(host: dict[str, Any], cpus: list[int]) -> list[str]:
     if host["scaling"]["turbo"]:
         found.append("Turbo is on: the frequency depends on temperature and on the other processors' work.")
     if host["smt"]:
-        found.append("SMT is on: a neighbour thread shares the core's TLBs and caches.")
+        found.append("SMT is on: a sibling thread shares the core's TLBs and caches.")
     shared = [cpu for cpu in cpus if cpu not in host["isolated"]]
     if shared:
         found.append(
@@ -269,7 +269,7 @@ _SOFTWARE, _HARDWARE, _CACHE, _RAW = 1, 0, 3, 4
 
 
 def events(host: dict[str, Any]) -> list[dict[str, Any]]:
-    """What to count: page faults, and what this processor knows of its data TLB.
+    """What to count: page faults, and this processor's events of its data TLB.
 
     Sources: Intel's perfmon event lists, AMD's Processor Programming References (PMCx045), Arm's
     architecture reference (PMUv3 common events); the generic ones, linux/perf_event.h.
@@ -298,7 +298,7 @@ def events(host: dict[str, Any]) -> list[dict[str, Any]]:
     return found + [{"name": name, "type": _RAW, "config": config} for name, config in raw.items()]
 
 
-#: Shares of a processor's time from which other programs, and the hypervisor, disturb.
+#: Shares of a processor's time above which other programs, or the hypervisor, disturb a measurement.
 _BUSY, _STOLEN = 0.05, 0.01
 #: Share by which a processor may be slower than at its best.
 PACE_TOLERANCE = 0.08
@@ -311,7 +311,7 @@ def _whole_percent(share: float) -> str:
 
 
 class Busyness:
-    """How busy this host was with other things, from its making to `shares`."""
+    """How busy this machine was with other work, from construction to `shares`."""
 
     def __init__(self, cpus: list[int], files: Files | None = None) -> None:
         self._cpus = cpus
@@ -337,12 +337,12 @@ class Busyness:
         }
 
     def shares(self) -> dict[str, float]:
-        """Shares of the time since the making.
+        """Shares of the time since construction.
 
         `others`: of the measuring processors, used by other programs; `stolen`: taken by the hypervisor;
         `elsewhere`: of the other processors, used by other programs. The children are taken to run on the
-        measuring processors, this process elsewhere. The kernel counts in ticks, so a few of them are
-        no disturbance.
+        measuring processors, this process elsewhere. The kernel counts in ticks, so a few of them
+        are not a disturbance.
         """
         spent = {
             cpu: [now - then for now, then in zip(times, self._before.get(cpu, times), strict=True)]

@@ -11,7 +11,7 @@ from typing import Any
 from flatwalk.errors import FlatwalkError, UsageError
 
 PROGRAM = "flatwalk-host"
-#: Seconds after which a measurement is taken for stuck.
+#: Seconds after which a measurement counts as stuck.
 PATIENCE_SECONDS = 600
 
 
@@ -32,7 +32,7 @@ def find() -> Path:
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return candidate
     raise FlatwalkError(
-        f"the measuring program {PROGRAM} is not there",
+        f"the measuring program {PROGRAM} is missing",
         where=", ".join(map(str, candidates)),
         remedy="build it: cargo build --release -p flatwalk-host",
     )

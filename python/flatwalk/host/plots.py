@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import templates, units
-from flatwalk.host import results, show, stats
+from flatwalk.host import results, stats, wording
 
 if TYPE_CHECKING:
     from flatwalk.host.process import Area, Level, Process
@@ -58,11 +58,11 @@ def _panel(
             place(summary.interval.low),
             place(summary.mean),
             place(summary.interval.high),
-            f"{show.number(summary.mean)} ({show.interval(summary.interval)}), {summary.n} runs",
+            f"{wording.number(summary.mean)} ({wording.interval(summary.interval)}), {summary.n} runs",
         )
         for name, found, summary in zip(names, pair, (one.a, one.b), strict=True)
     ]
-    return Panel(title, strips, (show.number(low), show.number(high)), *verdict)
+    return Panel(title, strips, (wording.number(low), wording.number(high)), *verdict)
 
 
 def diff(
@@ -80,7 +80,7 @@ def diff(
             (first[name], second[name]),
             names,
             one,
-            (stats.verdict(one, p, rate=a["rate"]), p < 0.05),
+            (wording.verdict(one, p, rate=a["rate"]), p < 0.05),
         )
         for name, (one, p) in found.items()
     ]
@@ -142,11 +142,11 @@ def _clusters(found: Process) -> list[Cluster]:
     return clusters
 
 
-def address_space(found: Process, levels: list[Level], rows: list[list[str]], version: str) -> str:
-    """A process's address space, its table and what schemes would make of it, as HTML."""
-    from flatwalk.host import inspection  # noqa: PLC0415
-
-    small, large = inspection.present_bytes(found)
+def address_space(
+    found: Process, levels: list[Level], headers: list[str], rows: list[list[str]], version: str
+) -> str:
+    """A process's address space, its page table under each scheme, as HTML."""
+    small, large = found.present_bytes()
     biggest = sorted(found.areas, key=lambda area: area.sizes.get("Rss", 0), reverse=True)[:20]
     return templates.fill(
         "host",
@@ -156,7 +156,7 @@ def address_space(found: Process, levels: list[Level], rows: list[list[str]], ve
         large=units.size(large),
         clusters=_clusters(found),
         levels=[(level, units.size(level.bytes), units.percent(level.occupancy(512))) for level in levels],
-        headers=inspection.TABLE_HEADERS,
+        headers=headers,
         rows=rows,
         areas=[
             (

@@ -68,28 +68,35 @@ class Pages:
 
 @dataclass(frozen=True)
 class Process:
-    """What was found of a process."""
+    """What was found about a process."""
 
     pid: int
     name: str
     areas: list[Area]
     pages: list[Pages]
-    #: Page-table bytes by the kernel's own count; None where it does not tell.
+    #: Page-table bytes by the kernel's own count; None where it does not report it.
     table_bytes: int | None
-    #: What could not be found, and what was taken instead.
+    #: What could not be found, and what was assumed instead.
     notes: list[str]
+
+    def present_bytes(self) -> tuple[int, int]:
+        """Bytes on small and on large pages."""
+        sums = [0, 0]
+        for pages in self.pages:
+            sums[pages.large] += pages.end - pages.start
+        return sums[0], sums[1]
 
 
 @contextlib.contextmanager
 def _reading(pid: int) -> Iterator[None]:
-    """Turns what the kernel says into errors that a person understands."""
+    """Turns the kernel's errors into ones that a person understands."""
     try:
         yield
     except PermissionError as error:
         raise FlatwalkError(
-            f"process {pid} may not be looked into",
+            f"process {pid} may not be inspected",
             where=error.filename,
-            remedy="it must be yours (and not forbid it); or run this as root",
+            remedy="it must be yours (and allow it); or run this as root",
         ) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise _ended(pid) from error
@@ -97,7 +104,7 @@ def _reading(pid: int) -> Iterator[None]:
 
 def _ended(pid: int) -> FlatwalkError:
     return FlatwalkError(
-        f"process {pid} ended while it was looked into",
+        f"process {pid} ended while it was inspected",
         remedy="nothing was written; name a process that runs",
     )
 
@@ -122,7 +129,7 @@ def parse_maps(text: str) -> list[Area]:
 def _ascending(areas: list[Area]) -> list[Area]:
     """The areas without those that overlap an earlier one.
 
-    The kernel gives smaps piece by piece; what moves in between may be told twice.
+    The kernel gives smaps piece by piece; what moves in between may be reported twice.
     """
     kept: list[Area] = []
     for area in areas:
@@ -141,7 +148,7 @@ def read(pid: int, proc: Path = Path("/proc"), *, scan: bool = True) -> Process:
 
     Raises:
         UsageError: If there is no such process, or it has no memory of its own.
-        FlatwalkError: If it may not be read, or ended in the middle.
+        FlatwalkError: If it may not be read, or it ended meanwhile.
     """
     root = proc / str(pid)
     if not root.is_dir():
@@ -154,7 +161,7 @@ def read(pid: int, proc: Path = Path("/proc"), *, scan: bool = True) -> Process:
     if not maps:
         # A process that has ended but was not reaped, or a thread of the kernel.
         what = "has ended" if re.search(r"^State:\s+[ZX]", status, re.MULTILINE) else "is a kernel thread"
-        raise UsageError(f"process {pid} {what}: it has no memory to look into", where="PID")
+        raise UsageError(f"process {pid} {what}: it has no memory to inspect", where="PID")
     areas = parse_maps(maps)
     try:
         with _reading(pid):
@@ -217,7 +224,7 @@ def _scanned(pagemap: int, area: Area) -> Iterator[Pages]:
         count = fcntl.ioctl(pagemap, _SCAN, argument)
         for number in range(count):
             start, end, kinds = regions[3 * number : 3 * number + 3]
-            # Linux 6.18 was seen to tell the stretch of one page-table node twice.
+            # Linux 6.18 was seen to report the range of one page-table node twice.
             start = max(start, behind)
             if start < end:
                 yield Pages(start, end, bool(kinds & _IS_HUGE))

@@ -37,7 +37,7 @@ Result = dict[str, Any]
 
 
 def save(path: Path, result: Result) -> None:
-    """Writes a result file, all at once."""
+    """Writes a result file in one step."""
     write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -45,7 +45,7 @@ def load(path: Path) -> Result:
     """Reads a result file.
 
     Raises:
-        UsageError: If it is none, or of another version of the format.
+        UsageError: If it is not a result, or of another version of the format.
         FlatwalkError: If it cannot be read.
     """
     try:
@@ -55,9 +55,9 @@ def load(path: Path) -> Result:
     except OSError as error:
         raise FlatwalkError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise _not_ours(path, f"it is no JSON ({error})") from error
+        raise _not_ours(path, f"it is not valid JSON ({error})") from error
     if not isinstance(result, dict):
-        raise _not_ours(path, "it holds no JSON object")
+        raise _not_ours(path, "it does not hold a JSON object")
     schema = result.get("schema")
     if not isinstance(schema, str) or not schema.startswith("flatwalk-host/"):
         raise _not_ours(path, f"it does not say that its schema is {SCHEMA}")
@@ -71,7 +71,7 @@ def load(path: Path) -> Result:
             raise _not_ours(path, f"its key {key} is missing or of the wrong kind")
     for number, sample in enumerate(result["samples"]):
         if not _is_measurement(sample):
-            raise _not_ours(path, f"its sample {number} is no measurement")
+            raise _not_ours(path, f"its sample {number} is not a measurement")
     return result
 
 
@@ -88,7 +88,7 @@ def _positive(value: object) -> bool:
 
 def _not_ours(path: Path, why: str) -> UsageError:
     return UsageError(
-        f"{path} is no result of flatwalk host: {why}",
+        f"{path} is not a result of flatwalk host: {why}",
         remedy="make one: flatwalk host pagefault --save FILE",
     )
 
@@ -125,7 +125,7 @@ def changed(result: Result) -> tuple[str, str]:
 
 
 def answers(result: Result, variant: str, key: str) -> list[float]:
-    """What each measurement of a variant said beside its value."""
+    """What each measurement of a variant reported in addition to its value."""
     return [
         sample["answer"][key]
         for sample in result["samples"]
@@ -210,9 +210,9 @@ def host_changes(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list
         if isinstance(before, dict) and isinstance(after, dict):
             changes += host_changes(before, after, f"{prefix}{key}.")
         elif before != after:
-            changes.append(f"{prefix}{key}: {_told(before)} → {_told(after)}")
+            changes.append(f"{prefix}{key}: {_as_text(before)} → {_as_text(after)}")
     return changes
 
 
-def _told(value: object) -> str:
+def _as_text(value: object) -> str:
     return "unknown" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""What a measurement shows: a table, what follows from it, and how far to trust it."""
+"""What a measurement shows: a table, what follows from it, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -7,31 +7,10 @@ import json
 from typing import TYPE_CHECKING
 
 from flatwalk import output
-from flatwalk.host import bpf, results, stats
+from flatwalk.host import bpf, results, stats, wording
 
 if TYPE_CHECKING:
     from flatwalk.host.results import Result
-
-
-def number(value: float) -> str:
-    """Four significant digits, without exponents."""
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    digits = 3
-    size = abs(value)
-    while size < 1 and digits < 9:
-        size *= 10
-        digits += 1
-    while size >= 10:
-        size /= 10
-        digits -= 1
-    return f"{value:.{digits}f}"
-
-
-def interval(found: stats.Interval) -> str:
-    """`1.02 … 1.05`."""
-    high = "∞" if found.high == float("inf") else number(found.high)
-    return f"{number(found.low)} … {high}"
 
 
 def show(result: Result) -> None:
@@ -48,14 +27,14 @@ def show(result: Result) -> None:
         half = (summary.interval.high - summary.interval.low) / 2 / summary.mean
         row = [
             result["titles"].get(name, name),
-            number(summary.mean),
-            interval(summary.interval),
-            f"± {stats.percent(half)}",
+            wording.number(summary.mean),
+            wording.interval(summary.interval),
+            f"± {wording.percent(half)}",
             str(summary.n),
         ]
         if extra:
             said = results.answers(result, name, extra[1])
-            row.append(number(sum(said) / len(said)) if said else "–")
+            row.append(wording.number(sum(said) / len(said)) if said else "–")
         rows.append(row)
     mean = "harmonic mean" if result["rate"] else "mean"
     headers = [result["bench"] + " ", f"{mean}, {result['unit']}", "95 % interval", "", "runs"]
@@ -79,19 +58,19 @@ def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     wrong = sum(sum(results.answers(result, name, "errors")) for name in summaries)
     if wrong:
         found.append(
-            f"{wrong:.0f} words were wrong after the updates: this machine computes or remembers badly."
+            f"{wrong:.0f} words were wrong after the updates: this machine computes or stores wrong values."
         )
     drifting = [name for name, summary in summaries.items() if summary.drifts]
     if drifting:
         found.append(
             f"The host drifted while measuring {', '.join(drifting)}: neighbouring runs resemble each "
-            "other, and the intervals are wider for it."
+            "other, and the intervals are wider because of it."
         )
     return found
 
 
 def paired(result: Result, a: str, b: str) -> tuple[float, stats.Interval, float]:
-    """Mean of b − a round by round, its interval, and p for none."""
+    """Mean of b − a round by round, its interval, and p for no difference."""
     by_round: dict[int, dict[str, float]] = {}
     for sample in result["samples"]:
         by_round.setdefault(sample["round"], {})[sample["variant"]] = sample["value"]
@@ -123,7 +102,7 @@ def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
         names = [name for name in by_variant if name.startswith(kind)]
         for before, after in itertools.pairwise(names):
             mean, within, p = paired(result, before, after)
-            verdict = "" if p < 0.05 else ", which is no measurable difference"
+            verdict = "" if p < 0.05 else ", which is not a measurable difference"
             lines.append(
                 f"{what} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
                 f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."
@@ -138,8 +117,8 @@ def _of_faults(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
         if per_page and 0 < (share := sum(per_page) / len(per_page)) < 0.9:
             mean = stats.summarise(found).mean
             lines.append(
-                f"{name}: one fault maps {1 / share:.0f} pages, so a fault costs {number(mean / share)} ns "
-                f"and a page {number(mean)} ns."
+                f"{name}: one fault maps {1 / share:.0f} pages, so a fault costs "
+                f"{wording.number(mean / share)} ns and a page {wording.number(mean)} ns."
             )
     return lines
 
@@ -148,7 +127,7 @@ def _of_gups(by_variant: dict[str, list[float]]) -> list[str]:
     if not {"small", "huge"} <= by_variant.keys():
         return []
     found = stats.compare(by_variant["small"], by_variant["huge"], rate=True)
-    return [f"Huge pages against small ones: {stats.verdict(found, found.welch.p, rate=True)}."]
+    return [f"Huge pages against small ones: {wording.verdict(found, found.welch.p, rate=True)}."]
 
 
 def _of_ebizzy(by_variant: dict[str, list[float]]) -> list[str]:
@@ -173,7 +152,7 @@ def _counters(result: Result, names: list[str]) -> None:
     events = list(dict.fromkeys(event for found in by_variant.values() for event in found))
     if events:
         rows = [
-            [name, *(number(found[event]) if event in found else "–" for event in events)]
+            [name, *(wording.number(found[event]) if event in found else "–" for event in events)]
             for name, found in by_variant.items()
         ]
         print()

@@ -1,16 +1,16 @@
 """Statistics of repeated measurements: intervals, tests, and what a test could have seen.
 
-Times are averaged arithmetically. Rates are averaged harmonically, which is the same thing said of the
+Times are averaged arithmetically. Rates are averaged harmonically, which is the arithmetic mean of the
 time that each unit of work took; so everything about a rate (interval, test, bootstrap) is computed on
 its reciprocal and turned back at the end.
 
 Measurements taken one after another are not always independent: a machine drifts. So the error of a mean
 is found by batch means: the series, in the order of measurement, is cut into a few batches, whose means
 vary by as much as the whole is uncertain, drift included. Of independent measurements this makes the
-interval about a tenth wider; of others it makes it honest.
+interval about a tenth wider; of dependent ones it makes it valid.
 
-What stays as it is through a whole series and is another in the next shows in neither's errors. So two
-series may come with negative controls, quantities that cannot truly differ, measured beside them: by how
+What stays constant through a whole series but differs in the next shows in neither's errors. So two
+series may come with negative controls, quantities that cannot truly differ, measured with them: by how
 much those differ more than their own errors explain is added to the error of the difference
 (the calibration by negative controls of Schuemie et al., Statistics in Medicine 33, 2014).
 """
@@ -70,7 +70,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Drift:
-    """What two series differ by though nothing that is compared differs.
+    """By how much two series differ though nothing that is compared differs.
 
     Args:
         share: Standard deviation of the relative difference.
@@ -139,7 +139,7 @@ class Comparison:
     effect: float
     #: Smallest relative difference that `welch` would have found in 4 of 5 cases.
     detectable: float
-    #: Of what controls differed by, as far as their errors do not explain it: part of `welch`'s error.
+    #: By how much controls differed, as far as their errors do not explain it: part of `welch`'s error.
     drift: Drift = NO_DRIFT
 
 
@@ -299,7 +299,7 @@ def summarise(values: Sequence[float], *, rate: bool = False) -> Summary:
 def bootstrap(a: Sequence[float], b: Sequence[float], *, rate: bool = False, seed: int = 1) -> Interval:
     """95 % interval of the relative change from a to b by bias-corrected, accelerated bootstrap.
 
-    It takes measurements as independent: where the machine drifts, Welch's interval is the honest one.
+    It takes measurements as independent: where the machine drifts, trust Welch's interval.
     """
     first, second = _checked(a), _checked(b)
     if rate:
@@ -327,7 +327,7 @@ def _as_rate(of_time: Interval) -> Interval:
 
 
 def compare_moments(a: Moments, b: Moments, between: Drift = NO_DRIFT) -> Comparison:
-    """What can be said of two samples of times of which only the moments are known, as from an article."""
+    """The comparison of two samples of times of which only the moments are known, as from an article."""
     test = welch(a, b, between)
     return Comparison(
         a=Summary(a.n, a.mean, interval(a), a.sd / a.mean, drifts=False),
@@ -352,7 +352,7 @@ def compare(
     between: Drift = NO_DRIFT,
     seed: int = 1,
 ) -> Comparison:
-    """Everything there is to say about two series in the order of measurement.
+    """The full comparison of two series in the order of measurement.
 
     Args:
         a: One series.
@@ -387,56 +387,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = worst
     return adjusted
-
-
-def percent(share: float) -> str:
-    """A relative size with two digits that say something: 0.00234 is `0.23 %`."""
-    value = abs(100 * share)
-    if not math.isfinite(value):
-        return "any size"
-    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.1 else 3
-    return f"{value:.{digits}f} %"
-
-
-def _signed(share: float) -> str:
-    return ("−" if share < 0 else "+") + percent(share)
-
-
-def verdict(
-    comparison: Comparison,
-    p: float,
-    *,
-    rate: bool = False,
-    words: tuple[str, str] = ("slower", "faster"),
-) -> str:
-    """What follows, in words, for `p` adjusted for the number of questions.
-
-    Args:
-        comparison: Of two series.
-        p: Of the difference.
-        rate: Whether more is better.
-        words: What the worse is called, and what the better.
-    """
-    if p >= 1 - CONFIDENCE:
-        if comparison.detectable == 0:
-            return "no difference: every measurement is the same"
-        return (
-            f"no measurable difference; {percent(comparison.detectable)} would have been seen "
-            f"({POWER:.0%} of the time)".replace("80%", "80 %")
-        )
-    worse = comparison.change < 0 if rate else comparison.change > 0
-    low, high = comparison.change_interval.low, comparison.change_interval.high
-    said = (
-        f"{percent(comparison.change)} {words[0] if worse else words[1]} "
-        f"({_signed(low)} to {_signed(high)}), "
-        f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
-    )
-    if comparison.bootstrap and comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:
-        said += "; the bootstrap's interval includes 0, so measure longer before believing it"
-    return said
-
-
-def _size(effect: float) -> str:
-    """Cohen's words."""
-    size = abs(effect)
-    return "large" if size >= 0.8 else "medium" if size >= 0.5 else "small"

@@ -1,4 +1,4 @@
-"""A program under the recorder and who attends to it: waits, loads data, begins the region, stops it."""
+"""A program under the recorder, and what drives it: waits, loads data, begins the region, stops it."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Launch:
     """How a program is started under the recorder."""
 
     command: list[str]
-    #: Where recording begins and ends: a symbol, or "marker" where the attendant says so.
+    #: Where recording begins and ends: a symbol, or "marker" where the driver says so.
     start_at: str
     stop_at: str | None = None
-    #: What its environment has beside ours.
+    #: Its environment, in addition to ours.
     environment: dict[str, str] = field(default_factory=dict)
-    #: Who it runs as, where that cannot be root.
+    #: The user it runs as, where that cannot be root.
     user: str | None = None
 
 
 class Attendance:
-    """One program under the recorder, as its attendant sees it.
+    """One program under the recorder, as its driver sees it.
 
     Args:
         pid: The program's process.
         log: What it writes.
-        requests: How many it is asked in its run phase; until it is ended if not given.
+        requests: How many it gets in its run phase; until it is ended if not given.
     """
 
     def __init__(self, pid: int, log: Path, requests: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Attendance:
         return False
 
     def enough(self, requests: int) -> bool:
-        """Whether so many requests are all that it is asked."""
+        """Whether this many requests are enough."""
         return self.ended() if self.requests is None else requests >= self.requests
 
     def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 600.0) -> None:
@@ -79,7 +79,7 @@ class Attendance:
             if self.ended():
                 raise FlatwalkError(f"the program ended before {what}: {self.last_words()}")
             if time.monotonic() > last:
-                raise FlatwalkError(f"after {seconds:.0f} s, {what} is still to come: {self.last_words()}")
+                raise FlatwalkError(f"after {seconds:.0f} s, {what} has not happened: {self.last_words()}")
 
     def last_words(self) -> str:
         """The last line that the program wrote."""
@@ -93,13 +93,13 @@ class Attendance:
         self.kill(TURN, pid)
 
     def loaded(self) -> None:
-        """What follows belongs to the run phase, though the region may begin later: nobody minds here."""
+        """What follows belongs to the run phase, though the region may begin later; does nothing here."""
 
     def linger(self) -> None:
         """Lets it run by itself: the recorder ends it when it has enough."""
 
     def over(self) -> None:
-        """The run phase has come to its end while the program goes on: the recorder knows."""
+        """The run phase is over while the program goes on; does nothing here, since the recorder ends it."""
 
     def kill(self, number: signal.Signals, pid: int | None = None) -> None:
         """Sends a signal; nothing happens if the process is gone."""
@@ -111,10 +111,10 @@ class Driver(Protocol):
     """Knows one program: how to prepare and start it, and what to do while it runs."""
 
     def prepare(self, program: Program, directory: Path, size_bytes: int) -> Launch:
-        """Makes what it needs in `directory` and says how to start it."""
+        """Prepares what it needs in `directory` and returns how to start it."""
 
     def attend(self, attendance: Attendance) -> None:
-        """Sees it through its region, beside it in a thread. Returns when nothing is left to do."""
+        """Drives it through its region, from another thread. Returns when nothing is left to do."""
 
 
 def build_region(directory: Path) -> Path:

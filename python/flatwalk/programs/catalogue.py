@@ -1,4 +1,4 @@
-"""Which programs there are: one TOML file each in `data/programs`."""
+"""The programs that can be recorded by name: one TOML file each in `data/programs`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Program:
     driver: str
     #: Debian packages that it comes in.
     packages: list[str]
-    #: What must be on PATH, or in a directory that a pattern of these names.
+    #: Commands that must be on PATH, or patterns of their paths.
     commands: list[str]
-    #: Its data, about, unless the user says otherwise.
+    #: Approximate size of its data, unless the user says otherwise.
     size_bytes: int
     #: Instructions recorded unless the user says otherwise.
     instructions: int
@@ -74,7 +74,7 @@ def load(name: str) -> Program:
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     if table.keys() != _KEYS:
         odd = ", ".join(sorted(table.keys() ^ _KEYS))
-        raise UsageError(f"missing or unknown: {odd}", where=str(path), remedy="mend the file")
+        raise UsageError(f"missing or unknown: {odd}", where=str(path), remedy="fix the file")
     return Program(
         name=name,
         title=table["title"],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _privileged() -> list[str] | None:
-    """What goes before a command that root must run; None where we may not."""
+    """What precedes a command that root must run; None if we cannot become root."""
     if shutil.which("apt-get") is None:
         return None
     if os.geteuid() == 0:
@@ -27,7 +27,7 @@ def _privileged() -> list[str] | None:
 
 
 def ensure(program: Program) -> None:
-    """Sees to it that all commands of a program are there.
+    """Makes sure that all commands of a program are installed.
 
     Raises:
         FlatwalkError: If they are not and cannot be installed from here.

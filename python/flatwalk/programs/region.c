@@ -1,6 +1,6 @@
 /* Preloaded into a program that is recorded by name.
  *
- * Lets its attendant begin and end the recorded region from outside: SIGPROF, which none of our programs uses,
+ * Lets its driver begin and end the recorded region from outside: SIGPROF, which none of our programs uses,
  * becomes the markers of flatwalk.h by turns.
  *
  * With FLATWALK_LOADING in the environment, another marker says where the program itself begins.

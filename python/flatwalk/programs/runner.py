@@ -31,7 +31,7 @@ def record_workload(workload: str, path: Path, *, limit: int | None) -> RecordRe
         limit: Instructions to record; what the program's file says if not given.
 
     Raises:
-        UsageError: If there is no such program, or the size is none.
+        UsageError: If there is no such program, or its size is not valid.
         FlatwalkError: If it cannot be installed, started, or brought to its run phase.
     """
     name, _, size = workload.partition(":")
@@ -52,7 +52,7 @@ def record_workload(workload: str, path: Path, *, limit: int | None) -> RecordRe
 
 
 class _Recording:
-    """One program under the recorder, and its attendant in a thread beside it."""
+    """One program under the recorder, and its driver in another thread."""
 
     def __init__(self, driver: Driver, launch: Launch, directory: Path) -> None:
         self._driver = driver
@@ -100,13 +100,13 @@ class _Recording:
     def _attend(self, attendance: Attendance) -> None:
         try:
             self._driver.attend(attendance)
-        except Exception as error:  # noqa: BLE001 - told by the thread that records
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that records
             self._errors.append(error)
             attendance.kill(signal.SIGKILL)
 
 
 def _kept(result: RecordResult, path: Path) -> RecordResult:
-    """The trace of the busiest process at the path asked for; those beside it go with their directory."""
+    """The trace of the busiest process at the path asked for; the others are removed with their directory."""
     busiest = max(result.traces, key=lambda trace: trace.instructions)
     if not busiest.instructions:
         raise FlatwalkError("nothing was recorded", remedy="give more data, or a larger --limit")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
-from flatwalk.reproduce import figures, runs, show, verdicts
+from flatwalk.reproduce import figures, planning, runs, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Options:
     claims: Sequence[str]
     scale: str
     json: Path | None
-    #: What an earlier call wrote as JSON, to be written anew with what this call finds in its place.
+    #: JSON of an earlier call, to be rewritten with this call's figures in place of the old ones.
     update: Path | None
     markdown: Path | None
     report: Path | None
@@ -65,10 +65,10 @@ def list_claims() -> None:
 
 
 def check(options: Options) -> None:
-    """Fails early.
+    """Checks the options before anything is run.
 
     Raises:
-        UsageError: If the scale is none, a file will not be writable, or a rehearsal is to write one.
+        UsageError: If there is no such scale, a file will not be writable, or a rehearsal is to write one.
     """
     if options.scale not in SCALES:
         raise UsageError(f"there is no scale {options.scale!r}", where="--scale", remedy=" or ".join(SCALES))
@@ -83,7 +83,7 @@ def check(options: Options) -> None:
             continue
         if options.rehearse:
             remedy = f"leave out {option}, or --rehearse"
-            raise UsageError("a rehearsal finds nothing to write", where=option, remedy=remedy)
+            raise UsageError("a rehearsal has nothing to write", where=option, remedy=remedy)
         if str(path) != "-":
             output.check_writable(path, option)
 
@@ -125,12 +125,12 @@ def run(options: Options) -> None:
 
 
 def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.Report | None:
-    """What an earlier call wrote; nothing if there is no such file yet.
+    """What an earlier call wrote; None if there is no such file yet.
 
     Raises:
         UsageError: If it is something else, or of another scale or version.
     """
-    remedy = "name another file, or let this one be written anew with --json"
+    remedy = "name another file, or let --json write this one again"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
         report = show.from_json(written, experiments)
@@ -146,14 +146,14 @@ def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.R
     return report
 
 
-def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[runs.Job]:
+def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[planning.Job]:
     """All simulations of some experiments' claims."""
     jobs = {
         job.key: job
         for experiment, ids in picked
         for claim in experiment.claims
         if claim.id in ids
-        for job in runs.jobs_of(experiment, scale, claim).values()
+        for job in planning.jobs_of(experiment, scale, claim).values()
     }
     return list(jobs.values())
 

@@ -29,7 +29,7 @@ PAPERS = {
     "lkml2005": "Holt, LKML, 2005",
 }
 
-#: What says which runs are meant. Of workloads a name stands for any size, and `!name` for all others.
+#: Keys that select runs. A workload's name stands for any size, and `!name` for all others.
 SELECTORS = ("series", "scheme", "large_pages", "workload")
 
 _REMEDY = "compare with docs/reproducing.md"
@@ -39,7 +39,7 @@ _REMEDY = "compare with docs/reproducing.md"
 class Series:
     """A machine and conditions; which schemes run on it follows from the points of the claims.
 
-    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only told.
+    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only named.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that a paper says, and what would bear it out."""
+    """A statement of a paper, and the checks that support it."""
 
     id: str
     text: str
@@ -96,9 +96,9 @@ class Claim:
     checks: list[str]
     #: Largest relative difference of ratios, for the check of that name.
     ratio_tolerance: float
-    #: By scale: why our figures differ, written by someone who looked.
+    #: By scale: why our figures differ, written by someone who investigated.
     why: dict[str, str]
-    #: Title of the figure drawn of it; none where empty.
+    #: Title of its figure; empty if there is none.
     figure: str
 
 
@@ -220,7 +220,7 @@ def load(path: Path) -> Experiment:
     """Reads one experiment.
 
     Raises:
-        UsageError: If the file cannot be read, or says something that cannot be.
+        UsageError: If the file cannot be read, or asks for something that is not possible.
     """
     table = settings.read(path, "experiment")
     series = [_series(item) for item in table.get("series", [])]

@@ -1,8 +1,9 @@
-"""The papers' figures redrawn: our bars beside the published ones, then each workload's."""
+"""The papers' figures redrawn: our bars next to the published ones, then each workload's."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import templates
@@ -11,65 +12,97 @@ from flatwalk.reproduce import show
 from flatwalk.reproduce.experiments import PAPERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flatwalk.reproduce.experiments import Point
     from flatwalk.reproduce.verdicts import Outcome
 
 _OURS, _PUBLISHED = 0, 1
 
 
-def _chart(outcome: Outcome) -> Chart:
-    claim = outcome.claim
-    pairs = list(zip(claim.points, outcome.values, strict=True))
-    known: list[float] = [0.0]
-    for point, value in pairs:
-        known += [one for one in (value.ours, *value.by_workload.values()) if one is not None]
-        if point.published is not None:
-            ends = point.published if isinstance(point.published, tuple) else [point.published]
-            known += [end for end in ends if math.isfinite(end)]
-    low, high = min(known), max(known)
-    span = (high - low) or 1.0
+@dataclass(frozen=True)
+class _Axis:
+    """The axis of a claim's figure, from the lowest value to the highest, 0 among them."""
 
-    def bar(name: str, ends: tuple[float, float], colour: int, text: str) -> Row:
-        left, right = (min(max(end, low), high) for end in (min(ends), max(ends)))
-        segment = Segment((left - low) / span, (right - left) / span, colour, f"{name}: {text}")
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> _Axis:
+        """The axis that holds all of a claim's figures, ours and the published ones."""
+        known: list[float] = [0.0]
+        for point, value in zip(outcome.claim.points, outcome.values, strict=True):
+            known += [one for one in (value.ours, *value.by_workload.values()) if one is not None]
+            known += [end for end in _ends(point) if math.isfinite(end)]
+        return cls(min(known), max(known))
+
+    @property
+    def span(self) -> float:
+        """Its length."""
+        return (self.high - self.low) or 1.0
+
+    def place(self, value: float) -> float:
+        """Where a value lies, from 0 to 1."""
+        return (value - self.low) / self.span
+
+    def ticks(self) -> list[Tick]:
+        """Round values, with their places."""
+        marks = [*(-step for step in reversed(steps(max(-self.low, 0.0))[1:])), *steps(self.high)]
+        within = [mark for mark in marks if self.low <= mark <= self.high]
+        return [Tick(self.place(mark), f"{mark:g}".replace("-", "−")) for mark in within]
+
+    def bar(self, name: str, ends: Sequence[float], colour: int, text: str) -> Row:
+        """A bar between two values."""
+        left, right = (min(max(end, self.low), self.high) for end in (min(ends), max(ends)))
+        segment = Segment(self.place(left), (right - left) / self.span, colour, f"{name}: {text}")
         return Row(name, [segment], [text])
 
-    def single(name: str, value: float, colour: int, point: Point) -> Row:
-        text = f"{show.number(value, point)} {show.unit(point)}"
-        return bar(name, (0.0, value), colour, text)
+    def ours(self, name: str, value: float, point: Point) -> Row:
+        """A bar for a figure of ours."""
+        return self.bar(name, (0.0, value), _OURS, f"{show.number(value, point)} {show.unit(point)}")
 
-    def range_of(point: Point) -> Row | None:
-        if point.published is None:
-            return None
-        ends = point.published if isinstance(point.published, tuple) else (0.0, point.published)
-        return bar(
-            f"{point.label}, published", ends, _PUBLISHED, f"{show.published(point)} {show.unit(point)}"
-        )
+    def published(self, point: Point) -> Row:
+        """A bar for what is published: from 0 to a figure, or between the ends of a range."""
+        text = f"{show.published(point)} {show.unit(point)}"
+        return self.bar(f"{point.label}, published", _ends(point), _PUBLISHED, text)
 
+
+def _ends(point: Point) -> Sequence[float]:
+    """Where the published figure's bar begins and ends; empty if nothing is published."""
+    if point.published is None:
+        return ()
+    return point.published if isinstance(point.published, tuple) else (0.0, point.published)
+
+
+def _panels(outcome: Outcome, axis: _Axis) -> list[Panel]:
+    """The averages, ours next to the published ones; then, for each point, our workloads."""
+    pairs = list(zip(outcome.claim.points, outcome.values, strict=True))
     averages: list[Row] = []
     for point, value in pairs:
         if value.ours is not None:
-            averages.append(single(f"{point.label}, ours", value.ours, _OURS, point))
-        if (row := range_of(point)) is not None:
-            averages.append(row)
+            averages.append(axis.ours(f"{point.label}, ours", value.ours, point))
+        if point.published is not None:
+            averages.append(axis.published(point))
     panels = [Panel("As published", averages)]
     for point, value in pairs:
-        rows = [single(name, one, _OURS, point) for name, one in value.by_workload.items() if one is not None]
+        rows = [axis.ours(name, one, point) for name, one in value.by_workload.items() if one is not None]
         if len(rows) > 1:
             panels.append(Panel(f"{point.label}, ours", rows))
-    marks = [*(-step for step in reversed(steps(max(-low, 0.0))[1:])), *steps(high)]
-    ticks = [
-        Tick((mark - low) / span, f"{mark:g}".replace("-", "−")) for mark in marks if low <= mark <= high
-    ]
+    return panels
+
+
+def chart(outcome: Outcome) -> Chart:
+    """A claim's figure: our figures next to the published ones."""
+    claim, axis = outcome.claim, _Axis.of(outcome)
     return Chart(
         key=claim.id,
         title=f"{claim.id}: {claim.figure}",
         note=f"{claim.text} {PAPERS[claim.paper]}, {claim.place}.",
         columns=[""],
-        panels=panels,
-        ticks=spaced(ticks),
+        panels=_panels(outcome, axis),
+        ticks=spaced(axis.ticks()),
         legend=[(_OURS, "ours"), (_PUBLISHED, "published")],
-        origin=-low / span,
+        origin=axis.place(0.0),
         rows="",
     )
 
@@ -94,5 +127,5 @@ def html(report: show.Report) -> str:
         version=report.version,
         outcomes=[(outcome, _comparisons(outcome)) for outcome in outcomes],
         papers=PAPERS,
-        charts=[_chart(outcome) for outcome in outcomes if outcome.claim.figure and outcome.values],
+        charts=[chart(outcome) for outcome in outcomes if outcome.claim.figure and outcome.values],
     )

@@ -1,268 +1,33 @@
-"""The simulations that claims need: planned, shared, kept.
+"""Runs the simulations that claims need, shares what they have in common, and keeps the results.
 
-A run is known by the hash of all that decides its result: the engine itself, the source, the lengths, the
-seed and the resolved configuration. What is kept under that hash is never run again, so an interrupted
-command goes on where it was, and a changed machine file or engine runs anew.
+What is kept under the key of a simulation is never run again, so an interrupted command goes on where it was,
+and a changed machine file or engine runs again.
 """
 
 from __future__ import annotations
 
-import json
 import resource
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import cache, engine, mix, settings, units
-from flatwalk.compare import parse_workload
-from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import bench, build
+from flatwalk import engine, mix, settings
+from flatwalk.reproduce.planning import CROWD
+from flatwalk.vm import bench
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from flatwalk.cache import Store
-    from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
+    from flatwalk.reproduce.planning import Job
     from flatwalk.results import Run
 
-#: Where `dense` lies: the beginning of what one entry of a root node covers.
-_DENSE_START = 1 << 39
-#: Simulated memory that the runs of one call of the engine may have together, and what a byte of a
-#: workload takes of it, as measured: its page table's share and the model's notes on its frames.
+#: Memory that the runs of one call of the engine may use together, and what a byte of a workload
+#: takes of it, as measured: its page table's share and the model's data about its frames.
 _BYTES_AT_ONCE = 12 << 30
 _BYTES_PER_BYTE = 1 / 64
 
 
-#: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
-_CROWD = "crowd"
-
-
-class MissingError(Exception):
-    """A claim needs something that there is not; the text is a sentence."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """One run of a claim: where, on what, with which pages."""
-
-    series: str
-    scheme: str
-    large_pages: int
-    workload: str
-
-
-@dataclass(frozen=True)
-class Job:
-    """One simulation: its key, what it shares with others, and its own configuration."""
-
-    key: str
-    #: Everything of the engine's request but the runs.
-    request: dict[str, Any]
-    configuration: dict[str, Any]
-    title: str
-
-    @property
-    def group(self) -> str:
-        """The same for jobs that the engine can run over one decoding of the source."""
-        return json.dumps(self.request, sort_keys=True)
-
-    @property
-    def in_guest(self) -> bool:
-        """True if programs run in a guest, and nothing is simulated."""
-        return _CROWD in self.request["source"]
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes`, table by table; a table that names its kind replaces the old one whole."""
-    result = dict(base)
-    for key, value in changes.items():
-        old = result.get(key)
-        if isinstance(value, dict) and isinstance(old, dict) and "kind" not in value:
-            result[key] = _merged(old, value)
-        else:
-            result[key] = value
-    return result
-
-
-def source_of(workload: str) -> dict[str, Any]:
-    """The engine's source for a workload's name, or the sources of a mix's programs.
-
-    `dense:SIZE` is one mapped range, accessed at random; `crowd:PERCENT` are processes in a guest.
-
-    Raises:
-        UsageError: If there is no such workload.
-    """
-    name, _, size = workload.partition(":")
-    if name in settings.names("mix"):
-        programs = mix.programs(workload)["programs"]
-        return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
-    if name == _CROWD:
-        return {"crowd": {"swap_percent": units.parse_count(size, workload)}}
-    if name != "dense":
-        return {"workload": parse_workload(workload)}
-    area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}
-    return {
-        "mapping": {
-            "name": workload,
-            "areas": [area],
-            "pages": [area],
-            "code": _DENSE_START,
-            "pattern": "random",
-            "accesses": 1 << 40,
-        }
-    }
-
-
-def scheme_of(name: str) -> dict[str, Any]:
-    """The shipped scheme, or the pair GUEST/HOST.
-
-    Raises:
-        MissingError: If this version has it not.
-    """
-    try:
-        return settings.guest(name) if "/" in name else settings.scheme(name)
-    except UsageError as error:
-        if "there is no scheme" in error.what:
-            raise MissingError(f"This version has no scheme {name}.") from error
-        raise
-
-
-def _mode(scheme: str) -> str:
-    """What Linux calls a scheme (docs/vm.md): for `fpt-l3l2` it is `l3l2`."""
-    return scheme.removeprefix("fpt-")
-
-
-def _check_guest() -> None:
-    """Checks that guests can be run.
-
-    Raises:
-        MissingError: If they cannot.
-    """
-    try:
-        for component in (build.QEMU, build.LINUX):
-            build.find(component)
-    except FlatwalkError as error:
-        raise MissingError(f"There is no guest: {error.what}; {error.remedy}.") from error
-
-
-def machine_of(series: Series) -> dict[str, Any]:
-    """The series' machine with its changes."""
-    return _merged(settings.machine(series.machine), series.changes)
-
-
-def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:
-    """Those workloads that a selector means: all of them without one."""
-    if selector is None:
-        return list(names)
-    wanted = [selector] if isinstance(selector, str) else selector
-    left_out = {name[1:] for name in wanted if name.startswith("!")}
-    taken = {name for name in wanted if not name.startswith("!")}
-
-    def known(name: str, among: set[str]) -> bool:
-        return name in among or name.partition(":")[0] in among
-
-    return [name for name in names if not known(name, left_out) and (not taken or known(name, taken))]
-
-
-def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> list[Selection]:
-    """The runs that selectors name, one for each workload.
-
-    Raises:
-        UsageError: If they name none.
-    """
-    series = _series_name(experiment, of)
-    names = workloads_of(experiment.scales[scale].workloads, of.get("workload"))
-    if series not in experiment.series or not names or "scheme" not in of:
-        raise UsageError(
-            f"nothing is run for {dict(of)}",
-            where=f"experiment {experiment.name}",
-            remedy=f"name a scheme, a series ({', '.join(experiment.series)}) and workloads of the scale",
-        )
-    return [Selection(series, of["scheme"], of.get("large_pages", 0), name) for name in names]
-
-
-def _series_name(experiment: Experiment, of: Mapping[str, Any]) -> str:
-    """The series that selectors mean: the first if they name none."""
-    return str(of.get("series", next(iter(experiment.series))))
-
-
-def parts_of(point: Point) -> Iterator[dict[str, Any]]:
-    """All that a point's value is made of, as complete selectors."""
-    yield point.of
-    for base in (point.of, {**point.of, **point.minus} if point.minus else None):
-        if base is None:
-            continue
-        yield base
-        for other in (point.against, point.bound):
-            if other is not None:
-                yield {**base, **other}
-
-
-def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
-    """The simulation of a selection."""
-    series, size = experiment.series[selection.series], experiment.scales[scale]
-    request = {
-        "source": source_of(selection.workload),
-        "instructions": size.instructions,
-        "warmup": size.warmup,
-        "skip": size.skip.get(selection.workload, 0),
-        "seed": experiment.seed,
-    }
-    title = f"{selection.workload}, {series.machine}"
-    configuration: dict[str, Any]
-    if series.mode == "guest":
-        configuration = {"mode": _mode(selection.scheme)}
-        return Job(_key(bench.crowd_identity(), request, configuration), request, configuration, title)
-    machine = machine_of(series)
-    configuration = {
-        "scheme": scheme_of(selection.scheme),
-        "machine": machine,
-        "large_pages": selection.large_pages,
-        "thp": None,
-        "fragmentation": series.fragmentation,
-        "host_large_pages": series.host_large_pages,
-        "guest_frames": series.guest_frames,
-        "mode": series.mode,
-        "memory_bytes": None,
-    }
-    # Any change to the engine's binary may change results.
-    identity = cache.digest(engine.path())
-    return Job(_key(identity, request, configuration), request, configuration, title)
-
-
-def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
-    return cache.key({"engine": engine, "request": request, "run": configuration})
-
-
-def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
-    """All simulations of a claim, but for those of points that `missing_of` names."""
-    missing = missing_of(experiment, claim)
-    return {
-        selection: job_of(experiment, scale, selection)
-        for point in claim.points
-        if point.label not in missing
-        for part in parts_of(point)
-        for selection in selections(experiment, scale, part)
-    }
-
-
-def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
-    """Points by label that need what is not here, and what that is, as a sentence."""
-    found = {}
-    in_guests = {name for name, series in experiment.series.items() if series.mode == "guest"}
-    for point in claim.points:
-        for part in parts_of(point):
-            try:
-                if _series_name(experiment, part) in in_guests:
-                    _check_guest()
-                else:
-                    scheme_of(part["scheme"])
-            except MissingError as missing:
-                found[point.label] = str(missing)
-    return found
-
-
 def _kept(store: Store, job: Job) -> Run | None:
-    """A result that was kept; nothing if it is none, so that it is made anew."""
+    """A kept result; None if there is none, so that it is simulated."""
     found = store.get(job.key)
     return cast("Run", found) if isinstance(found, dict) and "walks" in found else None
 
@@ -272,7 +37,7 @@ def _size_bytes(source: Mapping[str, Any]) -> int:
         return int(source["workload"]["size_bytes"])
     if "mix" in source:
         return sum(map(_size_bytes, source["mix"]["sources"]))
-    if _CROWD in source:
+    if CROWD in source:
         return 0
     return sum(pages["end"] - pages["start"] for pages in source["mapping"]["pages"])
 
@@ -287,7 +52,7 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
         members = list(group.values())
         each = max(_size_bytes(members[0].request["source"]) * _BYTES_PER_BYTE, 1)
         most = max(int(_BYTES_AT_ONCE / each), 1)
-        # Small pieces, too, for whoever interrupts: what a piece has done is kept when it is whole.
+        # Small pieces, so that an interrupted call loses little: results are kept piece by piece.
         most = min(most, 32)
         found += [members[start : start + most] for start in range(0, len(members), most)]
     return found
@@ -312,8 +77,8 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
 
 
 def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:
-    """What became of processes in guests: blocks that they got, and that they did not."""
-    swap_percent = request["source"][_CROWD]["swap_percent"]
+    """Blocks of 2 MiB that processes in guests got, and that they were refused."""
+    swap_percent = request["source"][CROWD]["swap_percent"]
     found = bench.oversubscribe([run["mode"] for run in request["runs"]], [swap_percent])
     return [
         cast("Run", {"walks": 0, "blocks": {"allocated": crowd.allocated, "refused": crowd.refused}})
@@ -330,7 +95,7 @@ def _run_batch(
 ) -> list[Run]:
     """The results of jobs of one batch, whose common `request` this is."""
     request = {**request, "runs": [job.configuration for job in piece]}
-    of = {"mix": _mixed, _CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
+    of = {"mix": _mixed, CROWD: _crowded}.get(next(iter(request["source"])), _simulated)
     return of(request, progress)
 
 
@@ -381,10 +146,10 @@ def simulate(
     for piece in pieces:
         here = instructions(piece)
 
-        def tell(part: int, whole: int | None, done: int = done, here: int = here) -> None:
+        def report(part: int, whole: int | None, done: int = done, here: int = here) -> None:
             progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
 
-        found = _run_batch(piece, {**piece[0].request, "threads": threads}, tell)
+        found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
         for job, run in zip(piece, found, strict=True):
             store.put(job.key, run)
             results[job.key] = run

@@ -66,7 +66,7 @@ def published(point: Point) -> str:
 
 
 def unit(point: Point) -> str:
-    """What stands behind a point's figures."""
+    """The unit of a point's figures."""
     return (
         "pp" if point.minus is not None and METRICS[point.metric].unit == "%" else METRICS[point.metric].unit
     )
@@ -248,7 +248,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _plain(published: float | tuple[float, float] | None) -> float | list[float | None] | None:
-    """As JSON has it: an end of a range that is none is null."""
+    """For JSON: an infinite end of a range is null."""
     if isinstance(published, tuple):
         return [end if math.isfinite(end) else None for end in published]
     return published
@@ -259,7 +259,7 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
 
     Raises:
         ValueError: If a claim has other points now.
-        LookupError, TypeError: If this is no such JSON.
+        LookupError, TypeError: If this is other JSON.
     """
     by_id = {claim["id"]: claim for claim in written["claims"]}
     found = []

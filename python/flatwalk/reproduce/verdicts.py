@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.runs import Selection, jobs_of, missing_of, selections
+from flatwalk.reproduce.planning import Selection, jobs_of, missing_of, selections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     REPRODUCED = "reproduced"
     EXPLAINED = "explained"
@@ -43,7 +43,7 @@ class Outcome:
     claim: Claim
     values: list[Value]
     verdict: Verdict
-    #: What failed, or is missing; then, where someone found out, why.
+    #: What failed, or is missing; then why, if that is known.
     why: str
 
 
@@ -55,7 +55,7 @@ def _average(point: Point, per_workload: Mapping[str, float | None]) -> float | 
 def _values(
     experiment: Experiment, scale: str, point: Point, of: dict[str, Any], run_of: Lookup
 ) -> dict[str, float | None]:
-    """The metric of each workload, before it is averaged and made fit to be shown."""
+    """The metric of each workload, before it is averaged and formatted."""
 
     def runs(other: dict[str, Any] | None) -> list[Run]:
         return [run_of(one) for one in selections(experiment, scale, {**of, **(other or {})})]
@@ -98,7 +98,7 @@ def _value_fails(point: Point, ours: float) -> bool:
 
 
 def failures(claim: Claim, ours: list[float]) -> list[str]:
-    """What of the claim's checks our figures do not pass, in words."""
+    """The checks of a claim that our figures do not pass, in words."""
     points = [(point, value) for point, value in zip(claim.points, ours, strict=True)]
     stated = [
         (point, value, _middle(point.published)) for point, value in points if point.published is not None

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build, counting
+from flatwalk.vm import compiled, components, counting
 from flatwalk.vm import run as guest
 from flatwalk.vm.counting import CAUSES
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from flatwalk.vm.counting import Phase
@@ -29,7 +30,7 @@ _MEMORY = "1G"
 #: Processes with too little memory: how many, how many at once, the guest's memory, and swap space in
 #: per cent of it.
 _CROWD, _AT_ONCE, _CROWD_MIB, _SWAP_PERCENT = 120, 8, 512, (0, 6, 50)
-#: How much of memory and swap space they want, in per cent: the kernel, and flat blocks, want some, too.
+#: How much of memory and swap space they want, in per cent: the kernel and flat blocks need some, too.
 _WANTED_PERCENT = 65
 #: The modes that this is done in: the ASPLOS paper's, and the one with most blocks.
 CROWD_MODES = ("l3l2", "l4l3+l2l1")
@@ -53,8 +54,8 @@ class Row:
     flat_bytes: int
 
     @classmethod
-    def of(cls, program: str, machine: guest.Machine, phases: Sequence[Phase], said: str) -> Row:
-        """What was counted of a program that marks where it loads, runs, and ends its run.
+    def of(cls, program: str, machine: Machine, phases: Sequence[Phase], said: str) -> Row:
+        """What was counted for a program that marks where it loads, runs, and ends its run.
 
         Raises:
             FlatwalkError: If it did not.
@@ -84,11 +85,11 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
     """
-    program = guest.guest_program(guest.GUEST / "tests" / "gups.c")
+    program = compiled.guest_program(compiled.SOURCES / "tests" / "gups.c")
     rows = []
     for mode in modes:
         for count in levels:
-            machine = guest.Machine(mode, levels=count, memory=_MEMORY)
+            machine = Machine(mode, levels=count, memory=_MEMORY)
             found = counting.count(machine, [str(program), str(_PAGES), str(_UPDATES)], source=source)
             row = Row.of("gups", machine, *found)
             output.note(f"{mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk")
@@ -98,21 +99,21 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
 
 @dataclass(frozen=True)
 class Crowd:
-    """What became of processes that wanted more memory than there was."""
+    """Blocks of processes that wanted more memory than there was."""
 
     mode: str
     #: Swap space, in per cent of the guest's memory.
     swap_percent: int
-    #: Blocks that were to be had, and those that were not.
+    #: Blocks that were allocated, and those that were refused.
     allocated: int
     refused: int
 
 
 def crowd_identity() -> list[str]:
-    """All that decides what becomes of a crowd."""
-    program = (guest.GUEST / "tests" / "crowd.c").read_bytes()
+    """Everything that decides a crowd's result."""
+    program = (compiled.SOURCES / "tests" / "crowd.c").read_bytes()
     sizes = (_CROWD, _AT_ONCE, _CROWD_MIB, _WANTED_PERCENT)
-    built = (build.QEMU.key(), build.LINUX.key())
+    built = (components.QEMU.key(), components.LINUX.key())
     return [*built, hashlib.sha256(program).hexdigest(), *map(str, sizes)]
 
 
@@ -129,12 +130,12 @@ def oversubscribe(
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
     """
-    program = guest.guest_program(guest.GUEST / "tests" / "crowd.c")
-    script = guest.GUEST / "tests" / "run.sh"
+    program = compiled.guest_program(compiled.SOURCES / "tests" / "crowd.c")
+    script = compiled.SOURCES / "tests" / "run.sh"
     found = []
     for mode in modes:
         for swap_percent in swaps_percent:
-            machine = guest.Machine(mode, cpus=4, memory=f"{_CROWD_MIB}M")
+            machine = Machine(mode, cpus=4, memory=f"{_CROWD_MIB}M")
             swap_mib = _CROWD_MIB * swap_percent // 100
             pages = ((_CROWD_MIB + swap_mib) << 8) * _WANTED_PERCENT // 100 // _AT_ONCE
             call = f"{program} {_CROWD} {_AT_ONCE} {pages}"
@@ -223,7 +224,7 @@ def tables_table(rows: Sequence[Row]) -> str:
 
 
 def crowd_table(rows: Sequence[Crowd]) -> str:
-    """How many blocks could not be had."""
+    """How many blocks were refused."""
 
     def line(row: Crowd) -> list[str]:
         asked = row.allocated + row.refused
@@ -234,31 +235,3 @@ def crowd_table(rows: Sequence[Crowd]) -> str:
 
     heads = ("mode", "swap", "blocks asked for", "refused", "share")
     return output.markdown(heads, 1, map(line, rows))
-
-
-def update(document: Path, tables: Mapping[str, str]) -> None:
-    """Puts tables into a document, between the lines `<!-- begin NAME -->` and `<!-- end NAME -->`.
-
-    Raises:
-        FlatwalkError: If the document cannot be read or written, or has no place for a table.
-    """
-    try:
-        text = document.read_text(encoding="utf-8")
-        for name, table in tables.items():
-            begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-            before, begun, rest = text.partition(begin)
-            _, ended, after = rest.partition(end)
-            text = "".join([before, begun, table, ended, after])
-            if not begun or not ended:
-                raise FlatwalkError(
-                    f"there is no place for the table `{name}`",
-                    where=str(document),
-                    remedy=f"mark it by the lines <!-- begin {name} --> and <!-- end {name} -->",
-                )
-        output.write_whole(document, text)
-    except OSError as error:
-        raise FlatwalkError(
-            f"the document cannot be updated: {error.strerror}",
-            where=str(document),
-            remedy="name an existing document",
-        ) from error

@@ -1,4 +1,4 @@
-"""What `vm bench` measured, as charts: in a page of its own, and drawn beside a document."""
+"""What `vm bench` measured, as charts: in a page of its own, and drawn next to a document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OWN_SCALE = "The longest bar of each panel is as wide as the panel."
 
 @dataclass(frozen=True)
 class _Bar:
-    """A bar: its name, its parts with what each is, and figures beside it."""
+    """A bar: its name, its parts with what each is, and figures next to it."""
 
     name: str
     parts: list[tuple[str, float]]
@@ -205,7 +205,7 @@ def levels(made: Sequence[Result]) -> list[Chart]:
 
 
 def draw(document: Path, kind: str, made: Sequence[Chart]) -> list[Path]:
-    """Draws charts that a document shows, into a directory of its own name beside it.
+    """Draws charts that a document shows, into a directory of its own name next to it.
 
     Args:
         document: For full-system.md the picture of chart `entries` is full-system/KIND-entries.svg.

@@ -5,46 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError
+from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
-
-
-def _modes(given: str | None) -> tuple[str, ...]:
-    """The modes of --modes.
-
-    Raises:
-        UsageError: If there is no such mode.
-    """
-    from flatwalk.vm import run as guest  # noqa: PLC0415
-
-    chosen = tuple(given.split(",")) if given else guest.MODES
-    for mode in chosen:
-        if mode not in guest.MODES:
-            raise UsageError(
-                f"there is no mode {mode}",
-                where="--modes",
-                remedy=f"choose some of {', '.join(guest.MODES)}, separated by commas",
-            )
-    return chosen
-
-
-def _examples(*commands: str) -> str:
-    return "\n".join(["\b", "Examples:", *(f"  flatwalk vm {command}" for command in commands)])
+    from flatwalk.record import Part
 
 
 app = typer.Typer(
-    **_PLAIN,
+    **PLAIN,
     help="Flattened page tables in a running system: a QEMU that walks them, a Linux that uses them.",
-    epilog=_examples("build", "run --mode l3l2 -- sort big.txt"),
+    epilog=examples("vm build", "vm run --mode l3l2 -- sort big.txt"),
 )
 
 Source = Annotated[
@@ -57,7 +33,7 @@ Source = Annotated[
 ]
 
 
-@app.command("build", epilog=_examples("build", "build --source ~/src"))
+@app.command("build", epilog=examples("vm build", "vm build --source ~/src"))
 def build(
     *,
     source: Source = None,
@@ -66,16 +42,17 @@ def build(
     ] = 0,
     debug: Annotated[
         bool,
-        Option("--debug", help="Also the kernel with all of its checks, for --debug."),
+        Option("--debug", help="Also build the kernel with all of its checks, for --debug."),
     ] = False,
     selftests: Annotated[
         bool,
         Option(
-            "--selftests", help="Also Linux's own tests of its memory management, for `test --tier full`."
+            "--selftests",
+            help="Also build Linux's own tests of its memory management, for `test --tier full`.",
         ),
     ] = False,
 ) -> None:
-    """Build the QEMU and the Linux that know flattened page tables.
+    """Build the QEMU and the Linux that support flattened page tables.
 
     Gets Debian's sources without changing the system's package configuration, applies the series in
     qemu/ and linux/, and keeps what it builds in the cache directory; a second call does nothing.
@@ -101,10 +78,10 @@ Levels = Annotated[int, Option("--levels", metavar="N", help="Levels of page tab
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
-    epilog=_examples(
-        "run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
-        "run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
-        "run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
+    epilog=examples(
+        "vm run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
+        "vm run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
+        "vm run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
     ),
 )
 def run(
@@ -119,9 +96,7 @@ def run(
     no_feature: Annotated[
         bool, Option("--no-feature", help="The same kernel on a CPU without flattened page tables.")
     ] = False,
-    check: Annotated[
-        bool, Option("--check", help="Let QEMU look for flushes that are missing; slower.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Let QEMU check for missing flushes; slower.")] = False,
     parameter: Annotated[
         list[str] | None, Option("--parameter", metavar="TEXT", help="More of the kernel's command line.")
     ] = None,
@@ -168,17 +143,17 @@ def run(
     ] = None,
     source: Source = None,
 ) -> None:
-    """Boot a guest and run a command in it, in this system's own files.
+    """Boot a guest and run a command in it, on this system's own files.
 
     The command sees this system's files; what it writes stays in the guest's memory and is gone with it.
     Its input, its output and its exit status are ours.
     """
-    from flatwalk import output, units  # noqa: PLC0415
-    from flatwalk.record import Part  # noqa: PLC0415
+    from flatwalk import output  # noqa: PLC0415
     from flatwalk.vm import live  # noqa: PLC0415
     from flatwalk.vm import run as work  # noqa: PLC0415
+    from flatwalk.vm.machine import Machine  # noqa: PLC0415
 
-    machine = work.Machine(
+    machine = Machine(
         mode=mode,
         levels=levels,
         cpus=cpus,
@@ -192,7 +167,9 @@ def run(
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         for option in (name for name, value in given.items() if value is not None):
             raise UsageError(
-                "there is no trace to leave anything out of", where=option, remedy="give --record FILE, too"
+                "this applies to a trace, and none is recorded",
+                where=option,
+                remedy="give --record FILE, too",
             )
         outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
     else:
@@ -202,18 +179,7 @@ def run(
                 where="--timeout",
                 remedy="give --instructions instead",
             )
-        if start_at not in (None, "marker"):
-            raise UsageError(
-                f"{start_at!r} is no place that is known in a guest",
-                where="--start-at",
-                remedy="give marker, and flatwalk_start() in the program",
-            )
-        part = Part(
-            start_at=start_at,
-            skip=units.parse_count(skip, "--skip") if skip is not None else 0,
-            limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,
-            limit_option="--instructions",
-        )
+        part = _part(skip, instructions, start_at)
         recording = live.record(machine, command, record, part, program=program, source=source)
         output.note(str(recording))
         if recording.outcome is None:
@@ -224,6 +190,28 @@ def run(
     for line in outcome.splats():
         print(f"flatwalk: the guest's kernel: {line}", file=sys.stderr)
     raise typer.Exit(outcome.status)
+
+
+def _part(skip: str | None, instructions: str | None, start_at: str | None) -> Part:
+    """Which part of the command is recorded.
+
+    Raises:
+        UsageError: If there is no such part in a guest.
+    """
+    from flatwalk import record, units  # noqa: PLC0415
+
+    if start_at not in (None, "marker"):
+        raise UsageError(
+            f"{start_at!r} is not a place that is known in a guest",
+            where="--start-at",
+            remedy="give marker, and flatwalk_start() in the program",
+        )
+    return record.Part(
+        start_at=start_at,
+        skip=units.parse_count(skip, "--skip") if skip is not None else 0,
+        limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,
+        limit_option="--instructions",
+    )
 
 
 def _input() -> int | None:
@@ -237,17 +225,17 @@ def _input() -> int | None:
 
 @app.command(
     "test",
-    epilog=_examples(
-        "test",
-        "test --tier full --modes l4l3+l2l1 --logs logs",
-        "test --tier full --only l3l2 --only l2l1 --json all.json --resume",
-        "test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
+    epilog=examples(
+        "vm test",
+        "vm test --tier full --modes l4l3+l2l1 --logs logs",
+        "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
+        "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
     ),
 )
 def run_tests(
     *,
     tier: Annotated[
-        str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and way to fail.")
+        str, Option("--tier", metavar="TIER", help="short, or full: every test, machine and kind of failure.")
     ] = "short",
     modes: Modes = None,
     levels: Levels = 4,
@@ -263,13 +251,13 @@ def run_tests(
         ),
     ] = None,
     tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
-    logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep what each guest said.")] = None,
-    json_file: Annotated[
+    logs: Annotated[Path | None, Option("--logs", metavar="DIR", help="Keep each guest's output.")] = None,
+    json: Annotated[
         Path | None,
         Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output."),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="Do not boot again what ended before, as the --json FILE says.")
+        bool, Option("--resume", help="Do not boot again what is complete already, as the --json FILE says.")
     ] = False,
     update: Annotated[
         Path | None, Option("--update", metavar="FILE", help="Put the table into this document, too.")
@@ -278,59 +266,39 @@ def run_tests(
 ) -> None:
     """Test Linux with flattened page tables against itself without.
 
-    Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with blocks that cannot
-    be had. Every test must end as with `off`, and the kernel must not complain. A kernel that leaves out a
-    flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours; it ends no
-    better with `off`) or FAIL. The full tier wants `vm build --selftests`, and most of an hour for a mode.
+    Boots a guest in every mode, with four CPUs and a kernel that checks itself, and with allocations of
+    blocks that fail. Every test must end as with `off`, and the kernel must not complain. A kernel that
+    leaves out a flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours;
+    it does not end better with `off`) or FAIL. The full tier needs `vm build --selftests`, and most of an
+    hour for a mode.
     """
-    import json  # noqa: PLC0415
+    from flatwalk.vm.testing import command as work  # noqa: PLC0415
 
-    from flatwalk import output  # noqa: PLC0415
-    from flatwalk.vm import bench  # noqa: PLC0415
-    from flatwalk.vm import testing as work  # noqa: PLC0415
-
-    piped = json_file == Path("-")
-    if json_file is not None and not piped:
-        output.check_writable(json_file, "--json")
-    if resume and (json_file is None or piped):
-        raise UsageError("nothing says what ended before", where="--resume", remedy="give --json FILE, too")
-    named = [name for name in (tests or "").split(",") if name]
-    planned = work.chosen(work.cases(tier, _modes(modes), debug=debug, levels=levels), only or (), named)
-    about = work.versions(planned, source)
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr if piped else sys.stdout, flush=True)
-
-    for what, version in about.items():
-        say(f"{what}: {version}")
-
-    def keep(results: Sequence[work.Result]) -> None:
-        if json_file is not None and not piped:
-            output.write_whole(json_file, json.dumps(work.report(results, about), indent=2) + "\n")
-
-    before = work.resumed(json_file, about) if resume and json_file is not None else []
-    results = work.run_cases(planned, logs=logs, source=source, say=say, before=before, keep=keep)
-    table = work.summary(results)
-    say(f"\n{table}")
-    failed = [result.case.name for result in results if result.problems]
-    say(f"{len(results)} cases: {'all well' if not failed else 'FAILED: ' + '; '.join(failed)}")
-    if update is not None:
-        name = "-".join([tier, *(["debug"] if debug else []), *(["5"] if levels == 5 else [])])
-        bench.update(update, {f"test-{name}": table})
-    if piped:
-        print(json.dumps(work.report(results, about), indent=2))
-    if failed:
+    options = work.Options(
+        tier=tier,
+        modes=modes,
+        levels=levels,
+        debug=debug,
+        only=only or (),
+        tests=tests,
+        logs=logs,
+        json=json,
+        resume=resume,
+        update=update,
+        source=source,
+    )
+    if not work.run(options):
         raise typer.Exit(1)
 
 
 @app.command(
     "bench",
-    epilog=_examples(
-        "bench",
-        "bench --modes off,l4l3+l2l1 --levels 4",
-        "bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
-        "bench --time --programs redis --modes off,l4l3+l2l1",
-        "bench --host pagefault,ebizzy --save levels",
+    epilog=examples(
+        "vm bench",
+        "vm bench --modes off,l4l3+l2l1 --levels 4",
+        "vm bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
+        "vm bench --time --programs redis --modes off,l4l3+l2l1",
+        "vm bench --host pagefault,ebizzy --save levels",
     ),
 )
 def bench(
@@ -396,8 +364,8 @@ def bench(
 
     One program writes 512 MiB page by page, then updates words of it at random, in one guest of one CPU for
     each mode. Instructions and walks are counted by a plugin of QEMU; nothing is sampled. The kernel is the
-    one that `vm test` tests, with its checks on, so that instructions are to be compared, not taken as they
-    are. Then many processes in guests with too little memory show how many blocks cannot be had. Prints
+    one that `vm test` tests, with its checks on: compare instructions between modes, but do not take them as
+    absolute. Then many processes in guests with too little memory show how many blocks are refused. Prints
     tables in Markdown.
 
     With --programs, graph kernels, sysbench, Redis, memcached and PostgreSQL load their data and work on it,
@@ -406,100 +374,33 @@ def bench(
     the kernel's part; what has been measured is kept, so that an interrupted command goes on where it was.
     With --host, the benches of `flatwalk host` run with `no5lvl` and with five levels.
     """
-    import dataclasses  # noqa: PLC0415
     from json import dumps  # noqa: PLC0415
 
     from flatwalk import engine, output  # noqa: PLC0415
-    from flatwalk.vm import bench as work  # noqa: PLC0415
-    from flatwalk.vm import charts, hosted, timed, workloads  # noqa: PLC0415
+    from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
 
-    kinds = {"--time": time, "--programs": programs is not None and not time, "--host": host is not None}
-    options = {
-        "--boots": (boots, ("--host", "--time")),
-        "--save": (save, ("--host",)),
-        "--threshold": (threshold, ("--programs",)),
-    }
-    _check_bench(kinds, {name: owners for name, (given, owners) in options.items() if given is not None})
-    if save is not None:
-        hosted.make_directory(save)
+    options = measuring.Options(
+        modes=modes,
+        levels=levels,
+        programs=programs,
+        threshold=threshold,
+        host=host,
+        boots=boots,
+        save=save,
+        time=time,
+        source=source,
+    )
+    options.check()
     if report is not None:
         output.check_writable(report, "--report")
-    made: object
-    if host is not None:
-        chosen = _modes(modes or "off")
-        if len(chosen) > 1 or levels is not None:
-            raise UsageError(
-                "the host's benches run in one mode, with 4 and with 5 levels",
-                where="--levels" if levels is not None else "--modes",
-                remedy="name one mode, or none for `off`; leave --levels out",
-            )
-        found = hosted.measure(
-            tuple(hosted.BENCHES) if host == "all" else host.split(","),
-            mode=chosen[0],
-            boots=boots or hosted.BOOTS,
-            source=source,
-        )
-        tables = {"host": hosted.levels_table(found), "host-parts": hosted.parts_table(found)}
-        drawn = charts.levels(found)
-        made = found
-        for path in hosted.save(save, found) if save is not None else ():
-            output.note(f"saved: {path}")
-    elif time:
-        names = timed.NAMES if programs in (None, "all") else tuple((programs or "").split(","))
-        times = timed.measure(
-            _modes(modes), names, levels=levels or (4,), boots=boots or timed.BOOTS, source=source
-        )
-        tables = {"time": timed.table(times)}
-        drawn = charts.clocked(times)
-        made = [dataclasses.asdict(row) for row in times]
-    elif programs is not None:
-        names = workloads.NAMES if programs == "all" else tuple(programs.split(","))
-        rows = workloads.measure(
-            _modes(modes), names, levels or (4,), threshold=threshold or workloads.THRESHOLD, source=source
-        )
-        tables = {"programs": work.tables_table(rows), "programs-causes": work.causes_table(rows)}
-        drawn = charts.counted(rows)
-        made = [dataclasses.asdict(row) for row in rows]
-    else:
-        modes_chosen = _modes(modes)
-        rows = work.measure(modes_chosen, levels or (4, 5), source=source)
-        crowds = work.oversubscribe(
-            [mode for mode in work.CROWD_MODES if mode in modes_chosen], source=source
-        )
-        tables = {
-            "walks": work.walks_table(rows),
-            "causes": work.causes_table(rows),
-            "crowd": work.crowd_table(crowds),
-        }
-        drawn = charts.counted(rows)
-        made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
+    measured = measuring.measure(options)
     if update is not None:
-        work.update(update, tables)
-        charts.draw(update, next((kind[2:] for kind, asked in kinds.items() if asked), "gups"), drawn)
+        document.update(update, measured.tables)
+        charts.draw(update, measured.kind, measured.charts)
     if report is not None:
-        output.write_whole(report, charts.page(drawn, engine.version()))
+        output.write_whole(report, charts.page(measured.charts, engine.version()))
         output.note(f"Report: {report.absolute()}")
-    print(dumps(made, indent=1, ensure_ascii=False) if json else "\n".join(tables.values()).rstrip())
-
-
-def _check_bench(kinds: dict[str, bool], owned: dict[str, tuple[str, ...]]) -> None:
-    """Checks that what was asked of `bench` is one thing.
-
-    Args:
-        kinds: What to measure instead of the usual, and whether it was asked for.
-        owned: Options that were given, and to which of these each belongs.
-
-    Raises:
-        UsageError: If it is not.
-    """
-    given = [kind for kind, asked in kinds.items() if asked]
-    if len(given) > 1:
-        raise UsageError(
-            f"{' and '.join(given)} are different benches", where=given[1], remedy="run one after the other"
-        )
-    for option, owners in owned.items():
-        if not any(kinds[owner] for owner in owners):
-            named = " or ".join(owners)
-            raise UsageError(
-                f"this belongs to {named}", where=option, remedy=f"give {named}, or leave it out"
-            )
+    if json:
+        print(dumps(measured.rows, indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(measured.tables.values()).rstrip())

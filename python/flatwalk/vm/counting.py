@@ -1,4 +1,4 @@
-"""Counts the instructions of a guest by what they were for, in the phases that its programs mark."""
+"""Counts the instructions of a guest by cause, in the phases that its programs mark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build
+from flatwalk.vm import build, compiled, components
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from flatwalk.vm.components import Component
+    from flatwalk.vm.machine import Machine
 
 #: Why the kernel runs, as the counting plugin calls it, and as tables do.
 CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "other": "other"}
@@ -23,7 +26,7 @@ CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "
 START, STOP = 1, 2
 #: Where the kernel turns to another thread.
 SWITCH = "__switch_to"
-#: Where the kernel is entered for what; all its other entries are `other`.
+#: Entry points of the kernel and what they are for; all others are `other`.
 _ENTRIES = {
     "asm_exc_page_fault": "fault",
     "entry_SYSCALL_64": "syscall",
@@ -61,7 +64,7 @@ class Phase:
 
     @property
     def instructions(self) -> int:
-        """Of the kernel, whatever for."""
+        """Of the kernel, for any cause."""
         return sum(self.kernel.values())
 
 
@@ -94,7 +97,7 @@ def read(text: str) -> list[Phase]:
 
 
 def repeatable(seed: int) -> list[str]:
-    """QEMU's options that make a guest's time its own.
+    """QEMU's options that make a guest's time independent of the host's.
 
     Its clock is its instructions, one a nanosecond: the timer comes as often on a busy host as on a quiet
     one. Its random numbers and its date are the same in every run with the same seed.
@@ -102,7 +105,7 @@ def repeatable(seed: int) -> list[str]:
     return ["-icount", "shift=0", "-seed", str(seed), "-rtc", "base=2024-01-01,clock=vm"]
 
 
-def addresses(linux: build.Component, source: Path | None) -> dict[str, str]:
+def addresses(linux: Component, source: Path | None) -> dict[str, str]:
     """The addresses of a kernel's symbols, in hexadecimal digits.
 
     Args:
@@ -129,14 +132,12 @@ def _places(source: Path | None) -> list[str]:
     """The counting plugin's arguments: where the kernel is entered, and what for."""
     return [
         f"{_ENTRIES.get(symbol, 'other')}={address}"
-        for symbol, address in addresses(build.LINUX, source).items()
+        for symbol, address in addresses(components.LINUX, source).items()
         if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol)
     ]
 
 
-def count(
-    machine: guest.Machine, command: Sequence[str], *, source: Path | None = None
-) -> tuple[list[Phase], str]:
+def count(machine: Machine, command: Sequence[str], *, source: Path | None = None) -> tuple[list[Phase], str]:
     """Runs a command in a guest of one CPU, and counts.
 
     Returns:
@@ -146,7 +147,7 @@ def count(
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or the command or the guest fails.
     """
-    plugin = guest.plugin("count", source)
+    plugin = compiled.plugin("count", source)
     machine = replace(machine, parameters=(*machine.parameters, *_PARAMETERS))
     said, complained = io.BytesIO(), io.BytesIO()
     with tempfile.NamedTemporaryFile(prefix="flatwalk-vm-") as counted:
@@ -162,13 +163,13 @@ def count(
                 *("-plugin", ",".join([str(plugin), f"out={counted.name}", *_places(source)])),
             ],
         )
-        told = Path(counted.name).read_text(encoding="utf-8")
+        counts = Path(counted.name).read_text(encoding="utf-8")
     check(outcome, " ".join(command), complained.getvalue().decode(errors="replace"))
-    return read(told), said.getvalue().decode()
+    return read(counts), said.getvalue().decode()
 
 
 def check(outcome: guest.Outcome, call: str, messages: str = "") -> None:
-    """Makes sure that a command in a guest ended well, and that its kernel did.
+    """Checks that a command in a guest succeeded, and that its kernel reported no mistake.
 
     Raises:
         FlatwalkError: If not.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import native, results
-from flatwalk.host.measure import WARMUP
+from flatwalk.host.benches import WARMUP
 from flatwalk.vm import counting, inside
-from flatwalk.vm import run as guest
 from flatwalk.vm.counting import CAUSES
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Bench:
 
     #: What its instructions are counted for: the unit, and how the answer names their number.
     unit: str
-    #: Its parameters, as flatwalk.host.measure takes them.
+    #: Its parameters, as flatwalk.host.benches takes them.
     options: dict[str, Any]
 
 
@@ -42,7 +42,7 @@ BENCHES = {
     "walk": Bench("reference", {"group": 24, "groups": 16, "flush_bytes": 1 << 20}),
 }
 _MEMORY = "1G"
-#: Measurements of each variant in a boot, each in a fresh process, after one that warms up; and boots.
+#: Measurements of each variant in a boot, each in a new process, after one that warms up; and boots.
 ROUNDS, BOOTS = 2, 2
 #: What is counted: instructions by what they are for, repetitions of the kernel's string instructions (all
 #: but the timer's), page faults, walks and the entries that they read.
@@ -50,8 +50,8 @@ _KEYS = ("user", *CAUSES, "repeated", "faults", "walks", "entries")
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What one unit of work came to, in one measurement."""
+class Cost:
+    """What one unit of work cost, in one measurement."""
 
     counts: dict[str, float]
 
@@ -75,14 +75,14 @@ def _sum(phases: Iterable[Phase]) -> Counter[str]:
     return total
 
 
-def spent(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answer: dict[str, Any]) -> Spent:
-    """What a unit of work came to, in one process of a bench: of the regions it marked, those that count.
+def cost(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answer: dict[str, Any]) -> Cost:
+    """What a unit of work cost in one process of a bench, by those of its marked regions that count.
 
     Args:
         bench: Its name.
         parameters: With which it ran.
         regions: Between `flatwalk_start` and `flatwalk_stop`: see host/src.
-        answer: What the process said.
+        answer: What the process reported.
     """
     match bench:
         case "pagefault":
@@ -101,7 +101,7 @@ def spent(bench: str, parameters: dict[str, Any], regions: Sequence[Phase], answ
             total, count = _sum(regions), answer["records"]
         case _:
             total, count = _sum(regions), answer["updates"]
-    return Spent({key: total[key] / count for key in _KEYS})
+    return Cost({key: total[key] / count for key in _KEYS})
 
 
 def _regions_each(bench: str, options: dict[str, Any]) -> int:
@@ -115,14 +115,14 @@ def _regions_each(bench: str, options: dict[str, Any]) -> int:
 
 
 def counted(result: Result, phases: Sequence[Phase]) -> Result:
-    """A guest's result with instructions in the place of times.
+    """A guest's result with instructions in place of times.
 
     Args:
         result: What the bench measured there.
         phases: What was counted meanwhile.
 
     Raises:
-        FlatwalkError: If the two do not belong together.
+        FlatwalkError: If the two do not match.
     """
     name, samples, titles = result["bench"], result["samples"], result["titles"]
     # The first one is the guest's own: it says where the command begins.
@@ -132,14 +132,14 @@ def counted(result: Result, phases: Sequence[Phase]) -> Result:
     if len(regions) != warming + len(samples) * each:
         raise FlatwalkError(
             f"{len(regions)} regions were counted for {len(samples)} measurements of {name}",
-            remedy="build flatwalk-host anew: cargo build --release -p flatwalk-host",
+            remedy="rebuild flatwalk-host: cargo build --release -p flatwalk-host",
         )
     made = []
     for number, sample in enumerate(samples):
         own = regions[warming + number * each :][:each]
-        found = spent(name, result["parameters"], own, sample["answer"])
+        found = cost(name, result["parameters"], own, sample["answer"])
         answer = {**sample["answer"], "instructions": found.counts}
-        # No control: nothing that the host does is in what was counted.
+        # No controls: the host's activity does not affect what was counted.
         made.append({**sample, "value": found.instructions, "answer": answer, "controls_nanoseconds": {}})
     quiet = dict.fromkeys(result["busy"], 0.0)
     return {
@@ -187,7 +187,7 @@ def measure(
     for name in chosen:
         for levels in (4, 5):
             parameters = ("no5lvl",) if levels == 4 else ()
-            machine = guest.Machine(mode, levels=5, memory=_MEMORY, parameters=parameters)
+            machine = Machine(mode, levels=5, memory=_MEMORY, parameters=parameters)
             request = json.dumps([name, BENCHES[name].options, ROUNDS, 1])
             command = [sys.executable, "-I", "-m", inside.__name__, "bench", request]
             found: list[Result] = []
@@ -219,13 +219,13 @@ def make_directory(directory: Path) -> None:
     """Makes the directory that `save` needs.
 
     Raises:
-        UsageError: If that cannot be.
+        UsageError: If it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"there can be no directory {directory}: {error.strerror}",
+            f"the directory {directory} cannot be made: {error.strerror}",
             where="--save",
             remedy="name another directory",
         ) from error
@@ -233,7 +233,7 @@ def make_directory(directory: Path) -> None:
 
 
 def save(directory: Path, made: Iterable[Result]) -> list[Path]:
-    """Writes each result into a file of its own, for `flatwalk host diff`."""
+    """Writes each result to its own file, for `flatwalk host diff`."""
     paths = []
     for result in made:
         path = directory / f"{result['bench']}-{result['host']['page_table_levels']}level.json"

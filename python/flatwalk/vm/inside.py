@@ -1,4 +1,4 @@
-"""What runs in a guest, as `python -m flatwalk.vm.inside`: beside a program, or a bench of the host."""
+"""What runs in a guest (`python -m flatwalk.vm.inside`): a program and its driver, or a host's bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.host import machine, measure
+from flatwalk.host import benches, machine, measure
 from flatwalk.programs.attend import Attendance, Driver, Launch
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ class Job:
     launch: Launch
     #: Makes signals to markers: see programs/region.c.
     region: Path
-    #: How many it is asked; None if it is recorded, until the guest is ended.
+    #: How many requests it gets; None if it is recorded, until the guest ends.
     requests: int | None
-    #: How long the program runs where nobody asks it anything.
+    #: How long the program runs if nobody sends it requests.
     seconds: float
 
 
 class _Recorded(Attendance):
-    """A program that is recorded: the guest ends when that has been enough."""
+    """A program that is recorded: the guest ends when enough has been recorded."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, job: Job) -> None:
         super().__init__(process.pid, log, job.requests)
         self._process = process
 
     def ended(self) -> bool:
-        """As told; it is our own child."""
+        """Whether the program, our own child, has ended."""
         return self._process.poll() is not None
 
     def linger(self) -> None:
@@ -62,13 +62,13 @@ class _Counted(_Recorded):
     def __init__(self, process: subprocess.Popen[bytes], log: Path, job: Job) -> None:
         super().__init__(process, log, job)
         self._seconds = job.seconds
-        #: The process that works, and what it was like when last seen: it may be gone when the run is over.
+        #: The process that works, and its status when last read: it may be gone when the run is over.
         self._worker = process.pid
         self._seen = ""
         self._looks = 0
 
     def ended(self) -> bool:
-        """As told."""
+        """Whether the program has ended; looks at its page tables now and then."""
         self._looks += 1
         if self._looks % _LOOKS == 0:
             self._seen = _status(self._worker) or self._seen
@@ -89,7 +89,7 @@ class _Counted(_Recorded):
         time.sleep(self._seconds)
 
     def over(self) -> None:
-        """Ends the running phase, and says how large page tables are by now.
+        """Ends the running phase, and prints how large page tables are by now.
 
         Raises:
             FlatwalkError: If the program has ended by itself.
@@ -103,14 +103,14 @@ class _Counted(_Recorded):
 
 
 def _status(pid: int) -> str:
-    """What the kernel says of a process; nothing if it is gone."""
+    """The kernel's status of a process; empty if it is gone."""
     return machine.read(Path(f"/proc/{pid}/status")) or ""
 
 
 def _children(pid: int) -> Iterator[int]:
     """A process's children."""
     for path in Path("/proc").glob("[0-9]*/stat"):
-        # The name before, in brackets, may hold anything.
+        # The name before it, in parentheses, may hold anything.
         if int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]) == pid:
             yield int(path.parent.name)
 
@@ -120,7 +120,7 @@ def attend(directory: Path) -> None:
     job: Job = pickle.loads((directory / "job").read_bytes())  # noqa: S301 - our own, of the same version
     log = directory / "log.txt"
     if job.requests is None:
-        # To be written is to be copied into the guest's memory, which is to have happened before it works.
+        # Opening a file for writing copies it into the guest's memory: before the program works, not while.
         for path in filter(Path.is_file, directory.rglob("*")):
             os.close(os.open(path, os.O_RDWR))
     with log.open("wb") as file:
@@ -146,18 +146,18 @@ def attend(directory: Path) -> None:
 
 
 def bench(name: str, options: dict[str, Any], rounds: int, seed: int) -> None:
-    """Measures a bench of `flatwalk host` so many times and prints the result as JSON."""
+    """Measures a bench of `flatwalk host` in some rounds and prints the result as JSON."""
     host = machine.describe()
     with measure.temporary_directory() as directory:
         match name:
             case "pagefault":
-                made = measure.pagefault(host, Path(directory), change_host=False, **options)
+                made = benches.pagefault(host, Path(directory), change_host=False, **options)
             case "gups":
-                made = measure.gups(host, **options)
+                made = benches.gups(host, **options)
             case "walk":
-                made = measure.walk(host, strides=None, **options)
+                made = benches.walk(host, strides=None, **options)
             case _:
-                made = measure.ebizzy(cpus=1, **options)
+                made = benches.ebizzy(cpus=1, **options)
         # No round is measured again: counts are the same on a busy host.
         plan = measure.Plan(rounds, at_most_seconds=0, seed=seed, count=False)
         result = measure.run(made, plan, host, lambda *_: None)

@@ -6,25 +6,37 @@ import shlex
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-from flatwalk import record as recorder
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, counting
+from flatwalk.record import (
+    Checked,
+    KernelWork,
+    Part,
+    ProcessTrace,
+    RecordError,
+    check_output,
+    collecting,
+    find_recorder,
+    plugin_argument,
+)
+from flatwalk.vm import components, counting
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from flatwalk.vm.machine import Machine
+
 
 @dataclass(frozen=True)
 class Recording:
     """What was recorded."""
 
-    trace: recorder.ProcessTrace
-    #: How often the engine's walker, reading the guest's memory, was held against QEMU.
-    checked: recorder.Checked
+    trace: ProcessTrace
+    #: How often the engine's walker, reading the guest's memory, was compared with QEMU.
+    checked: Checked
     #: What the guest's kernel did for the program meanwhile.
-    kernel: recorder.KernelWork
+    kernel: KernelWork
     #: How the command ended; None if the guest was ended because the limit was reached.
     outcome: guest.Outcome | None
     #: Things worth knowing.
@@ -42,10 +54,10 @@ class Recording:
 
 
 def record(
-    machine: guest.Machine,
+    machine: Machine,
     command: Sequence[str],
     output: Path,
-    part: recorder.Part | None = None,
+    part: Part | None = None,
     *,
     program: str | None = None,
     seed: int | None = None,
@@ -66,7 +78,7 @@ def record(
         command: The program and its arguments, as in the current directory.
         output: Trace to write.
         part: Instructions to skip and to record; at the end of these the guest ends.
-        program: Name of the program to record, as its first argument says it, if not the command.
+        program: Name of the program to record, as in its first argument, if not the command.
         seed: Of the guest's random numbers. Its clock is then its instructions, so that what the kernel does
             is as on a machine that is not slowed down by being recorded, and the guest three times slower.
         stdout: As for `run.run`, and so are:
@@ -75,30 +87,20 @@ def record(
         source: the user's own trees.
 
     Raises:
-        UsageError: If the guest or the output cannot be.
+        UsageError: If the guest or the output is not possible.
         RecordError: If the recorder is missing, recording failed, nothing was recorded, or the engine's
             walker and QEMU did not agree.
         FlatwalkError: As `run.run`.
     """
-    if machine.cpus != 1:
-        raise UsageError(
-            "a guest that is recorded has one CPU", where="--cpus", remedy="leave it out, or do not --record"
-        )
-    plugin, _ = recorder.find_recorder()
-    part = part or recorder.Part()
-    if program is not None and (part.start_at is not None or not program or "/" in program):
-        raise UsageError(
-            "a process is chosen by one thing, its program's name or a marker",
-            where="--program",
-            remedy="leave --start-at out" if part.start_at else "give a name without a directory",
-        )
+    part = part or Part()
     output = output.absolute()
-    recorder.check_output(output)
-    linux = build.DEBUG_LINUX if machine.debug else build.LINUX
+    _check(machine, part, program, output)
+    plugin, _ = find_recorder()
+    linux = components.linux(debug=machine.debug)
     switch = counting.addresses(linux, source)[counting.SWITCH]
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
-    with recorder.collecting(output) as (socket, told):
+    with collecting(output) as (socket, reports):
         options = {"socket": str(socket), "name": shlex.join(command), "switch": switch, **part.options()}
         if program is not None:
             options["program"] = program
@@ -112,7 +114,7 @@ def record(
                 source=source,
                 options=[
                     *(counting.repeatable(seed) if seed is not None else []),
-                    *("-plugin", recorder.plugin_argument(plugin, options)),
+                    *("-plugin", plugin_argument(plugin, options)),
                     # Where the recorder finds the guest's memory.
                     *("-object", f"memory-backend-memfd,id=ram,size={machine.memory}"),
                     *("-machine", "memory-backend=ram"),
@@ -121,22 +123,41 @@ def record(
         except FlatwalkError as error:
             # The recorder may know better why.
             failure = error
-    told.raise_errors(output)
-    trace = next(iter(told.traces), None)
+    reports.raise_errors(output)
+    trace = next(iter(reports.traces), None)
     if failure is not None and (trace is None or trace.reason != "limit"):
         raise failure
-    if trace is None or told.checked is None or trace.instructions == 0:
+    if trace is None or reports.checked is None or trace.instructions == 0:
         output.unlink(missing_ok=True)
-        where, remedy = shlex.join(command), "see its messages above"
-        if part.skip:
-            where, remedy = "--skip", "skip fewer instructions"
-        elif part.start_at:
-            where, remedy = "--start-at", "call flatwalk_start() in the program, or leave this out"
-        elif program is not None:
-            where, remedy = "--program", "give the name that the program is started by"
-        raise recorder.RecordError(
-            "the program ended before anything was recorded",
-            where=where,
-            remedy=remedy,
+        raise _nothing_recorded(part, program, command)
+    return Recording(trace, reports.checked, reports.kernel, outcome, list(dict.fromkeys(reports.warnings)))
+
+
+def _check(machine: Machine, part: Part, program: str | None, output: Path) -> None:
+    """Checks what a user may have given.
+
+    Raises:
+        UsageError: If it does not fit together, or the output cannot be written.
+    """
+    if machine.cpus != 1:
+        raise UsageError(
+            "a guest that is recorded has one CPU", where="--cpus", remedy="leave it out, or do not --record"
         )
-    return Recording(trace, told.checked, told.kernel, outcome, list(dict.fromkeys(told.warnings)))
+    if program is not None and (part.start_at is not None or not program or "/" in program):
+        raise UsageError(
+            "a process is chosen by one thing, its program's name or a marker",
+            where="--program",
+            remedy="leave --start-at out" if part.start_at else "give a name without a directory",
+        )
+    check_output(output)
+
+
+def _nothing_recorded(part: Part, program: str | None, command: Sequence[str]) -> RecordError:
+    where, remedy = shlex.join(command), "see its messages above"
+    if part.skip:
+        where, remedy = "--skip", "skip fewer instructions"
+    elif part.start_at:
+        where, remedy = "--start-at", "call flatwalk_start() in the program, or leave this out"
+    elif program is not None:
+        where, remedy = "--program", "give the name that the program is started by"
+    return RecordError("the program ended before anything was recorded", where=where, remedy=remedy)

@@ -17,7 +17,7 @@ _PATIENCE_S = 10
 
 @contextlib.contextmanager
 def ended_together(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ends a process, and all that it has started, if the block does not come to its end.
+    """Ends a process, and all that it has started, if the block does not complete.
 
     Args:
         process: The leader of its own process group (`process_group=0`), so that Ctrl-C comes to us alone.
@@ -26,7 +26,7 @@ def ended_together(process: subprocess.Popen[bytes]) -> Iterator[None]:
         yield
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
-            # Build tools wait for their compilers, so that nobody writes any more when they have ended.
+            # Build tools wait for their compilers, so that nothing is written after they have ended.
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(_PATIENCE_S)
@@ -37,7 +37,7 @@ def ended_together(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def run(command: list[str], *, cwd: os.PathLike[str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a program without input to its end, and returns what it said.
+    """Runs a program without input to its end, and returns its output.
 
     Raises:
         FileNotFoundError: If there is no such program.

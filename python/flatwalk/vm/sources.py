@@ -1,6 +1,6 @@
 """Debian's source packages, fetched without changing the system's package configuration.
 
-A private list is made of the machine's own Debian entries, with their sources; apt keeps the indexes of
+A private list holds the machine's own Debian entries, with their sources; apt keeps the indexes of
 that list in our cache directory. Nothing under /etc or /var is written.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Debian's own keys, with which all its archives are signed.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-#: What the machine's lists say of each index; apt leaves what it does not know as it stands.
+#: What the machine's lists say about each index; apt leaves placeholders that it does not know unchanged.
 _TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)"
 _OWN_TREE = "or give your own source trees with --source DIR"
 
@@ -57,10 +57,10 @@ class Base:
 
 
 def not_installed(packages: Sequence[str]) -> list[str]:
-    """Those Debian packages that are not there.
+    """Those of some Debian packages that are not installed.
 
     Raises:
-        FlatwalkError: If this is no Debian system.
+        FlatwalkError: If this is not a Debian system.
     """
     try:
         done = subprocess.run(
@@ -79,7 +79,7 @@ def not_installed(packages: Sequence[str]) -> list[str]:
 
 
 def check_installed(packages: Sequence[str]) -> None:
-    """Makes sure that Debian packages are there.
+    """Checks that Debian packages are installed.
 
     Raises:
         FlatwalkError: If some are missing; says how to install them.
@@ -96,7 +96,7 @@ class Archive:
     """Debian's archive, as the machine's own package lists reach it.
 
     Args:
-        directory: Ours alone; holds the indexes and the private configuration.
+        directory: For our use only; holds the indexes and the private configuration.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -114,7 +114,7 @@ class Archive:
             "".join(f"{kind} {options}{entry}\n" for entry in entries for kind in ("deb", "deb-src")),
             encoding="utf-8",
         )
-        # The machine's hooks after an update (caches of software centres) have no business here.
+        # The machine's hooks after an update (caches of software centres) must not run here.
         self._configuration.write_text(
             f'Dir::Etc::sourcelist "{lists}";\n'
             f'Dir::Etc::sourceparts "/dev/null";\n'
@@ -245,7 +245,7 @@ def _run(program: str, *arguments: str) -> str:
         raise FlatwalkError(
             f"{program} failed:\n{done.stderr.strip()}",
             where=" ".join(arguments),
-            remedy="free some disk space, and call again",
+            remedy="free some disk space, and try again",
         )
     return done.stdout
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine, output, settings
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import KernelWork, Part, find_recorder
-from flatwalk.vm import build, live, workloads
-from flatwalk.vm import run as guest
+from flatwalk.vm import components, live, workloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flatwalk.results import Run
+    from flatwalk.vm.machine import Machine
 
 #: Programs, by the names that `workloads` knows them by.
 NAMES = (*workloads.OWN, *workloads.ATTENDED)
@@ -107,14 +107,14 @@ def measure(
 ) -> list[Row]:
     """Records each program in a guest of each mode, and simulates what was recorded.
 
-    What was measured is kept in the cache directory under all that decides it, and not measured again.
+    Results are kept in the cache directory, keyed by everything that decides them, and not measured again.
 
     Raises:
         UsageError: If there is no such program.
         FlatwalkError: If QEMU or Linux is not built, a guest fails, or a recording does.
     """
     chosen = list(modes)
-    # Whoever changes trees of their own means to measure anew.
+    # Someone who works on their own trees wants to measure again.
     store = None if source else cache.Store(cache.directory("vm") / "timed")
     rows: list[Row] = []
     names = workloads.known(programs, NAMES)
@@ -130,7 +130,7 @@ def measure(
                         key = _key(program, machine, seed) if store else ""
                         boot = _kept(store, key) if store else None
                         if boot is None:
-                            # Once for all guests that are still to come.
+                            # Prepared once for all guests that follow.
                             command = command or stack.enter_context(
                                 workloads.prepared(program, recorded=True)
                             )
@@ -146,7 +146,7 @@ def measure(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """What each program's walks and time come to, against `off`."""
+    """Each program's walks and time, against `off`."""
     off: dict[tuple[str, int], Row] = {}
     # One boot alone is its own mean.
     last = "in each boot" if any(len(row.boots) > 1 for row in rows) else None
@@ -191,12 +191,12 @@ def _control_cycles(boot: Boot) -> float | None:
     return boot.control["cycles"]
 
 
-def _key(program: str, machine: guest.Machine, seed: int) -> str:
-    """What is measured of a program in a guest is kept under all that decides it."""
+def _key(program: str, machine: Machine, seed: int) -> str:
+    """The key of a result: everything that decides it."""
     identity = {
         "engine": cache.digest(engine.path()),
         "recorder": [*map(cache.digest, find_recorder())],
-        "guest": [build.QEMU.key(), build.LINUX.key(), dataclasses.asdict(machine), seed],
+        "guest": [components.QEMU.key(), components.LINUX.key(), dataclasses.asdict(machine), seed],
         "program": workloads.identity(program),
         "request": _request(Path(), machine),
     }
@@ -204,7 +204,7 @@ def _key(program: str, machine: guest.Machine, seed: int) -> str:
 
 
 def _kept(store: cache.Store, key: str) -> Boot | None:
-    """What was measured before; nothing if it is not there, or not to be understood."""
+    """What was measured before; None if it is missing or cannot be read."""
     found = store.get(key)
     try:
         return Boot(**{**found, "kernel": KernelWork(**found["kernel"])})
@@ -212,9 +212,7 @@ def _kept(store: cache.Store, key: str) -> Boot | None:
         return None
 
 
-def _measure(
-    program: str, command: list[str], machine: guest.Machine, seed: int, source: Path | None
-) -> Boot:
+def _measure(program: str, command: list[str], machine: Machine, seed: int, source: Path | None) -> Boot:
     with tempfile.TemporaryDirectory(prefix="flatwalk-vm-") as directory:
         trace, said = Path(directory) / "trace.fwt", io.BytesIO()
         part = Part(start_at="marker", limit=WARMUP + MEASURED)
@@ -232,7 +230,7 @@ def _measure(
     return Boot(recorded, ideal, control, made.kernel, made.trace.instructions)
 
 
-def _request(trace: Path, machine: guest.Machine) -> dict[str, Any]:
+def _request(trace: Path, machine: Machine) -> dict[str, Any]:
     """The engine's request: a run for each result of `Boot`."""
     loaded = settings.machine(MACHINE)
     recorded, control = ("recorded5", "radix5") if machine.levels == 5 else ("recorded", "radix4")

@@ -1,4 +1,4 @@
-"""The papers' programs in guests, and what they make the kernel do while they load their data, and work."""
+"""The papers' programs in guests, and what the kernel does for them while they load their data, and work."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flatwalk.errors import UsageError
 from flatwalk.programs import attend, catalogue, drivers, install
 from flatwalk.programs.attend import build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.vm import counting, inside
-from flatwalk.vm import run as guest
+from flatwalk.vm import compiled, counting, inside
 from flatwalk.vm.bench import Row
+from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ class Work:
     size: str
     #: Requests, or transactions, that it is asked in its running phase.
     requests: int = 0
-    #: How long that phase is where nobody asks anything, by a clock that counts instructions.
+    #: How long that phase is if nobody sends requests, by a clock that counts instructions.
     seconds: float = 0
 
 
@@ -64,14 +64,14 @@ def measure(
     works: dict[str, Work] | None = None,
     source: Path | None = None,
 ) -> list[Row]:
-    """Runs each program in guests of each mode, with whoever asks it for work.
+    """Runs each program in guests of each mode, with the client that asks it for work.
 
     Args:
         modes: Of flattening.
         names: Programs, of `NAMES`.
         levels: Of page tables.
         threshold: Tables of a range from which on the kernel flattens it.
-        works: What some do other than in `ATTENDED`.
+        works: For programs that do not do what `ATTENDED` says.
         source: The user's own trees, as built by `vm build --source`.
 
     Raises:
@@ -109,10 +109,10 @@ def known(names: Iterable[str], among: Sequence[str]) -> list[str]:
     return chosen
 
 
-def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> guest.Machine:
+def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> Machine:
     """The guest that such a program runs in."""
     parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
-    return guest.Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
+    return Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
 
 
 @contextlib.contextmanager
@@ -121,8 +121,9 @@ def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> 
 
     Args:
         name: Of `OWN` or `ATTENDED`.
-        work: What it does other than there.
-        recorded: Whether it goes on until it has been recorded. What can be loaded outside of guests is.
+        work: What it does, if not what is said there.
+        recorded: Whether it runs until it has been recorded. Data is then loaded outside of guests,
+            if possible.
 
     Yields:
         The command that runs it in a guest.
@@ -132,7 +133,7 @@ def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> 
     """
     if name in OWN:
         text, *arguments = OWN[name]
-        yield [str(guest.guest_program(guest.GUEST / "tests" / text)), *arguments]
+        yield [str(compiled.guest_program(compiled.SOURCES / "tests" / text)), *arguments]
         return
     work = work or ATTENDED[name]
     program = catalogue.load(name)
@@ -151,12 +152,13 @@ def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> 
 
 
 def identity(name: str) -> list[str]:
-    """All that decides what a program does in a guest, as words."""
+    """Everything that decides what a program does in a guest, as strings."""
     if name in OWN:
         text, *arguments = OWN[name]
-        return [guest.guest_program(guest.GUEST / "tests" / text).name, *arguments]
+        return [compiled.guest_program(compiled.SOURCES / "tests" / text).name, *arguments]
     program = catalogue.load(name)
     commands = [program.command(Path(pattern).name) for pattern in program.commands]
-    texts = [catalogue.PROGRAMS / f"{name}.toml", Path(drivers.__file__), Path(attend.__file__)]
+    texts = [catalogue.PROGRAMS / f"{name}.toml", Path(attend.__file__)]
+    texts += sorted(Path(drivers.__file__).parent.glob("*.py"))
     texts += [attend.REGION, Path(inside.__file__), *(path for path in commands if path is not None)]
     return [repr(ATTENDED[name]), *map(cache.digest, texts)]

@@ -330,3 +330,154 @@ impl WalkObserver for Watched<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::{Arc, Mutex};
+
+    use flatwalk_paging::Address;
+    use flatwalk_trace::Event;
+
+    use super::*;
+    use crate::driver::run::{Piece, Run};
+    use crate::mmu::Mmu;
+    use crate::tests::testing::{DATA, Do, Scenario, go, scheme};
+
+    const PAGE: u64 = 4096;
+
+    /// What happened, as the hooks were called.
+    #[derive(Debug, Default)]
+    struct Seen {
+        /// Pages that the L2 TLB has, by fills and evictions.
+        held: HashSet<u64>,
+        fills: u64,
+        evictions: u64,
+        looked_up: u64,
+        /// Walks begun and ended, and entries read in between.
+        begun: u64,
+        ended: u64,
+        read: u64,
+        flushed: Vec<(u64, u64)>,
+        switched: u64,
+    }
+
+    /// Watches, and does nothing.
+    #[derive(Clone, Debug)]
+    struct Spy(Arc<Mutex<Seen>>);
+
+    impl Spy {
+        fn see<T>(&self, what: impl FnOnce(&mut Seen) -> T) -> T {
+            what(&mut self.0.lock().expect("nobody panicked"))
+        }
+    }
+
+    impl Mechanism for Spy {
+        fn clone_box(&self) -> Box<dyn Mechanism> {
+            Box::new(self.clone())
+        }
+
+        fn name(&self) -> &'static str {
+            "spy"
+        }
+
+        fn hooks(&self) -> Hooks {
+            Hooks { look_up: true, walk: true, fill: true, ..Hooks::default() }
+        }
+
+        fn look_up(&mut self, miss: &mut Miss<'_>) -> Result<Found, u64> {
+            self.see(|seen| seen.looked_up += 1);
+            Err(miss.request.at)
+        }
+
+        fn before_walk(&mut self, _miss: &mut Miss<'_>) {
+            self.see(|seen| seen.begun += 1);
+        }
+
+        fn entry_read(&mut self, _read: &Read) {
+            self.see(|seen| {
+                assert_eq!(seen.begun, seen.ended + 1, "an entry is read within a walk");
+                seen.read += 1;
+            });
+        }
+
+        fn after_walk(&mut self, _miss: &mut Miss<'_>, _result: &mut Result<Found, Stopped>) {
+            self.see(|seen| seen.ended += 1);
+        }
+
+        fn filled(&mut self, address: Gva, entry: &Translation, _port: &mut dyn MemoryPort) {
+            self.see(|seen| {
+                seen.fills += 1;
+                assert_eq!(entry.level, 1);
+                assert!(seen.held.insert(address.raw() / PAGE), "{address:?} was there");
+            });
+        }
+
+        fn evicted(&mut self, page: Gva, _entry: &Translation, _port: &mut dyn MemoryPort) {
+            self.see(|seen| {
+                seen.evictions += 1;
+                assert!(seen.held.remove(&(page.raw() / PAGE)), "{page:?} was not there");
+            });
+        }
+
+        fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
+            self.see(|seen| {
+                seen.flushed.push((flush.start.raw(), flush.length_bytes));
+                let last = flush.start.raw() + (flush.length_bytes - 1);
+                let gone = flush.start.raw() / PAGE..=last / PAGE;
+                seen.held.retain(|page| !gone.contains(page));
+            });
+        }
+
+        fn switch_context(&mut self) {
+            self.see(|seen| {
+                seen.switched += 1;
+                seen.held.clear();
+            });
+        }
+
+        fn result(&self, _view: &ResultView<'_>) -> Option<Map<String, Value>> {
+            None
+        }
+    }
+
+    /// A run in which a spy has every hook, and what it sees.
+    fn watched(context_switch_ms: Option<f64>) -> (Run, Arc<Mutex<Seen>>) {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.context_switch_ms = context_switch_ms;
+        let mut run = scenario.start(&[(DATA, 1 << 30)], true);
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let spies: Vec<Box<dyn Mechanism>> = vec![Box::new(Spy(Arc::clone(&seen)))];
+        let geometry = run.system.geometry();
+        run.mmu = Mmu::new(&scenario.machine, geometry, run.mmu.walker().clone(), spies, false);
+        (run, seen)
+    }
+
+    #[test]
+    fn every_hook_is_called_when_it_should_be() {
+        let (mut run, seen) = watched(None);
+        // Forty pages in the test machine's L2 TLB of 16 entries, round and round.
+        let loads: Vec<_> = (0..200).map(|i| Do::Chase(DATA + i % 40 * PAGE)).collect();
+        go(&mut run, &loads);
+        let total = run.mmu.statistics.total();
+        {
+            let seen = seen.lock().unwrap();
+            assert_eq!((seen.looked_up, seen.begun, seen.ended), (200, 200, 200));
+            assert_eq!((seen.read, seen.fills), (total.accesses, total.walks));
+            assert_eq!(seen.evictions, seen.fills - 16, "sixteen are there, the others had to go");
+            assert_eq!(seen.held.len(), 16);
+            assert_eq!((seen.flushed.len(), seen.switched), (0, 0));
+        }
+        run.take(&Piece::Event(Event::Unmap { address: DATA + 5 * PAGE, length: PAGE })).unwrap();
+        assert_eq!(seen.lock().unwrap().flushed, [(DATA + 5 * PAGE, PAGE)]);
+    }
+
+    #[test]
+    fn a_context_switch_is_seen() {
+        // As in the driver's own test: 5000 cycles, looked at every 10,000 instructions.
+        let (mut run, seen) = watched(Some(0.005));
+        let pages: Vec<Do> = (0..4).map(|i| Do::Chase(DATA + i * PAGE)).collect();
+        go(&mut run, &pages.repeat(2_500));
+        assert_eq!(seen.lock().unwrap().switched, 1);
+    }
+}

@@ -160,6 +160,14 @@ impl Tlb {
         }
     }
 
+    /// True if there is an entry for `address`; no look-up is counted, and nothing changes.
+    pub fn holds(&self, address: u64) -> bool {
+        self.searched.iter().any(|&(number, level)| {
+            let page = address >> self.shifts[usize::from(level)];
+            self.arrays[usize::from(number)].sets.find(page, tag(page, level)).is_some()
+        })
+    }
+
     /// The translation that an entry of `level` for `address` would take the place of, and the first
     /// address of its page.
     pub fn victim(&self, address: u64, level: Level) -> Option<(u64, Translation)> {

@@ -1,4 +1,4 @@
-//! Little-endian integers and LEB128 in byte buffers, read without trust.
+//! Little-endian integers and LEB128 in byte buffers, read without trusting them.
 
 /// Appends `value` as LEB128: seven bits a byte, least significant first, the top bit set on all but the last.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -15,7 +15,7 @@ pub(crate) fn zigzag(value: u64) -> u64 {
     (value << 1) ^ (value >> 63).wrapping_neg()
 }
 
-/// Undoes [`zigzag`].
+/// The inverse of [`zigzag`].
 #[inline]
 pub(crate) fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
@@ -27,7 +27,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// What a [`Cursor`] found to be impossible.
+/// Why the bytes that a [`Cursor`] read are impossible.
 pub(crate) type Malformed = &'static str;
 
 /// Reads a buffer from front to back; running off its end is an error, never a panic.

@@ -17,7 +17,7 @@ pub(super) struct Chunk {
     pub header: ChunkHeader,
 }
 
-/// The file, and what decompresses it.
+/// The file, and its decompressor.
 pub(super) struct Disk {
     pub path: PathBuf,
     file: Box<dyn ReadSeek>,
@@ -63,7 +63,7 @@ impl Disk {
                 what: "a chunk".into(),
             });
         }
-        // Every chunk of the index takes up more of the file than its entry does of the index.
+        // Every chunk takes up more of the file than its entry does of the index.
         if u64::from(header.raw_bytes) > self.file_bytes.max(u64::from(container::MAX_RAW_BYTES)) {
             return Err(self.damaged(chunk.offset, "the chunk's length is impossible"));
         }
@@ -83,7 +83,7 @@ impl Disk {
         }
     }
 
-    /// Something in the content of `chunk` cannot be.
+    /// The error for impossible content of `chunk`.
     pub(super) fn malformed(&self, chunk: &Chunk, what: &str) -> TraceError {
         self.damaged(chunk.offset, format!("the chunk's content is impossible: {what}"))
     }
@@ -115,7 +115,9 @@ pub(super) fn indexed(
     if index.header.kind != Kind::Index
         || index_offset + index.header.total_bytes() != trailer_offset
     {
-        return Err(disk.damaged(index_offset, "there is no index where the trailer says"));
+        return Err(
+            disk.damaged(index_offset, "there is no index where the trailer says that it is")
+        );
     }
     let payload = disk.payload(&index)?;
     let mut chunks = Vec::with_capacity(payload.len() / CHUNK_HEADER_BYTES);
@@ -223,7 +225,7 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// Compares the totals that the chunks' headers give.
+    /// Compares the totals with those of the chunks' headers.
     pub(super) fn check(
         &self,
         disk: &Disk,

@@ -10,7 +10,7 @@ use super::bytes::{Cursor, Malformed};
 use crate::disk::ReadSeek;
 use crate::error::TraceError;
 
-/// First bytes of a trace. The high bit and the line ends betray a transfer as text.
+/// First bytes of a trace. The high bit and the line ends show whether it was transferred as text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89FWTR\r\n\x1a";
 /// Version of the format that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
@@ -25,10 +25,10 @@ const TRAILER_MAGIC: [u8; 8] = *b"FWTR-end";
 /// In [`ChunkHeader::thread`]: slices of several threads.
 pub(crate) const SEVERAL_THREADS: u32 = u32::MAX;
 
-/// What a trace says of itself.
+/// A trace's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// What a person calls it: the program's command line.
+    /// Its name, for people: the program's command line.
     pub name: String,
     /// What made it, with its version: `qemu-user 7.2.22`.
     pub origin: String,
@@ -54,7 +54,7 @@ pub(crate) fn encode_header(header: &Header) -> Result<Vec<u8>, Malformed> {
     Ok(out)
 }
 
-/// Reads the file header; gives it and its length.
+/// Reads the file header; returns it and its length.
 pub(crate) fn read_header(
     file: &mut dyn ReadSeek,
     path: &Path,
@@ -84,7 +84,7 @@ pub(crate) fn read_header(
     let word =
         |at: usize| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
     if word(8) != VERSION {
-        // A version of 0 never was; anything else that is not ours is taken to be later than ours.
+        // There never was a version 0; anything else that is not known here is taken to be later.
         return Err(if word(8) == 0 {
             TraceError::damaged(path, 8, "the format version is 0")
         } else {

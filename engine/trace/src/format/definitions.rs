@@ -21,10 +21,10 @@ const KIND_UNKNOWN: u8 = 0;
 const KIND_X86: u8 = 1;
 const KIND_REGISTERS: u8 = 2;
 
-/// Whether a block keeps the rules of the model.
+/// Checks a block against the rules of the model.
 ///
 /// # Errors
-/// With what it violates.
+/// The rule that it violates.
 pub(crate) fn check(block: &Block) -> Result<(), Malformed> {
     let (_, body) = block.instructions.split_last().ok_or("a block has no instructions")?;
     if block.instructions.len() > MAX_INSTRUCTIONS {
@@ -72,7 +72,7 @@ fn check_instruction(instruction: &Instruction) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Encodes definitions; remembers every instruction so as to store it only once.
+/// Encodes definitions. It keeps every instruction, in order to store it only once.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     known: FxHashMap<Instruction, u32>,
@@ -132,7 +132,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Starts the next payload: only what the instructions are is remembered.
+    /// Starts the next payload: only the instructions are kept.
     pub(crate) fn reset(&mut self) {
         self.out.clear();
         self.next_pc = 0;

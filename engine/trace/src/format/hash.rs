@@ -1,4 +1,4 @@
-//! The content hash: over what was written, in the order of writing, whatever chunks it went to.
+//! The content hash: over what was written, in the order of writing, independent of chunks.
 
 use std::fmt::Write;
 

@@ -21,13 +21,13 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Nothing read yet of these chunks.
+    /// These chunks, of which nothing was read yet.
     pub(super) fn new(chunks: Vec<usize>) -> Self {
         Self { chunks, ..Self::default() }
     }
 
     /// The same, with nothing read yet.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn unread(&self) -> Self {
         Self::new(self.chunks.clone())
     }
 
@@ -147,7 +147,7 @@ impl EventLane {
     }
 }
 
-/// A chunk of slices, run by run; then the next, with the same predictor's memory.
+/// A chunk of slices, run by run. The next one reuses its predictor's memory.
 #[derive(Debug)]
 pub(super) struct OpenSlices {
     chunk: Chunk,
@@ -155,7 +155,7 @@ pub(super) struct OpenSlices {
 }
 
 impl OpenSlices {
-    /// Opens a chunk whose definitions are among `blocks`, in the memory of the one before.
+    /// Opens a chunk whose definitions are among `blocks`, reusing the memory of the one before.
     pub(super) fn open(
         before: Option<Self>,
         disk: &mut Disk,
@@ -187,7 +187,7 @@ impl OpenSlices {
         self.decoder.peek()
     }
 
-    /// Reads the next run; gives its instructions.
+    /// Reads the next run; returns its instructions.
     pub(super) fn read(&mut self, disk: &Disk, slice: &mut Slice) -> Result<u64, TraceError> {
         let malformed = |what| disk.malformed(&self.chunk, what);
         let before = self.decoder.sums.instructions;

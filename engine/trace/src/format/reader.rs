@@ -25,8 +25,8 @@ pub struct Reader {
     code: Code,
     events: [EventLane; 2],
     slices: [SliceLane; 2],
-    /// Blocks already given to the caller.
-    given: usize,
+    /// Blocks already returned to the caller.
+    yielded: usize,
     /// Instructions before the next run, in reading order.
     position: u64,
     /// Instructions before this one are skipped.
@@ -34,8 +34,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a trace file. One without a footer, because its writer died or its end was cut off, is
-    /// opened as far as it is complete: see [`Reader::ended_early`].
+    /// Opens a trace file. If its footer is missing, because the writer died or the end was cut off, it
+    /// is read as far as it is complete: see [`Reader::ended_early`].
     ///
     /// # Errors
     /// When the file cannot be read, is of another format or a later version, or is damaged.
@@ -45,7 +45,7 @@ impl Reader {
         Self::new(path, Box::new(file), metadata.len())
     }
 
-    /// The same over a trace in memory; `path` is what messages call it.
+    /// The same for a trace in memory; messages call it `path`.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -84,13 +84,13 @@ impl Reader {
             code: Code::new(lanes.definitions),
             events: lanes.events.map(EventLane::new),
             slices: lanes.slices.map(SliceLane::new),
-            given: 0,
+            yielded: 0,
             position: 0,
             start: 0,
         })
     }
 
-    /// What the trace says of itself.
+    /// The trace's description of itself.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -117,9 +117,9 @@ impl Reader {
         (scaled / u128::from(total)) as u64
     }
 
-    /// Goes to instruction number `instruction` (from 0, in reading order): what follows are all
-    /// definitions and events before it (for the address space), then execution from the block that
-    /// contains it. Beyond the end, only definitions and events follow.
+    /// Seeks to instruction number `instruction` (from 0, in reading order). All definitions and events
+    /// before it still follow (they make the address space), then execution from the block that contains
+    /// it. Beyond the end, only definitions and events follow.
     pub fn seek(&mut self, instruction: u64) {
         let chunks = &self.chunks;
         let count = |&index: &usize| chunks[index].header.count;
@@ -147,12 +147,12 @@ impl Reader {
         self.slices[1].rewind(found.1);
         self.position = found.2;
         self.start = instruction;
-        self.given = 0;
+        self.yielded = 0;
         self.events.iter_mut().for_each(EventLane::rewind);
     }
 
     /// Reads the whole file and checks everything: every chunk, every reference, the totals, the
-    /// content hash. `progress` is told the bytes checked and the bytes of the file.
+    /// content hash. `progress` is called with the bytes checked and the bytes of the file.
     ///
     /// # Errors
     /// When anything is wrong, or `progress` asks to stop.
@@ -163,7 +163,7 @@ impl Reader {
         verify(
             &mut self.disk,
             &self.chunks,
-            &mut self.code.anew(),
+            &mut self.code.unread(),
             &self.summary,
             self.ended_early,
             progress,
@@ -224,9 +224,9 @@ impl Source for Reader {
     fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
         loop {
             // Definitions come before the first slice of the chunk that may need them.
-            if let Some(block) = self.code.blocks.get(self.given) {
-                let id = self.given as u32;
-                self.given += 1;
+            if let Some(block) = self.code.blocks.get(self.yielded) {
+                let id = self.yielded as u32;
+                self.yielded += 1;
                 return Ok(Some(Item::Define { id, block: block.clone() }));
             }
             match self.earliest()? {

@@ -1,4 +1,4 @@
-//! What a whole trace comes to.
+//! The totals of a whole trace.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Counts an event, and notes what it says of the address space and the threads.
+    /// Counts an event, and notes the addresses and threads that it names.
     pub(super) fn count(&mut self, event: &Event, touched: &mut Touched) {
         *self.events.entry(events::kind_name(event).to_owned()).or_default() += 1;
         match *event {
@@ -46,7 +46,7 @@ impl Summary {
         }
     }
 
-    /// Takes over what was touched in all.
+    /// Takes over the totals of what was touched.
     pub(super) fn set_touched(&mut self, touched: &Touched) {
         self.threads = touched.threads();
         self.footprint_bytes = touched.page_count() << 12;

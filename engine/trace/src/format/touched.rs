@@ -77,7 +77,7 @@ impl Touched {
         }
         let mut start = address >> REGION_SHIFT;
         let mut end = (address.saturating_add(length - 1) >> REGION_SHIFT) + 1;
-        // Swallow every interval that overlaps or adjoins.
+        // Merge it with every interval that overlaps or adjoins it.
         while let Some((&from, &to)) = self.populated.range(..=end).next_back() {
             if to < start {
                 break;
@@ -157,7 +157,7 @@ impl Touched {
         out
     }
 
-    /// Whether what was written out comes to the same pages and threads.
+    /// Whether `noted` has the same pages and threads.
     pub(crate) fn was_noted_in(&self, noted: &Self) -> bool {
         self.pages == noted.pages && self.threads == noted.threads
     }

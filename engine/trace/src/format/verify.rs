@@ -1,6 +1,7 @@
-//! What a trace comes to, found by reading it.
+//! The totals of a trace, computed by reading it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -12,7 +13,7 @@ use super::summary::Summary;
 use super::touched::Touched;
 use crate::error::TraceError;
 use crate::files::stopped;
-use crate::model::Slice;
+use crate::model::{Block, Slice};
 
 /// The totals of a file that ended early, from the chunks' headers, the touched pages and the events.
 pub(super) fn recover(
@@ -51,7 +52,7 @@ pub(super) fn recover(
     Ok(summary)
 }
 
-/// Reads every chunk and compares what it comes to with the totals; `code` has nothing read yet.
+/// Reads every chunk and compares the totals with those stored; nothing was read yet of `code`.
 pub(super) fn verify(
     disk: &mut Disk,
     chunks: &[Chunk],
@@ -74,9 +75,7 @@ pub(super) fn verify(
                 code.read_until(disk, chunks, index + 1)?;
                 for block in &code.blocks[known..] {
                     hash.define(block);
-                    for instruction in &block.instructions {
-                        touched.touch(instruction.pc, u64::from(instruction.length.max(1)));
-                    }
+                    touch_code(block, &mut touched);
                 }
             }
             Kind::Events => {
@@ -93,14 +92,7 @@ pub(super) fn verify(
                     found.instructions += open.read(disk, &mut slice)?;
                     touched.thread(run.thread);
                     hash.slice(run.thread, run.epoch, &slice.blocks, &slice.addresses);
-                    let accesses = slice
-                        .blocks
-                        .iter()
-                        .flat_map(|&id| &code.blocks[id as usize].accesses)
-                        .zip(&slice.addresses);
-                    for (access, &address) in accesses {
-                        touched.touch(address, u64::from(access.size));
-                    }
+                    touch_data(&slice, &code.blocks, &mut touched);
                 }
                 found.loads += u64::from(chunk.header.a);
                 found.stores += u64::from(chunk.header.b);
@@ -135,4 +127,19 @@ pub(super) fn verify(
     }
     let _ = progress(disk.file_bytes, disk.file_bytes);
     Ok(())
+}
+
+/// Notes the pages of a block's instructions.
+fn touch_code(block: &Block, touched: &mut Touched) {
+    for instruction in &block.instructions {
+        touched.touch(instruction.pc, u64::from(instruction.length.max(1)));
+    }
+}
+
+/// Notes the pages that a slice's accesses touch.
+fn touch_data(slice: &Slice, blocks: &[Arc<Block>], touched: &mut Touched) {
+    let accesses = slice.blocks.iter().flat_map(|&id| &blocks[id as usize].accesses);
+    for (access, &address) in accesses.zip(&slice.addresses) {
+        touched.touch(address, u64::from(access.size));
+    }
 }

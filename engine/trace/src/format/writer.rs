@@ -23,7 +23,7 @@ const TARGET_BLOCKS: usize = 1 << 20;
 /// How to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// zstd level, 1 (fast) to 19 (small). Reading is equally fast whatever the level.
+    /// zstd level, 1 (fast) to 19 (small). Reading is equally fast at every level.
     pub level: i32,
 }
 
@@ -60,7 +60,7 @@ pub struct Writer {
     sizes: Vec<u16>,
     hash: ContentHash,
     summary: Summary,
-    /// Set when the disk failed: the file ends there.
+    /// Set when a write failed: the file ends there.
     failed: bool,
 }
 
@@ -89,7 +89,7 @@ impl Writer {
         Self::to(path, &header, options, || File::create(path))
     }
 
-    /// Writes to what `open` gives, which messages call `path`: a sink finds out what writing would give.
+    /// Writes to what `open` returns; messages call it `path`. With a sink, only the totals are computed.
     pub(crate) fn to<W: Write + Send + 'static>(
         path: &Path,
         header: &Header,
@@ -129,12 +129,12 @@ impl Writer {
         })
     }
 
-    /// Defines the next block; identifiers are dense, from 0. The caller sees to it that equal
+    /// Defines the next block; identifiers are dense, from 0. The caller makes sure that equal
     /// blocks are defined only once.
     ///
     /// # Errors
     /// When the block breaks the model's rules, or the disk fails.
-    // The block is kept by no one: the signature says that it is handed over.
+    // By value, although it is not kept: the signature says that the caller hands it over.
     #[allow(clippy::needless_pass_by_value)]
     pub fn define(&mut self, block: Block) -> Result<BlockId, TraceError> {
         definitions::check(&block).map_err(|what| self.rejected(what))?;
@@ -256,7 +256,7 @@ impl Writer {
     /// # Errors
     /// When the disk fails.
     pub fn flush(&mut self) -> Result<(), TraceError> {
-        // The order matters to a trace that ends early: what slices need is on disk before them.
+        // The order matters for a trace that ends early: what slices need has to be on disk before them.
         self.flush_definitions()?;
         self.flush_events()?;
         while self.touched.has_fresh() {

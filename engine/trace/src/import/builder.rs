@@ -9,13 +9,13 @@ use rustc_hash::{FxHashMap, FxHasher};
 use crate::format::MAX_ACCESSES;
 use crate::model::{Access, Block, BlockId, Event, Instruction, Item, Slice, ThreadId};
 
-/// A block is cut after this many instructions, so that straight-line code does not make a block of
-/// every place where it is entered.
+/// A block is cut after this many instructions, so that straight-line code does not become a separate
+/// block for every place where it is entered.
 const BLOCK_INSTRUCTIONS: usize = 64;
 const SLICE_BLOCKS: usize = 1 << 15;
 const SLICE_ADDRESSES: usize = 1 << 17;
 
-/// Collects what an importer reads, and gives it out as items.
+/// Collects what an importer reads, and returns it as items.
 #[derive(Default)]
 pub(crate) struct Builder {
     blocks: Vec<Arc<Block>>,
@@ -37,14 +37,14 @@ impl Builder {
         self.instructions.push(instruction);
     }
 
-    /// An access of the last instruction; false if there is none.
+    /// An access of the last instruction. False if there is no such instruction.
     #[inline]
     pub(crate) fn access(&mut self, address: u64, size: u16, store: bool) -> bool {
         let Some(last) = self.instructions.len().checked_sub(1) else {
             return false;
         };
         if self.accesses.len() == MAX_ACCESSES {
-            // A string instruction that goes on for longer than a block may be: it is executed again.
+            // A string instruction with more accesses than a block may have: it is executed again.
             let again = self.instructions[last].clone();
             self.end_block();
             self.instructions.push(again);
@@ -116,7 +116,7 @@ impl Builder {
         }
     }
 
-    /// Something beside execution happens here.
+    /// An event happens here.
     pub(crate) fn event(&mut self, event: Event) {
         self.end_block();
         self.end_slice();

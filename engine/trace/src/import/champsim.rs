@@ -12,7 +12,7 @@
 //! | loads     | u64\[4\] @32  | u64\[4\] @56       |
 //! | asid      |               | u8\[2\] @88        |
 //!
-//! Neither says how long instructions are (0 here) nor how wide accesses are ([`ACCESS_BYTES`] here).
+//! Neither records how long instructions are (0 here) nor how wide accesses are ([`ACCESS_BYTES`] here).
 
 use super::Parser;
 use super::builder::Builder;
@@ -26,7 +26,7 @@ pub(crate) const STACK_POINTER: u8 = 6;
 pub(crate) const FLAGS: u8 = 25;
 /// Number of the instruction pointer.
 pub(crate) const INSTRUCTION_POINTER: u8 = 26;
-/// Assumed width of every access, in bytes: the commonest of x86-64 programs.
+/// Assumed width of every access, in bytes: the most common one in x86-64 programs.
 pub(crate) const ACCESS_BYTES: u16 = 8;
 
 /// One instruction, whichever record it comes from.
@@ -48,8 +48,8 @@ pub(crate) fn classify(reads: [u8; 4], writes: [u8; 4], is_branch: bool) -> Bran
     let other = reads.iter().any(|register| !special.contains(register));
     let writes_sp = writes.contains(&STACK_POINTER);
     if !writes.contains(&INSTRUCTION_POINTER) {
-        // ChampSim goes by the registers alone; where the tracer says that it is a branch all the
-        // same, only a conditional one may go either way.
+        // ChampSim looks at the registers alone. Where they do not make it a branch but the tracer says
+        // that it is one, it is conditional, as only such a branch may go either way.
         return if is_branch { Branch::Conditional } else { Branch::None };
     }
     match (sp, writes_sp, ip, flags, other) {
@@ -78,7 +78,7 @@ impl Run {
         let [is_branch, taken] = record.branch;
         if is_branch > 1 || taken > 1 {
             return Err(input.damaged(
-                "the record before it has a branch flag that is neither 0 nor 1, so this is no such trace (if it is of \
+                "the record before it has a branch flag that is neither 0 nor 1, so this is not such a trace (if it is of \
                  another format, say which with `--format`)",
             ));
         }
@@ -169,7 +169,7 @@ pub(crate) fn sniff<const N: usize>(start: &[u8]) -> bool {
         && !records.is_empty()
         && records.iter().all(|record| {
             let pc = word(record, 0);
-            // Canonical addresses with five levels; 0 is no place for code.
+            // Canonical addresses with five levels; there is no code at 0.
             let canonical = pc != 0 && (pc >> 56 == 0 || pc >> 56 == 0xff);
             // Nothing but padding between asid and the end, and after the registers, in the long record.
             let padding = if N == 96 { &record[90..96] } else { &[] };

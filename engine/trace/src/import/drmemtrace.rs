@@ -2,8 +2,8 @@
 //! the members of a zip archive.
 //!
 //! Data accesses belong to the instruction before them. What changes nothing for virtual memory
-//! (timestamps, processors, prefetches, cache flushes …) is passed over. A string instruction's further
-//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions, as they are none.
+//! (timestamps, processors, prefetches, cache flushes …) is skipped. A string instruction's further
+//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions.
 
 use rustc_hash::FxHashMap;
 
@@ -48,7 +48,7 @@ const FILE_X86_64: u64 = 0x40;
 
 /// The newest version whose records are as described here.
 const NEWEST_VERSION: u64 = 9;
-/// Longest encoding that any architecture has, in bytes.
+/// Longest encoding of an instruction in any architecture, in bytes.
 const MAX_ENCODING_BYTES: usize = 17;
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(crate) struct DrMemTrace {
     footer: bool,
 }
 
-/// Whether a file that starts so is drmemtrace's: its header record says.
+/// Whether a file that starts so is drmemtrace's, by its header record.
 pub(crate) fn sniff(start: &[u8]) -> bool {
     let Some((record, rest)) = start.split_first_chunk::<12>() else {
         return false;
@@ -101,9 +101,28 @@ impl Parser for DrMemTrace {
         }
         if !self.encoding.is_empty() && !fetches(kind) && !matches!(kind, ENCODING | MARKER) {
             return Err(
-                input.damaged("machine code is followed by something else than its instruction")
+                input.damaged("machine code is followed by something other than its instruction")
             );
         }
+        self.record(kind, size, address, input, out)?;
+        input.consume(12);
+        Ok(true)
+    }
+
+    fn architecture(&self) -> &'static str {
+        if self.x86_64 { "x86_64" } else { "unknown" }
+    }
+}
+
+impl DrMemTrace {
+    fn record(
+        &mut self,
+        kind: u16,
+        size: u16,
+        address: u64,
+        input: &Input,
+        out: &mut Builder,
+    ) -> Result<(), TraceError> {
         match kind {
             HEADER => {
                 self.header = true;
@@ -111,13 +130,11 @@ impl Parser for DrMemTrace {
             }
             MARKER => self.marker(size, address, input, out)?,
             THREAD => {
-                let next = self.threads.len() as ThreadId;
+                out.thread(self.thread(address));
                 self.next_pc = None;
-                out.thread(*self.threads.entry(address).or_insert(next));
             }
             THREAD_EXIT => {
-                let next = self.threads.len() as ThreadId;
-                let thread = *self.threads.entry(address).or_insert(next);
+                let thread = self.thread(address);
                 out.event(Event::ThreadExit { thread });
                 self.next_pc = None;
             }
@@ -125,19 +142,7 @@ impl Parser for DrMemTrace {
                 self.footer = true;
                 out.end_block();
             }
-            ENCODING => {
-                let bytes = address.to_le_bytes();
-                let code = bytes.get(..usize::from(size)).filter(|code| !code.is_empty());
-                let code = code.ok_or_else(|| {
-                    input.damaged("a record of machine code has an impossible length")
-                })?;
-                self.encoding.extend_from_slice(code);
-                if self.encoding.len() > MAX_ENCODING_BYTES {
-                    return Err(
-                        input.damaged("an instruction's machine code is longer than 17 bytes")
-                    );
-                }
-            }
+            ENCODING => self.machine_code(size, address, input)?,
             READ | WRITE => {
                 if size == 0 {
                     return Err(input.damaged("a data access has size 0"));
@@ -148,10 +153,10 @@ impl Parser for DrMemTrace {
                     ));
                 }
             }
-            // A fetch that may be one (raw traces only) is one where the address is new.
+            // A repeated fetch that may be an instruction (raw traces only) is one where the address is new.
             NO_FETCH | MAYBE_FETCH => {
                 self.encoding.clear();
-                // The same instruction goes on. Where it is another one (the trace was cut there), it counts.
+                // The same instruction continues. If it is another one (the trace was cut there), it counts.
                 if out.last().is_none_or(|last| last.pc != address) {
                     self.fetch(INSTRUCTION, size, address, input, out)?;
                 }
@@ -161,12 +166,26 @@ impl Parser for DrMemTrace {
             PROCESS | 2..=9 | 18..=21 | 27 | 32..=46 => {}
             _ => return Err(input.damaged(format!("a record is of an unknown type ({kind})"))),
         }
-        input.consume(12);
-        Ok(true)
+        Ok(())
     }
 
-    fn architecture(&self) -> &'static str {
-        if self.x86_64 { "x86_64" } else { "unknown" }
+    /// This trace's number of the thread with the identifier `id`.
+    fn thread(&mut self, id: u64) -> ThreadId {
+        let next = self.threads.len() as ThreadId;
+        *self.threads.entry(id).or_insert(next)
+    }
+
+    /// A part of the next instruction's machine code, in the bytes of the address.
+    fn machine_code(&mut self, size: u16, address: u64, input: &Input) -> Result<(), TraceError> {
+        let bytes = address.to_le_bytes();
+        let code = bytes.get(..usize::from(size)).filter(|code| !code.is_empty());
+        let code =
+            code.ok_or_else(|| input.damaged("a record of machine code has an impossible length"))?;
+        self.encoding.extend_from_slice(code);
+        if self.encoding.len() > MAX_ENCODING_BYTES {
+            return Err(input.damaged("an instruction's machine code is longer than 17 bytes"));
+        }
+        Ok(())
     }
 }
 
@@ -219,7 +238,7 @@ impl DrMemTrace {
                 }
                 self.x86_64 = value & FILE_X86_64 != 0;
             }
-            // The program goes on elsewhere, or after a gap.
+            // The program continues elsewhere, or after a gap.
             MARKER_KERNEL_EVENT | MARKER_KERNEL_TRANSFER | MARKER_WINDOW
                 if self.encoding.is_empty() =>
             {
@@ -267,7 +286,7 @@ impl DrMemTrace {
         };
         let operands = match self.code.get(&pc) {
             Some(&(known, code)) if known == length => Operands::X86(code),
-            // That it branches is all that is known.
+            // All that is known is that it branches.
             _ if branch != Branch::None => {
                 Operands::Registers { reads: [0; 4], writes: [0; 4], branch }
             }

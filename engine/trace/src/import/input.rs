@@ -9,10 +9,10 @@ use crate::disk::{ReadSeek, open_file};
 use crate::error::TraceError;
 
 const BUFFER_BYTES: usize = 1 << 18;
-/// Most memory that undoing xz may take: its header alone says how much. `xz -9` takes 65 MiB.
+/// Most memory that decompressing xz may take: its header alone decides how much. `xz -9` takes 65 MiB.
 const XZ_MEMORY_BYTES: u64 = 512 << 20;
 
-/// A decompressed stream with a window that can be looked at before it is consumed.
+/// A decompressed stream. A window of it can be looked at before it is consumed.
 pub(crate) struct Input {
     path: PathBuf,
     reader: Box<dyn Read + Send>,
@@ -46,7 +46,7 @@ impl Input {
         Self::new(path, Box::new(open_file(path)?))
     }
 
-    /// The same over any bytes; `path` is what messages call them.
+    /// The same for any bytes; messages call them `path`.
     pub(crate) fn new(path: &Path, mut file: Box<dyn ReadSeek>) -> Result<Self, TraceError> {
         let io = |error| TraceError::io(path, error);
         let mut magic = Vec::new();
@@ -87,7 +87,7 @@ impl Input {
         })
     }
 
-    /// At least `wanted` bytes (at most 64 KiB can be wanted), or all that are left.
+    /// At least `wanted` bytes (64 KiB at most), or all that are left.
     #[inline]
     pub(crate) fn peek(&mut self, wanted: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < wanted && !self.ended {
@@ -123,7 +123,7 @@ impl Input {
         self.damaged(format!("it cannot be decompressed ({error})"))
     }
 
-    /// Goes on by `count` bytes of those that were peeked at.
+    /// Consumes `count` of the bytes that were peeked at.
     #[inline]
     pub(crate) fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
@@ -158,12 +158,12 @@ impl Input {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// What comes next is impossible.
+    /// The error for what comes next being impossible.
     pub(crate) fn damaged(&self, what: impl Into<String>) -> TraceError {
         TraceError::damaged(&self.path, self.offset(), what)
     }
 
-    /// What comes next is incomplete.
+    /// The error for what comes next being incomplete.
     pub(crate) fn truncated(&self, what: &str) -> TraceError {
         TraceError::Truncated {
             path: self.path.clone(),
@@ -202,6 +202,17 @@ struct Open {
     crc: flate2::Crc,
 }
 
+/// Whether a member is compressed by deflate (or not at all); else the method that it is compressed by.
+fn is_deflated(method: zip::CompressionMethod) -> Result<bool, zip::CompressionMethod> {
+    match method {
+        zip::CompressionMethod::Stored => Ok(false),
+        // Method 8 is deflate, which is decompressed here rather than by the archive's reader.
+        #[allow(deprecated)]
+        zip::CompressionMethod::Unsupported(8) => Ok(true),
+        other => Err(other),
+    }
+}
+
 impl Members {
     fn new(
         path: &Path,
@@ -234,17 +245,9 @@ impl Members {
                             .into(),
                 });
             };
-            let deflated = match member.compression() {
-                zip::CompressionMethod::Stored => false,
-                // Method 8 is deflate, which is undone here rather than by the archive's reader.
-                #[allow(deprecated)]
-                zip::CompressionMethod::Unsupported(8) => true,
-                other => {
-                    return Err(damaged(format!(
-                        "member `{name}` is compressed by an unknown method ({other})"
-                    )));
-                }
-            };
+            let deflated = is_deflated(member.compression()).map_err(|other| {
+                damaged(format!("member `{name}` is compressed by an unknown method ({other})"))
+            })?;
             let start = member.data_start().ok_or_else(|| {
                 damaged(format!("member `{name}` of the zip archive cannot be found"))
             })?;

@@ -1,6 +1,6 @@
 //! Valgrind's lackey, `--trace-mem=yes`: lines `I  address,size`, ` L address,size`,
 //! ` S address,size`, ` M address,size` with hexadecimal addresses; `M` is a load and a store of the
-//! same place. Lines that start with `==` or `--` are Valgrind talking.
+//! same place. Lines that start with `==` or `--` are Valgrind's own messages.
 
 use super::Parser;
 use super::builder::Builder;
@@ -42,7 +42,7 @@ fn reference(line: &[u8]) -> Option<(u8, u64, u16)> {
             b'A'..=b'F' => byte - b'A' + 10,
             _ => break,
         };
-        // More than 64 bits, leading zeros included, no writer prints.
+        // No writer prints more than 64 bits, leading zeros included.
         if digits == 16 {
             return None;
         }
@@ -112,8 +112,8 @@ impl Parser for Lackey {
                 let shown: String =
                     String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
                 return Err(input.damaged(format!(
-                    "`{}` is no line of lackey's (record with `--log-file=FILE`, so that what the program prints does \
-                     not get between)",
+                    "`{}` is not a line of lackey's (record with `--log-file=FILE`, which keeps out what the program \
+                     prints)",
                     shown.escape_debug()
                 )));
             }

@@ -36,7 +36,7 @@ impl Format {
     pub const ALL: [Self; 5] =
         [Self::Flatwalk, Self::ChampSim, Self::CloudSuite, Self::DrMemTrace, Self::Lackey];
 
-    /// The name that commands and files use.
+    /// Its name in commands and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flatwalk => "flatwalk",
@@ -58,7 +58,7 @@ pub(crate) trait Parser: Send {
     /// Reads one record or line; false at the end.
     fn step(&mut self, input: &mut Input, out: &mut Builder) -> Result<bool, TraceError>;
 
-    /// Instruction set, as far as the trace tells.
+    /// Instruction set, if the trace records it.
     fn architecture(&self) -> &'static str {
         "x86_64"
     }
@@ -81,7 +81,7 @@ impl Importer {
                 return Err(TraceError::Foreign {
                     path: input.path().to_owned(),
                     what: "it is not in flatwalk's own format".into(),
-                    remedy: "leave the format away, or name another".into(),
+                    remedy: "leave out the format, or name another".into(),
                 });
             }
             Format::ChampSim => Box::new(champsim::ChampSim::default()),
@@ -104,7 +104,7 @@ impl Importer {
         })
     }
 
-    /// Reads until the first item, before which the trace tells its architecture.
+    /// Reads up to the first item. A trace's architecture is recorded before that.
     pub(crate) fn prepare(&mut self) -> Result<(), TraceError> {
         while !self.ended && self.builder.is_empty() {
             self.step()?;
@@ -129,12 +129,12 @@ impl Importer {
         self.input.progress()
     }
 
-    /// Instruction set, as far as was read.
+    /// Instruction set, as far as the trace was read.
     pub(crate) fn architecture(&self) -> &'static str {
         self.parser.architecture()
     }
 
-    /// What a scan of the whole trace found out.
+    /// The result of reading the whole trace.
     pub(crate) fn set_info(&mut self, info: SourceInfo) {
         self.info = info;
     }
@@ -158,10 +158,10 @@ impl Source for Importer {
     }
 }
 
-/// Finds out a foreign trace's format.
+/// Detects a foreign trace's format.
 ///
 /// # Errors
-/// When it is none that is known.
+/// When the format is not known.
 pub(crate) fn sniff(input: &mut Input) -> Result<Format, TraceError> {
     let start = input.peek(96 * 64)?;
     if drmemtrace::sniff(start) {

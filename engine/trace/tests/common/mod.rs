@@ -14,7 +14,7 @@ use flatwalk_trace::{
 };
 use proptest::prelude::*;
 
-/// What a test tells the writer, in order.
+/// What a test makes the writer write, in order.
 #[derive(Clone, Debug)]
 pub enum Step {
     Define(Block),
@@ -160,7 +160,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// What a reader must yield for the steps: an oracle that knows nothing of the format.
+/// What a reader must yield for the steps: an oracle that does not know the format.
 #[derive(Debug, Default, PartialEq)]
 pub struct Expected {
     pub blocks: Vec<Block>,

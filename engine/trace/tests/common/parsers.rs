@@ -24,7 +24,7 @@ pub fn own(bytes: &[u8]) {
     }
 }
 
-/// The same behind its checksums and compression: `bytes` is what [`unseal`] gives.
+/// The same behind its checksums and compression: `bytes` is what [`unseal`] returns.
 pub fn own_unsealed(bytes: &[u8]) {
     own(&seal(bytes));
 }
@@ -49,7 +49,7 @@ pub fn lackey(bytes: &[u8]) {
     foreign(Some(Format::Lackey), bytes);
 }
 
-/// Whatever it is: as for a file of which nothing is known.
+/// Any format, as for a file of which nothing is known.
 pub fn any(bytes: &[u8]) {
     foreign(None, bytes);
 }
@@ -65,7 +65,7 @@ fn check_message(error: &TraceError) {
     assert!(!matches!(error, TraceError::Io { .. }), "{message}");
 }
 
-/// Reads everything and checks what a source promises; gives the instructions executed.
+/// Reads everything and checks what a source promises; returns the instructions executed.
 fn drain(source: &mut dyn Source) -> Result<u64, TraceError> {
     let mut blocks = Vec::new();
     let mut executed = 0;
@@ -113,7 +113,7 @@ pub fn unseal(trace: &[u8], kinds: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Makes a trace of what [`unseal`] gives: sound lengths, checksums, an index, whatever they seal. A
+/// Makes a trace of what [`unseal`] returns, with correct lengths, checksums and an index around it. A
 /// chunk ends where the next begins; without a summary as the last the trace ends early.
 pub fn seal(unsealed: &[u8]) -> Vec<u8> {
     let description = br#"{"name":"","origin":"","architecture":""}"#;
@@ -143,7 +143,7 @@ pub fn seal(unsealed: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends a chunk with sound lengths and checksums; gives its header.
+/// Appends a chunk with correct lengths and checksums; returns its header.
 fn put_chunk(
     out: &mut Vec<u8>,
     mut header: [u8; CHUNK_HEADER_BYTES],

@@ -55,7 +55,7 @@ struct Coloring {
 }
 
 impl Coloring {
-    /// What is left to do for the vertex once its edges have been seen, or one that forbids it.
+    /// What is left to do for the vertex after its edges, or after one that forbids the colour.
     fn finish(&mut self, out: &mut impl Emitter, greatest: bool) {
         self.edges = 0..0;
         if greatest {

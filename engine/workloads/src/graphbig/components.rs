@@ -44,7 +44,7 @@ struct Components {
     queue: Array<u32>,
     /// Vertices not yet tried as roots.
     roots: Range<usize>,
-    /// What of the queue has been found and not yet taken.
+    /// The part of the queue that was found and not yet taken.
     found: Range<usize>,
     /// The level of those found from the vertex taken, and its edges that are left.
     next_level: u32,

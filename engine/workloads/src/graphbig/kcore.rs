@@ -52,7 +52,7 @@ struct Cores {
     unprepared: Range<usize>,
     /// Vertices not yet compared with k.
     unscanned: Range<usize>,
-    /// What of the queue has been removed and still has its edges.
+    /// The part of the queue that was removed and still has its edges.
     found: Range<usize>,
     /// Edges left of the vertex taken.
     edges: Range<usize>,

@@ -16,7 +16,7 @@
 //!
 //! Objects lie in the order in which loading sorted files allocates them.
 //!
-//! The data set of the papers, LDBC-1000k (1 M vertices, 28.82 M edges), cannot be had. [`social`]
+//! The data set of the papers, LDBC-1000k (1 M vertices, 28.82 M edges), is not available. [`social`]
 //! makes one with its mean degree and the shape that its generator, LDBC Datagen, gives: Facebook's
 //! degree distribution, and friends who are alike in one of two respects (45 % each) or in none (10 %).
 
@@ -39,25 +39,17 @@ use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, Records, program};
 use crate::{Description, Parameter, SEED};
 
-/// What a kernel's description has in common with the others'.
+/// A kernel's description; all kernels share most of it.
 const fn describe(name: &'static str, description: &'static str, make: crate::Make) -> Description {
-    Description {
-        name,
-        description,
-        default_size_bytes: 1 << 30,
-        least_bytes: 64 << 10,
-        greatest_bytes: 256 << 30,
-        power_of_two: false,
-        parameters: &[
-            Parameter {
-                name: "size_bytes",
-                description: "graph and the kernel's own data, in bytes: 64 KiB to 256 GiB (takes a \
+    const PARAMETERS: &[Parameter] = &[
+        Parameter {
+            name: "size_bytes",
+            description: "graph and the kernel's own data, in bytes: 64 KiB to 256 GiB (takes a \
                               twentieth as much memory)",
-            },
-            SEED,
-        ],
-        make,
-    }
+        },
+        SEED,
+    ];
+    crate::describe(name, description, 256 << 30, PARAMETERS, make)
 }
 
 /// Edges for each vertex, as in LDBC-1000k.
@@ -74,7 +66,7 @@ const EDGE_LIST_BYTES: u64 = 72;
 const INDEX_NODE_BYTES: u64 = 32;
 const NAME_NODES_BYTES: u64 = 128;
 
-/// What a kernel needs beside the graph.
+/// What a kernel needs in addition to the graph.
 struct Needs {
     /// Bytes of its property of a vertex.
     property_bytes: u64,
@@ -164,8 +156,8 @@ impl Shape {
     }
 }
 
-/// The graph in the simulated program's memory. Each function here does what the fragment of the
-/// same name in [`fragments`] says.
+/// The graph in the simulated program's memory. Each function here performs the fragment of the
+/// same name in [`fragments`].
 struct PropertyGraph {
     graph: Graph,
     columns: Columns,
@@ -176,7 +168,7 @@ impl PropertyGraph {
         self.graph.vertices()
     }
 
-    /// Goes on to the next vertex of the list.
+    /// Moves to the next vertex of the list.
     #[inline]
     fn next_vertex(&self, out: &mut impl Emitter, vertex: usize) {
         self.columns.next_vertex.load(out, vertex);
@@ -196,7 +188,7 @@ impl PropertyGraph {
         self.graph.edges(vertex).len() as u32
     }
 
-    /// Goes on to the next edge of the list.
+    /// Moves to the next edge of the list.
     #[inline]
     fn next_edge(&self, out: &mut impl Emitter, edge: usize) {
         self.columns.next_edge.load(out, edge);
@@ -230,7 +222,7 @@ registers!(32; VERTEX, EDGE, TARGET, ID, BUCKETS, BUCKET, NODE, KEY, RUN);
 /// The first register that the kernels may name.
 const OWN: u8 = 64;
 
-/// The graph's operations as instructions; those of lists leave in the flags whether it goes on.
+/// The graph's operations as instructions; those of lists leave in the flags whether the list continues.
 mod fragments {
     use super::{Assembler, BUCKET, BUCKETS, EDGE, FLAGS, ID, KEY, NODE, TARGET, VERTEX};
 
@@ -279,11 +271,11 @@ trait Kernel: Send + Sized + 'static {
     fn new(shape: &Shape, code: Self::Code, seed: u64) -> Self;
 
     fn graph(&self) -> &PropertyGraph;
-    /// Takes back what the last run did to a vertex.
+    /// Undoes what the last run did to a vertex.
     fn reset(&mut self, out: &mut impl Emitter, vertex: usize);
-    /// Begins, at the vertex `root` if it begins somewhere.
+    /// Starts a run, at the vertex `root` if it needs one.
     fn begin(&mut self, out: &mut impl Emitter, root: usize);
-    /// Goes on; false at the end.
+    /// Continues; false at the end.
     fn step(&mut self, out: &mut impl Emitter) -> bool;
 }
 

@@ -26,7 +26,7 @@ pub(crate) const DFS: Description = describe(
     |size_bytes, seed| runs::<Search<true>>(DFS.name, size_bytes, seed),
 );
 
-/// Not found, found, done with.
+/// Not found, found, finished.
 const WHITE: u8 = 0;
 const GREY: u8 = 1;
 const BLACK: u8 = 2;
@@ -50,7 +50,7 @@ struct Search<const DEPTH_FIRST: bool> {
     order: Array<u32>,
     level: Array<u32>,
     list: Array<u32>,
-    /// What of the list has been found and not yet taken.
+    /// The part of the list that was found and not yet taken.
     found: Range<usize>,
     /// Vertices found so far.
     count: u32,

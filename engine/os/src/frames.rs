@@ -1,0 +1,125 @@
+//! The frames of physical memory, by mobility.
+
+use crate::block_set::BlockSet;
+use crate::buddy::{Buddy, LARGE_ORDER};
+
+/// All physical memory, for data, which can be moved, and for page tables, which cannot.
+///
+/// Linux keeps free lists by mobility, so that a few unmovable pages (page tables above all) do not
+/// spoil every large block. So does this: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
+/// that are set aside for them one at a time, and returned when empty. It also keeps the simulated page
+/// tables close together in the simulator's own memory.
+pub struct Frames {
+    movable: Buddy,
+    unmovable: Buddy,
+    /// The 2 MiB blocks set aside.
+    set_aside: BlockSet,
+}
+
+impl Frames {
+    /// All of `memory`, for both kinds.
+    pub fn new(memory: Buddy) -> Self {
+        let frames = memory.frames();
+        let set_aside = BlockSet::new(frames >> LARGE_ORDER);
+        Self { movable: memory, unmovable: Buddy::empty(frames), set_aside }
+    }
+
+    /// A block for data, which can be moved. `None` as with [`Buddy::allocate`].
+    pub fn allocate_movable(&mut self, order: u32) -> Option<u64> {
+        // When all else is used up, data gets what is left of the page tables' blocks.
+        self.movable.allocate(order).or_else(|| self.unmovable.allocate(order))
+    }
+
+    /// A block for page tables, which cannot. `None` as with [`Buddy::allocate`].
+    pub fn allocate_unmovable(&mut self, order: u32) -> Option<u64> {
+        if order >= LARGE_ORDER {
+            return self.movable.allocate(order);
+        }
+        if let Some(frame) = self.movable.allocate_anywhere(order) {
+            return Some(frame);
+        }
+        if let Some(frame) = self.unmovable.allocate(order) {
+            return Some(frame);
+        }
+        let Some(block) = self.movable.allocate_if_any(LARGE_ORDER) else {
+            return self.movable.allocate(order);
+        };
+        self.set_aside.insert(block >> LARGE_ORDER);
+        self.unmovable.free(block, LARGE_ORDER);
+        self.unmovable.allocate(order)
+    }
+
+    /// Frees a block of either kind.
+    pub fn free(&mut self, frame: u64, order: u32) {
+        let block = frame >> LARGE_ORDER;
+        if order >= LARGE_ORDER || !self.set_aside.contains(block) {
+            return self.movable.free(frame, order);
+        }
+        self.unmovable.free(frame, order);
+        if self.unmovable.take_large(block << LARGE_ORDER) {
+            self.set_aside.remove(block);
+            self.movable.free(block << LARGE_ORDER, LARGE_ORDER);
+        }
+    }
+
+    /// Frames that are free.
+    pub fn free_frames(&self) -> u64 {
+        self.movable.free_frames() + self.unmovable.free_frames()
+    }
+
+    /// Frames in all.
+    pub fn frames(&self) -> u64 {
+        self.movable.frames()
+    }
+
+    /// Blocks of `order` that could be allocated for data one after another now, injected failures
+    /// aside.
+    pub fn allocatable_blocks(&self, order: u32) -> u64 {
+        self.movable.allocatable_blocks(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn unmovable_frames_keep_together_and_are_given_back() {
+        let mut frames = Frames::new(Buddy::new(16 << 20));
+        let mut nodes = Vec::new();
+        for _ in 0..600 {
+            assert!(frames.allocate_movable(0).is_some());
+            nodes.push(frames.allocate_unmovable(0).unwrap());
+        }
+        let blocks: BTreeSet<_> = nodes.iter().map(|frame| frame >> LARGE_ORDER).collect();
+        assert_eq!(blocks.len(), 2, "600 nodes fit two blocks");
+        assert_eq!(frames.free_frames(), 4096 - 1200);
+        let before = frames.allocatable_blocks(LARGE_ORDER);
+        for node in nodes {
+            frames.free(node, 0);
+        }
+        assert_eq!(frames.allocatable_blocks(LARGE_ORDER), before + 2);
+        assert_eq!(frames.free_frames(), 4096 - 600);
+    }
+
+    #[test]
+    fn where_no_block_can_be_set_aside_single_frames_serve() {
+        let mut memory = Buddy::new(4 << 20);
+        memory.fragment(1.0, 3);
+        let mut frames = Frames::new(memory);
+        let nodes: Vec<_> = std::iter::from_fn(|| frames.allocate_unmovable(0)).collect();
+        assert_eq!(nodes.len(), 1022);
+        for node in nodes {
+            frames.free(node, 0);
+        }
+        assert_eq!(frames.free_frames(), 1022);
+        // Injected failures of large allocations do not touch small ones.
+        let mut memory = Buddy::new(4 << 20);
+        memory.fail_large_allocations(1.0, 3);
+        let mut frames = Frames::new(memory);
+        assert_eq!(frames.allocate_unmovable(LARGE_ORDER), None);
+        assert!((0..1024).all(|_| frames.allocate_unmovable(0).is_some()));
+    }
+}

@@ -1,0 +1,80 @@
+//! The outcome of faults and events: the work done, and what has to be flushed.
+
+use flatwalk_paging::{Address, Flush, Gva, Level};
+
+use crate::metered_memory::Work;
+
+/// What a fault led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The page was not mapped and is now.
+    Mapped,
+    /// The page was mapped but did not allow the access. It does now, as the access succeeded in the
+    /// trace.
+    Upgraded,
+    /// The page was mapped and allowed the access.
+    Spurious,
+}
+
+/// A fault that was handled. The access can be repeated once the flushes are done.
+#[must_use = "hardware may continue to use old translations until the flushes are done"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultOutcome<In = Gva> {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// Level that the page is a leaf of now: 1 for a base page.
+    pub level: Level,
+    /// The work it took.
+    pub work: Work,
+    /// What to flush.
+    pub flushes: Vec<Flush<In>>,
+}
+
+/// An event that was carried out.
+#[must_use = "hardware may continue to use old translations until the flushes are done"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome<In = Gva> {
+    /// The work it took.
+    pub work: Work,
+    /// What to flush.
+    pub flushes: Vec<Flush<In>>,
+}
+
+/// What an operation has made stale so far: one range that covers all changed pages, and one that
+/// covers the nodes that changed while their pages stayed.
+pub(super) struct Flushes<In> {
+    pub(super) leaves: Option<Flush<In>>,
+    tables: Option<Flush<In>>,
+}
+
+impl<In> Default for Flushes<In> {
+    fn default() -> Self {
+        Self { leaves: None, tables: None }
+    }
+}
+
+impl<In: Address> Flushes<In> {
+    pub(super) fn add(&mut self, more: Flush<In>) {
+        let known = if more.leaves { &mut self.leaves } else { &mut self.tables };
+        *known = Some(match *known {
+            None => more,
+            Some(known) => {
+                let last = |flush: Flush<In>| {
+                    flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
+                };
+                let start = known.start.min(more.start);
+                let last = last(known).max(last(more));
+                Flush {
+                    start,
+                    length_bytes: (last - start.raw()).wrapping_add(1),
+                    leaves: more.leaves,
+                    tables: known.tables | more.tables,
+                }
+            }
+        });
+    }
+
+    pub(super) fn into_iter(self) -> impl Iterator<Item = Flush<In>> {
+        self.leaves.into_iter().chain(self.tables)
+    }
+}

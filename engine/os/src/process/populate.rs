@@ -1,0 +1,109 @@
+//! Mapping pages ahead of any access.
+
+use flatwalk_paging::{AccessKind, Address, Flush, Physical};
+
+use super::Process;
+use super::outcome::{Flushes, Outcome};
+use crate::error::OsError;
+use crate::vma::Pages;
+
+/// How pages are populated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// One by one, as faults do.
+    Singly,
+    /// Those whose entries are adjacent, together.
+    InRuns,
+}
+
+/// What touching pages mapped.
+#[derive(Clone, Copy, Default)]
+struct Touched {
+    /// Pages of any size.
+    pages: u64,
+    /// Large ones among them.
+    large: u64,
+}
+
+impl<In: Address, Out: Physical> Process<In, Out> {
+    /// Maps each page of `length_bytes` from `address` that is not mapped, as faults of stores would
+    /// ([`Process::fault`]), but the work is not counted. Returns what is to be flushed.
+    ///
+    /// # Errors
+    /// As [`Process::fault`].
+    pub fn back(&mut self, address: In, length_bytes: u64) -> Result<Vec<Flush<In>>, OsError> {
+        let pages = self.pages(address.raw(), length_bytes)?;
+        let mut all = Vec::new();
+        let touched = self.touch(&pages, AccessKind::Store, Touch::InRuns, &mut |flushes| {
+            all.extend(flushes.into_iter());
+        })?;
+        self.statistics.faults += touched.pages;
+        self.statistics.large_page_faults += touched.large;
+        let _: Outcome<In> = self.outcome(Flushes::default());
+        Ok(all)
+    }
+
+    /// Maps each page of `pages` that is not mapped.
+    pub(super) fn populate(
+        &mut self,
+        pages: &Pages,
+        access: AccessKind,
+        how: Touch,
+        flushes: &mut Flushes<In>,
+    ) -> Result<(), OsError> {
+        let touched = self.touch(pages, access, how, &mut |more| {
+            more.into_iter().for_each(|flush| flushes.add(flush));
+        })?;
+        self.statistics.populated_pages += touched.pages;
+        Ok(())
+    }
+
+    /// Touches each page of `pages` that is not mapped. `changed` is called with what is to be flushed.
+    fn touch(
+        &mut self,
+        pages: &Pages,
+        access: AccessKind,
+        how: Touch,
+        changed: &mut impl FnMut(Flushes<In>),
+    ) -> Result<Touched, OsError> {
+        let mut touched = Touched::default();
+        let mut page = pages.start;
+        while page < pages.end {
+            if self.segment.contains(&page) {
+                page = self.segment.end;
+                continue;
+            }
+            let mut flushes = Flushes::default();
+            let vma = self.area_of(page, &mut flushes)?;
+            changed(flushes);
+            let stop = pages.end.min(vma.pages.end).min(self.region(page).end);
+            let mut found = Vec::new();
+            self.visit(page..stop, &mut found)?;
+            let mut mapped = found.iter().map(|mapping| self.pages_of(mapping)).collect::<Vec<_>>();
+            mapped.reverse();
+            while page < stop {
+                if let Some(there) = mapped.pop_if(|there| there.start <= page) {
+                    page = there.end;
+                    continue;
+                }
+                let mut flushes = Flushes::default();
+                let level = self.map_page(page, &vma, access, &mut flushes)?;
+                changed(flushes);
+                touched.pages += 1;
+                if level > 1 {
+                    touched.large += 1;
+                    page = self.region(page).end;
+                    continue;
+                }
+                page += 1;
+                if how == Touch::InRuns {
+                    let end = mapped.last().map_or(stop, |there| there.start);
+                    let run = self.map_run(page..end, &vma, access)?;
+                    touched.pages += run;
+                    page += run;
+                }
+            }
+        }
+        Ok(touched)
+    }
+}

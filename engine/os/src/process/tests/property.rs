@@ -1,0 +1,125 @@
+//! The process against its models, under random operations.
+
+use flatwalk_paging::{EntryMemoryMut, Shape, Tree};
+use proptest::prelude::*;
+
+use super::hardware::Hardware;
+use super::model::{Model, pages_in};
+use super::operation::{Operation, operation};
+use super::*;
+
+fn policy() -> impl Strategy<Value = LargePages> {
+    prop_oneof![
+        Just(none()),
+        Just(all()),
+        Just(LargePages::Below { boundary: GIB + LARGE }),
+        Just(LargePages::Transparent(Thp::Always)),
+        Just(LargePages::Transparent(Thp::Madvise)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn agrees_with_a_map_of_pages_whatever_happens(
+        layout in prop::sample::select(layouts()),
+        large_pages in policy(),
+        no_flatten_threshold in 0_u32..4,
+        fragmentation in prop_oneof![Just(0.0), Just(0.9), 0.0..1.0],
+        large_failure_probability in prop_oneof![Just(0.0), 0.0..1.0],
+        seed in any::<u64>(),
+        operations in prop::collection::vec(operation(), 1..40),
+    ) {
+        let configuration = Configuration {
+            no_flatten_threshold, large_pages, fragmentation, large_failure_probability, seed,
+            recursive_index: (seed % 3 == 0 && !layout.groups().is_empty() && layout.density().is_none()).then_some(300),
+            scattered: seed % 2 == 1,
+            ..Configuration::new(layout, 8 * GIB)
+        };
+        let mut process = Process::new(&configuration).unwrap();
+        let root = process.table().tree().map(Tree::root);
+        let total_frames = process.frames().free_frames() + process.page_table_bytes() / PAGE;
+        let blocks = process.frames().allocatable_blocks(9);
+        let mut model = Model::default();
+        let mut hardware = Hardware::default();
+        for (step, operation) in operations.into_iter().enumerate() {
+            hardware.fill(&process);
+            let flushes = match operation {
+                Operation::Event(event) => {
+                    if let Event::Populate { address, length, store } = event {
+                        let access = if store { AccessKind::Store } else { AccessKind::Load };
+                        if !model.allows(&pages_in(address, length), access) {
+                            continue;
+                        }
+                    }
+                    let outcome = process.apply(&event).unwrap();
+                    model.apply(&event);
+                    if let Event::Populate { address, length, .. } = event {
+                        for page in pages_in(address, length) {
+                            let input = Gva::new(page * PAGE);
+                            prop_assert!(process.table.translate(process.memory(), input).is_ok());
+                            if process.areas.find(page).is_some_and(|vma| vma.attributes.implicit) {
+                                model.cover(page..page + 1);
+                            }
+                        }
+                    }
+                    outcome.flushes
+                }
+                Operation::Touch(address, access) => {
+                    let page = address / PAGE;
+                    if !model.allows(&(page..page + 1), access) {
+                        continue;
+                    }
+                    let outcome = process.fault(Gva::new(address), access).unwrap();
+                    let upgraded = outcome.kind == FaultKind::Upgraded;
+                    prop_assert!(!upgraded || !model.areas.contains_key(&page));
+                    if process.areas.find(page).is_some_and(|vma| vma.attributes.implicit) {
+                        model.cover(page..page + 1);
+                    }
+                    let leaf =
+                        process.table.translate(process.memory(), Gva::new(address)).unwrap();
+                    prop_assert!(permits(leaf.rights, access));
+                    prop_assert_eq!(leaf.level, outcome.level);
+                    // Every access writes the number of its step through the translation. Where a
+                    // large page reaches beyond its areas, nothing is guaranteed to stay.
+                    if model.areas.contains_key(&page) {
+                        let within = address & (process.geometry.span(leaf.level) - 1);
+                        process.memory_mut().write(leaf.frame.offset(within), step as u64 + 1);
+                        model.contents.insert(page, step as u64 + 1);
+                    }
+                    outcome.flushes
+                }
+                // Merging and splitting 1 GiB nodes takes too long here.
+                Operation::Reshape(..) if root.is_none_or(|root| root.width == 3) => continue,
+                // A recursive root stays as it is.
+                Operation::Reshape(_, level, _)
+                    if process.memory.windows.is_some() && root.is_some_and(|r| r.level == level) =>
+                {
+                    continue;
+                }
+                Operation::Reshape(address, level, width) => {
+                    let Process { table, memory, .. } = &mut process;
+                    let tree = table.tree_mut().expect("it has a root");
+                    match tree.reshape(memory, Gva::new(address), level, width) {
+                        Ok(Some((_, flush))) => vec![flush],
+                        _ => continue,
+                    }
+                }
+            };
+            hardware.flush(process.geometry, &flushes);
+            hardware.check(&process);
+            model.check(&process, total_frames);
+        }
+        // Unmapping everything leaves the root alone, and memory as it was.
+        let _ = process.apply(&Event::Unmap { address: 0, length: 256 * GIB }).unwrap();
+        prop_assert!(process.large_pages.is_empty());
+        prop_assert_eq!(process.data_bytes(), 0);
+        if root.is_some() {
+            prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.nodes).sum::<u64>(), 1);
+        }
+        prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.entries_used).sum::<u64>(), 0);
+        if root.is_some_and(|root| process.table().tree().map(|t| t.root().width) == Some(root.width)) {
+            prop_assert_eq!(process.frames().allocatable_blocks(9), blocks);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The shape of the page table: without large blocks, with many large pages, and by density.
+
+use flatwalk_paging::{Flush, Level, Width};
+
+use super::*;
+use crate::metered_memory::Work;
+
+fn widths(process: &Process) -> Vec<(Level, Width, u64)> {
+    process.nodes().iter().map(|n| (n.level, n.width, n.nodes)).collect()
+}
+
+#[test]
+fn under_fragmentation_nodes_fall_back_to_conventional_ones() {
+    let whole = configuration(fpt(), none());
+    let mut process = process(&Configuration { fragmentation: 1.0, ..whole }, 0, GIB);
+    let _ = touch(&mut process, 0);
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1)]);
+    assert_eq!(process.statistics().node_fallbacks, 2);
+}
+
+#[test]
+fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
+    for (length, expected) in
+        [(32 * LARGE, vec![(4, 2, 1), (2, 1, 1)]), (31 * LARGE, vec![(4, 2, 1), (2, 2, 1)])]
+    {
+        let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
+        let configuration = Configuration { no_flatten_threshold: 32, ..whole };
+        let mut process = process(&configuration, GIB, length);
+        assert_eq!(touch(&mut process, GIB).level, 2);
+        assert_eq!(widths(&process), expected);
+        // Base pages elsewhere are not concerned.
+        let _ = process.apply(&map(5 * GIB, LARGE / 2, RW)).unwrap();
+        let _ = touch(&mut process, 5 * GIB);
+        assert!(widths(&process).iter().any(|&(level, width, _)| (level, width) == (2, 2)));
+    }
+}
+
+#[test]
+fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
+    let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
+    let configuration = Configuration { no_flatten_threshold: 4, ..whole };
+    let mut process = process(&configuration, 0, LARGE / 2);
+    let _ = touch(&mut process, 0);
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);
+    for i in 1..=4 {
+        let _ = process.apply(&Event::Break { from: i * LARGE, to: (i + 1) * LARGE }).unwrap();
+        let outcome = touch(&mut process, i * LARGE);
+        assert_eq!(outcome.level, 2);
+        let taken_apart = outcome.flushes.first().is_some_and(|flush| flush.tables);
+        assert_eq!(taken_apart, i == 4);
+    }
+    assert_eq!(process.statistics().demotions, 1);
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 1, 1), (1, 1, 1)]);
+}
+
+#[test]
+fn dense_nodes_are_merged_as_faults_fill_them_and_taken_apart_as_pages_go() {
+    let configuration = configuration(merging(Geometry::X86_4, 64, 32), none());
+    let mut process = process(&configuration, GIB, GIB);
+    let faults: Vec<_> = (0..65).map(|i| touch(&mut process, GIB + i * LARGE)).collect();
+    let changes: Vec<_> = faults.iter().map(|fault| fault.work.density_changes).collect();
+    assert_eq!((changes[63], changes.iter().sum::<u64>()), (1, 1));
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 2, 1)]);
+    // All of the region's nodes moved, and no page.
+    let moved = Flush { start: Gva::new(GIB), length_bytes: GIB, leaves: false, tables: true };
+    assert_eq!(faults[63].flushes, [moved]);
+    // The change itself is charged as a whole: otherwise the fault took what its like took.
+    let charged =
+        |i: usize| Work { density_changes: 0, nodes: 0, nodes_freed: 0, ..faults[i].work };
+    assert_eq!(charged(63), charged(62));
+    assert_eq!(faults[63].work.nodes_freed, 65);
+    // A page of a region where none was yet needs no node.
+    assert_eq!((faults[64].work.nodes, faults[64].work.node_bytes), (0, 0));
+    let statistics = process.statistics();
+    assert_eq!((statistics.merges, statistics.unmerges, statistics.merge_refusals), (1, 0, 0));
+
+    let unmap = |address, length| Event::Unmap { address, length };
+    let left = process.apply(&unmap(GIB, 33 * LARGE)).unwrap();
+    assert_eq!(left.work.density_changes, 0, "32 are left");
+    let gone = process.apply(&unmap(GIB + 33 * LARGE, LARGE)).unwrap();
+    assert_eq!(gone.work.density_changes, 1);
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 31)]);
+    assert!(gone.flushes.iter().any(|f| f.leaves && f.length_bytes == PAGE), "{gone:?}");
+    assert!(gone.flushes.iter().any(|f| !f.leaves && f.tables && f.length_bytes == GIB));
+    assert_eq!(process.statistics().unmerges, 1);
+}
+
+#[test]
+fn without_large_blocks_dense_nodes_stay_conventional() {
+    let fragmented = Configuration {
+        large_failure_probability: 1.0,
+        ..configuration(merging(Geometry::X86_4, 64, 32), none())
+    };
+    let mut process = process(&fragmented, GIB, GIB);
+    for i in 0..70 {
+        assert_eq!(touch(&mut process, GIB + i * LARGE).work.density_changes, 0);
+    }
+    assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 70)]);
+    let statistics = process.statistics();
+    // Tried again as each further slot fills.
+    assert_eq!((statistics.merges, statistics.merge_refusals), (0, 7));
+    assert_eq!(statistics.node_fallbacks, 0, "nothing was to be flattened at once");
+}

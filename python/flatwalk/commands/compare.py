@@ -1,0 +1,153 @@
+"""`flatwalk compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, report_path
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+
+@app.command(
+    context_settings=PROGRAM,
+    epilog=examples(
+        "compare -- sort big.txt",
+        "compare --workload gups:8GiB --schemes radix4,fpt,fpt+ptp",
+        "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
+        "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
+        "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
+    ),
+)
+def compare(
+    command: Command = None,
+    *,
+    workload: Annotated[
+        str | None, Option(metavar="NAME:SIZE", help="Built-in workload [default: gups:1GiB].")
+    ] = None,
+    trace: Annotated[Path | None, Option(metavar="FILE", help="Recorded trace, of any known format.")] = None,
+    mix: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|A,B,...",
+            help="Several programs together on the machine's cores: a shipped mix, or workloads and traces "
+            "(4*gups:1GiB is four of one).",
+        ),
+    ] = None,
+    schemes: Annotated[
+        str | None,
+        Option(
+            metavar="A,B,...",
+            help="Schemes by name or as path to a TOML file; the first is the baseline "
+            "[default: radix4 and all other designs of `flatwalk list schemes` but the 1 GiB-node and "
+            "flattened five-level ones].",
+        ),
+    ] = None,
+    virt: Annotated[
+        str | None,
+        Option(
+            metavar="GUEST/HOST,...",
+            help="Run in a guest: schemes of its and the host's tables, as radix4/fpt, after those of "
+            "--schemes [default of those: virt-radix4].",
+        ),
+    ] = None,
+    host_large_pages: Annotated[
+        int,
+        Option(metavar="P", min=0, max=100, help="Per cent of a guest's memory on 2 MiB pages of the host."),
+    ] = 0,
+    guest_frames: Annotated[
+        str, Option(metavar="HOW", help="How a guest's memory lies in the host's: scattered or compact.")
+    ] = "scattered",
+    machine: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|PATH",
+            help="Machine by name or as path to a TOML file [default: skylake-server; with --mix "
+            "skylake-server-4core].",
+        ),
+    ] = None,
+    large_pages: Annotated[
+        str | None,
+        Option(metavar="P,Q,...", help="Per cent of memory on 2 MiB pages, lowest first [default: 0,100]."),
+    ] = None,
+    thp: Annotated[
+        str | None,
+        Option(metavar="POLICY", help="Linux's transparent huge pages instead: always, madvise or never."),
+    ] = None,
+    fragmentation: Annotated[
+        float, Option(metavar="SHARE", min=0.0, max=1.0, help="Share of physical memory that is fragmented.")
+    ] = 0.0,
+    context_switch: Annotated[
+        float | None,
+        Option(
+            metavar="MS",
+            min=0.001,
+            help="Empty TLBs and page-walk caches every so many milliseconds, as another process would.",
+        ),
+    ] = None,
+    instructions: Annotated[
+        str | None,
+        Option(metavar="COUNT", help="Instructions to measure [default: 50M; of a program 100M]."),
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        Option(metavar="COUNT", help="Instructions before them [default: 10M, of short traces a tenth]."),
+    ] = None,
+    skip: Annotated[
+        str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
+    ] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Seed of everything random.")] = 1,
+    mode: Annotated[
+        str, Option(metavar="MODE", help="timing, or functional: TLBs and walks only, counts but no cycles.")
+    ] = "timing",
+    json: Annotated[
+        Path | None, Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output.")
+    ] = None,
+    energy: Annotated[
+        bool, Option("--energy", help="Show cache energy and off-chip accesses, over the baseline's.")
+    ] = False,
+    report: Annotated[
+        Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-report.html].")
+    ] = None,
+    no_report: NoReport = False,
+    keep_trace: Annotated[Path | None, Option(metavar="FILE", help="Keep the recorded trace there.")] = None,
+    jobs: Jobs = 0,
+) -> None:
+    """Say which page-table organisation makes a program faster, by how much, and why.
+
+    Simulates every scheme on the same instructions: of a program that it records, of a trace, or of a
+    built-in workload. Prints a table and the answer, and writes an HTML report.
+    """
+    from flatwalk import compare as work  # noqa: PLC0415
+    from flatwalk.configurations import Options  # noqa: PLC0415
+
+    work.run(
+        Options(
+            workload=workload,
+            trace=trace,
+            command=command or [],
+            schemes=schemes,
+            virt=virt,
+            host_large_pages=host_large_pages,
+            guest_frames=guest_frames,
+            mix=mix,
+            machine=machine or ("skylake-server" if mix is None else "skylake-server-4core"),
+            large_pages=large_pages,
+            thp=thp,
+            fragmentation=fragmentation,
+            context_switch_ms=context_switch,
+            instructions=instructions,
+            warmup=warmup,
+            skip=skip,
+            seed=seed,
+            mode=mode,
+            json=json,
+            energy=energy,
+            report=report_path(report, no_report=no_report, usual=Path("flatwalk-report.html")),
+            keep_trace=keep_trace,
+            jobs=jobs,
+        )
+    )

@@ -1,0 +1,34 @@
+"""What several commands take."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from flatwalk.errors import UsageError
+
+#: Settings of a command whose last arguments are a program and its arguments.
+PROGRAM: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+Command = Annotated[
+    list[str] | None,
+    Argument(metavar="-- CMD", help="Program to record, with its arguments.", show_default=False),
+]
+JsonFlag = Annotated[bool, Option("--json", help="Print JSON.")]
+
+
+NoReport = Annotated[bool, Option("--no-report", help="Write no report.")]
+Jobs = Annotated[
+    int, Option("--jobs", "-j", metavar="N", min=0, help="Threads to simulate with; 0 is one per core.")
+]
+
+
+def report_path(given: Path | None, *, no_report: bool, usual: Path) -> Path | None:
+    """Where the report goes, if anywhere.
+
+    Raises:
+        UsageError: If both a report and none are asked for.
+    """
+    if no_report and given is not None:
+        raise UsageError("--report and --no-report conflict", where="--no-report", remedy="give one of them")
+    return None if no_report else given or usual

@@ -1,0 +1,83 @@
+"""`flatwalk record`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from flatwalk.commands.options import PROGRAM, Command
+from flatwalk.errors import UsageError
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+
+@app.command(
+    context_settings=PROGRAM,
+    epilog=examples(
+        "record -o sort.fwt -- sort big.txt",
+        "record --skip 10M --limit 20M -o sort.fwt -- sort big.txt",
+        "record --workload redis:256MiB --limit 100M -o redis.fwt",
+        "record --start-at Py_RunMain --limit 5M -o run.fwt -- python3 -c 'print(sum(range(1000)))'",
+    ),
+)
+def record(
+    command: Command = None,
+    *,
+    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="Trace to write.")] = Path(
+        "program.fwt"
+    ),
+    workload: Annotated[
+        str | None,
+        Option(
+            metavar="NAME[:SIZE]",
+            help="A program of Debian by name, its run phase only; `flatwalk list workloads` shows them.",
+        ),
+    ] = None,
+    skip: Annotated[
+        str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
+    ] = None,
+    limit: Annotated[
+        str | None, Option(metavar="COUNT", help="Instructions to record [default: all].")
+    ] = None,
+    start_at: Annotated[
+        str | None,
+        Option(
+            metavar="PLACE",
+            help="Where to start: a symbol, an address (0x…), or marker: the program's flatwalk_start().",
+        ),
+    ] = None,
+    stop_at: Annotated[
+        str | None,
+        Option(metavar="PLACE", help="Where to end recording and program: a symbol, or an address."),
+    ] = None,
+    no_follow: Annotated[
+        bool, Option("--no-follow", help="Do not record programs that the program starts.")
+    ] = False,
+) -> int:
+    """Record every instruction and memory access of a program into a trace file.
+
+    Runs the program under QEMU's user-mode emulation. Its children by fork get trace files of their
+    own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
+    """
+    from flatwalk import recording as work  # noqa: PLC0415
+
+    if workload is not None:
+        given = (command, skip, start_at, stop_at, no_follow)
+        if any(given):
+            raise UsageError(
+                "a workload determines itself what is recorded",
+                where="--workload",
+                remedy="leave out the command, --skip, --start-at, --stop-at and --no-follow",
+            )
+        return work.record_workload(workload, output, limit=limit)
+    return work.record_program(
+        command or [],
+        output,
+        skip=skip,
+        limit=limit,
+        start_at=start_at,
+        stop_at=stop_at,
+        follow_exec=not no_follow,
+    )

@@ -1,0 +1,69 @@
+"""`flatwalk reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.commands.options import Jobs, NoReport, report_path
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+
+@app.command(
+    epilog=examples("reproduce", "reproduce R1 F1 --json claims.json", "reproduce --scale paper F1"),
+)
+def reproduce(
+    claims: Annotated[
+        list[str] | None,
+        Argument(metavar="[CLAIM]...", help="Claims by name [default: all].", show_default=False),
+    ] = None,
+    *,
+    scale: Annotated[
+        str, Option(metavar="SCALE", help="small (minutes), or paper: the papers' sizes (hours).")
+    ] = "small",
+    list_: Annotated[bool, Option("--list", help="Show the claims and where they stand.")] = False,
+    json: Annotated[
+        Path | None, Option("--json", metavar="FILE", help="Write all figures as JSON; - is standard output.")
+    ] = None,
+    update: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Add the figures to those that an earlier call wrote as JSON; show all."),
+    ] = None,
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    report: Annotated[
+        Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-claims.html].")
+    ] = None,
+    no_report: NoReport = False,
+    jobs: Jobs = 0,
+    rehearse: Annotated[
+        bool, Option("--rehearse", help="Only begin each simulation, and say how much memory that takes.")
+    ] = False,
+) -> None:
+    """Check the papers' claims: run their experiments and compare the figures.
+
+    Prints claim by claim what is published and what we get, with a verdict, and redraws the papers'
+    figures in an HTML report. Interrupted, it goes on where it was.
+    """
+    from flatwalk.reproduce import command as work  # noqa: PLC0415
+
+    if list_:
+        work.list_claims()
+        return
+    written = report_path(report, no_report=no_report, usual=Path("flatwalk-claims.html"))
+    if rehearse and report is None:
+        written = None
+    work.run(
+        work.Options(
+            claims=claims or [],
+            scale=scale,
+            json=json,
+            update=update,
+            markdown=markdown,
+            report=written,
+            jobs=jobs,
+            rehearse=rehearse,
+        )
+    )

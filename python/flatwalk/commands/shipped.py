@@ -1,0 +1,44 @@
+"""`flatwalk list …`."""
+
+import typer
+
+from flatwalk.commands.options import JsonFlag
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(
+    **PLAIN,
+    help="Show what is shipped: schemes, machines, workloads, mixes.",
+    epilog=examples("list schemes"),
+)
+
+
+@app.command("schemes", epilog=examples("list schemes --json"))
+def list_schemes(*, json: JsonFlag = False) -> None:
+    """Show the page-table schemes that are shipped."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.schemes(as_json=json)
+
+
+@app.command("machines", epilog=examples("list machines"))
+def list_machines(*, json: JsonFlag = False) -> None:
+    """Show the machines that are shipped."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.machines(as_json=json)
+
+
+@app.command("mixes", epilog=examples("list mixes"))
+def list_mixes(*, json: JsonFlag = False) -> None:
+    """Show the mixes of programs for `compare --mix` that are shipped."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.mixes(as_json=json)
+
+
+@app.command("workloads", epilog=examples("list workloads"))
+def list_workloads(*, json: JsonFlag = False) -> None:
+    """Show the built-in workloads."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.workloads(as_json=json)

@@ -1,0 +1,57 @@
+"""`flatwalk walk`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.commands.options import JsonFlag
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+
+@app.command(
+    epilog=examples(
+        "walk --scheme fpt", "walk 0x10000201234 --workload gups:8GiB --scheme radix4 --large-pages 50"
+    )
+)
+def walk(
+    address: Annotated[
+        str | None,
+        Argument(metavar="ADDRESS", help="Virtual address [default: the last one used].", show_default=False),
+    ] = None,
+    *,
+    workload: Annotated[
+        str | None, Option(metavar="NAME:SIZE", help="Whose address space [default: gups:1GiB].")
+    ] = None,
+    trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
+    scheme: Annotated[str, Option(metavar="NAME|PATH", help="Scheme.")] = "radix4",
+    machine: Annotated[str, Option(metavar="NAME|PATH", help="Machine.")] = "skylake-server",
+    large_pages: Annotated[
+        int, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")
+    ] = 0,
+    instructions: Annotated[
+        str, Option(metavar="COUNT", help="Instructions to run before, which warm the structures.")
+    ] = "1M",
+    json: JsonFlag = False,
+) -> None:
+    """Explain one translation step by step.
+
+    Shows the index bits, the address of every entry read, and what each structure answered.
+    """
+    from flatwalk import walk as work  # noqa: PLC0415
+
+    work.run(
+        work.Options(
+            address=address,
+            workload=workload,
+            trace=trace,
+            scheme=scheme,
+            machine=machine,
+            large_pages=large_pages,
+            instructions=instructions,
+            as_json=json,
+        )
+    )

@@ -1,0 +1,158 @@
+"""The collector: a process of its own that writes the traces and reports on them, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from flatwalk.record import tools
+from flatwalk.record.reports import Reports
+from flatwalk.record.result import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What the collector may take to write what it has got, when everything else has ended.
+COLLECTOR_SECONDS = 30.0
+
+
+class Collector:
+    """A collector that runs.
+
+    Its session is its own: Ctrl-C is for the program, and the collector goes on to the end. Nothing is
+    buffered: a word to a collector that is gone would be kept, and fail once more as its pipe is closed.
+
+    Args:
+        program: The collector's program.
+        socket: Where it listens for recorded programs.
+        output: The first trace to write.
+        user: Who it runs as, if not who we are.
+    """
+
+    def __init__(self, program: Path, socket: Path, output: Path, user: str | None = None) -> None:
+        self._program = program
+        self._process = subprocess.Popen(
+            [str(program), "--socket", str(socket), "--output", str(output)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            **identity(user),
+        )
+        assert self._process.stdout is not None
+        self._lines = _JsonLines(self._process.stdout)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has reported everything, which it has after the last process that it records."""
+        return self._lines.ended
+
+    def read(self, seconds: float) -> list[dict[str, Any]]:
+        """Its reports within so many seconds; returns as soon as there is one."""
+        return self._lines.read(seconds)
+
+    def wait_until_ready(self) -> None:
+        """Waits until programs can connect.
+
+        Raises:
+            RecordError: If it does not start.
+        """
+        for report in self.read(30.0):
+            if report["type"] == "ready":
+                return
+        raise RecordError(
+            "the collector does not start", where=str(self._program), remedy="see its message above"
+        )
+
+    def close(self) -> None:
+        """Says that no more programs will be started."""
+        self._send("close")
+
+    def detach(self) -> None:
+        """Ends recording in all programs that still run."""
+        self._send("detach")
+
+    def finish(self) -> None:
+        """Waits for its end. After an error programs may still run: then recording ends here."""
+        with self._process:
+            if self._process.poll() is None:
+                self.detach()
+                try:
+                    self._process.wait(COLLECTOR_SECONDS)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+
+    def _send(self, word: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{word}\n".encode())
+
+
+@contextlib.contextmanager
+def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
+    """Runs a collector for what the caller starts, and waits for its end on leaving.
+
+    Yields:
+        The collector's socket, and its reports, which are complete afterwards.
+
+    Raises:
+        RecordError: If there is no collector, or it does not start.
+    """
+    _, program = tools.find_recorder()
+    reports = Reports()
+    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+        socket = Path(directory) / "collector"
+        collector = Collector(program, socket, output)
+        try:
+            collector.wait_until_ready()
+            thread = threading.Thread(target=_add_all, args=(collector, reports))
+            thread.start()
+            try:
+                yield socket, reports
+            finally:
+                collector.close()
+                thread.join()
+        finally:
+            collector.finish()
+            reports.keep_partial()
+
+
+def _add_all(collector: Collector, reports: Reports) -> None:
+    while not collector.ended:
+        for report in collector.read(0.1):
+            reports.add(report)
+
+
+def identity(user: str | None) -> dict[str, Any]:
+    """What makes `subprocess` start a program as a user."""
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
+
+
+class _JsonLines:
+    """Lines of JSON from a pipe, as they come."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._rest = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(pipe, selectors.EVENT_READ)
+        self.ended = False
+
+    def read(self, seconds: float) -> list[dict[str, Any]]:
+        """What comes within so many seconds; returns as soon as there is something."""
+        if not self._selector.select(seconds):
+            return []
+        data = os.read(self._pipe.fileno(), 1 << 16)
+        if not data:
+            self.ended = True
+            self._selector.close()
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines if line]

@@ -1,0 +1,114 @@
+"""What to record: which part of a program, in what surroundings, and into which file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+#: How every trace begins.
+TRACE_MAGIC = b"\x89FWTR"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a program is recorded.
+
+    Args:
+        skip: Instructions to pass over.
+        limit: Instructions to record.
+        start_at: Where recording starts, and
+        stop_at: where it ends: see `record`.
+        limit_option: What the user calls the limit.
+    """
+
+    skip: int = 0
+    limit: int | None = None
+    start_at: str | None = None
+    stop_at: str | None = None
+    limit_option: str = "--limit"
+
+    def __post_init__(self) -> None:
+        """Checks what a user may have given.
+
+        Raises:
+            UsageError: If there is no such part.
+        """
+        if self.limit is not None and self.limit <= 0:
+            raise UsageError(
+                f"a limit of {self.limit} instructions records nothing",
+                where=self.limit_option,
+                remedy="give 1 or more",
+            )
+        if self.skip < 0:
+            raise UsageError(
+                f"{self.skip} instructions cannot be skipped", where="--skip", remedy="give 0 or more"
+            )
+        for option, place in (("--start-at", self.start_at), ("--stop-at", self.stop_at)):
+            if place and place.startswith("0x") and not re.fullmatch("0x[0-9a-fA-F]{1,16}", place):
+                raise UsageError(
+                    f"{place!r} is not an address", where=option, remedy="write it like 0x401000"
+                )
+
+    def options(self) -> dict[str, str]:
+        """The plugin's options."""
+        given = {
+            "skip": self.skip or None,
+            "limit": self.limit,
+            "start-at": self.start_at or None,
+            "stop-at": self.stop_at or None,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a program runs in, where that differs from what we run in."""
+
+    #: Its working directory.
+    directory: Path | None = None
+    #: Where its standard output and error go; its standard input is then empty.
+    log: Path | None = None
+    #: The user that it runs as; only root can ask for that.
+    user: str | None = None
+    #: Called with the program's process number once it runs. Ctrl-C then reaches the program even where it
+    #: was sent to us alone.
+    on_start: Callable[[int], None] | None = None
+
+
+def check_output(output: Path) -> None:
+    """Checks that the trace can be written, and that nothing but a trace is overwritten.
+
+    Raises:
+        UsageError: If not.
+    """
+    if output.is_dir():
+        raise UsageError("the output is a directory", where=str(output), remedy="name a file in it")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        what = "cannot be written to" if output.parent.is_dir() else "does not exist"
+        raise UsageError(
+            f"the directory of the output {what}",
+            where=str(output.parent),
+            remedy="choose another with --output",
+        )
+    if output.exists() and not (output.is_file() and _starts_with(output, TRACE_MAGIC)):
+        raise UsageError(
+            "the output exists and is not a flatwalk trace; it is left as it is",
+            where=str(output),
+            remedy="choose another name with --output, or remove it",
+        )
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        start = file.read(len(magic))
+        return not start or start == magic
+    return False

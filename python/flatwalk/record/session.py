@@ -1,0 +1,264 @@
+"""One recording: starts the program under QEMU, follows the collector's reports, passes signals on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import output as terminal
+from flatwalk.errors import UsageError
+from flatwalk.program import resolve
+from flatwalk.record.collector import Collector, identity
+from flatwalk.record.reports import Reports
+from flatwalk.record.request import Part, Surroundings, check_output
+from flatwalk.record.result import RecordError, RecordResult
+from flatwalk.record.tools import find_qemu, find_recorder, plugin_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+Progress = Callable[[int, int | None], None]
+
+#: How long children may outlive the program before the user is shown what is being waited for.
+PATIENCE_SECONDS = 2.0
+
+
+def record(
+    command: list[str],
+    output: Path,
+    *,
+    skip: int = 0,
+    limit: int | None = None,
+    start_at: str | None = None,
+    stop_at: str | None = None,
+    follow_exec: bool = True,
+    env: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    surroundings: Surroundings | None = None,
+) -> RecordResult:
+    """Runs a program and records every instruction and data access of it.
+
+    Standard input, output and error are the program's own. Ctrl-C goes to the program; whatever ends
+    it, the trace holds everything up to that point.
+
+    Args:
+        command: Program (a path, or a name on PATH) and its arguments.
+        output: Trace to write. Children of fork, and programs before an exec, get files next to it,
+            named by their process number.
+        skip: Instructions to pass over in each process.
+        limit: Instructions to record in each process, which then ends.
+        start_at: Where recording starts: a symbol, an address (0x…), or "marker" (flatwalk_start() of
+            flatwalk.h).
+        stop_at: Where recording, and the program, ends: a symbol or an address.
+        follow_exec: Whether to record programs that the program starts.
+        env: The program's environment; this process's if not given.
+        progress: Called about ten times a second with the instructions recorded and the limit.
+        surroundings: What it runs in, where that differs from what we run in.
+
+    Raises:
+        UsageError: If the command or the output cannot be.
+        RecordError: If QEMU or the recorder is missing, or recording failed.
+    """
+    if not command:
+        raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
+    part = Part(skip, limit, start_at, stop_at)
+    environment = dict(os.environ if env is None else env)
+    program, arguments = resolve(command, environment)
+    qemu = find_qemu()
+    plugin, collector = find_recorder()
+    output = output.absolute()
+    check_output(output)
+    around = surroundings or Surroundings()
+    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+        if around.user is not None:
+            shutil.chown(directory, around.user)
+        socket = Path(directory) / "collector"
+        options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
+        theirs, ours = _divided(environment)
+        line = [
+            *(str(qemu), "-plugin", plugin_argument(plugin, options), *theirs),
+            *("-0", arguments[0], "--", str(program), *arguments[1:]),
+        ]
+        session = _Session(output, part, progress, around)
+        return session.run(Collector(collector, socket, output, around.user), line, ours)
+
+
+def _divided(environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """An environment divided into QEMU's options for the program alone, and what QEMU may see, too.
+
+    Loader settings for the program are not for QEMU; but its -E takes commas for separators.
+    """
+    options, rest = [], {}
+    for name, value in environment.items():
+        if name.startswith("LD_") and "," not in value:
+            options += ["-E", f"{name}={value}"]
+        else:
+            rest[name] = value
+    return options, rest
+
+
+class _Session:
+    """One call of `record`."""
+
+    def __init__(
+        self, output: Path, part: Part, progress: Progress | None, surroundings: Surroundings
+    ) -> None:
+        self._output = output
+        self._part = part
+        self._progress = progress
+        self._around = surroundings
+        self._reports = Reports()
+        self._interrupted = 0
+        #: Ctrl-C was sent to end us as well as the program.
+        self._asked_to_end = False
+
+    def run(self, collector: Collector, line: list[str], environment: dict[str, str]) -> RecordResult:
+        start = time.monotonic()
+        program: subprocess.Popen[bytes] | None = None
+        try:
+            with self._signals(lambda: program):
+                collector.wait_until_ready()
+                program = self._start(line, environment)
+                if self._around.on_start is not None:
+                    self._around.on_start(program.pid)
+                self._follow(program, collector)
+        finally:
+            if program is not None and program.poll() is None:
+                program.kill()
+                program.wait()
+            collector.finish()
+            self._reports.keep_partial()
+        return self._result(program, line, time.monotonic() - start)
+
+    def _start(self, line: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with contextlib.ExitStack() as stack:
+            files: dict[str, Any] = {}
+            if self._around.log is not None:
+                log = stack.enter_context(self._around.log.open("wb"))
+                files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            return subprocess.Popen(
+                line,
+                env=environment,
+                cwd=self._around.directory,
+                **files,
+                **identity(self._around.user),
+            )
+
+    def _follow(self, program: subprocess.Popen[bytes], collector: Collector) -> None:
+        """Reads reports until the collector ends, which it does after the last process it records."""
+        ended: float | None = None
+        noted = detached = False
+        while not collector.ended:
+            for report in collector.read(0.1):
+                self._reports.add(report)
+            if self._progress:
+                self._progress(sum(self._reports.counts.values()), self._part.limit)
+            if ended is None and program.poll() is not None:
+                ended = time.monotonic()
+                self._interrupted = 0
+                collector.close()
+            if ended is None or detached:
+                continue
+            # What still runs are children that the program did not wait for.
+            if not noted and time.monotonic() - ended > PATIENCE_SECONDS:
+                noted = True
+                terminal.note(
+                    "The program has ended; what it left running is recorded until it ends, or until Ctrl-C."
+                )
+            if self._interrupted:
+                detached = True
+                collector.detach()
+
+    def _result(self, program: subprocess.Popen[bytes], line: list[str], seconds: float) -> RecordResult:
+        """What was recorded, now that all has ended.
+
+        Raises:
+            RecordError: If something failed, or nothing was recorded.
+            KeyboardInterrupt: If nothing was recorded because we were asked to end.
+        """
+        status = program.returncode
+        self._reports.raise_errors(self._output)
+        if not self._reports.traces:
+            raise _not_started(status, line)
+        traces = self._reports.in_order(program.pid, self._output)
+        instructions = sum(trace.instructions for trace in traces)
+        if instructions == 0:
+            for trace in traces:
+                trace.path.unlink()
+            if self._asked_to_end:
+                raise KeyboardInterrupt
+            raise self._nothing_recorded(status, line)
+        at_limit = traces[0].reason == "limit"
+        return RecordResult(
+            self._output,
+            traces,
+            instructions,
+            seconds,
+            None if at_limit else status,
+            self._reports.warnings,
+        )
+
+    def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
+        if self._part.start_at:
+            return RecordError(
+                f"the program never reached {self._part.start_at}, so nothing was recorded",
+                where="--start-at",
+                remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
+            )
+        if self._part.skip:
+            return RecordError(
+                "the program ended before all the instructions to skip, so nothing was recorded",
+                where="--skip",
+                remedy="skip fewer",
+            )
+        return _not_started(status, line)
+
+    @contextlib.contextmanager
+    def _signals(self, program: Callable[[], subprocess.Popen[bytes] | None]) -> Iterator[None]:
+        """While the program runs, it handles Ctrl-C itself, and a request to end is passed on to it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._around.on_start is not None:
+                self._asked_to_end = True
+                pass_on(number, frame)
+            else:
+                self._interrupted += 1
+
+        def pass_on(number: int, _frame: FrameType | None) -> None:
+            self._interrupted += 1
+            running = program()
+            if running is not None:
+                running.send_signal(number)
+
+        # Handlers, not SIG_IGN: a child would inherit that.
+        previous = {
+            signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _not_started(status: int, line: list[str]) -> RecordError:
+    return RecordError(
+        f"QEMU did not start the program (exit status {status})",
+        where=shlex.join(line),
+        remedy="see its message above",
+    )

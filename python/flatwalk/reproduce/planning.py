@@ -1,0 +1,251 @@
+"""The simulations that claims need.
+
+A run is known by the hash of all that decides its result: the engine itself, the source, the lengths, the
+seed and the resolved configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import cache, engine, mix, settings, units
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import bench, build, components
+from flatwalk.workload import parse_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
+
+#: Where `dense` lies: the beginning of what one entry of a root node covers.
+_DENSE_START = 1 << 39
+#: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
+CROWD = "crowd"
+
+
+class MissingError(Exception):
+    """A claim needs something that is missing; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One run of a claim: where, on what, with which pages."""
+
+    series: str
+    scheme: str
+    large_pages: int
+    workload: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One simulation: its key, what it shares with others, and its own configuration."""
+
+    key: str
+    #: Everything of the engine's request but the runs.
+    request: dict[str, Any]
+    configuration: dict[str, Any]
+    title: str
+
+    @property
+    def group(self) -> str:
+        """The same for jobs that the engine can run over one decoding of the source."""
+        return json.dumps(self.request, sort_keys=True)
+
+    @property
+    def in_guest(self) -> bool:
+        """True if programs run in a guest, and nothing is simulated."""
+        return CROWD in self.request["source"]
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes`, table by table; a table that names its kind replaces the old one whole."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(value, dict) and isinstance(old, dict) and "kind" not in value:
+            result[key] = _merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def source_of(workload: str) -> dict[str, Any]:
+    """The engine's source for a workload's name, or the sources of a mix's programs.
+
+    `dense:SIZE` is one mapped range, accessed at random; `crowd:PERCENT` are processes in a guest.
+
+    Raises:
+        UsageError: If there is no such workload.
+    """
+    name, _, size = workload.partition(":")
+    if name in settings.names("mix"):
+        programs = mix.programs(workload)["programs"]
+        return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
+    if name == CROWD:
+        return {"crowd": {"swap_percent": units.parse_count(size, workload)}}
+    if name != "dense":
+        return {"workload": parse_workload(workload)}
+    area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}
+    return {
+        "mapping": {
+            "name": workload,
+            "areas": [area],
+            "pages": [area],
+            "code": _DENSE_START,
+            "pattern": "random",
+            "accesses": 1 << 40,
+        }
+    }
+
+
+def scheme_of(name: str) -> dict[str, Any]:
+    """The shipped scheme, or the pair GUEST/HOST.
+
+    Raises:
+        MissingError: If this version does not have it.
+    """
+    try:
+        return settings.guest(name) if "/" in name else settings.scheme(name)
+    except UsageError as error:
+        if "there is no scheme" in error.what:
+            raise MissingError(f"This version has no scheme {name}.") from error
+        raise
+
+
+def _mode(scheme: str) -> str:
+    """What Linux calls a scheme (docs/vm.md): for `fpt-l3l2` it is `l3l2`."""
+    return scheme.removeprefix("fpt-")
+
+
+def _check_guest() -> None:
+    """Checks that guests can be run.
+
+    Raises:
+        MissingError: If they cannot.
+    """
+    try:
+        for component in (components.QEMU, components.LINUX):
+            build.find(component)
+    except FlatwalkError as error:
+        raise MissingError(f"There is no guest: {error.what}; {error.remedy}.") from error
+
+
+def machine_of(series: Series) -> dict[str, Any]:
+    """The series' machine with its changes."""
+    return _merged(settings.machine(series.machine), series.changes)
+
+
+def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:
+    """The workloads that a selector selects: all of them without one."""
+    if selector is None:
+        return list(names)
+    wanted = [selector] if isinstance(selector, str) else selector
+    left_out = {name[1:] for name in wanted if name.startswith("!")}
+    taken = {name for name in wanted if not name.startswith("!")}
+
+    def known(name: str, among: set[str]) -> bool:
+        return name in among or name.partition(":")[0] in among
+
+    return [name for name in names if not known(name, left_out) and (not taken or known(name, taken))]
+
+
+def selections(experiment: Experiment, scale: str, of: Mapping[str, Any]) -> list[Selection]:
+    """The runs that selectors name, one for each workload.
+
+    Raises:
+        UsageError: If they name none.
+    """
+    series = _series_name(experiment, of)
+    names = workloads_of(experiment.scales[scale].workloads, of.get("workload"))
+    if series not in experiment.series or not names or "scheme" not in of:
+        raise UsageError(
+            f"nothing is run for {dict(of)}",
+            where=f"experiment {experiment.name}",
+            remedy=f"name a scheme, a series ({', '.join(experiment.series)}) and workloads of the scale",
+        )
+    return [Selection(series, of["scheme"], of.get("large_pages", 0), name) for name in names]
+
+
+def _series_name(experiment: Experiment, of: Mapping[str, Any]) -> str:
+    """The selected series: the first if none is named."""
+    return str(of.get("series", next(iter(experiment.series))))
+
+
+def parts_of(point: Point) -> Iterator[dict[str, Any]]:
+    """All runs that a point's value needs, as complete selectors."""
+    yield point.of
+    for base in (point.of, {**point.of, **point.minus} if point.minus else None):
+        if base is None:
+            continue
+        yield base
+        for other in (point.against, point.bound):
+            if other is not None:
+                yield {**base, **other}
+
+
+def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
+    """The simulation of a selection."""
+    series, size = experiment.series[selection.series], experiment.scales[scale]
+    request = {
+        "source": source_of(selection.workload),
+        "instructions": size.instructions,
+        "warmup": size.warmup,
+        "skip": size.skip.get(selection.workload, 0),
+        "seed": experiment.seed,
+    }
+    title = f"{selection.workload}, {series.machine}"
+    configuration: dict[str, Any]
+    if series.mode == "guest":
+        configuration = {"mode": _mode(selection.scheme)}
+        return Job(_key(bench.crowd_identity(), request, configuration), request, configuration, title)
+    machine = machine_of(series)
+    configuration = {
+        "scheme": scheme_of(selection.scheme),
+        "machine": machine,
+        "large_pages": selection.large_pages,
+        "thp": None,
+        "fragmentation": series.fragmentation,
+        "host_large_pages": series.host_large_pages,
+        "guest_frames": series.guest_frames,
+        "mode": series.mode,
+        "memory_bytes": None,
+    }
+    # Any change to the engine's binary may change results.
+    identity = cache.digest(engine.path())
+    return Job(_key(identity, request, configuration), request, configuration, title)
+
+
+def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
+    return cache.key({"engine": engine, "request": request, "run": configuration})
+
+
+def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
+    """All simulations of a claim, but for those of points that `missing_of` names."""
+    missing = missing_of(experiment, claim)
+    return {
+        selection: job_of(experiment, scale, selection)
+        for point in claim.points
+        if point.label not in missing
+        for part in parts_of(point)
+        for selection in selections(experiment, scale, part)
+    }
+
+
+def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
+    """Points by label that need something missing, and what that is, as a sentence."""
+    found = {}
+    in_guests = {name for name, series in experiment.series.items() if series.mode == "guest"}
+    for point in claim.points:
+        for part in parts_of(point):
+            try:
+                if _series_name(experiment, part) in in_guests:
+                    _check_guest()
+                else:
+                    scheme_of(part["scheme"])
+            except MissingError as missing:
+                found[point.label] = str(missing)
+    return found

@@ -1,0 +1,64 @@
+"""C programs for guests, and plugins of QEMU: compiled once for each version of their text."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatwalk import cache, compiler
+from flatwalk.errors import FlatwalkError
+from flatwalk.vm import build, components
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: The sources of the guest's first process, of plugins, and of the tests' programs.
+SOURCES = Path(__file__).resolve().parents[3] / "linux"
+
+
+def guest_program(source: Path) -> Path:
+    """A static program for guests, compiled once for each version of its source and the headers next to it.
+
+    Raises:
+        FlatwalkError: If it cannot be compiled.
+    """
+    flags = ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"]
+    return _compiled(source, source.stem, flags, *sorted(source.parent.glob("*.h")))
+
+
+def plugin(name: str, source: Path | None) -> Path:
+    """A plugin of linux/guest/, compiled once for each version of it and of QEMU's header.
+
+    Args:
+        name: Of its source, without `.c`.
+        source: The user's own trees, as built by `vm build --source`.
+
+    Raises:
+        FlatwalkError: If QEMU is not built, or the plugin cannot be compiled.
+    """
+    header = build.find(components.QEMU, source) / "include" / "qemu-plugin.h"
+    flags = ["-Wall", "-shared", "-fPIC", f"-I{header.parent}"]
+    return _compiled(SOURCES / "guest" / f"{name}.c", f"{name}.so", flags, header)
+
+
+def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> Path:
+    """What a C compiler makes of a source, kept under a key of its text and its headers'."""
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers))).hexdigest()[:16]
+    made = cache.directory("vm") / "guest" / f"{key}-{name}"
+    if made.is_file():
+        return made
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlatwalkError(
+            f"what is compiled cannot be kept: {error.strerror}",
+            where=str(error.filename),
+            remedy="free some space, or set XDG_CACHE_HOME to another place",
+        ) from error
+    with tempfile.TemporaryDirectory(dir=made.parent) as directory:
+        part = Path(directory) / name
+        compiler.build(source, part, flags)
+        part.replace(made)
+    return made

@@ -1,0 +1,157 @@
+"""What `vm bench` measures: one of four kinds, each with its tables and charts."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatwalk import output
+from flatwalk.errors import UsageError
+from flatwalk.vm import bench, charts, hosted, timed, workloads
+from flatwalk.vm.machine import parse_modes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flatwalk.report.charts import Chart
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; `None` is not asked for."""
+
+    modes: str | None
+    levels: list[int] | None
+    programs: str | None
+    threshold: int | None
+    host: str | None
+    boots: int | None
+    save: Path | None
+    time: bool
+    source: Path | None
+
+    @property
+    def kinds(self) -> dict[str, bool]:
+        """The options that ask for other measurements than the usual, and whether they were given."""
+        return {
+            "--time": self.time,
+            "--programs": self.programs is not None and not self.time,
+            "--host": self.host is not None,
+        }
+
+    def check(self) -> None:
+        """Checks that one kind was asked for, and only options that belong to it.
+
+        Raises:
+            UsageError: If not.
+        """
+        kinds = self.kinds
+        given = [kind for kind, asked in kinds.items() if asked]
+        if len(given) > 1:
+            raise UsageError(
+                f"{' and '.join(given)} are different benches",
+                where=given[1],
+                remedy="run one after the other",
+            )
+        belonging = (
+            ("--boots", self.boots, ("--host", "--time")),
+            ("--save", self.save, ("--host",)),
+            ("--threshold", self.threshold, ("--programs",)),
+        )
+        for option, value, owners in belonging:
+            if value is not None and not any(kinds[owner] for owner in owners):
+                named = " or ".join(owners)
+                raise UsageError(
+                    f"this belongs to {named}", where=option, remedy=f"give {named}, or leave it out"
+                )
+        if self.save is not None:
+            hosted.make_directory(self.save)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, in every form in which it is shown."""
+
+    #: As the charts' files call it.
+    kind: str
+    #: By their names in documents.
+    tables: dict[str, str]
+    charts: list[Chart]
+    #: For JSON.
+    rows: object
+
+
+def measure(options: Options) -> Measured:
+    """Measures what was asked for.
+
+    Raises:
+        UsageError: If there is no such thing.
+        FlatwalkError: If QEMU or Linux is not built, or a guest fails.
+    """
+    if options.host is not None:
+        return _host(options, options.host)
+    if options.time:
+        return _time(options)
+    if options.programs is not None:
+        return _programs(options, options.programs)
+    return _gups(options)
+
+
+def _host(options: Options, benches: str) -> Measured:
+    modes = parse_modes(options.modes or "off")
+    if len(modes) > 1 or options.levels is not None:
+        raise UsageError(
+            "the host's benches run in one mode, with 4 and with 5 levels",
+            where="--levels" if options.levels is not None else "--modes",
+            remedy="name one mode, or none for `off`; leave --levels out",
+        )
+    found = hosted.measure(
+        tuple(hosted.BENCHES) if benches == "all" else benches.split(","),
+        mode=modes[0],
+        boots=options.boots or hosted.BOOTS,
+        source=options.source,
+    )
+    for path in hosted.save(options.save, found) if options.save is not None else ():
+        output.note(f"saved: {path}")
+    tables = {"host": hosted.levels_table(found), "host-parts": hosted.parts_table(found)}
+    return Measured("host", tables, charts.levels(found), found)
+
+
+def _time(options: Options) -> Measured:
+    programs = options.programs
+    rows = timed.measure(
+        parse_modes(options.modes),
+        timed.NAMES if programs in (None, "all") else tuple((programs or "").split(",")),
+        levels=options.levels or (4,),
+        boots=options.boots or timed.BOOTS,
+        source=options.source,
+    )
+    return Measured(
+        "time", {"time": timed.table(rows)}, charts.clocked(rows), [*map(dataclasses.asdict, rows)]
+    )
+
+
+def _programs(options: Options, programs: str) -> Measured:
+    rows = workloads.measure(
+        parse_modes(options.modes),
+        workloads.NAMES if programs == "all" else tuple(programs.split(",")),
+        options.levels or (4,),
+        threshold=options.threshold or workloads.THRESHOLD,
+        source=options.source,
+    )
+    tables = {"programs": bench.tables_table(rows), "programs-causes": bench.causes_table(rows)}
+    return Measured("programs", tables, charts.counted(rows), [*map(dataclasses.asdict, rows)])
+
+
+def _gups(options: Options) -> Measured:
+    modes = parse_modes(options.modes)
+    rows = bench.measure(modes, options.levels or (4, 5), source=options.source)
+    crowds = bench.oversubscribe([mode for mode in bench.CROWD_MODES if mode in modes], source=options.source)
+    tables = {
+        "walks": bench.walks_table(rows),
+        "causes": bench.causes_table(rows),
+        "crowd": bench.crowd_table(crowds),
+    }
+    made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
+    return Measured("gups", tables, charts.counted(rows), made)

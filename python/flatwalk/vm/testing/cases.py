@@ -1,0 +1,220 @@
+"""The cases: which guests are booted, and which tests run in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flatwalk.errors import UsageError
+from flatwalk.vm.machine import GRACE_MS, MODES, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIERS = ("short", "full")
+#: How long such a kernel may take to change many pages, which it flushes together.
+_DEBUG_GRACE_MS = 10_000
+_SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch", "later")
+_FULL = (
+    *_SHORT,
+    *(
+        "mmap",
+        "again",
+        "collapse",
+        "hugetlb",
+        "ksm",
+        "userfaultfd",
+        "gup",
+        "proc",
+        "ldt",
+        "swap",
+        "oom",
+        "pressure",
+        "stress",
+    ),
+)
+#: The kernel's own tests of its memory management: their names, and how to call them.
+SELFTESTS = {
+    "map_fixed_noreplace": "map_fixed_noreplace",
+    "map_populate": "map_populate",
+    "map_hugetlb": "map_hugetlb",
+    "hugepage-mmap": "hugepage-mmap",
+    "hugepage-shm": "hugepage-shm",
+    "hugepage-mremap": "hugepage-mremap huge/mremap",
+    "hugetlb-madvise": "hugetlb-madvise huge/madvise",
+    "gup-fast": "gup_test -u",
+    "pin-fast": "gup_test -a",
+    "pin-dump": "gup_test -ct -F 0x1 0 19 0x1000",
+    "userfaultfd-anon": "userfaultfd anon 20 4",
+    "userfaultfd-hugetlb": "userfaultfd hugetlb 32 4",
+    "userfaultfd-hugetlb-shared": "userfaultfd hugetlb_shared 32 4 huge/uffd",
+    "userfaultfd-shmem": "userfaultfd shmem 20 4",
+    "compaction": "compaction_test",
+    "madv_populate": "madv_populate",
+    "mlock2": "mlock2-tests",
+    "on-fault-limit": "setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock on-fault-limit",
+    "mrelease": "mrelease_test",
+    "mremap-move": "mremap_test",
+    "mremap-dontunmap": "mremap_dontunmap",
+    "thuge-gen": "thuge-gen",
+    "khugepaged": "khugepaged",
+    "split-huge-page": "split_huge_page_test",
+    "soft-dirty": "soft-dirty",
+    "virtual-address-range": "virtual_address_range",
+    "va-128TB-switch": "va_128TBswitch",
+    "protection-keys": "protection_keys_64",
+}
+#: Stressors of stress-ng, each for some seconds and with verification.
+STRESSORS = (
+    *("bigheap", "brk", "fault", "fork", "madvise", "malloc", "memfd", "mincore", "mlock"),
+    *("mmap", "mmapaddr", "mmapfixed", "mmapfork", "mmaphuge", "mmapmany", "mprotect", "mremap", "msync"),
+    *("munmap", "pagemove", "pageswap", "remap", "shm", "shm-sysv", "stack", "stackmmap", "tlb-shootdown"),
+    *("userfaultfd", "vforkmany", "vm", "vm-addr", "vm-rw", "vm-segv", "vm-splice"),
+)
+#: Tests that are not ours: they may fail in any guest, but must end as they do with `off`.
+FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {
+    name: name for name in (f"stressor-{stressor}" for stressor in STRESSORS)
+}
+#: Flushes that can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
+_FLUSHES = (
+    ("when flattening", "flush"),
+    ("when unflattening", "flush"),
+    ("a flat root", "flush-root"),
+    ("changed pages", "flush-pages"),
+)
+#: The mode and levels of page tables in which a test needs them; the first is for a short run.
+_FLUSHED = {
+    "flush": (("l2l1", 4), ("l3l2", 4), ("l4l3", 5), ("compendia", 4)),
+    "flush-root": (("l4l3", 4),),
+    "flush-pages": (("l2l1", 4),),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One boot of a guest and what runs in it."""
+
+    name: str
+    machine: Machine
+    tests: tuple[str, ...]
+    #: Per cent of allocations of 2 MiB blocks that fail.
+    failing: int = 0
+    #: Level-2 entries that a range needs to be flattened.
+    threshold: int = 1
+    #: Whether flattened tables must have been made.
+    flattens: bool = False
+    #: Flushes that Linux leaves out, as bits of its flat_page_tables_skip_flush; QEMU must find them.
+    unflushed: int = 0
+
+
+def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, levels: int = 4) -> list[Case]:
+    """The cases of a tier, `short` or `full`, in some modes; `off` is always among them, and first.
+
+    Args:
+        tier: One of `TIERS`.
+        modes: Those to test.
+        debug: Whether the kernel is the one with all of its checks.
+        levels: Of page tables.
+
+    Raises:
+        UsageError: If there is no such tier.
+    """
+    if tier not in TIERS:
+        raise UsageError(f"there is no tier {tier}", where="--tier", remedy=f"choose {' or '.join(TIERS)}")
+    full = tier == "full"
+    tests = _FULL if full else _SHORT
+    everything = (*tests, *FOREIGN) if full else tests
+    off = _machine(levels, debug=debug)
+    found = [Case("off", off, everything)]
+    for mode in (mode for mode in MODES[1:] if mode in modes):
+        machine = replace(off, mode=mode)
+        found.append(Case(mode, machine, everything, flattens=True))
+        found.append(Case(f"{mode}, half of the blocks fail", machine, tests, failing=50, flattens=True))
+        if full:
+            found += _other_machines(machine, tests)
+        for test, machines in _FLUSHED.items():
+            for _, pages in (pair for pair in (machines if full else machines[:1]) if pair[0] == mode):
+                flushing = replace(machine, levels=pages)
+                found += _flushing(mode, flushing, test)
+                if full:
+                    found += _flushing(f"{mode}, isolated", _isolated(flushing), test)
+    return found
+
+
+def _machine(levels: int, *, debug: bool) -> Machine:
+    """The usual machine, in mode `off`."""
+    return Machine(
+        levels=levels,
+        cpus=4,
+        memory="3G" if debug else "1536M",
+        check=True,
+        grace_ms=_DEBUG_GRACE_MS if debug else GRACE_MS,
+        # A freed table that is still walked must not look like one.
+        parameters=("page_poison=1",) if debug else (),
+        debug=debug,
+    )
+
+
+def _isolated(machine: Machine) -> Machine:
+    """The same with page tables of their own for user mode."""
+    return replace(machine, parameters=("pti=on", *machine.parameters))
+
+
+def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
+    """The tests on other machines than the usual one."""
+    mode = machine.mode
+    found = [Case(f"{mode}, isolated", _isolated(machine), tests, flattens=True)]
+    if machine.levels == 4:
+        found.append(Case(f"{mode}, 5 levels", replace(machine, levels=5), tests, flattens=True))
+    found.append(Case(f"{mode}, no feature", replace(machine, feature=False, check=False), tests))
+    found.append(Case(f"{mode}, usual threshold", machine, tests, threshold=64))
+    return found
+
+
+def _flushing(name: str, machine: Machine, test: str) -> list[Case]:
+    """A test that needs flushes: with all of them, and with each of them left out."""
+    whole = Case(f"{name}, {test}", machine, (test,), 0, 64, flattens=True)
+    # A switch of address spaces meanwhile may replace the flush: leave it little time.
+    hasty = replace(machine, grace_ms=50)
+    left_out = [
+        replace(whole, name=f"{name}, not flushing {what}", machine=hasty, unflushed=1 << bit)
+        for bit, (what, needing) in enumerate(_FLUSHES)
+        if needing == test
+    ]
+    return [whole, *left_out]
+
+
+def chosen(found: Sequence[Case], only: Sequence[str], tests: Sequence[str]) -> list[Case]:
+    """Some of the cases and tests; `off` stays, since the others are compared with it.
+
+    Args:
+        found: All cases.
+        only: For each, the case of this name, or else those whose names contain it; all if none are given.
+        tests: The tests; all if none are named.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    known = {name for case in found for name in case.tests}
+    for name in tests:
+        if name not in known:
+            raise UsageError(
+                f"this tier has no test {name}",
+                where="--tests",
+                remedy=f"choose some of {', '.join(sorted(known))}, separated by commas",
+            )
+    names = [case.name for case in found]
+    wanted = set(names[:1] if only else names)
+    for text in only:
+        named = [text] if text in names else [name for name in names if text in name]
+        if not named:
+            raise UsageError(
+                f"this tier has no case {text!r}",
+                where="--only",
+                remedy=f"give a part of one of: {'; '.join(names)}",
+            )
+        wanted.update(named)
+    some = [case for case in found if case.name in wanted]
+    if tests:
+        some = [replace(case, tests=tuple(name for name in case.tests if name in tests)) for case in some]
+    return [case for case in some if case.tests]

@@ -1,0 +1,97 @@
+"""`flatwalk vm test`: chooses the cases, boots them, and prints and keeps how they ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatwalk import output
+from flatwalk.errors import UsageError
+from flatwalk.vm import document
+from flatwalk.vm.machine import parse_modes
+from flatwalk.vm.testing import cases, report, running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flatwalk.vm.testing.judging import Result
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; `None` is not asked for."""
+
+    tier: str
+    modes: str | None
+    levels: int
+    debug: bool
+    only: Sequence[str]
+    tests: str | None
+    logs: Path | None
+    json: Path | None
+    resume: bool
+    update: Path | None
+    source: Path | None
+
+
+def run(options: Options) -> bool:
+    """Runs the tests; prints a line for each, and a table.
+
+    Returns:
+        Whether all is well.
+
+    Raises:
+        UsageError: If there are no such tests.
+        FlatwalkError: If something is not built, or a file cannot be written.
+    """
+    piped = options.json == Path("-")
+    file = None if piped else options.json
+    if file is not None:
+        output.check_writable(file, "--json")
+    if options.resume and file is None:
+        raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
+    named = [name for name in (options.tests or "").split(",") if name]
+    of_tier = cases.of_tier(
+        options.tier, parse_modes(options.modes), debug=options.debug, levels=options.levels
+    )
+    planned = cases.chosen(of_tier, options.only, named)
+    tested = report.versions(planned, options.source)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if piped else sys.stdout, flush=True)
+
+    def as_json(results: Sequence[Result]) -> str:
+        return json.dumps(report.as_dict(results, tested), indent=2) + "\n"
+
+    def keep(results: Sequence[Result]) -> None:
+        if file is not None:
+            output.write_whole(file, as_json(results))
+
+    for what, version in tested.items():
+        say(f"{what}: {version}")
+    results = running.run(
+        planned,
+        logs=options.logs,
+        source=options.source,
+        say=say,
+        before=report.resumed(file, tested) if options.resume and file is not None else [],
+        keep=keep,
+    )
+    table = report.summary(results)
+    say(f"\n{table}")
+    failed = [result.case.name for result in results if result.problems]
+    say(f"{len(results)} cases: {'all well' if not failed else 'FAILED: ' + '; '.join(failed)}")
+    if options.update is not None:
+        document.update(options.update, {_table_name(options): table})
+    if piped:
+        sys.stdout.write(as_json(results))
+    return not failed
+
+
+def _table_name(options: Options) -> str:
+    """What a document calls the table."""
+    debug = ["debug"] if options.debug else []
+    return "-".join(["test", options.tier, *debug, *(["5"] if options.levels == 5 else [])])

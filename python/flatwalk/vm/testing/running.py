@@ -1,0 +1,173 @@
+"""Boots the cases one after the other and reads what their guests report."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING
+
+from flatwalk.errors import FlatwalkError
+from flatwalk.vm import build, compiled, components
+from flatwalk.vm import run as guest
+from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS
+from flatwalk.vm.testing.judging import FAIL, FinishedTest, Result, complaints, differences, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
+    from flatwalk.vm.testing.cases import Case
+
+#: Seconds that a test may take; a kernel with all of its checks is many times slower.
+_LIMIT_S, _DEBUG_LIMIT_S = 300, 3600
+
+
+def run(
+    planned: Sequence[Case],
+    *,
+    logs: Path | None = None,
+    source: Path | None = None,
+    say: Callable[[str], None] = print,
+    before: Sequence[Result] = (),
+    keep: Callable[[Sequence[Result]], None] = lambda _: None,
+) -> list[Result]:
+    """Boots each case and compares its results with those of the first, which is `off`.
+
+    Args:
+        planned: What to boot.
+        logs: Where each guest's output is kept.
+        source: The user's own trees, as built by `vm build --source`.
+        say: Takes a line for each test as it ends.
+        before: Results of cases that need not be booted again.
+        keep: Takes all results, also of other cases, whenever a case has ended.
+
+    Raises:
+        FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
+    """
+    build.find(components.QEMU, source)
+    for debug in {case.machine.debug for case in planned}:
+        build.find(components.linux(debug=debug), source)
+    selftests = None
+    if any(name in SELFTESTS for case in planned for name in case.tests):
+        selftests = build.find(components.SELFTESTS, source)
+    results: list[Result] = []
+    for number, case in enumerate(planned, 1):
+        title = f"{case.name} ({number} of {len(planned)})"
+        if known := next((result for result in before if result.case == case), None):
+            say(f"{title}: already complete")
+            results.append(known)
+            continue
+        say(title)
+        result = Result(case)
+        off = results[0] if results else result
+        start = time.monotonic()
+        try:
+            _boot(result, GuestOutput(result, off, say), logs, source, selftests)
+        except guest.GuestLostError as error:
+            result.complaints += complaints(error.log, "")
+            result.problems.append(str(error))
+        result.seconds = round(time.monotonic() - start, 1)
+        result.problems += differences(result, off)
+        results.append(result)
+        for problem in result.problems:
+            say(f"  {FAIL}  {problem}")
+        ended = [one.case for one in results]
+        keep([*results, *(one for one in before if one.case not in ended)])
+    return results
+
+
+class GuestOutput(io.BytesIO):
+    """The output of a guest's script, parsed as it comes.
+
+    Args:
+        result: Takes the tests as they end.
+        off: What they are compared with.
+        say: Takes a line for each.
+    """
+
+    def __init__(self, result: Result, off: Result, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._result = result
+        self._off = off
+        self._say = say
+        self._open = b""
+        self._said: list[str] = []
+        self._begun_s = 0.0
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Parses the next output, lines or parts of them, and keeps all of it."""
+        *lines, self._open = (self._open + bytes(data)).split(b"\n")
+        for line in lines:
+            self._take(line.decode(errors="replace").rstrip("\r"))
+        return super().write(data)
+
+    def _take(self, line: str) -> None:
+        match line.split():
+            case ["@begin", _, uptime]:
+                self._begun_s = float(uptime)
+                self._said = []
+            case ["@test", name, status, uptime]:
+                seconds = round(float(uptime) - self._begun_s, 2)
+                self._judge(FinishedTest.from_output(name, int(status), seconds, self._said))
+            case ["counter", name, value] if name.startswith("flat_"):
+                self._result.counters[name] = int(value)
+            case _:
+                self._said.append(line)
+
+    def _judge(self, test: FinishedTest) -> None:
+        self._result.tests[test.name] = test
+        verdict = judge(test, self._off.tests.get(test.name))
+        self._result.verdicts[test.name] = verdict
+        self._say(f"  {verdict.word:<5}  {test.name:<27} {test.seconds:7.1f} s  {verdict.reason}".rstrip())
+
+
+def _boot(
+    result: Result, output: GuestOutput, logs: Path | None, source: Path | None, selftests: Path | None
+) -> None:
+    case = result.case
+    program = compiled.guest_program(compiled.SOURCES / "tests" / "mm.c")
+    script = compiled.SOURCES / "tests" / "run.sh"
+    limit_s = _DEBUG_LIMIT_S if case.machine.debug else _LIMIT_S
+    numbers = [str(number) for number in (limit_s, case.threshold, case.failing, case.unflushed)]
+    tests = [FOREIGN.get(name, name) for name in case.tests]
+    errors = io.BytesIO()
+    log = messages = ""
+    with guest.disk(512 << 20) as disk:
+        try:
+            outcome = guest.run(
+                case.machine,
+                [str(script), "-t", *numbers, str(program), str(selftests or "-"), *tests],
+                stdout=output,
+                stderr=errors,
+                source=source,
+                options=guest.drive(disk),
+                # Its tests end in time unless the kernel hangs.
+                timeout_s=limit_s * (len(tests) + 1),
+            )
+            log, messages = outcome.log, outcome.messages
+        except guest.GuestLostError as error:
+            log = error.log
+            raise
+        finally:
+            if logs is not None:
+                written = {"tests": output.getvalue(), "script": errors.getvalue()}
+                parts = {name: text.decode(errors="replace") for name, text in written.items()}
+                _keep(logs, case, parts | {"kernel": log, "QEMU": messages})
+    result.complaints = complaints(log, messages)
+    if outcome.status:
+        complained = errors.getvalue().decode(errors="replace").strip()
+        result.problems.append(f"the tests' script ended with {outcome.status}: {complained}")
+
+
+def _keep(logs: Path, case: Case, parts: dict[str, str]) -> None:
+    path = logs / f"{case.name.replace(', ', '-').replace(' ', '-')}.log"
+    text = "".join(f"=== {name}\n{part}\n" for name, part in parts.items())
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FlatwalkError(
+            f"a log cannot be written: {error.strerror}", where=str(path), remedy="choose another --logs"
+        ) from error

@@ -1,0 +1,94 @@
+"""`flatwalk walk`: one translation, step by step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, output, settings, units
+from flatwalk.errors import UsageError
+from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; `None` is not asked for."""
+
+    address: str | None
+    workload: str | None
+    trace: Path | None
+    scheme: str
+    machine: str
+    large_pages: int
+    instructions: str
+    as_json: bool
+
+
+def run(options: Options) -> None:
+    """Prints how an address (by default the last one used) is translated after some instructions.
+
+    Raises:
+        UsageError: If there is no such address, or more than one address space.
+    """
+    address = None if options.address is None else _address(options.address)
+    machine = settings.machine(options.machine)
+    request: dict[str, Any] = {
+        "source": _source(options),
+        "run": {
+            "scheme": settings.scheme(options.scheme, "--scheme"),
+            "machine": machine,
+            "large_pages": options.large_pages,
+            "mode": "timing" if settings.is_timed(machine) else "functional",
+        },
+        "instructions": units.parse_count(options.instructions, "--instructions"),
+        "address": address,
+    }
+    answer = engine.walk(request)
+    if options.as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    else:
+        _show(answer)
+
+
+def _address(text: str) -> int:
+    try:
+        number = int(text, 0)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise UsageError(
+            f"{text!r} is not an address", where="ADDRESS", remedy="write it like 0x7f0000201234"
+        )
+    return number
+
+
+def _source(options: Options) -> dict[str, Any]:
+    if options.trace is None:
+        return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
+    if options.workload is not None:
+        raise UsageError(
+            "two address spaces are given", where="--workload and --trace", remedy="give one of them"
+        )
+    output.check_exists(options.trace, "--trace")
+    return {"trace": str(options.trace)}
+
+
+def _show(answer: dict[str, Any]) -> None:
+    print(
+        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {answer['machine']}, "
+        f"after {units.count(answer['instructions'])} instructions"
+    )
+    if answer["moved_to"] is not None:
+        print(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")
+    for position, step in enumerate(answer["steps"], start=1):
+        print(f"{position:2}. {step['text']}")
+    latency = answer["latency_cycles"]
+    print(
+        f"Physical address {answer['physical']} in a {answer['page']} page. A walk reads "
+        f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
+        + (f" in {latency} cycles." if latency is not None else ".")
+    )

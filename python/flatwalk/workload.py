@@ -1,0 +1,28 @@
+"""Built-in workloads by name and size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flatwalk import engine, units
+from flatwalk.errors import UsageError
+
+DEFAULT_WORKLOAD = "gups:1GiB"
+
+
+def parse_workload(text: str) -> dict[str, Any]:
+    """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads.
+
+    Raises:
+        UsageError: If there is no such workload, or its size is not valid.
+    """
+    name, _, size = text.partition(":")
+    known = {workload["name"]: workload for workload in engine.workloads()}
+    if name not in known:
+        raise UsageError(
+            f"there is no workload {name!r}",
+            where="--workload",
+            remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
+        )
+    size_bytes = units.parse_size(size, "--workload") if size else known[name]["default_size_bytes"]
+    return {"name": name, "size_bytes": size_bytes}
