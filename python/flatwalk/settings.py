@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flatwalk.engine import Problem
 
 DATA = Path(__file__).parent / "data"
+EXPERIMENTS = DATA / "experiments"
 
 #: The schemes that `compare` runs unless told otherwise. The first is the baseline: what today's
 #: machines do.
@@ -46,17 +47,17 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
 
 
-def _words(problem: Problem) -> str:
+def words(problem: Problem) -> str:
     """A problem in words, with what is known in place of a word that is not."""
     text = f"{problem['key']} {problem['problem']}".strip()
     known = problem["known"]
     if not known:
         return text
     near = _nearest(problem["given"] or "", known)
-    words = [f"did you mean {near}?"] if near else []
+    hints = [f"did you mean {near}?"] if near else []
     if near is None or len(known) <= 8:
-        words.append(f"known here: {', '.join(known)}")
-    return f"{text}; {' '.join(words)}"
+        hints.append(f"known here: {', '.join(known)}")
+    return f"{text}; {' '.join(hints)}"
 
 
 def _folder(kind: str) -> Path:
@@ -84,7 +85,7 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         ) from error
     if problems := engine.check(kind, table):
         raise UsageError(
-            f"not a valid {kind}: " + "\n         ".join(map(_words, problems)),
+            f"not a valid {kind}: " + "\n         ".join(map(words, problems)),
             where=str(path),
             remedy=f"{REFERENCE} explains every key; compare with the shipped ones in {_folder(kind)}",
         )

@@ -40,15 +40,17 @@ pub enum ConfigError {
     #[error("`organisation`, `levels`, `flatten`: {0}")]
     Layout(#[from] flatwalk_paging::LayoutError),
     /// Timing asked of a machine that has no core.
-    #[error("machine `{0}` has no core and caches, so it can only count; use `--mode functional`")]
+    #[error(
+        "`mode`: must be functional, as machine `{0}` has no core and caches: it can only count"
+    )]
     NotTimed(String),
     /// A guest asked of a machine that cannot run one.
-    #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
+    #[error("`machine.virtualisation`: is missing in `{0}`, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
     /// A hashed table asked of a machine that cannot walk one.
     #[error(
-        "machine `{0}` does not say how it walks hashed tables: add a table `[hashed_walks]`, as \
-         machine skylake-server has it, or leave schemes with such tables out"
+        "`machine.hashed_walks`: is missing in `{0}`, so it cannot walk hashed tables; machine \
+         skylake-server has it"
     )]
     NoHashedWalks(String),
     /// The trace does not fit.
@@ -70,17 +72,19 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The key that the problem is with, as a request has it; empty if there are several.
-    pub fn key(&self) -> &str {
-        match self {
-            Self::Value { key, .. } => key,
-            Self::Layout(_) => "",
+    /// The key that the problem is with, and what is wrong with it: words that stand after the key.
+    /// The key is empty if there are several.
+    pub fn key_and_problem(&self) -> (&str, String) {
+        let key = match self {
+            Self::Value { key, problem } => return (key, problem.clone()),
             Self::NotTimed(_) => "mode",
             Self::NotVirtual(..) => "machine.virtualisation",
             Self::NoHashedWalks(_) => "machine.hashed_walks",
-            Self::DoesNotFit { .. } => "scheme",
-            Self::Os(_) => "machine.os",
-        }
+            Self::Layout(_) | Self::DoesNotFit { .. } | Self::Os(_) => "",
+        };
+        let words = self.to_string();
+        let problem = words.strip_prefix(&format!("`{key}`: ")).unwrap_or(&words);
+        (key, problem.to_owned())
     }
 
     /// The same problem where its key stands in the table `table`.

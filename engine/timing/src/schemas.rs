@@ -130,8 +130,83 @@ fn together<T: DeserializeOwned>(
     validate: impl Fn(&T) -> Result<(), ConfigError>,
 ) -> Result<(), Problem> {
     let value = T::deserialize(value).map_err(|error| Problem::new("", error.to_string()))?;
-    validate(&value).map_err(|error| match error {
-        ConfigError::Value { key, problem } => Problem::new(&key, problem),
-        other => Problem::new(other.key(), other.to_string()),
+    validate(&value).map_err(|error| {
+        let (key, problem) = error.key_and_problem();
+        Problem::new(key, problem)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tests::testing::{Scenario, machine, scheme};
+
+    fn problems(kind: Kind, value: &Value) -> Vec<String> {
+        kind.check(value).iter().map(|one| format!("{} {}", one.key, one.problem)).collect()
+    }
+
+    #[test]
+    fn every_key_has_a_meaning() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+            let keys = kind.describe();
+            assert!(!keys.is_empty());
+            let bare = keys.iter().filter(|key| key.meaning.is_empty() && !key.key.ends_with('*'));
+            let bare: Vec<_> = bare.map(|key| key.key.as_str()).collect();
+            assert_eq!(bare, Vec::<&str>::new(), "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn sections_of_mechanisms_are_checked_with_the_file() {
+        let mut value = serde_json::to_value(scheme(4, &[])).unwrap();
+        value["asap"] = json!({ "range_registers": 0 });
+        value["csalt"] = json!({ "epoch_accesses": 1 });
+        value["vhpt"] = json!({});
+        assert_eq!(
+            problems(Kind::Scheme, &value),
+            [
+                "asap.range_registers must be a whole number, 1 to 4096 (it is 0)",
+                "csalt.translation_weight is missing",
+                "vhpt is not a known key",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_depends_on_several_keys_is_looked_at_last() {
+        let mut value = serde_json::to_value(machine()).unwrap();
+        assert_eq!(problems(Kind::Machine, &value), Vec::<String>::new());
+        value["l2"]["ways"] = json!(3);
+        let uneven = "l2.size_bytes 4096 bytes in 3 ways is not a power of two of 64-byte sets";
+        assert_eq!(problems(Kind::Machine, &value), [uneven]);
+        value["frequency_mhz"] = json!(0);
+        let slow = "frequency_mhz must be a whole number, 1 to 100000 (it is 0)";
+        assert_eq!(problems(Kind::Machine, &value), [slow]);
+    }
+
+    #[test]
+    fn a_configuration_is_refused_as_a_whole() {
+        let configuration = Scenario::new(scheme(4, &[])).configuration();
+        let mut value = serde_json::to_value(&configuration).unwrap();
+        assert_eq!(problems(Kind::Run, &value), Vec::<String>::new());
+        value["thp"] = json!("always");
+        let both = "thp says which pages are large, and so does large_pages: give one of them";
+        assert_eq!(problems(Kind::Run, &value), [both]);
+        value["thp"] = Value::Null;
+        value["scheme"]["shadow"] = json!(true);
+        value["machine"].as_object_mut().unwrap().remove("virtualisation");
+        assert_eq!(
+            problems(Kind::Run, &value),
+            ["machine.virtualisation is missing in `test`, so scheme `test` cannot run on it"]
+        );
+        for part in ["core", "l1i", "l1d", "l2", "llc", "memory"] {
+            value["machine"].as_object_mut().unwrap().remove(part);
+        }
+        let untimed = "mode must be functional, as machine `test` has no core and caches: it can only \
+                       count";
+        assert_eq!(problems(Kind::Run, &value), [untimed]);
+    }
 }

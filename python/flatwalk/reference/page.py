@@ -25,7 +25,7 @@ which the other key has that value. A key without a default must be there; – m
 """
 
 #: Each kind with its title and what it is.
-_KINDS = {
+KINDS = {
     "machine": (
         "Machines",
         """\
@@ -61,7 +61,7 @@ def _code(value: object) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
-def _value(key: KeyDescription) -> str:
+def value(key: KeyDescription) -> str:
     """What the key's value is: its type, unit, range and choices."""
     if key["same_as"] is not None and not key["choices"]:
         return f"{key['type']}, as `{key['same_as']}`"
@@ -91,14 +91,14 @@ def _rows(keys: list[KeyDescription], *, with_default: bool) -> Iterator[str]:
     yield "| --- | --- | --- | --- |" if with_default else "| --- | --- | --- |"
     for key in keys:
         name = f"`{key['key']}`" + (f"<br>with `{key['when']}`" if key["when"] else "")
-        cells = [name, key["meaning"], _value(key)] + ([_default(key)] if with_default else [])
+        cells = [name, key["meaning"], value(key)] + ([_default(key)] if with_default else [])
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def text() -> str:
     """The page."""
     parts = [_HEAD]
-    for kind, (title, what) in _KINDS.items():
+    for kind, (title, what) in KINDS.items():
         rows = "\n".join(_rows(engine.describe(kind), with_default=kind != "results"))
         parts.append(f"## {title}\n{what}\n\n{rows}\n")
     return "\n".join(parts)

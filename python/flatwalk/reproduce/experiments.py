@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-EXPERIMENTS = settings.DATA / "experiments"
 SCALES = ("small", "paper")
 
 #: The papers by the key that experiments use.
@@ -237,7 +236,7 @@ def load(path: Path) -> Experiment:
     )
 
 
-def load_all(directory: Path = EXPERIMENTS) -> list[Experiment]:
+def load_all(directory: Path = settings.EXPERIMENTS) -> list[Experiment]:
     """All experiments, by file name.
 
     Raises:

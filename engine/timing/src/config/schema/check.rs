@@ -45,7 +45,7 @@ fn node(schema: Node<'_>, value: &Value, key: &str, problems: &mut Vec<Problem>)
         problems.push(Problem::new(key, format!("must be {must} (it is {})", shown(value))));
     };
     if value.is_null() && schema.nullable() {
-        return;
+        return; // As structures in code leave a key out.
     }
     match schema.shape() {
         Shape::Table(keys) => match value {
@@ -118,9 +118,6 @@ fn within(key: &str, name: &str) -> String {
 fn table(keys: &Table<'_>, values: &Map<String, Value>, key: &str, problems: &mut Vec<Problem>) {
     for (name, value) in values {
         let known = keys.keys.iter().find(|key| key.name == name);
-        if value.is_null() && known.is_some_and(|key| key.optional) {
-            continue; // As structures in code leave a key out.
-        }
         match known.map(|key| key.value).or(keys.others) {
             Some(schema) => node(schema, value, &within(key, name), problems),
             None => problems.push(Problem {

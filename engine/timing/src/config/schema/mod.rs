@@ -12,6 +12,8 @@
 mod check;
 mod describe;
 mod node;
+#[cfg(test)]
+mod tests;
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, json_schema};
