@@ -1,6 +1,7 @@
-//! Looking ahead in the trace, so that the host has what simulating it will need.
+//! Looks ahead in the trace, so that the machine that simulates has in its caches what it will need.
 //!
-//! Where a program's accesses miss the TLB, those of the simulator miss the host's caches: the leaf
+//! Where a program's accesses miss the TLB, those of the simulator miss
+//! its own machine's caches: the leaf
 //! entry of each page, and the words that stand for the sets of a large cache. The trace says which
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
@@ -141,8 +142,8 @@ fn base_probes<In: Address, Out: Physical>(
 #[derive(Clone, Debug)]
 struct Leaves<Out> {
     /// Of a tree: numbers of regions, each at its place modulo their number, and where their leaf
-    /// entries were when they were last looked for. If they are elsewhere now, the host is asked for
-    /// lines in vain.
+    /// entries were when they were last looked for. If they are elsewhere now, lines are prefetched in
+    /// vain.
     regions: Vec<(u64, Out)>,
 }
 
@@ -153,7 +154,7 @@ impl<Out> Default for Leaves<Out> {
 }
 
 impl<Out: Physical> Leaves<Out> {
-    /// Asks for the leaf entry of `address`, or for all lines that it may be in, and tells `found` where
+    /// Asks for the leaf entry of `address`, or for all lines that it may be in, and calls `found` with where
     /// that is.
     #[inline]
     fn ask<In: Address>(

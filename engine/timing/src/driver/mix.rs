@@ -31,12 +31,12 @@ use crate::report::result::RunResult;
 /// Instructions in a turn, at least.
 const TURN: usize = 64;
 
-/// Opens the source of a core's program. The error is told as it is.
+/// Opens the source of a core's program. The error is reported as it is.
 pub type Open<'a> = dyn Fn(usize) -> Result<Box<dyn Source>, String> + Sync + 'a;
 
 /// Runs the programs that `open` gives for `cores` cores together, once under each configuration, on
 /// `threads` worker threads (0: one per core of this machine). `limits` are each core's. Returns the
-/// cores' results by configuration. `progress` is told how many instructions an average configuration
+/// cores' results by configuration. `progress` is called with the instructions that an average configuration
 /// has done, all cores together; when it breaks, everything stops.
 ///
 /// # Errors
@@ -390,19 +390,19 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn what_does_not_fit_is_refused() {
         let configuration = configuration(None, Isolation::Owners);
-        let told = |cores, configuration: &RunConfiguration| {
+        let refusal = |cores, configuration: &RunConfiguration| {
             let one = std::slice::from_ref(configuration);
             let go_on = &mut |_| ControlFlow::Continue(());
             simulate_mix(&open, cores, one, LIMITS, 1, 1, go_on).unwrap_err().to_string()
         };
-        assert!(told(3, &configuration).contains("multicore.cores"));
+        assert!(refusal(3, &configuration).contains("multicore.cores"));
         let functional = RunConfiguration { mode: Mode::Functional, ..configuration.clone() };
-        assert!(told(2, &functional).contains("mode"));
+        assert!(refusal(2, &functional).contains("mode"));
         let mut single = configuration;
         single.machine.multicore = None;
-        assert!(told(2, &single).contains("multicore"));
+        assert!(refusal(2, &single).contains("multicore"));
         let stop = &mut |_| ControlFlow::Break(());
         single.machine.multicore = Some(Multicore { cores: 2, isolation: Isolation::Owners });
         let endless = Limits { instructions: None, ..LIMITS };

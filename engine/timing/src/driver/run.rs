@@ -60,7 +60,7 @@ struct Switches {
 /// Instructions between two looks at the clock.
 const CLOCK: u64 = 10_000;
 
-/// What timing mode needs beside the MMU.
+/// What timing mode needs in addition to the MMU.
 pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
 
 /// A run in progress.
@@ -634,7 +634,7 @@ mod tests {
         let extra: Vec<u64> =
             costly.iter().zip(&free).map(|(with, without)| with - without).collect();
         assert_eq!((extra[63], extra.iter().sum::<u64>()), (20_000, 20_000));
-        assert_eq!(free[63], free[62], "what it reads and writes is not charged beside it");
+        assert_eq!(free[63], free[62], "what it reads and writes is not charged in addition");
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Shared {
 }
 
 /// Runs `source` through every configuration on `threads` worker threads (0: one per core).
-/// `progress` is told about ten times a second how many instructions an average run has done; when
+/// `progress` is called about ten times a second with the instructions that an average run has done; when
 /// it breaks, everything stops.
 ///
 /// # Errors

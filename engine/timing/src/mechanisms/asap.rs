@@ -1,4 +1,4 @@
-//! ASAP: prefetches of the last two entries of a walk, beside the walk itself.
+//! ASAP: prefetches of the last two entries of a walk, in parallel with the walk itself.
 //!
 //! Source: Margaritov, Ustiugov, Bugnion and Grot, "Prefetched Address Translation", MICRO 2019. The
 //! operating system keeps the nodes of levels 2 and 1 of each VMA contiguous and in order

@@ -1,4 +1,4 @@
-//! Direct segment: one range of addresses that BASE, LIMIT and OFFSET registers translate beside the
+//! Direct segment: one range of addresses that BASE, LIMIT and OFFSET registers translate next to the
 //! L1 TLB, without any access; all else is paged.
 //!
 //! Source: Basu, Gandhi, Chang, Hill and Swift, "Efficient Virtual Memory for Big Memory Servers",
@@ -13,8 +13,8 @@
 //! Virtualization: Reducing Dimensionality of Nested Page Walks", MICRO 2014). The guest's lead to its own
 //! memory, the host's take all of that to the host's. With the guest's alone (*guest direct*), what misses the
 //! TLBs within the segment takes a walk of the host's table only; with the host's alone (*VMM direct*), a
-//! walk of the guest's only; with both (*dual direct*), addresses in the guest's segment are translated beside
-//! the L1 TLB.
+//! walk of the guest's only; with both (*dual direct*), addresses in the guest's segment are translated next
+//! to the L1 TLB.
 
 use std::ops::Range;
 

@@ -274,15 +274,16 @@ mod tests {
         for address in ((64 * GIB)..64 * GIB + 32 * LARGE).step_by(LARGE as usize) {
             let mut source = flatwalk_workloads::open("gups", 64 << 20, 1).unwrap();
             let configuration = scenario.configuration();
-            let told = explain(&mut *source, configuration, 10_000, Some(address), 1).unwrap();
+            let explanation =
+                explain(&mut *source, configuration, 10_000, Some(address), 1).unwrap();
             let said = |text: &str| {
-                told.steps.iter().any(
+                explanation.steps.iter().any(
                     |step| matches!(step, ExplainStep::Pwc { text: own, .. } if own.contains(text)),
                 )
             };
             let known = said("a page that the L2 TLB knows");
             assert_ne!(known, said("Software walks the table, 50 cycles later"));
-            assert_eq!(told.accesses, if known { 1 } else { 7 });
+            assert_eq!(explanation.accesses, if known { 1 } else { 7 });
             seen[usize::from(known)] = true;
         }
         assert_eq!(seen, [true; 2]);

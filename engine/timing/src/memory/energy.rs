@@ -1,6 +1,6 @@
 //! Dynamic energy of the data caches: accesses times a machine's figure for each, as Park et al.
 //! compute it (ASPLOS 2022, section 7.3): L1D, L2 and last-level cache, data and page walks. Memory is
-//! told as off-chip accesses.
+//! given as off-chip accesses.
 //!
 //! An access is a look-up, whoever makes it, or a dirty line that comes down from the cache above.
 //! What a fill writes is taken to be part of its miss's look-up. Leakage is not modelled.

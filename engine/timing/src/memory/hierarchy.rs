@@ -216,7 +216,7 @@ pub struct Hierarchy {
     walker_entry: WalkerEntry,
     /// LLC and memory are shared with other cores.
     shares: bool,
-    /// What a shared LLC and memory know this core's lines by, beside their number.
+    /// What a shared LLC and memory know this core's lines by, in addition to their number.
     owner: u64,
     /// No other core that shares them will name a cycle before.
     others_frontier: u64,

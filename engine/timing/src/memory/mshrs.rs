@@ -2,9 +2,9 @@
 //!
 //! Requests come in program order, but their times are not ordered (see [`crate::memory::slots`]), and many
 //! are on their way at once, each for a few hundred cycles. So what is kept is the number of registers
-//! in use in every cycle: a byte for each, which the host compares and counts up by the dozen.
+//! in use in every cycle: a byte for each, which vector instructions compare and count.
 
-/// Cycles that are counted together, as many as one of the host's vector registers has bytes.
+/// Cycles that are counted together, as many as a vector register has bytes.
 const CHUNK: usize = 32;
 type Chunk = [u8; CHUNK];
 /// Chunks that are kept at first: more cycles than most machines are ever ahead of the frontier.

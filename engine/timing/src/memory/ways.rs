@@ -1,9 +1,9 @@
 //! The ways of a set: finding a tag among them, and the one to replace.
 //!
-//! Several ways are looked at together: where among them a search would end the host cannot foretell.
+//! Several ways are looked at together: where among them a search ends, a processor cannot predict.
 //! Whole words are compared by its vector units, bytes of tags as parts of one word.
 
-/// Ways that are compared together, as many as one of the host's vector registers holds.
+/// Ways that are compared together, as many as a vector register holds.
 const TOGETHER: usize = 4;
 
 /// The way whose word is `wanted` where `mask` has ones. No two are.

@@ -104,7 +104,7 @@ impl Mmu {
         self.mechanisms.iter().map(|mechanism| &**mechanism)
     }
 
-    /// The same, to be told of what happens.
+    /// The same, to call their hooks.
     pub fn mechanisms_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
         self.mechanisms.iter_mut()
     }
@@ -421,8 +421,8 @@ impl Mmu {
     }
 
     /// Lets the operating system handle the fault that `stopped` the request, and translates again,
-    /// until that succeeds. `resume` is told of each fault that was handled, and in which cycle it was
-    /// raised; it says in which cycle the request is made again.
+    /// until that succeeds. `resume` gets each fault that was handled and the cycle in which it was
+    /// raised, and returns the cycle in which the request is made again.
     ///
     /// # Errors
     /// When the operating system cannot handle a fault.

@@ -1,6 +1,6 @@
 //! The page tables of a recorded machine, as its processor read them, in place of tables of our own.
 //!
-//! A trace of a whole system tells the entries that its walks read ([`Event::Entry`]), each before the
+//! A trace of a whole system has the entries that its walks read ([`Event::Entry`]), each before the
 //! first access that needs it. They are put into memory at their real addresses, and walks go through
 //! them as they do through any tree. The machine's operating system has answered the faults; ours has
 //! nothing to do.
@@ -23,7 +23,7 @@ const LARGEST_TABLE_BYTES: u64 = 2 << 20;
 pub struct Recorded {
     geometry: Geometry,
     memory: PhysicalMemory<Hpa>,
-    /// The registers, once they are told: CR3, and how entries are read.
+    /// The registers, once they are known: CR3, and how entries are read.
     root: Option<(u64, Paging)>,
 }
 
@@ -47,7 +47,7 @@ impl Recorded {
 
     /// Where the walk of `address` begins, and the memory that it reads.
     ///
-    /// Before anything is told it begins in a table where nothing is present.
+    /// Before anything is known it begins in a table where nothing is present.
     #[inline]
     pub fn root_and_memory(&mut self, address: Gva) -> (NodeRef<Hpa>, &mut PhysicalMemory<Hpa>) {
         (self.root(address), &mut self.memory)
@@ -78,11 +78,11 @@ impl Recorded {
         Ok(match *event {
             Event::Root { cr3, cr4 } => {
                 let paging = Paging::new(cr4, PHYSICAL_BITS);
-                let (told, ours) = (paging.geometry(), self.geometry);
-                if told != ours {
+                let (recorded, ours) = (paging.geometry(), self.geometry);
+                if recorded != ours {
                     return Err(OsError::Recorded(format!(
                         "the recorded machine's tables have {} levels, the scheme's {}; choose scheme `{}`",
-                        told.levels(),
+                        recorded.levels(),
                         ours.levels(),
                         if paging.five_levels { "recorded5" } else { "recorded" }
                     )));
@@ -94,7 +94,7 @@ impl Recorded {
             Event::Entry { address, level, value } => {
                 let Some((_, paging)) = self.root else {
                     return Err(OsError::Recorded(
-                        "the trace tells an entry before it tells where its tables begin; record it again"
+                        "the trace has an entry before it says where the tables begin; record it again"
                             .to_owned(),
                     ));
                 };
@@ -136,7 +136,7 @@ impl Recorded {
     pub fn missing(&self, address: Gva) -> OsError {
         OsError::Recorded(if self.root.is_some() {
             format!(
-                "the recorded machine's tables, as the trace tells them, do not permit this access to \
+                "the recorded machine's tables, as the trace has them, do not permit this access to \
                  {:#x}; record it again, or choose another scheme",
                 address.raw()
             )
@@ -217,17 +217,17 @@ mod tests {
         scenario.start(&[], false)
     }
 
-    fn tell(run: &mut Run, event: Event) -> Result<(), OsError> {
+    fn take(run: &mut Run, event: Event) -> Result<(), OsError> {
         run.take(&Piece::Event(event))
     }
 
     fn entry(run: &mut Run, level: Level, address: u64, value: u64) {
-        tell(run, Event::Entry { address, level, value }).unwrap();
+        take(run, Event::Entry { address, level, value }).unwrap();
     }
 
     /// Four ordinary tables that lead from CR3 to `frame`.
     fn ordinary(run: &mut Run, frame: u64) {
-        tell(run, Event::Root { cr3: 0x1000, cr4: 0 }).unwrap();
+        take(run, Event::Root { cr3: 0x1000, cr4: 0 }).unwrap();
         entry(run, 4, 0x1000 + 8 * (PAGE >> 39), 0x5000 | RIGHTS);
         entry(run, 3, 0x5000 + 8 * 5, 0x3000 | RIGHTS);
         entry(run, 2, 0x3000 + 8 * 6, 0x9000 | RIGHTS);
@@ -267,7 +267,7 @@ mod tests {
     fn flat_tables_are_walked_as_the_hardware_does() {
         let mut run = run(Mode::Functional);
         // A flat root, whose block of 2 MiB holds level 3, and a flat table of levels 2 and 1.
-        tell(&mut run, Event::Root { cr3: 0x70_0000 | FLAT, cr4: CR4_FLAT }).unwrap();
+        take(&mut run, Event::Root { cr3: 0x70_0000 | FLAT, cr4: CR4_FLAT }).unwrap();
         entry(&mut run, 3, 0x60_0000 + 8 * (PAGE >> 30), 0x80_0000 | FLAT | RIGHTS);
         entry(&mut run, 1, 0x80_0000 + 8 * (6 << 9 | 7), 0x7_0000 | RIGHTS);
         go(&mut run, &[Do::Load(PAGE)]);
@@ -291,12 +291,12 @@ mod tests {
         entry(&mut run, 1, 0x9000 + 8 * 7, 0x8_0000 | RIGHTS);
         assert_eq!(physical(&mut run, PAGE, AccessKind::Load), Some(0x8_0000));
         // Another root.
-        tell(&mut run, Event::Root { cr3: 0x2000, cr4: 0 }).unwrap();
+        take(&mut run, Event::Root { cr3: 0x2000, cr4: 0 }).unwrap();
         assert_eq!(physical(&mut run, PAGE, AccessKind::Load), None);
-        tell(&mut run, Event::Root { cr3: 0x1000, cr4: 0 }).unwrap();
+        take(&mut run, Event::Root { cr3: 0x1000, cr4: 0 }).unwrap();
         assert_eq!(physical(&mut run, PAGE, AccessKind::Load), Some(0x8_0000));
         let before = walks(&run).0;
-        tell(&mut run, Event::Unmap { address: PAGE, length: 4096 }).unwrap();
+        take(&mut run, Event::Unmap { address: PAGE, length: 4096 }).unwrap();
         physical(&mut run, PAGE, AccessKind::Load);
         assert_eq!(walks(&run).0, before + 1);
     }
@@ -325,9 +325,9 @@ mod tests {
             let mut run = run(Mode::Functional);
             let (last, first) = events.split_last().unwrap();
             for event in first {
-                tell(&mut run, event.clone()).unwrap();
+                take(&mut run, event.clone()).unwrap();
             }
-            tell(&mut run, last.clone()).unwrap_err().to_string()
+            take(&mut run, last.clone()).unwrap_err().to_string()
         };
         let root = Event::Root { cr3: 0x1000, cr4: 0 };
         let entry = |address, value| Event::Entry { address, level: 1, value };

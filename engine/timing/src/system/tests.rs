@@ -27,7 +27,7 @@ fn shipped() -> Vec<Scheme> {
         .map(|path| toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
         .collect();
     assert!(schemes.len() >= 11);
-    // What has no table of its own needs a trace that tells one.
+    // What has no table of its own needs a trace that has one.
     schemes.into_iter().filter(|scheme: &Scheme| !scheme.recorded).collect()
 }
 

@@ -200,7 +200,7 @@ impl Scenario {
         }
     }
 
-    /// A run that has mapped `mapped` and, if so told, touched all of it.
+    /// A run that has mapped `mapped` and, if `populate`, touched all of it.
     pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
         let info = SourceInfo {
             name: "test".to_owned(),

@@ -295,7 +295,7 @@ impl Walker {
         }
     }
 
-    /// Lets walks of one table start at `node` until told otherwise, where the machine has no page-walk
+    /// Lets walks of one table start at `node` from now on, where the machine has no page-walk
     /// caches that know more.
     pub fn start_at(&mut self, node: Option<NodeRef<Hpa>>) {
         if let Self::Native(caches) = self
