@@ -204,7 +204,7 @@ class Mechanisms(TypedDict):
 
 
 class Vhpt(TypedDict):
-    """What it did."""
+    """What the walker found in the TLB."""
 
     lookups: int
     hits: int
@@ -242,7 +242,7 @@ class AsapHost(TypedDict):
 
 
 class PomTlb(TypedDict):
-    """What it did."""
+    """What the TLB in memory was asked."""
 
     lookups: int
     hits: int
@@ -280,7 +280,7 @@ class Csalt(TypedDict):
 
 
 class PageTablePriority(TypedDict):
-    """What it did."""
+    """How long page-table priority was active."""
 
     active_fraction: float
 

@@ -74,7 +74,7 @@ pub struct Parameters {
     pub exit_fraction: f64,
 }
 
-/// What it did.
+/// How long page-table priority was active.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Figures {
     /// Share of the measured instructions for which it was active.

@@ -62,7 +62,7 @@ const WAYS: usize = 4;
 /// Page sizes held, by level.
 const LEVELS: [Level; 2] = [1, 2];
 
-/// What it did.
+/// What the TLB in memory was asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[cfg_attr(test, derive(Deserialize))]
 pub struct Figures {

@@ -46,7 +46,7 @@ pub struct Settings {
     pub handler_cycles: u64,
 }
 
-/// What it did.
+/// What the walker found in the TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Figures {
     /// Walks that looked for the page of the array in the TLB.

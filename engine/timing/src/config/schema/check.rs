@@ -181,14 +181,12 @@ fn either(shapes: &[Node<'_>], value: &Value, key: &str, problems: &mut Vec<Prob
         Shape::Flag => value.is_boolean(),
         Shape::Either(_) | Shape::Any => true,
     };
-    match shapes.iter().find(|schema| fits(&schema.shape())) {
-        Some(schema) => node(*schema, value, key, problems),
-        None => {
-            let names: Vec<_> = shapes.iter().map(|schema| schema.shape().name()).collect();
-            let must = names.join(" or ");
-            problems.push(Problem::new(key, format!("must be {must} (it is {})", shown(value))));
-        }
+    if let Some(schema) = shapes.iter().find(|schema| fits(&schema.shape())) {
+        return node(*schema, value, key, problems);
     }
+    let names: Vec<_> = shapes.iter().map(|schema| schema.shape().name()).collect();
+    let must = names.join(" or ");
+    problems.push(Problem::new(key, format!("must be {must} (it is {})", shown(value))));
 }
 
 impl Shape<'_> {

@@ -99,15 +99,15 @@ impl Description<'_> {
     fn table(&mut self, table: &Table<'_>, at: &str, when: Option<&str>) {
         // The key that says which variant it is has been described.
         for key in table.keys.iter().filter(|key| key.value.word("const").is_none()) {
-            self.key(key.value, below(at, key.name), key.optional, when);
+            self.key(key.value, &below(at, key.name), key.optional, when);
         }
         if let Some(others) = table.others.filter(|node| !matches!(node.shape(), Shape::Any)) {
-            self.key(others, below(at, "*"), true, when);
+            self.key(others, &below(at, "*"), true, when);
         }
     }
 
-    fn key(&mut self, node: Node<'_>, key: String, optional: bool, when: Option<&str>) {
-        let last = key.rsplit('.').next().unwrap_or(&key);
+    fn key(&mut self, node: Node<'_>, key: &str, optional: bool, when: Option<&str>) {
+        let last = key.rsplit('.').next().unwrap_or(key);
         let shape = node.shape();
         let (range, choices) = values(&shape);
         let unit = node.word("unit").or_else(|| unit(last)).filter(|_| is_figure(&shape));
@@ -115,7 +115,7 @@ impl Description<'_> {
         let first = structure.and_then(|name| self.structures.get(name).cloned());
         let apart = structure.is_some_and(|name| self.apart.contains(&name));
         if let (Some(name), None) = (structure, &first) {
-            self.structures.insert(name.to_owned(), key.clone());
+            self.structures.insert(name.to_owned(), key.to_owned());
         }
         let expand = first.is_none() && !apart;
         self.keys.push(KeyDescription {
@@ -127,11 +127,11 @@ impl Description<'_> {
             optional,
             default: node.default().cloned(),
             when: when.map(str::to_owned),
-            key: key.clone(),
+            key: key.to_owned(),
             same_as: first,
         });
         if expand {
-            self.within(&shape, &key, when);
+            self.within(&shape, key, when);
         }
     }
 }

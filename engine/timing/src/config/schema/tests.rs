@@ -42,6 +42,12 @@ struct Room {
     things: Vec<Thing>,
 }
 
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct Place {
+    country: String,
+}
+
 fn half() -> f64 {
     0.5
 }
@@ -203,11 +209,6 @@ fn sections_and_variants_of_registries_come_in() {
     let keys: Vec<_> = check(&schema, &room).into_iter().map(|one| one.key).collect();
     assert_eq!(keys, ["heating.area", "cellar"]);
 
-    #[derive(JsonSchema)]
-    #[allow(dead_code)]
-    struct Place {
-        country: String,
-    }
     let mut schema = json!({
         "type": "object", "properties": { "what": { "type": "string" } }, "required": ["what"],
     });
