@@ -17,6 +17,9 @@ use super::schema;
 use super::sections::Sections;
 use crate::ConfigError;
 
+/// Most ways that a TLB or a page-walk cache can have.
+pub const MOST_WAYS: u32 = 1 << 16;
+
 /// One machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
@@ -240,7 +243,7 @@ pub struct Tlb {
     #[schemars(range(min = 1, max = 16_777_216))]
     pub entries: u32,
     /// Associativity; as many as entries for fully associative.
-    #[schemars(range(min = 1, max = crate::memory::ways::MOST))]
+    #[schemars(range(min = 1, max = MOST_WAYS))]
     pub ways: u32,
     /// Latency. The first cycle of a first-level TLB runs alongside the L1 cache's look-up
     /// and is part of that cache's latency.
@@ -308,7 +311,7 @@ pub enum Pwc {
         #[schemars(range(min = 1))]
         entries: u32,
         /// Associativity.
-        #[schemars(range(min = 1, max = crate::memory::ways::MOST))]
+        #[schemars(range(min = 1, max = MOST_WAYS))]
         ways: u32,
     },
     /// None: every walk starts at the root.
