@@ -180,7 +180,8 @@ mod tests {
         let mut value = serde_json::to_value(machine()).unwrap();
         assert_eq!(problems(Kind::Machine, &value), Vec::<String>::new());
         value["l2"]["ways"] = json!(3);
-        let uneven = "l2.size_bytes 4096 bytes in 3 ways is not a power of two of 64-byte sets";
+        let uneven =
+            "l2.size_bytes must make a power of two of 64-byte sets: 4096 in 3 ways do not";
         assert_eq!(problems(Kind::Machine, &value), [uneven]);
         value["frequency_mhz"] = json!(0);
         let slow = "frequency_mhz must be a whole number, 1 to 100000 (it is 0)";

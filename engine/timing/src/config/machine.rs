@@ -198,7 +198,7 @@ impl Multicore {
         let fits = self.isolation == Isolation::Owners
             || (ways >= self.cores && ways.is_multiple_of(self.cores));
         require(fits, "multicore.isolation", || {
-            format!("{ways} ways are not to be divided by {} cores", self.cores)
+            format!("cannot be \"ways\": {} cores do not divide {ways} ways", self.cores)
         })
     }
 }
@@ -500,7 +500,7 @@ impl Cache {
         let exact = sets * 64 * u64::from(self.ways) == self.size_bytes;
         require(exact && sets.is_power_of_two(), &format!("{name}.size_bytes"), || {
             format!(
-                "{} bytes in {} ways is not a power of two of 64-byte sets",
+                "must make a power of two of 64-byte sets: {} in {} ways do not",
                 self.size_bytes, self.ways
             )
         })
@@ -541,7 +541,7 @@ fn validate_arrays(key: &str, arrays: &[Tlb]) -> Result<(), ConfigError> {
 fn require_sets(entries: u32, ways: u32, key: &str) -> Result<(), ConfigError> {
     let exact = entries.is_multiple_of(ways) && (entries / ways).is_power_of_two();
     require(exact, &format!("{key}.entries"), || {
-        format!("{entries} entries in {ways} ways is not a power of two of sets")
+        format!("must make a power of two of sets: {entries} in {ways} ways do not")
     })
 }
 
