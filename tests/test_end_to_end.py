@@ -179,7 +179,7 @@ def test_every_machine_runs(flatwalk: Flatwalk, tmp_path: Path, machine: str) ->
         for name, scheme in known.items()
         if not scheme.get("recorded")  # whose tables only a recording of a whole system has
         and (guests or not {"host", "shadow"} & set(scheme))
-        and (hashes or scheme["organisation"] in {"radix", "flattened", "compendia"})
+        and (hashes or scheme["table"]["organisation"] in {"radix", "flattened", "compendia"})
     ]
     result = flatwalk(
         *["compare", "--workload", "random:64MiB", "--machine", machine, "--mode", mode, *SHORT],

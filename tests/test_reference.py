@@ -97,7 +97,7 @@ def test_what_the_engine_answers_is_what_its_schema_says() -> None:
     answer = engine.simulate(request, lambda _done, _total: None)
     assert engine.check("results", dict(answer)) == []
     keys = set(engine.schema("results")["$defs"]["RunResult"]["properties"])
-    found = set()
+    found: set[str] = set()
     for run in answer["runs"]:
         assert set(run) == keys
         found |= run["mechanisms"].keys()

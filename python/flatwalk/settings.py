@@ -150,9 +150,11 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
                 remedy=f"name it with --schemes {member['name']}",
             )
     first, second = schemes
-    of_hosts = engine.schema("scheme")["$defs"]["HostTable"]["properties"]
-    host = {key: second[key] for key in of_hosts if key in second}
-    if "direct_segment" in host:  # a host's has nothing to say: it is for all of the guest's memory
+    # In a host the geometry is x86-64's, and a direct segment is for all of the guest's memory.
+    host: dict[str, Any] = {
+        "table": {key: value for key, value in second["table"].items() if key != "geometry"}
+    }
+    if "direct_segment" in second:
         host["direct_segment"] = {}
     return {
         **first,

@@ -2,7 +2,9 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use flatwalk_os::{Buddy, Configuration, Process};
-use flatwalk_paging::{AccessKind, Address, EntryMemory, Geometry, Gva, Hpa, organisations};
+use flatwalk_paging::{
+    AccessKind, Address, EntryMemory, Geometry, Gva, Hpa, Layout, Level, TreeShape, Width,
+};
 use flatwalk_trace::{Backing, Event, Protection};
 
 const BASE: u64 = 64 << 30;
@@ -10,14 +12,9 @@ const BYTES: u64 = 1 << 30;
 const PAGES: u64 = BYTES >> 12;
 
 /// A process with 1 GiB of anonymous memory.
-fn process(flatten: &[&str]) -> Process {
-    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
-    let groups: Vec<_> = flatten.iter().map(|&group| group.to_owned()).collect();
-    let organisation = organisations::find(organisation).expect("it exists");
-    let settings = organisations::Settings { flatten: &groups, ..Default::default() };
-    let layout = (organisation.layout)(Geometry::X86_4, &settings).expect("the layout fits");
-    let configuration =
-        Configuration { no_flatten_threshold: 32, ..Configuration::new(layout, 8 << 30) };
+fn process(groups: &[(Level, Width)]) -> Process {
+    let shape = TreeShape { no_flatten_threshold: 32, ..TreeShape::with_groups(groups) };
+    let configuration = Configuration::new(Layout::tree(Geometry::X86_4, shape), 8 << 30);
     let mut process = <Process>::new(&configuration).expect("there is address space");
     let protection = Protection { read: true, write: true, execute: false };
     let backing = Backing::Anonymous;
@@ -41,13 +38,13 @@ fn benches(criterion: &mut Criterion) {
     });
     group.finish();
 
-    for (name, flatten) in [("radix4", &[][..]), ("fpt", &["L4L3", "L2L1"][..])] {
+    for (name, groups) in [("radix4", &[][..]), ("fpt", &[(4, 2), (2, 2)][..])] {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(PAGES)).sample_size(10);
         let populate = Event::Populate { address: BASE, length: BYTES, store: true };
         group.bench_function("populate a page", |bencher| {
             let run = |mut process: Process| process.apply(&populate).map(|_| process);
-            bencher.iter_batched(|| process(flatten), run, BatchSize::PerIteration);
+            bencher.iter_batched(|| process(groups), run, BatchSize::PerIteration);
         });
         group.bench_function("fault a page", |bencher| {
             let run = |mut process: Process| {
@@ -57,11 +54,11 @@ fn benches(criterion: &mut Criterion) {
                 }
                 process
             };
-            bencher.iter_batched(|| process(flatten), run, BatchSize::PerIteration);
+            bencher.iter_batched(|| process(groups), run, BatchSize::PerIteration);
         });
         group.bench_function("unmap a page", |bencher| {
             let setup = || {
-                let mut process = process(flatten);
+                let mut process = process(groups);
                 let _ = process.apply(&populate).expect("there is memory");
                 process
             };
@@ -70,7 +67,7 @@ fn benches(criterion: &mut Criterion) {
             bencher.iter_batched(setup, run, BatchSize::PerIteration);
         });
         group.bench_function("read an entry of a random page", |bencher| {
-            let mut process = process(flatten);
+            let mut process = process(groups);
             let _ = process.apply(&populate).expect("there is memory");
             let memory = process.memory();
             let entries: Vec<Hpa> = (0..PAGES)

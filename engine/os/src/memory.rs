@@ -3,8 +3,7 @@
 
 use std::marker::PhantomData;
 
-use flatwalk_paging::hashed::Line;
-use flatwalk_paging::{EntryMemory, EntryMemoryMut, Hpa, Physical};
+use flatwalk_paging::{EntryMemory, EntryMemoryMut, Hpa, Line, Physical};
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::buddy::FRAME_BYTES;

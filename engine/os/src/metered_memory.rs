@@ -3,8 +3,7 @@
 
 use std::cell::Cell;
 
-use flatwalk_paging::hashed::Line;
-use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, NodeAllocator, Physical};
+use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, Line, NodeAllocator, Physical};
 
 use crate::buddy::FRAME_BYTES;
 use crate::frames::Frames;

@@ -64,7 +64,7 @@ pub struct OrderedNodes<A> {
 impl<A: Physical> OrderedNodes<A> {
     /// No arrays yet, for tables of `layout`. Of `levels`, only those count at which nodes of the
     /// layout end.
-    pub(crate) fn new(layout: Layout, levels: &[Level]) -> Self {
+    pub(crate) fn new(layout: &Layout, levels: &[Level]) -> Self {
         let geometry = layout.geometry();
         let mut units = [0; 4];
         for (top, width) in layout.groups() {

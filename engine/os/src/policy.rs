@@ -90,19 +90,17 @@ impl LargePages {
 pub(crate) struct Policy {
     pub(crate) layout: Layout,
     pub(crate) large_pages: LargePages,
-    /// A region of the lowest flattened node with this many large pages or more is not flattened
-    /// down to level 1 (0: the rule is off).
-    pub(crate) no_flatten_threshold: u32,
     /// Topmost level and width of the flattened nodes that reach down to level 1, if there are any
     /// and the rule is on.
     pub(crate) guarded_nodes: Option<(Level, Width)>,
 }
 
 impl Policy {
-    pub(crate) fn new(layout: Layout, large_pages: LargePages, no_flatten_threshold: u32) -> Self {
+    pub(crate) fn new(layout: Layout, large_pages: LargePages) -> Self {
         let lowest = layout.groups().pop();
-        let guarded_nodes = lowest.filter(|(_, width)| no_flatten_threshold > 0 && *width > 1);
-        Self { layout, large_pages, no_flatten_threshold, guarded_nodes }
+        let guarded = |&(_, width): &(Level, Width)| layout.no_flatten_threshold() > 0 && width > 1;
+        let guarded_nodes = lowest.filter(guarded);
+        Self { layout, large_pages, guarded_nodes }
     }
 
     fn geometry(&self) -> Geometry {
@@ -153,6 +151,7 @@ impl Policy {
 
     /// True if `region` will have so many large pages that it must not be flattened down to level 1.
     fn will_be_mostly_large(&self, areas: &AddressSpace, region: &Pages) -> bool {
+        let threshold = self.layout.no_flatten_threshold();
         let per_large = 1_u64 << self.geometry().index_bits();
         let mut expected = 0;
         let mut next = region.start;
@@ -161,7 +160,7 @@ impl Policy {
             let end = vma.pages.end.min(region.end);
             for start in (first..end).step_by(per_large as usize) {
                 expected += u32::from(self.large(areas, &(start..start + per_large)).is_some());
-                if expected >= self.no_flatten_threshold {
+                if expected >= threshold {
                     return true;
                 }
                 next = start + per_large;

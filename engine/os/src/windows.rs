@@ -9,8 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use flatwalk_paging::{
-    Address, Entry, EntryMemory, EntryMemoryMut, Geometry, Gva, Level, NodeRef, Physical,
-    Recursion, Step, Walk,
+    Address, EntryMemory, EntryMemoryMut, Geometry, Gva, Level, NodeRef, Physical, Recursion, Walk,
 };
 
 use crate::memory::PhysicalMemory;
@@ -104,18 +103,14 @@ impl<A: Physical> Windows<A> {
 
     /// Where `window` leads, as hardware finds it, and how many entries it read.
     fn translate(&self, memory: &PhysicalMemory<A>, window: Gva) -> Option<(A, u64)> {
-        let mut walk: Walk<Gva, A> = Walk::from(self.geometry, self.root, window);
-        for walked in 1.. {
-            match walk.feed(Entry(memory.read(walk.entry_address()))) {
-                Step::Table(_) => {}
-                Step::Leaf(leaf) => {
-                    let within = window.raw() & (self.geometry.span(leaf.level) - 1);
-                    return Some((leaf.frame.offset(within), walked));
-                }
-                Step::Fault(_) => return None,
-            }
-        }
-        None
+        let mut walked = 0;
+        let walk: Walk<Gva, A> = Walk::from(self.geometry, self.root, window);
+        let found = walk.finish(|at| {
+            walked += 1;
+            memory.read(at)
+        });
+        let leaf = found.ok()?;
+        Some((leaf.frame.offset(self.geometry.within(window.raw(), leaf.level)), walked))
     }
 
     /// Accesses through windows, entries that their walks read, and accesses without windows.

@@ -50,10 +50,11 @@ const PAGES: u64 = 2 << 20;
 
 fn layouts() -> [(&'static str, Layout); 3] {
     let layout = |organisation: &str, groups: &[&str]| {
-        let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
-        let organisation = organisations::find(organisation).expect("it is registered");
-        let settings = organisations::Settings { flatten: &groups, ..Default::default() };
-        (organisation.layout)(Geometry::X86_4, &settings).expect("a valid layout")
+        let mut parameters = serde_json::Map::new();
+        if !groups.is_empty() {
+            parameters.insert("flatten".to_owned(), groups.into());
+        }
+        organisations::layout(organisation, Geometry::X86_4, &parameters).expect("a valid layout")
     };
     [
         ("radix4", layout("radix", &[])),
@@ -68,7 +69,7 @@ fn build(layout: &Layout, memory: &mut Flat, pages: u64) -> Tree<Gva, Hpa> {
     for page in 0..pages {
         let (input, frame) = (Gva::new(page << 12), Hpa::new((1 << 40) + (page << 12)));
         let attributes = Attributes::new(Rights::ALL);
-        table.map(memory, layout, input, frame, 1, attributes).expect("nothing is there yet");
+        let _ = table.map(memory, layout, input, frame, 1, attributes).expect("nothing is there");
     }
     table
 }
@@ -129,7 +130,8 @@ fn maps(criterion: &mut Criterion) {
                         let input = Gva::new(page << 21);
                         let attributes = Attributes::new(Rights::ALL);
                         let frame = Hpa::new(1 << 40);
-                        table.map(memory, &layout, input, frame, 2, attributes).expect("room");
+                        let made = table.map(memory, &layout, input, frame, 2, attributes);
+                        let _ = made.expect("room");
                     }
                     table
                 },

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use flatwalk_paging::{
     Address, Attributes, Density, EntryMemory, EntryMemoryMut, Fault, Geometry, Gva, Hpa, Layout,
-    Level, NodeAllocator, Rights, Shape, Tree, Width,
-    organisations::{Fractions, REGISTRY, Settings},
+    Level, NodeAllocator, Rights, Shape, Tree, Width, organisations::REGISTRY,
 };
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -99,7 +98,7 @@ fn address(geometry: Geometry, random: &mut Random) -> u64 {
 
 fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
     let geometry = layout.geometry();
-    let shape = Patchy(*layout);
+    let shape = Patchy(layout.clone());
     let mut memory = Memory { next: 1 << 32, ..Memory::default() };
     let mut tree: Tree<Gva, Hpa> =
         Tree::new(geometry, &shape, &mut memory).expect("there is memory");
@@ -113,8 +112,8 @@ fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
         let [write, user, execute] = [0, 1, 2].map(|_| random.below(4) > 0);
         let attributes = Attributes::new(Rights { write, user, execute });
         // What is occupied already stays as it is.
-        if let Ok(change) = tree.map(&mut memory, &shape, start, frame, level, attributes) {
-            let _ = tree.merge_dense(&mut memory, start, change.filled);
+        if let Ok(made) = tree.map(&mut memory, &shape, start, frame, level, attributes) {
+            let _ = tree.merge_dense(&mut memory, start, made.filled);
         }
         if random.below(6) == 0 && tree.unmap(&mut memory, Gva::new(at)).is_ok() {
             let _ = tree.split_sparse(&mut memory, Gva::new(at));
@@ -173,8 +172,7 @@ fn table(name: &str, layout: &Layout, random: &mut Random) -> Value {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seed: u64 = std::env::args().nth(1).ok_or("usage: dump SEED")?.parse()?;
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let groups: [&[&str]; 11] = [
-        &[],
+    let groups: [&[&str]; 10] = [
         &["L2L1"],
         &["L3L2"],
         &["L3L2L1"],
@@ -191,20 +189,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A node is merged as soon as two of its entries gain, and stays for one.
     let density = |geometry: Geometry| {
         let entries = geometry.node_entries(1) as f64;
-        Fractions { merge: 1.5 / entries, unmerge: 0.5 / entries }
+        json!({ "merge_fraction": 1.5 / entries, "unmerge_fraction": 0.5 / entries, "merge_us": 0 })
     };
     let mut tables = Vec::new();
     for geometry in [Geometry::X86_3, Geometry::X86_4, Geometry::X86_5, ia64(3)?, ia64(4)?, odd] {
         for organisation in REGISTRY {
-            for groups in groups {
-                let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
-                // An organisation says itself what it takes.
-                for density in [None, Some(density(geometry))] {
-                    let settings = Settings { flatten: &groups, density, ..Settings::default() };
-                    if let Ok(layout) = (organisation.layout)(geometry, &settings) {
-                        let name = format!("{} {geometry:?} {groups:?}", organisation.name);
-                        tables.push(table(&name, &layout, &mut random));
-                    }
+            // An organisation says itself what it takes.
+            let flattened = groups.map(|groups| json!({ "flatten": groups }));
+            for parameters in [json!({}), density(geometry)].iter().chain(&flattened) {
+                let keys = parameters.as_object().expect("an object");
+                let layout = (organisation.layout)(geometry, keys);
+                if let Some(layout) = layout.ok().filter(Layout::is_tree) {
+                    let name = format!("{} {geometry:?} {parameters}", organisation.name);
+                    tables.push(table(&name, &layout, &mut random));
                 }
             }
         }

@@ -271,10 +271,10 @@ impl Entry {
             return Decoded::Absent;
         }
         let address = self.0 & Self::FRAME;
-        let largest = geometry.levels().min(3);
+        let largest = geometry.largest();
         if self.0 & Self::PAGE_SIZE != 0 || level == 1 {
             let level = if self.0 & Self::PAGE_SIZE != 0 { level.max(2) } else { 1 };
-            return if level <= largest && address & (geometry.span(level) - 1) == 0 {
+            return if level <= largest && geometry.within(address, level) == 0 {
                 Decoded::Mapped { frame: A::new(address), level }
             } else {
                 Decoded::Reserved

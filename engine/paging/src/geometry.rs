@@ -119,6 +119,38 @@ impl Geometry {
         1 << self.shift(level)
     }
 
+    /// How far `address` lies within the page of `level` that it is in, in bytes.
+    #[inline]
+    pub fn within(self, address: u64, level: Level) -> u64 {
+        address & (self.span(level) - 1)
+    }
+
+    /// `address` without the bits that only repeat its sign.
+    #[inline]
+    pub fn unsigned(self, address: u64) -> u64 {
+        let unused = 64 - u32::from(self.address_bits());
+        address << unused >> unused
+    }
+
+    /// The canonical address whose [`Geometry::unsigned`] is `address`.
+    #[inline]
+    pub fn canonical(self, address: u64) -> u64 {
+        let unused = 64 - u32::from(self.address_bits());
+        ((address << unused).cast_signed() >> unused).cast_unsigned()
+    }
+
+    /// Number of the page of `level` that `address` lies in; 0 for a level that there is not.
+    #[inline]
+    pub fn number(self, address: u64, level: Level) -> u64 {
+        if level > self.levels { 0 } else { self.unsigned(address) >> self.shift(level) }
+    }
+
+    /// The largest level that has pages.
+    #[inline]
+    pub fn largest(self) -> Level {
+        self.levels.min(3)
+    }
+
     /// log2 of the size in bytes of a node that spans `width` levels: of its 8-byte entries, but no
     /// less than 4 KiB, because the address field of an entry begins at bit 12.
     #[inline]
@@ -141,7 +173,17 @@ impl Geometry {
     /// True if the address is one that this geometry can translate (sign-extended from its top bit).
     #[inline]
     pub fn is_canonical(self, address: u64) -> bool {
-        let unused = 64 - u32::from(self.address_bits());
-        (((address << unused).cast_signed()) >> unused).cast_unsigned() == address
+        self.canonical(address) == address
     }
+}
+
+/// Name of the size that pages of `level` (1 to 3) have on x86-64: what results call them.
+pub fn page_name(level: Level) -> &'static str {
+    ["4K", "2M", "1G"][usize::from(level) - 1]
+}
+
+/// `L4L3` for level 4 and width 2.
+pub fn levels_spanned(level: Level, width: Width) -> String {
+    let levels = (level + 1 - width..=level).rev();
+    levels.map(|l| format!("L{l}")).collect::<Vec<_>>().concat()
 }

@@ -5,14 +5,20 @@
 //! simulated memory, a timed memory hierarchy, or the RAM of a running guest.
 //!
 //! The shape of the next node always comes from the parent entry (or the root register), never
-//! from a level number. Flattened nodes are therefore no special case anywhere. In a [`Hashed`] table
+//! from a level number. Flattened nodes are therefore no special case anywhere. In a [`Keyed`] table
 //! the reads that have no need of each other are made at once; each is fed the line found there.
+//!
+//! What an organisation is, is in one file of [`organisations`]: its parameters make a [`Layout`],
+//! which makes a [`PageTable`].
 
 mod addr;
 mod entry;
+mod error;
 mod geometry;
 pub mod hardware;
-pub mod hashed;
+pub mod keyed;
+mod layout;
+mod mapping;
 mod memory;
 pub mod organisations;
 mod recursion;
@@ -22,13 +28,13 @@ mod walk;
 
 pub use addr::{Address, Gpa, Gva, Hpa, Physical};
 pub use entry::{AccessKind, Attributes, Decoded, Entry, Rights};
-pub use geometry::{Geometry, GeometryError, Level, Width};
-pub use hashed::Hashed;
-pub use memory::{EntryMemory, EntryMemoryMut, NodeAllocator, TableMemory};
-pub use organisations::{Density, Layout, LayoutError, Shape, Structure};
+pub use error::{LayoutError, TableError};
+pub use geometry::{Geometry, GeometryError, Level, Width, levels_spanned, page_name};
+pub use keyed::Keyed;
+pub use layout::{Density, Layout, Shape, TreeShape};
+pub use mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Resizes};
+pub use memory::{EntryMemory, EntryMemoryMut, LINE_BYTES, Line, NodeAllocator, TableMemory};
 pub use recursion::Recursion;
-pub use table::{Made, PageTable};
-pub use tree::{
-    Change, DensityChanges, Flush, Levels, Mapping, NodeKind, NodeStatistics, TableError, Tree,
-};
+pub use table::PageTable;
+pub use tree::Tree;
 pub use walk::{Fault, Leaf, NodeRef, Step, Walk};

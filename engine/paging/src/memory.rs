@@ -2,7 +2,12 @@
 
 use crate::addr::Physical;
 use crate::geometry::Level;
-use crate::hashed::Line;
+
+/// The words of one line of memory.
+pub type Line = [u64; 8];
+
+/// Bytes of a line.
+pub const LINE_BYTES: u64 = 64;
 
 /// Memory that holds page-table entries.
 pub trait EntryMemory<A: Physical> {
@@ -53,7 +58,7 @@ pub trait NodeAllocator<A: Physical> {
 
 /// All that building a page table needs.
 pub trait TableMemory<A: Physical>: EntryMemoryMut<A> + NodeAllocator<A> {}
-impl<A: Physical, M: EntryMemoryMut<A> + NodeAllocator<A>> TableMemory<A> for M {}
+impl<A: Physical, M: EntryMemoryMut<A> + NodeAllocator<A> + ?Sized> TableMemory<A> for M {}
 
 impl<A: Physical, M: EntryMemory<A> + ?Sized> EntryMemory<A> for &M {
     #[inline]

@@ -66,13 +66,12 @@ impl Recursion {
         let geometry = self.geometry;
         let (bits, page) = (geometry.index_bits(), geometry.page_shift());
         // The indices down to `level` move to the end; the last one counts words there.
-        let unused = 64 - u32::from(geometry.address_bits());
-        let path = input.raw() << unused >> unused >> geometry.shift(level);
+        let path = geometry.unsigned(input.raw()) >> geometry.shift(level);
         let mut at = path << 3;
         for i in 1..=level {
             at |= self.index << (page + bits * (geometry.levels() - i));
         }
-        In::new(((at << unused).cast_signed() >> unused).cast_unsigned())
+        In::new(geometry.canonical(at))
     }
 
     /// True if `address` is a window's, and so lost to everything else.

@@ -1,33 +1,32 @@
 //! A page table of any organisation, as an operating system uses it.
 
 use crate::addr::{Address, Physical};
-use crate::entry::{Attributes, Entry, Rights};
+use crate::entry::{Attributes, Rights};
+use crate::error::TableError;
 use crate::geometry::{Geometry, Level};
-use crate::hashed::{Hashed, Resizes};
+use crate::keyed::{Design, Keyed, MakeStore};
+use crate::layout::{Layout, Shape};
+use crate::mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Resizes};
 use crate::memory::{EntryMemory, TableMemory};
-use crate::organisations::{Layout, Shape, Structure};
-use crate::tree::{DensityChanges, Flush, Levels, Mapping, NodeStatistics, TableError, Tree};
+use crate::tree::Tree;
 use crate::walk::{Fault, Leaf};
 
 /// A page table.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum PageTable<In, Out> {
     /// Nodes that form a tree.
     Tree(Tree<In, Out>),
-    /// Entries found by hashing.
-    Hashed(Box<Hashed<In, Out>>),
+    /// Entries found by the numbers of pages.
+    Keyed(Box<Keyed<In, Out>>),
 }
 
-/// What an operating system has to see to after it changed a table.
-#[must_use = "hardware may go on using what is stale until it is flushed"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made<In> {
-    /// Nodes narrower than the shape asked for, for want of a large block.
-    pub fallbacks: u32,
-    /// Levels of the entries that came to point to a new node.
-    pub filled: Levels,
-    /// What must be flushed.
-    pub flush: Option<Flush<In>>,
+impl<In: Clone, Out: Physical> Clone for PageTable<In, Out> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Tree(tree) => Self::Tree(tree.clone()),
+            Self::Keyed(table) => Self::Keyed(table.clone()),
+        }
+    }
 }
 
 impl<In: Address, Out: Physical> PageTable<In, Out> {
@@ -39,12 +38,15 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         layout: &Layout,
         shape: &impl Shape,
         memory: &mut impl TableMemory<Out>,
-    ) -> Result<Self, TableError> {
-        match layout.structure() {
-            Structure::Tree => Tree::new(layout.geometry(), shape, memory).map(Self::Tree),
-            Structure::Hashed(design) => {
-                let table = Hashed::new(layout.geometry(), design, memory)?;
-                Ok(Self::Hashed(Box::new(table)))
+    ) -> Result<Self, TableError>
+    where
+        dyn Design: MakeStore<Out>,
+    {
+        match layout.design() {
+            None => Tree::new(layout.geometry(), shape, memory).map(Self::Tree),
+            Some(design) => {
+                let table = Keyed::new(layout.geometry(), &**design, memory)?;
+                Ok(Self::Keyed(Box::new(table)))
             }
         }
     }
@@ -54,7 +56,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn geometry(&self) -> Geometry {
         match self {
             Self::Tree(tree) => tree.geometry(),
-            Self::Hashed(table) => table.geometry(),
+            Self::Keyed(table) => table.geometry(),
         }
     }
 
@@ -63,7 +65,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn tree(&self) -> Option<&Tree<In, Out>> {
         match self {
             Self::Tree(tree) => Some(tree),
-            Self::Hashed(_) => None,
+            Self::Keyed(_) => None,
         }
     }
 
@@ -71,7 +73,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn tree_mut(&mut self) -> Option<&mut Tree<In, Out>> {
         match self {
             Self::Tree(tree) => Some(tree),
-            Self::Hashed(_) => None,
+            Self::Keyed(_) => None,
         }
     }
 
@@ -86,7 +88,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<Leaf<Out>, Fault<Out>> {
         match self {
             Self::Tree(tree) => tree.translate(memory, input),
-            Self::Hashed(table) => table.translate(memory, input),
+            Self::Keyed(table) => table.translate(memory, input),
         }
     }
 
@@ -101,29 +103,15 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<Mapping<In, Out>, TableError> {
         match self {
             Self::Tree(tree) => tree.lookup(memory, input),
-            Self::Hashed(table) => table.lookup(memory, input),
+            Self::Keyed(table) => table.lookup(memory, input),
         }
     }
 
     /// True if no page lies in the page of `level`, 1 to 3, that starts at `input`.
     pub fn is_empty(&self, memory: &impl EntryMemory<Out>, input: In, level: Level) -> bool {
         match self {
-            Self::Tree(tree) => match tree.translate(memory, input) {
-                // One entry for the whole page, and it is absent.
-                Err(Fault::NotPresent { level: at, .. }) if at >= level => true,
-                Err(Fault::NotPresent { level: at, entry_address }) if at + 1 == level => {
-                    let entry = |i| Entry(memory.read(entry_address.offset(i * 8)));
-                    (0..tree.geometry().node_entries(1)).all(|i| !entry(i).is_present())
-                }
-                Err(Fault::NotPresent { .. }) => {
-                    let mut any = false;
-                    let bytes = tree.geometry().span(level);
-                    let looked = tree.visit(memory, input, bytes, &mut |_| any = true);
-                    looked.is_ok() && !any
-                }
-                Ok(_) | Err(Fault::NotCanonical | Fault::Reserved { .. }) => false,
-            },
-            Self::Hashed(table) => table.is_empty(memory, input, level),
+            Self::Tree(tree) => tree.is_empty(memory, input, level),
+            Self::Keyed(table) => table.is_empty(memory, input, level),
         }
     }
 
@@ -141,13 +129,10 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         attributes: Attributes,
     ) -> Result<Made<In>, TableError> {
         match self {
-            Self::Tree(tree) => {
-                let change = tree.map(memory, shape, input, frame, level, attributes)?;
-                Ok(Made { fallbacks: change.fallbacks, filled: change.filled, flush: None })
-            }
-            Self::Hashed(table) => {
+            Self::Tree(tree) => tree.map(memory, shape, input, frame, level, attributes),
+            Self::Keyed(table) => {
                 let flush = table.map(memory, input, frame, level, attributes)?;
-                Ok(Made { fallbacks: 0, filled: Levels::default(), flush })
+                Ok(Made { flush, ..Made::nothing() })
             }
         }
     }
@@ -168,7 +153,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<u64, TableError> {
         match self {
             Self::Tree(tree) => tree.map_run(memory, input, pages, attributes, frame),
-            Self::Hashed(table) => table.map_run(memory, input, pages, attributes, frame),
+            Self::Keyed(table) => table.map_run(memory, input, pages, attributes, frame),
         }
     }
 
@@ -183,7 +168,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         match self {
             Self::Tree(tree) => tree.unmap(memory, input),
-            Self::Hashed(table) => table.unmap(memory, input),
+            Self::Keyed(table) => table.unmap(memory, input),
         }
     }
 
@@ -199,7 +184,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         match self {
             Self::Tree(tree) => tree.protect(memory, input, rights),
-            Self::Hashed(table) => {
+            Self::Keyed(table) => {
                 table.update(memory, input, |mapping| mapping.attributes.rights = rights)
             }
         }
@@ -217,7 +202,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         match self {
             Self::Tree(tree) => tree.migrate(memory, input, frame),
-            Self::Hashed(table) => table.update(memory, input, |mapping| mapping.frame = frame),
+            Self::Keyed(table) => table.update(memory, input, |mapping| mapping.frame = frame),
         }
     }
 
@@ -232,7 +217,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
         match self {
             Self::Tree(tree) => tree.clear_usage(memory, input),
-            Self::Hashed(table) => table.update(memory, input, |mapping| {
+            Self::Keyed(table) => table.update(memory, input, |mapping| {
                 (mapping.attributes.accessed, mapping.attributes.dirty) = (false, false);
             }),
         }
@@ -249,14 +234,13 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         shape: &impl Shape,
         input: In,
     ) -> Result<Made<In>, TableError> {
-        let (fallbacks, filled, flush) = match self {
-            Self::Tree(tree) => {
-                let (change, flush) = tree.split(memory, shape, input)?;
-                (change.fallbacks, change.filled, flush)
+        match self {
+            Self::Tree(tree) => tree.split(memory, shape, input),
+            Self::Keyed(table) => {
+                let flush = Some(table.split(memory, input)?);
+                Ok(Made { flush, ..Made::nothing() })
             }
-            Self::Hashed(table) => (0, Levels::default(), table.split(memory, input)?),
-        };
-        Ok(Made { fallbacks, filled, flush: Some(flush) })
+        }
     }
 
     /// [`Tree::merge_dense`]; other tables have no nodes.
@@ -294,7 +278,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> Result<(), TableError> {
         match self {
             Self::Tree(tree) => tree.visit(memory, start, length_bytes, visit),
-            Self::Hashed(table) => table.visit(memory, start, length_bytes, visit),
+            Self::Keyed(table) => table.visit(memory, start, length_bytes, visit),
         }
     }
 
@@ -302,7 +286,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn mappings(&self, memory: &impl EntryMemory<Out>) -> Vec<Mapping<In, Out>> {
         match self {
             Self::Tree(tree) => tree.mappings(memory),
-            Self::Hashed(table) => table.mappings(memory),
+            Self::Keyed(table) => table.mappings(memory),
         }
     }
 
@@ -310,15 +294,15 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         match self {
             Self::Tree(tree) => tree.statistics(),
-            Self::Hashed(table) => table.statistics(),
+            Self::Keyed(table) => table.statistics(),
         }
     }
 
-    /// How often hashed tables were resized.
+    /// How often it was resized; trees are not.
     pub fn resizes(&self) -> Resizes {
         match self {
             Self::Tree(_) => Resizes::default(),
-            Self::Hashed(table) => table.resizes(),
+            Self::Keyed(table) => table.resizes(),
         }
     }
 
@@ -326,44 +310,7 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     pub fn destroy(self, memory: &mut impl TableMemory<Out>) {
         match self {
             Self::Tree(tree) => tree.destroy(memory),
-            Self::Hashed(table) => table.destroy(memory),
+            Self::Keyed(table) => table.destroy(memory),
         }
     }
-}
-
-/// Refuses addresses that `geometry` cannot translate.
-pub(crate) fn check_canonical(geometry: Geometry, address: u64) -> Result<(), TableError> {
-    if geometry.is_canonical(address) {
-        Ok(())
-    } else {
-        Err(TableError::NotCanonical { address, bits: geometry.address_bits() })
-    }
-}
-
-fn check_alignment(geometry: Geometry, address: u64, level: Level) -> Result<(), TableError> {
-    let page_bytes = geometry.span(level);
-    if address & (page_bytes - 1) == 0 {
-        Ok(())
-    } else {
-        Err(TableError::Misaligned { address, page_bytes })
-    }
-}
-
-/// Refuses what can be no page of `level`.
-pub(crate) fn check_page(geometry: Geometry, address: u64, level: Level) -> Result<(), TableError> {
-    if level == 0 || level > geometry.levels().min(3) {
-        return Err(TableError::NoSuchPage(level));
-    }
-    check_canonical(geometry, address)?;
-    check_alignment(geometry, address, level)
-}
-
-/// Refuses what can be no frame of a page of `level`.
-pub(crate) fn check_frame<Out: Physical>(
-    geometry: Geometry,
-    frame: Out,
-    level: Level,
-) -> Result<(), TableError> {
-    check_alignment(geometry, frame.raw(), level)?;
-    if Entry::can_hold(frame) { Ok(()) } else { Err(TableError::FrameTooHigh(frame.raw())) }
 }

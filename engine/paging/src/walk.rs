@@ -111,6 +111,21 @@ impl<In: Address, Out: Physical> Walk<In, Out> {
         self.at.base.offset(index * 8)
     }
 
+    /// Walks to the end; `read` gives the word at an address.
+    ///
+    /// # Errors
+    /// The fault that hardware would raise.
+    #[inline]
+    pub fn finish(mut self, mut read: impl FnMut(Out) -> u64) -> Result<Leaf<Out>, Fault<Out>> {
+        loop {
+            match self.feed(Entry(read(self.entry_address()))) {
+                Step::Table(_) => {}
+                Step::Leaf(leaf) => return Ok(leaf),
+                Step::Fault(fault) => return Err(fault),
+            }
+        }
+    }
+
     /// Takes the entry found at [`Walk::entry_address`] one step further.
     #[inline]
     pub fn feed(&mut self, entry: Entry) -> Step<Out> {

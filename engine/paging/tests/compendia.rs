@@ -5,12 +5,12 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatwalk_paging::organisations::{self, Fractions, Settings};
 use flatwalk_paging::{
     Address, Attributes, Density, DensityChanges, Geometry, Gva, Hpa, Layout, Level, Rights, Shape,
     Step, Tree, Walk, Width,
 };
 use proptest::prelude::*;
+use serde_json::json;
 use support::{Memory, RawNode, Sizes, raw_nodes};
 
 type Table = Tree<Gva, Hpa>;
@@ -19,8 +19,8 @@ type Table = Tree<Gva, Hpa>;
 type Id = (Level, u64);
 
 fn layout(geometry: Geometry, merge: f64, unmerge: f64) -> Layout {
-    let settings = Settings { density: Some(Fractions { merge, unmerge }), ..Settings::default() };
-    (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
+    let parameters = json!({ "merge_fraction": merge, "unmerge_fraction": unmerge, "merge_us": 0 });
+    support::layout("compendia", geometry, &parameters)
 }
 
 // ---- the model ------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::hashed::{Answer, Line};
+use flatwalk_paging::keyed::{Answer, SideLines};
 use flatwalk_paging::organisations::REGISTRY;
 use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Geometry, Gva, Hashed,
-    Hpa, Layout, Leaf, Level, NodeRef, PageTable, Rights, Shape, Step, Structure, TableError, Walk,
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Geometry, Gva, Hpa,
+    Keyed, Layout, Leaf, Level, Line, NodeRef, PageTable, Rights, Shape, Step, TableError, Walk,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use support::{Case, Memory, Sizes, cases_of, hashed_cases};
+use support::{Case, Memory, Sizes, cases_of, keyed_cases};
 
 // ---- what is done ---------------------------------------------------------------------------
 
@@ -84,17 +84,29 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 struct Hardware {
     /// Nodes of a tree by first and last address that they serve, and topmost level.
     nodes: BTreeMap<(u64, u64, Level), NodeRef<Hpa>>,
-    /// Lines of walk tables by level, key, and the addresses that they have headers for.
-    lines: BTreeMap<(Level, u64), (u64, u64, Line)>,
+    /// Side lines by structure and key.
+    lines: BTreeMap<(usize, u64), Line>,
 }
 
 impl Hardware {
-    fn flush(&mut self, flush: Option<Flush<Gva>>) {
+    fn flush(&mut self, table: &PageTable<Gva, Hpa>, flush: Option<Flush<Gva>>) {
         let Some(flush) = flush.filter(|flush| flush.tables) else { return };
         let first = flush.start.raw();
         let last = first.saturating_add(flush.length_bytes.checked_sub(1).expect("a range"));
         self.nodes.retain(|&(start, end, _), _| start > last || end < first);
-        self.lines.retain(|_, &mut (start, end, _)| start > last || end < first);
+        let PageTable::Keyed(table) = table else { return };
+        if flush.length_bytes == u64::MAX {
+            self.lines.clear();
+            return;
+        }
+        // Those that serve an address of the range, which is a page's.
+        let step = (flush.length_bytes / 512).max(table.geometry().span(1));
+        for address in (first..=last).step_by(step as usize).chain([last]) {
+            for structure in 0..table.side_needed().len() {
+                let key = table.side_key(structure, Gva::new(address), &SideLines::default());
+                self.lines.retain(|&(s, k), _| s != structure || Some(k) != key);
+            }
+        }
     }
 
     /// Walks with what is cached, keeps everything that may be kept, and sets the bits that hardware
@@ -127,7 +139,7 @@ impl Hardware {
                     }
                 }
             }
-            PageTable::Hashed(table) => self.walk_hashed(memory, table, input),
+            PageTable::Keyed(table) => self.walk_keyed(memory, table, input),
         };
         if let Ok(leaf) = &found {
             memory.write(leaf.entry_address, leaf.entry.touched(store).0);
@@ -135,21 +147,32 @@ impl Hardware {
         found
     }
 
-    fn walk_hashed(
+    fn walk_keyed(
         &mut self,
         memory: &Memory,
-        table: &Hashed<Gva, Hpa>,
+        table: &Keyed<Gva, Hpa>,
         input: Gva,
     ) -> Result<Leaf<Hpa>, Fault<Hpa>> {
-        let line = |level: Level| {
-            let key = table.walk_table_key(input, level)?;
-            self.lines.get(&(level, key)).map(|(.., line)| *line)
+        let read = |structure, key| {
+            let probes = table.side_probes(structure, key);
+            let mut lines = probes.as_slice().iter().map(|probe| memory.read_line(probe.at));
+            lines.find(|line| table.is_side_line(structure, key, line))
         };
-        let known = [line(2), line(3)];
-        let hint = table.hint(input, known.each_ref().map(Option::as_ref));
-        let probes = table.probes(input, hint);
+        let mut known = SideLines::default();
+        for (structure, &needed) in table.side_needed().iter().enumerate() {
+            let Some(key) = table.side_key(structure, input, &known) else { continue };
+            if needed
+                && !self.lines.contains_key(&(structure, key))
+                && let Some(line) = read(structure, key)
+            {
+                self.lines.insert((structure, key), line);
+            }
+            if let Some(line) = self.lines.get(&(structure, key)) {
+                known.set(structure, *line);
+            }
+        }
         let mut found = Err(table.not_present(input));
-        for first in probes.as_slice() {
+        for first in table.probes(input, &known).as_slice() {
             let mut probe = *first;
             loop {
                 match table.answer(input, &probe, &memory.read_line(probe.at)) {
@@ -165,21 +188,9 @@ impl Hardware {
             }
         }
         if found.is_ok() {
-            let sizes = Sizes::of(table.geometry());
-            for level in [2, 3] {
-                let Some((key, probes)) = table.walk_table_probes(input, level) else { continue };
-                let lines = probes.as_slice().iter().map(|probe| memory.read_line(probe.at));
-                let mut lines =
-                    lines.filter(|line| Hashed::<Gva, Hpa>::is_walk_table_line(line, key));
-                let line = lines.next().unwrap_or([0; 8]);
-                let bytes = sizes.entry(level) * 512;
-                // A line that has headers for both halves of the address space has them for all.
-                let (mut start, mut last) = (0, u64::MAX);
-                if bytes <= sizes.all() / 2 {
-                    start = sizes.canonical(u128::from(key) * bytes);
-                    last = start + (u64::try_from(bytes).unwrap() - 1);
-                }
-                self.lines.insert((level, key), (start, last, line));
+            for (structure, _) in table.side_needed().iter().enumerate().filter(|(_, n)| !**n) {
+                let Some(key) = table.side_key(structure, input, &known) else { continue };
+                self.lines.insert((structure, key), read(structure, key).unwrap_or([0; 8]));
             }
         }
         found
@@ -313,9 +324,9 @@ impl<'a> World<'a> {
                     return;
                 }
                 let result = tree.reshape(&mut self.memory, Gva::new(start), level, width);
-                if let Ok(Some((_, flush))) = result {
+                if let Ok(Some(flush)) = result {
                     assert!(!flush.leaves);
-                    self.hardware.flush(Some(flush));
+                    self.hardware.flush(&self.table, Some(flush));
                 }
             }
             Action::Touch(index, store) => {
@@ -344,9 +355,9 @@ impl<'a> World<'a> {
             Ok(made) => {
                 assert!(!occupied, "{}", self.name);
                 self.pages.insert(start, Page { level, frame, attributes });
-                self.hardware.flush(made.flush);
+                self.hardware.flush(&self.table, made.flush);
                 let done = self.table.merge_dense(&mut self.memory, input, made.filled);
-                self.hardware.flush(done.flush);
+                self.hardware.flush(&self.table, done.flush);
             }
             Err(TableError::Occupied(at)) => assert!(occupied && at == start, "{}", self.name),
             Err(error) => {
@@ -368,7 +379,7 @@ impl<'a> World<'a> {
         );
         self.leaf_flush(flush, start, page);
         let done = self.table.split_sparse(&mut self.memory, input);
-        self.hardware.flush(done.flush);
+        self.hardware.flush(&self.table, done.flush);
     }
 
     fn split(&mut self, start: u64, page: Page) {
@@ -382,7 +393,7 @@ impl<'a> World<'a> {
             Ok(made) => {
                 self.leaf_flush(made.flush.unwrap(), start, page);
                 let done = self.table.merge_dense(&mut self.memory, Gva::new(start), made.filled);
-                self.hardware.flush(done.flush);
+                self.hardware.flush(&self.table, done.flush);
                 self.pages.remove(&start);
                 let bytes = self.sizes.bytes(page.level - 1);
                 for i in 0..self.sizes.fan {
@@ -438,7 +449,7 @@ impl<'a> World<'a> {
         let last = first.saturating_add(flush.length_bytes - 1);
         assert!(flush.leaves && first <= start);
         assert!(start + (self.sizes.bytes(page.level) - 1) <= last, "{}", self.name);
-        self.hardware.flush(Some(flush));
+        self.hardware.flush(&self.table, Some(flush));
     }
 
     /// What holds after every step.
@@ -514,7 +525,7 @@ fn layouts() -> Vec<(String, Layout)> {
         [Geometry::X86_4, Geometry::X86_3, Geometry::X86_5, odd(14, 11, 3), odd(12, 3, 4)];
     let mut layouts = Vec::new();
     for geometry in geometries {
-        layouts.extend(hashed_cases(geometry));
+        layouts.extend(keyed_cases(geometry));
         // Pages must keep their sizes: no group joins levels 3 and 2.
         let mut trees = cases_of(geometry);
         trees.retain(|case| !case.joins(3, 2));
@@ -522,7 +533,7 @@ fn layouts() -> Vec<(String, Layout)> {
             let of = |case: &&Case| case.name.starts_with(organisation.name);
             let mine: Vec<_> = trees.iter().filter(of).collect();
             let some = mine.iter().step_by(mine.len().div_ceil(2).max(1));
-            layouts.extend(some.map(|case| (case.name.clone(), case.layout)));
+            layouts.extend(some.map(|case| (case.name.clone(), case.layout.clone())));
         }
     }
     for organisation in REGISTRY {
@@ -536,11 +547,11 @@ fn layouts() -> Vec<(String, Layout)> {
 fn every_organisation_maps_what_it_is_told_and_nothing_else() {
     let mut grown = 0;
     for (name, layout) in layouts() {
-        let cases = if matches!(layout.structure(), Structure::Tree) { 3 } else { 12 };
+        let cases = if layout.is_tree() { 3 } else { 12 };
         let mut runner = TestRunner::new(Config { cases, ..Config::default() });
         let count = std::cell::Cell::new(0);
         let result = runner.run(&ops(), |ops| {
-            let mut world = World::new(&name, layout);
+            let mut world = World::new(&name, layout.clone());
             for op in &ops {
                 world.step(op);
             }

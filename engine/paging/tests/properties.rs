@@ -3,11 +3,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flatwalk_paging::{
-    Address, Attributes, Change, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Gva, Hpa, Leaf,
-    Level, Levels, Mapping, NodeRef, Rights, Step, TableError, Tree, Walk, Width,
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Gva, Hpa, Leaf, Level,
+    Levels, Made, Mapping, NodeRef, Rights, Step, TableError, Tree, Walk, Width,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -347,15 +347,15 @@ impl<'a> World<'a> {
         match done {
             Done::Failed => assert_eq!(before, self.snapshot(), "a failure changed something"),
             Done::Unlike(error, expected) => panic!("got {error:?} instead of {expected:?}"),
-            Done::Changed(flush, change) => {
+            Done::Changed(flush, made) => {
                 if let Some(flush) = flush {
                     self.caches.flush(flush);
                     if counts.freed == 0 && !matches!(op.action, Action::Reshape(..)) {
                         assert!(!flush.tables, "no node went, yet tables are flushed");
                     }
                 }
-                if let Some(change) = change {
-                    self.check_change(change, counts, &nodes_before);
+                if let Some(made) = made {
+                    self.check_made(made, counts, &nodes_before);
                 }
             }
         }
@@ -388,24 +388,23 @@ impl<'a> World<'a> {
         }
     }
 
-    fn check_change(&self, change: Change, counts: Counts, nodes_before: &[RawNode]) {
-        assert_eq!(u64::from(change.nodes), counts.allocated);
-        assert_eq!(change.node_bytes, counts.allocated_bytes);
+    fn check_made(&self, made: Made<Gva>, counts: Counts, nodes_before: &[RawNode]) {
         let fresh: Vec<RawNode> = self
             .raw()
             .into_iter()
             .filter(|n| !nodes_before.iter().any(|b| (b.base, b.top) == (n.base, n.top)))
             .collect();
-        if change.fallbacks > 0 {
+        if made.fallbacks > 0 {
             assert!(counts.refused > 0);
         }
         let narrower = |n: &&RawNode| n.width < self.shape.wanted(n.top, n.start);
         if counts.freed == 0 && fresh.iter().all(|n| n.width <= self.shape.wanted(n.top, n.start)) {
             // Not a change of shape: every new node is as wide as wanted and as memory allowed.
-            assert_eq!(fresh.iter().filter(narrower).count(), change.fallbacks as usize);
+            assert_eq!(fresh.iter().filter(narrower).count(), made.fallbacks as usize);
             let missed = |n: &RawNode| u64::from(self.shape.wanted(n.top, n.start) - n.width);
             assert_eq!(fresh.iter().map(missed).sum::<u64>(), counts.refused);
-            assert_eq!(change.entries_written, counts.writes);
+            let bytes: u64 = fresh.iter().map(|n| self.bytes(*n)).sum();
+            assert_eq!((counts.allocated, counts.allocated_bytes), (fresh.len() as u64, bytes));
         }
     }
 
@@ -526,11 +525,11 @@ impl<'a> World<'a> {
             return Done::expect(result, TableError::NoSuchPage(0));
         }
         match result {
-            Ok((change, flush)) => {
+            Ok(made) => {
                 self.oracle.cut(start, self.case.sizes);
-                self.unsettled.push((address, Some(change.filled)));
-                Self::check_leaf_flush(flush, start, page);
-                Done::Changed(Some(flush), Some(change))
+                self.unsettled.push((address, Some(made.filled)));
+                Self::check_leaf_flush(made.flush.unwrap(), start, page);
+                Done::Changed(made.flush, Some(made))
             }
             Err(error) => self.out_of_memory(error),
         }
@@ -555,12 +554,13 @@ impl<'a> World<'a> {
             return Done::expect(result, TableError::Occupied(start));
         }
         match result {
-            Ok(change) => {
+            Ok(made) => {
+                assert_eq!(made.flush, None, "nothing was there");
                 self.oracle.pages.insert(start, Page { bytes, level, frame, attributes });
-                self.unsettled.push((start, Some(change.filled)));
-                self.check_reads(change, start, level, nodes);
+                self.unsettled.push((start, Some(made.filled)));
+                self.check_reads(start, nodes);
                 self.smash(self.case.joins(3, 2) || self.reshaped_over(3, start));
-                Done::Changed(None, Some(change))
+                Done::Changed(None, Some(made))
             }
             Err(error) => self.out_of_memory(error),
         }
@@ -573,24 +573,26 @@ impl<'a> World<'a> {
             && self.path(&self.raw(), address).last().unwrap().bottom() < level
     }
 
-    /// One entry was read at each node on the way.
-    fn check_reads(&self, change: Change, address: u64, level: Level, before: &[RawNode]) {
-        let path = self.path(&self.raw(), address);
-        let mut reads = path.len();
-        if self.case.density.is_some() {
-            // On the way to the lowest of the nodes that have the page's entry, past those that a
-            // pointer to a lower one leads past.
-            let mut walk = self.table.walk(Gva::new(address));
-            reads = 1;
-            while let Step::Table(_) = walk.feed(Entry(self.memory.get(walk.entry_address().raw())))
-            {
-                reads += 1;
-            }
-            let before = self.path(before, address);
-            let twice = before.iter().any(|n| n.width == 2 && n.top == level);
-            reads += usize::from(twice && walk.at().bottom() == level);
+    /// Each node on the way was read, and no other.
+    fn check_reads(&self, address: u64, before: &[RawNode]) {
+        let read = self.memory.blocks_read();
+        let bases = |path: Vec<RawNode>| path.iter().map(|n| n.base).collect::<BTreeSet<_>>();
+        let path = bases(self.path(&self.raw(), address));
+        if self.case.density.is_none() {
+            assert_eq!(read, path);
+            return;
         }
-        assert_eq!(change.entries_read as usize, reads);
+        // Pointers to lower nodes may lead past others, which have the page's entry all the same.
+        let mut walk = self.table.walk(Gva::new(address));
+        let mut walked = BTreeSet::from([walk.at().base.raw()]);
+        while let Step::Table(node) = walk.feed(Entry(self.memory.get(walk.entry_address().raw())))
+        {
+            walked.insert(node.base.raw());
+        }
+        assert!(walked.is_subset(&read), "on the way");
+        let all = &path | &bases(self.path(before, address));
+        // A merged node that all entries lead past cannot be reached, but has the entry too.
+        assert!(read.difference(&all).count() <= 1, "off the way");
     }
 
     fn map_badly(&mut self, spot: &Spot, level: Level, bad: Bad) -> Done {
@@ -685,16 +687,14 @@ impl<'a> World<'a> {
             return Done::expect(result, TableError::Occupied(to));
         }
         match result {
-            Ok((change, flush)) => {
-                Self::check_leaf_flush(flush, start, page);
-                self.unsettled.push((to, Some(change.filled)));
+            Ok(made) => {
+                Self::check_leaf_flush(made.flush.unwrap(), start, page);
+                self.unsettled.push((to, Some(made.filled)));
                 self.unsettled.push((from, None));
                 self.oracle.pages.remove(&start);
                 self.oracle.pages.insert(to, page);
                 self.smash(self.case.joins(3, 2) || self.reshaped_over(3, to));
-                // The nodes that held the page alone may be gone again.
-                assert_eq!(change.node_bytes == 0, change.nodes == 0);
-                Done::Changed(Some(flush), None)
+                Done::Changed(made.flush, None)
             }
             Err(error) => self.out_of_memory(error),
         }
@@ -707,6 +707,10 @@ impl<'a> World<'a> {
         } else {
             Done::Unlike(error, TableError::OutOfMemory)
         }
+    }
+
+    fn bytes(&self, node: RawNode) -> u64 {
+        (self.case.sizes.fan.pow(u32::from(node.width)) * 8).max(4096)
     }
 
     /// The nodes that serve `address`, root first.
@@ -743,8 +747,8 @@ impl<'a> World<'a> {
         };
         // Where every entry leads past it, a merged node may be there or not.
         let hidden = node.width == 1 && self.leads_past(&path, address, level);
-        if hidden && let Ok(Some((change, flush))) = result {
-            return Done::Changed(Some(flush), Some(change));
+        if hidden && let Ok(Some(flush)) = result {
+            return Done::Changed(Some(flush), None);
         }
         if width == node.width || (hidden && matches!(result, Ok(None))) {
             assert!(matches!(result, Ok(None)), "{result:?}");
@@ -761,7 +765,7 @@ impl<'a> World<'a> {
             return Done::expect(result, impossible);
         }
         match result {
-            Ok(Some((change, flush))) => {
+            Ok(Some(flush)) => {
                 assert!(!flush.leaves && flush.tables);
                 let now = self.raw();
                 let made = self.path(&now, address).into_iter().find(|n| n.top == level);
@@ -769,7 +773,7 @@ impl<'a> World<'a> {
                 let part = self.case.density.is_some() && (width == 1 || hidden);
                 assert!(made.map_or(part, |n| n.width == width));
                 self.smash(self.case.density.is_none() && bottom < 3 && level >= 3);
-                Done::Changed(Some(flush), Some(change))
+                Done::Changed(Some(flush), None)
             }
             Ok(None) => panic!("the node has width {}, not {width}", node.width),
             // A change of shape does not make do with other nodes than it needs.
@@ -985,7 +989,7 @@ enum Done {
     /// With another error than it should.
     Unlike(TableError, TableError),
     /// With a change.
-    Changed(Option<Flush<Gva>>, Option<Change>),
+    Changed(Option<Flush<Gva>>, Option<Made<Gva>>),
 }
 
 impl Done {

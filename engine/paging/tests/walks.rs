@@ -22,7 +22,8 @@ fn table(case: &Case, patches: bool) -> (Memory, Table) {
 fn map(memory: &mut Memory, table: &mut Table, case: &Case, patches: bool, at: u64, level: Level) {
     let attributes = Attributes::new(Rights::ALL);
     let frame = Hpa::new(1 << 40);
-    table.map(memory, &Patchy { case, patches }, Gva::new(at), frame, level, attributes).unwrap();
+    let shape = Patchy { case, patches };
+    let _ = table.map(memory, &shape, Gva::new(at), frame, level, attributes).unwrap();
 }
 
 /// Entries that a walk from the root reads.
@@ -93,7 +94,7 @@ fn without_large_blocks_every_layout_walks_as_a_conventional_one() {
         let mut table = Table::new(case.geometry, &shape, &mut memory).unwrap();
         let attributes = Attributes::new(Rights::ALL);
         let frame = Hpa::new(1 << 40);
-        table.map(&mut memory, &shape, Gva::new(0), frame, 1, attributes).unwrap();
+        let _ = table.map(&mut memory, &shape, Gva::new(0), frame, 1, attributes).unwrap();
         let small = |width: Width| case.sizes.fan.pow(u32::from(width)) * 8 <= memory.small_bytes;
         if small(2) {
             continue; // No block is large here.
@@ -137,7 +138,7 @@ fn a_gigabyte_node_can_be_listed_and_taken_apart() {
     }
     let before = table.mappings(&memory);
     assert_eq!(before.len(), 1 + 512 + 1, "the 1 GiB page is stored as 512 of 2 MiB");
-    let (_, flush) = table.reshape(&mut memory, Gva::new(0), 4, 2).unwrap().unwrap();
+    let flush = table.reshape(&mut memory, Gva::new(0), 4, 2).unwrap().unwrap();
     assert_eq!((flush.start.raw(), flush.length_bytes), (0, u64::MAX), "both halves");
     let shapes: Vec<_> =
         table.statistics().iter().map(|s| (s.level, s.width, s.nodes, s.entries_used)).collect();
@@ -409,8 +410,8 @@ proptest! {
             let at = Gva::new(at - at % case.sizes.bytes(level));
             let mapped =
                 table.map(&mut memory, &shape, at, Hpa::new(1 << 40), level, attributes);
-            if let Ok(change) = mapped {
-                let _ = table.merge_dense(&mut memory, at, change.filled);
+            if let Ok(made) = mapped {
+                let _ = table.merge_dense(&mut memory, at, made.filled);
             }
             starts.push(at);
         }
@@ -432,8 +433,8 @@ proptest! {
             let (memory, number) = (&mut memory, number);
             let _ = match act {
                 0 => match table.map(memory, &shape, at, Hpa::new(1 << 40), 1, attributes) {
-                    Ok(change) => {
-                        let _ = table.merge_dense(memory, at, change.filled);
+                    Ok(made) => {
+                        let _ = table.merge_dense(memory, at, made.filled);
                         None
                     }
                     Err(error) => Some(error),

@@ -4,6 +4,8 @@
 //! Start at [`simulate`]. A [`Machine`] and a [`Scheme`] say what to model;
 //! [`driver`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
 
+use flatwalk_paging::LayoutError;
+
 pub mod config;
 pub mod core;
 pub mod driver;
@@ -37,8 +39,13 @@ pub enum ConfigError {
         problem: String,
     },
     /// Organisation and levels do not go together.
-    #[error("`organisation`, `levels`, `flatten`: {0}")]
-    Layout(#[from] flatwalk_paging::LayoutError),
+    #[error("`[{section}]`: {error}")]
+    Layout {
+        /// The section of the table.
+        section: &'static str,
+        /// What is wrong there.
+        error: Box<LayoutError>,
+    },
     /// Timing asked of a machine that has no core.
     #[error(
         "`mode`: must be functional, as machine `{0}` has no core and caches: it can only count"
@@ -47,9 +54,9 @@ pub enum ConfigError {
     /// A guest asked of a machine that cannot run one.
     #[error("`machine.virtualisation`: is missing in `{0}`, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
-    /// A hashed table asked of a machine that cannot walk one.
+    /// A table without a tree asked of a machine that cannot walk one.
     #[error(
-        "`machine.hashed_walks`: is missing in `{0}`, so it cannot walk hashed tables; machine \
+        "`machine.hashed_walks`: is missing in `{0}`, so it cannot walk tables without a tree; machine \
          skylake-server has it"
     )]
     NoHashedWalks(String),
@@ -74,17 +81,25 @@ pub enum ConfigError {
 impl ConfigError {
     /// The key that the problem is with, and what is wrong with it: words that stand after the key.
     /// The key is empty if there are several.
-    pub fn key_and_problem(&self) -> (&str, String) {
+    pub fn key_and_problem(&self) -> (String, String) {
         let key = match self {
-            Self::Value { key, problem } => return (key, problem.clone()),
+            Self::Value { key, problem } => return (key.clone(), problem.clone()),
+            Self::Layout { section, error } => {
+                return match &**error {
+                    LayoutError::Value { key, problem, .. } => {
+                        (format!("{section}.{key}"), problem.clone())
+                    }
+                    other => ((*section).to_owned(), other.to_string()),
+                };
+            }
             Self::NotTimed(_) => "mode",
             Self::NotVirtual(..) => "machine.virtualisation",
             Self::NoHashedWalks(_) => "machine.hashed_walks",
-            Self::Layout(_) | Self::DoesNotFit { .. } | Self::Os(_) => "",
+            Self::DoesNotFit { .. } | Self::Os(_) => "",
         };
         let words = self.to_string();
         let problem = words.strip_prefix(&format!("`{key}`: ")).unwrap_or(&words);
-        (key, problem.to_owned())
+        (key.to_owned(), problem.to_owned())
     }
 
     /// The same problem where its key stands in the table `table`.

@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use flatwalk_paging::organisations;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -56,20 +57,20 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind's JSON Schema, with what the mechanisms add to it.
+    /// The kind's JSON Schema, with what organisations and mechanisms add to it.
     pub fn schema(self) -> &'static Value {
         static SCHEMAS: [OnceLock<Value>; Kind::ALL.len()] =
             [const { OnceLock::new() }; Kind::ALL.len()];
         SCHEMAS[self as usize].get_or_init(|| match self {
-            Self::Machine => with_mechanisms(Machine::schema().clone()),
-            Self::Scheme => with_mechanisms(Scheme::schema().clone()),
+            Self::Machine => with_registries(Machine::schema().clone()),
+            Self::Scheme => with_registries(Scheme::schema().clone()),
             Self::Mix => schema::read::<Mix>().to_value(),
             Self::Experiment => schema::read::<Experiment>().to_value(),
-            Self::Run => with_mechanisms(RunConfiguration::schema().clone()),
+            Self::Run => with_registries(RunConfiguration::schema().clone()),
             Self::Results => {
                 let settings = SchemaSettings::draft2020_12().for_serialize();
                 let response = settings.into_generator().into_root_schema_for::<Response>();
-                with_mechanisms(response.to_value())
+                with_registries(response.to_value())
             }
         })
     }
@@ -96,9 +97,9 @@ impl Kind {
     }
 }
 
-/// A schema with the sections and figures of [`REGISTRY`], wherever it has a machine, a scheme, a host's
-/// table or a result.
-fn with_mechanisms(mut schema: Value) -> Value {
+/// A schema with the parameters of page tables' organisations and the sections and figures of
+/// mechanisms, wherever it has a table, a machine, a scheme, a host or a result.
+fn with_registries(mut schema: Value) -> Value {
     let sections = |of: fn(&Registered) -> Option<Section>| {
         REGISTRY.iter().filter_map(move |one| Some((one.name, of(one)?.schema())))
     };
@@ -110,6 +111,10 @@ fn with_mechanisms(mut schema: Value) -> Value {
     }
     if let Some(host) = structure(&mut schema, "HostTable") {
         schema::add_sections(host, sections(|one| one.host));
+    }
+    if let Some(table) = structure(&mut schema, "TableSettings") {
+        let organisations = organisations::REGISTRY.iter().map(|one| (one.name, (one.schema)()));
+        schema::add_variants(table, "organisation", organisations);
     }
     if let Some(result) = structure(&mut schema, "RunResult") {
         let mechanisms = &mut result["properties"]["mechanisms"];
@@ -132,7 +137,7 @@ fn together<T: DeserializeOwned>(
     let value = T::deserialize(value).map_err(|error| Problem::new("", error.to_string()))?;
     validate(&value).map_err(|error| {
         let (key, problem) = error.key_and_problem();
-        Problem::new(key, problem)
+        Problem::new(&key, problem)
     })
 }
 

@@ -130,9 +130,10 @@ def reach_bytes(scheme: dict[str, Any], loaded: dict[str, Any]) -> int | None:
     """
     pwc = loaded["pwc"]
     entries = pwc["entries"].get("L2") if pwc["kind"] == "split" else pwc.get("entries")
-    if scheme["organisation"] not in {"radix", "flattened"} or not entries:
+    table = scheme["table"]
+    if not entries or (table["organisation"] != "radix" and "flatten" not in table):
         return None
-    last = next((merged for merged in scheme.get("flatten", []) if merged.endswith("L1")), "L1")
+    last = next((merged for merged in table.get("flatten", []) if merged.endswith("L1")), "L1")
     width = last.count("L")
     return int(entries) << (12 + 9 * width)
 

@@ -7,12 +7,8 @@ use crate::policy::LargePages;
 /// What a process runs on and how the operating system decides.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Geometry and flattening of the page table.
+    /// What the page table is like.
     pub layout: Layout,
-    /// The NF rule (ASPLOS 2022, section 3.4): a region of a lowest flattened node (1 GiB with L2+L1)
-    /// that has this many large pages is not flattened down to level 1. 0 switches it off; the paper
-    /// uses 32.
-    pub no_flatten_threshold: u32,
     /// Which memory large pages back.
     pub large_pages: LargePages,
     /// Physical memory in bytes.
@@ -45,7 +41,6 @@ impl Configuration {
     pub fn new(layout: Layout, memory_bytes: u64) -> Self {
         Self {
             layout,
-            no_flatten_threshold: 0,
             large_pages: LargePages::Below { boundary: 0 },
             memory_bytes,
             reserved_bytes: 0,

@@ -27,10 +27,10 @@ mod statistics;
 mod tests;
 mod unmap;
 
-use flatwalk_paging::hashed::{Design, Resizes};
+use flatwalk_paging::keyed::{Design, MakeStore};
 use flatwalk_paging::{
-    Address, Geometry, Gva, Hpa, Layout, NodeStatistics, PageTable, Physical, Recursion, Shape,
-    Structure, TableError,
+    Address, Geometry, Gva, Hpa, Layout, NodeStatistics, PageTable, Physical, Recursion, Resizes,
+    Shape, TableError,
 };
 use rustc_hash::FxHashMap;
 
@@ -69,17 +69,16 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// # Errors
     /// [`OsError::Setting`], [`OsError::MemorySize`], or [`OsError::OutOfMemory`] if there is not even
     /// room for the root.
-    pub fn new(configuration: &Configuration) -> Result<Self, OsError> {
+    pub fn new(configuration: &Configuration) -> Result<Self, OsError>
+    where
+        dyn Design: MakeStore<Out>,
+    {
         let mut memory = metered_memory(configuration)?;
-        let policy = Policy::new(
-            configuration.layout,
-            configuration.large_pages,
-            configuration.no_flatten_threshold,
-        );
+        let policy = Policy::new(configuration.layout.clone(), configuration.large_pages);
         let areas = AddressSpace::default();
         let geometry = configuration.layout.geometry();
         if !configuration.ordered_levels.is_empty() {
-            let ordered = OrderedNodes::new(configuration.layout, &configuration.ordered_levels);
+            let ordered = OrderedNodes::new(&configuration.layout, &configuration.ordered_levels);
             memory.ordered = Some(Box::new(ordered));
         }
         let shape = PolicyShape { policy: &policy, areas: &areas };
@@ -87,8 +86,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             let memory_bytes = configuration.memory_bytes;
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
         })?;
-        if configuration.layout.structure() == Structure::Hashed(Design::Inverted) {
-            // It is made at boot, so no program pays for it.
+        if configuration.layout.is_made_with_machine() {
+            // No program pays for that.
             let _: Work = memory.take_work();
         }
         if let Some(index) = configuration.recursive_index {

@@ -49,7 +49,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let Some((level, width)) = self.policy.guarded_nodes else { return Ok(()) };
         let count = self.large_pages.entry(page >> self.guarded_shift(level)).or_default();
         *count += 1;
-        if *count != self.policy.no_flatten_threshold {
+        if *count != self.policy.layout.no_flatten_threshold() {
             return Ok(());
         }
         let input = self.address(page);
@@ -59,8 +59,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let Self { table, memory, .. } = self;
         let Some(tree) = table.tree_mut() else { return Ok(()) };
         match tree.reshape(memory, input, level, width - 1) {
-            Ok(Some((change, flush))) => {
-                self.statistics.node_fallbacks += u64::from(change.fallbacks);
+            Ok(Some(flush)) => {
                 self.statistics.demotions += 1;
                 flushes.add(flush);
                 Ok(())

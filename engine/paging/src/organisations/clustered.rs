@@ -13,18 +13,39 @@
 //!
 //! Departs from the paper:
 //! - One table for each process, which doubles its buckets when there are more nodes than that; see
-//!   [`super::hashed`].
+//!   [`crate::keyed::chained`].
 //! - Partial-subblock and superpage entries within a node are not modelled: large pages have a table of
 //!   their own.
 //! - Chains have at most 255 nodes.
 
-use super::{Layout, LayoutError, Organisation, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NewLayout;
+use crate::error::LayoutError;
 use crate::geometry::Geometry;
+use crate::keyed::chained::{Chains, buckets_shift};
+use crate::layout::Layout;
 
-pub(super) const ORGANISATION: Organisation = Organisation { name: "clustered", layout };
+/// log2 of the pages that a node has entries for.
+const BLOCK_SHIFT: u8 = 4;
 
-fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
-    settings.chained("clustered", geometry, 4)
+/// Parameters of clustered page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// Buckets of a new table; a power of two.
+    #[schemars(range(min = 32, max = 4_194_304))]
+    pub buckets: u32,
+}
+
+impl NewLayout for Parameters {
+    const NAME: &str = "clustered";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        let first_shift = buckets_shift(Self::NAME, self.buckets)?;
+        Ok(Layout::keyed(geometry, Chains { block_shift: BLOCK_SHIFT, first_shift }))
+    }
 }
 
 #[cfg(test)]
@@ -33,11 +54,10 @@ mod tests {
 
     #[test]
     fn buckets_are_checked() {
-        let make = |buckets| layout(Geometry::X86_4, &Settings { buckets, ..Settings::default() });
-        assert_eq!(make(None), Err(LayoutError::NoBuckets("clustered")));
+        let make = |buckets| Parameters { buckets }.layout(Geometry::X86_4);
         for wrong in [0, 16, 100, 1 << 23] {
-            assert_eq!(make(Some(wrong)), Err(LayoutError::Buckets(wrong)));
+            assert_eq!(make(wrong).unwrap_err().key(), Some("buckets"));
         }
-        assert!(make(Some(4096)).is_ok_and(|layout| layout.groups().is_empty()));
+        assert!(make(4096).is_ok_and(|layout| layout.groups().is_empty()));
     }
 }

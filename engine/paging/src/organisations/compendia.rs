@@ -30,6 +30,8 @@
 //! - `unmerge_fraction`: taken apart below this share, the paper's "lower threshold", whose value
 //!   cannot be read in our copy: 1/16 is our choice. A node without any gain is always taken apart.
 //!
+//! And `merge_us`, the kernel time that merging a node takes, or taking one apart.
+//!
 //! Departs from the paper:
 //! - O in the replicas of a large page (section 4.5) means the page's own level is one above the
 //!   entry's, the same rule as for pointers; so a 1 GiB page, which the paper does not discuss, keeps
@@ -37,37 +39,65 @@
 //! - Without memory for a merged node (or for the small nodes of one to be taken apart), the table
 //!   stays as it is until another entry of that node fills (or empties). The paper is silent.
 
-use super::{Density, Fractions, Layout, LayoutError, Organisation, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NewLayout;
+use crate::error::LayoutError;
 use crate::geometry::Geometry;
+use crate::layout::{Density, Layout, TreeShape};
 
-pub(super) const ORGANISATION: Organisation = Organisation { name: "compendia", layout };
+/// Parameters of Compendia.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// Share of a node's entries from which on it is merged with its children, more than 0.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub merge_fraction: f64,
+    /// Share below which it is taken apart again, at most `merge_fraction`.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub unmerge_fraction: f64,
+    /// Kernel time that merging a node takes, or taking one apart, in microseconds.
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub merge_us: f64,
+}
 
-fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
-    settings.flatten_nothing("compendia")?;
-    settings.hash_nothing("compendia")?;
-    let Fractions { merge, unmerge } = settings.density.ok_or(LayoutError::NoDensity)?;
-    if !(0.0..=1.0).contains(&merge) || merge == 0.0 || !(0.0..=merge).contains(&unmerge) {
-        let (merge, unmerge) = (merge.to_string(), unmerge.to_string());
-        return Err(LayoutError::Density { merge, unmerge });
+impl NewLayout for Parameters {
+    const NAME: &str = "compendia";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        let Self { merge_fraction, unmerge_fraction, merge_us } = self;
+        let wrong = |key, problem| Err(LayoutError::value(Self::NAME, key, problem));
+        if !(0.0..=1.0).contains(&merge_fraction) || merge_fraction == 0.0 {
+            let problem = format!("must be more than 0 and at most 1, not {merge_fraction}");
+            return wrong("merge_fraction", problem);
+        }
+        if !(0.0..=merge_fraction).contains(&unmerge_fraction) {
+            let problem = format!("must be 0 to merge_fraction, not {unmerge_fraction}");
+            return wrong("unmerge_fraction", problem);
+        }
+        if !(0.0..=1e6).contains(&merge_us) {
+            return wrong("merge_us", format!("must be 0 to 1000000 µs, not {merge_us}"));
+        }
+        // At most 2^13 entries, so the product is exact enough and fits.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let slots = |share: f64| ((share * geometry.node_entries(1) as f64).ceil() as u32).max(1);
+        let density =
+            Density { merge_slots: slots(merge_fraction), unmerge_slots: slots(unmerge_fraction) };
+        let shape = TreeShape { density: Some(density), merge_us, ..TreeShape::CONVENTIONAL };
+        Ok(Layout::tree(geometry, shape))
     }
-    // At most 2^13 entries, so the product is exact enough and fits.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let slots = |share: f64| ((share * geometry.node_entries(1) as f64).ceil() as u32).max(1);
-    let density = Density { merge_slots: slots(merge), unmerge_slots: slots(unmerge) };
-    Ok(Layout { density: Some(density), ..Layout::with_groups(geometry, &[]) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Shape;
 
     fn density(geometry: Geometry, merge: f64, unmerge: f64) -> Result<Density, LayoutError> {
-        let settings = Settings {
-            density: Some(Fractions { merge, unmerge }),
-            flatten: &[],
-            ..Settings::default()
-        };
-        layout(geometry, &settings).map(|layout| layout.density.expect("it merges"))
+        let parameters =
+            Parameters { merge_fraction: merge, unmerge_fraction: unmerge, merge_us: 1.0 };
+        parameters.layout(geometry).map(|layout| layout.density().expect("it merges"))
     }
 
     #[test]
@@ -79,12 +109,18 @@ mod tests {
         assert_eq!(density(ia64, 1.0, 0.0), Ok(all));
         let least = Density { merge_slots: 1, unmerge_slots: 1 };
         assert_eq!(density(Geometry::X86_5, 1e-9, 1e-9), Ok(least));
-        for (merge, unmerge) in
-            [(0.0, 0.0), (1.1, 0.5), (0.1, 0.2), (0.5, -0.1), (f64::NAN, 0.0), (0.5, f64::NAN)]
-        {
-            let error = density(Geometry::X86_4, merge, unmerge);
-            assert!(matches!(error, Err(LayoutError::Density { .. })), "{merge} {unmerge}");
+        for (merge, unmerge, key) in [
+            (0.0, 0.0, "merge_fraction"),
+            (1.1, 0.5, "merge_fraction"),
+            (0.1, 0.2, "unmerge_fraction"),
+            (0.5, -0.1, "unmerge_fraction"),
+            (f64::NAN, 0.0, "merge_fraction"),
+            (0.5, f64::NAN, "unmerge_fraction"),
+        ] {
+            let error = density(Geometry::X86_4, merge, unmerge).unwrap_err();
+            assert_eq!(error.key(), Some(key), "{merge} {unmerge}");
         }
-        assert_eq!(layout(Geometry::X86_4, &Settings::default()), Err(LayoutError::NoDensity));
+        let slow = Parameters { merge_fraction: 0.5, unmerge_fraction: 0.1, merge_us: f64::NAN };
+        assert_eq!(slow.layout(Geometry::X86_4).unwrap_err().key(), Some("merge_us"));
     }
 }

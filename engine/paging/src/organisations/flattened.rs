@@ -11,43 +11,76 @@
 //! ```
 //! A 2 MiB page under an L2+L1 node is replicated in 512 entries with PS set (section 3.4).
 //!
+//! Parameters: `flatten`, the groups of levels; `no_flatten_threshold`, large pages in the region of a lowest
+//! flattened node from which on it is not flattened down to level 1 (the NF rule of section 3.4, whose
+//! threshold in the paper is 32).
+//!
 //! Departs from the paper: where three levels that end at level 2 or above are flattened, a 1 GiB
 //! page in such a node is stored as 512 leaves of 2 MiB (the paper does not say).
 
-use super::{Layout, LayoutError, Organisation, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NewLayout;
+use crate::error::LayoutError;
 use crate::geometry::{Geometry, Level, Width};
+use crate::layout::{Layout, TreeShape};
 
-pub(super) const ORGANISATION: Organisation = Organisation { name: "flattened", layout };
+/// Parameters of flattened page tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// Groups of adjacent levels to flatten, such as `"L4L3"`.
+    pub flatten: Vec<String>,
+    /// Large pages in the region of a lowest flattened node (1 GiB with L2L1) from which on it is not
+    /// flattened down to level 1. 0: it always is.
+    #[serde(default)]
+    pub no_flatten_threshold: u32,
+}
 
-fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
-    settings.merge_nothing("flattened")?;
-    settings.hash_nothing("flattened")?;
-    if settings.flatten.is_empty() {
-        return Err(LayoutError::NoGroups);
-    }
-    let mut taken = [false; 16];
-    let mut groups = Vec::new();
-    for name in settings.flatten {
-        let (top, width) = parse(name)?;
-        if top > geometry.levels() {
-            return Err(LayoutError::BeyondRoot { group: name.clone(), levels: geometry.levels() });
+impl NewLayout for Parameters {
+    const NAME: &str = "flattened";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        if self.flatten.is_empty() {
+            return Err(wrong("is empty: name groups, for example [\"L4L3\", \"L2L1\"]"));
         }
-        if width > 3 {
-            return Err(LayoutError::TooWide(name.clone()));
-        }
-        for level in top + 1 - width..=top {
-            if std::mem::replace(&mut taken[usize::from(level)], true) {
-                return Err(LayoutError::Overlap(level));
+        let levels = geometry.levels();
+        let mut taken = [false; 16];
+        let mut groups = Vec::new();
+        for name in &self.flatten {
+            let (top, width) = parse(name)?;
+            if top > levels {
+                return Err(wrong(format!(
+                    "has `{name}`, which needs more levels than the {levels} that the table has"
+                )));
             }
+            if width > 3 {
+                return Err(wrong(format!(
+                    "has `{name}`, which spans more than three levels: nodes are at most 1 GiB"
+                )));
+            }
+            for level in top + 1 - width..=top {
+                if std::mem::replace(&mut taken[usize::from(level)], true) {
+                    return Err(wrong(format!("has L{level} in two groups")));
+                }
+            }
+            groups.push((top, width));
         }
-        groups.push((top, width));
+        let no_flatten_threshold = self.no_flatten_threshold;
+        let shape = TreeShape { no_flatten_threshold, ..TreeShape::with_groups(&groups) };
+        Ok(Layout::tree(geometry, shape))
     }
-    Ok(Layout::with_groups(geometry, &groups))
 }
 
 /// `"L4L3"` → `(4, 2)`.
 fn parse(name: &str) -> Result<(Level, Width), LayoutError> {
-    let bad = || LayoutError::Group(name.to_owned());
+    let bad = || {
+        wrong(format!(
+            "has `{name}`, which is not adjacent levels; write the levels from the root down, for example \
+             \"L2L1\" or \"L4L3L2\""
+        ))
+    };
     let mut levels = name.strip_prefix('L').ok_or_else(bad)?.split('L').map(str::parse::<Level>);
     let top = levels.next().ok_or_else(bad)?.map_err(|_| bad())?;
     let mut lowest = top;
@@ -64,6 +97,11 @@ fn parse(name: &str) -> Result<(Level, Width), LayoutError> {
     Ok((top, top - lowest + 1))
 }
 
+/// What is wrong with `flatten`.
+fn wrong(problem: impl Into<String>) -> LayoutError {
+    LayoutError::value(Parameters::NAME, "flatten", problem)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,23 +109,25 @@ mod tests {
     #[test]
     fn groups_are_read_and_checked() {
         let make = |geometry, groups: &[&str]| {
-            let flatten: Vec<_> = groups.iter().map(|&g| g.to_owned()).collect();
-            layout(geometry, &Settings { flatten: &flatten, ..Settings::default() })
+            let flatten = groups.iter().map(|&g| g.to_owned()).collect();
+            Parameters { flatten, no_flatten_threshold: 0 }.layout(geometry)
         };
         let widths = |geometry, groups: &[&str]| make(geometry, groups).unwrap().groups();
         assert_eq!(widths(Geometry::X86_4, &["L4L3", "L2L1"]), [(4, 2), (2, 2)]);
         assert_eq!(widths(Geometry::X86_4, &["L3L2"]), [(4, 1), (3, 2), (1, 1)]);
         assert_eq!(widths(Geometry::X86_5, &["L5L4", "L3L2"]), [(5, 2), (3, 2), (1, 1)]);
         assert_eq!(widths(Geometry::X86_4, &["L4L3L2"]), [(4, 3), (1, 1)]);
+        let refused = |geometry, groups: &[&str], why: &str| {
+            let error = make(geometry, groups).unwrap_err();
+            assert_eq!(error.key(), Some("flatten"));
+            assert!(error.to_string().contains(why), "{error}");
+        };
         for bad in ["", "L4", "4L3", "L4L2", "L3L4", "L1L0", "L4L3L", "Lx", "L255L254"] {
-            assert!(matches!(make(Geometry::X86_4, &[bad]), Err(LayoutError::Group(_))), "{bad}");
+            refused(Geometry::X86_4, &[bad], "not adjacent levels");
         }
-        assert_eq!(make(Geometry::X86_4, &["L3L2", "L2L1"]), Err(LayoutError::Overlap(2)));
-        assert!(matches!(
-            make(Geometry::X86_4, &["L5L4"]),
-            Err(LayoutError::BeyondRoot { levels: 4, .. })
-        ));
-        assert!(matches!(make(Geometry::X86_4, &["L4L3L2L1"]), Err(LayoutError::TooWide(_))));
-        assert_eq!(make(Geometry::X86_4, &[]), Err(LayoutError::NoGroups));
+        refused(Geometry::X86_4, &["L3L2", "L2L1"], "L2 in two groups");
+        refused(Geometry::X86_4, &["L5L4"], "the 4 that the table has");
+        refused(Geometry::X86_4, &["L4L3L2L1"], "more than three levels");
+        refused(Geometry::X86_4, &[], "is empty");
     }
 }

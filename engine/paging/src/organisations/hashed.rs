@@ -19,11 +19,32 @@
 //! - Entries are as in other tables here, beside a tag and a link of 64 bits each: 32 bytes a node.
 //! - Chains have at most 255 nodes.
 
-use super::{Layout, LayoutError, Organisation, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NewLayout;
+use crate::error::LayoutError;
 use crate::geometry::Geometry;
+use crate::keyed::chained::{Chains, buckets_shift};
+use crate::layout::Layout;
 
-pub(super) const ORGANISATION: Organisation = Organisation { name: "hashed", layout };
+/// log2 of the pages that a node has entries for.
+const BLOCK_SHIFT: u8 = 0;
 
-fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
-    settings.chained("hashed", geometry, 0)
+/// Parameters of hashed page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// Buckets of a new table; a power of two.
+    #[schemars(range(min = 32, max = 4_194_304))]
+    pub buckets: u32,
+}
+
+impl NewLayout for Parameters {
+    const NAME: &str = "hashed";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        let first_shift = buckets_shift(Self::NAME, self.buckets)?;
+        Ok(Layout::keyed(geometry, Chains { block_shift: BLOCK_SHIFT, first_shift }))
+    }
 }

@@ -6,14 +6,23 @@
 //! Departs from the hardware in nothing; permission keys, caching attributes and global pages are
 //! not modelled.
 
-use super::{Layout, LayoutError, Organisation, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NewLayout;
+use crate::error::LayoutError;
 use crate::geometry::Geometry;
+use crate::layout::{Layout, TreeShape};
 
-pub(super) const ORGANISATION: Organisation = Organisation { name: "radix", layout };
+/// Radix page tables have no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {}
 
-fn layout(geometry: Geometry, settings: &Settings<'_>) -> Result<Layout, LayoutError> {
-    settings.flatten_nothing("radix")?;
-    settings.merge_nothing("radix")?;
-    settings.hash_nothing("radix")?;
-    Ok(Layout::with_groups(geometry, &[]))
+impl NewLayout for Parameters {
+    const NAME: &str = "radix";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        Ok(Layout::tree(geometry, TreeShape::CONVENTIONAL))
+    }
 }

@@ -1,32 +1,19 @@
 //! Merging nodes where a table is dense, and taking them apart where it is no longer.
 //!
-//! Source: Ainsworth and Jones (ISMM 2021), sections 4.1 and 4.4; see `organisations/compendia.rs`.
+//! Source: Ainsworth and Jones (ISMM 2021), sections 4.1 and 4.4.
 
-use super::{Change, Flush, Levels, TableError, Tree};
+use super::Tree;
 use crate::addr::{Address, Physical};
 use crate::entry::{Decoded, Entry};
 use crate::geometry::Level;
+use crate::mapping::{DensityChanges, Levels};
 use crate::memory::{EntryMemory, TableMemory};
 use crate::walk::NodeRef;
 
-/// What keeping a table's density took.
-#[must_use = "hardware may go on using freed nodes until this is flushed"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DensityChanges<In> {
-    /// Nodes merged with their children.
-    pub merged: u32,
-    /// Merged nodes taken apart.
-    pub unmerged: u32,
-    /// Changes that were due, but there was no memory for them.
-    pub refused: u32,
-    /// What must be flushed; TLB entries stay valid.
-    pub flush: Option<Flush<In>>,
-}
-
 impl<In: Address, Out: Physical> Tree<In, Out> {
     /// Merges the nodes on the path of `input` that have become dense because entries of the levels
-    /// `filled` were filled there ([`Change::filled`]), the lowest first, and takes apart what has
-    /// nothing left to gain after that. Does nothing in a table without [`crate::organisations::Density`].
+    /// `filled` were filled there ([`crate::Made::filled`]), the lowest first, and takes apart what has
+    /// nothing left to gain after that. Does nothing in a table without [`crate::Density`].
     pub fn merge_dense(
         &mut self,
         memory: &mut impl TableMemory<Out>,
@@ -38,7 +25,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         for level in (2..=self.geometry.levels()).filter(|&level| filled.contains(level)) {
             let Ok(Some(found)) = self.seek(memory, input, level) else { continue };
             if found.node.width == 1 && self.gain(memory, found.node) >= density.merge_slots {
-                let result = self.set_width(memory, found, 2, input, &mut Change::default());
+                let result = self.set_width(memory, found, 2, input);
                 if done.count(result, |done| &mut done.merged) {
                     self.split_sparse_level(memory, input, level + 1, &mut done);
                 }
@@ -48,7 +35,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 
     /// Takes apart the merged nodes on the path of `input` that have become sparse because the page
-    /// there was unmapped. Does nothing in a table without [`crate::organisations::Density`].
+    /// there was unmapped. Does nothing in a table without [`crate::Density`].
     pub fn split_sparse(
         &mut self,
         memory: &mut impl TableMemory<Out>,
@@ -81,7 +68,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             return;
         }
         if let Ok(Some(found)) = self.seek(memory, input, level) {
-            let result = self.set_width(memory, found, 1, input, &mut Change::default());
+            let result = self.set_width(memory, found, 1, input);
             done.count(result, |done| &mut done.unmerged);
         }
     }
@@ -115,33 +102,5 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             gain += u32::from(!large && !merged);
         }
         gain
-    }
-}
-
-impl<In: Address> DensityChanges<In> {
-    pub(crate) fn nothing() -> Self {
-        Self { merged: 0, unmerged: 0, refused: 0, flush: None }
-    }
-
-    /// Counts a change, or that there was no memory for it; true if it was made.
-    fn count(
-        &mut self,
-        result: Result<Flush<In>, TableError>,
-        counter: impl FnOnce(&mut Self) -> &mut u32,
-    ) -> bool {
-        match result {
-            Ok(flush) => {
-                *counter(self) += 1;
-                // All lie on one path, so the longest contains the others.
-                self.flush =
-                    self.flush.filter(|f| f.length_bytes > flush.length_bytes).or(Some(flush));
-                true
-            }
-            Err(error) => {
-                // A corrupt table is told to whoever next maps or unmaps there.
-                self.refused += u32::from(error == TableError::OutOfMemory);
-                false
-            }
-        }
     }
 }

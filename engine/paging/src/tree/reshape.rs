@@ -1,11 +1,13 @@
 //! Nodes that become wider or narrower while translations stay as they are.
 
-use super::{Change, Flush, Node, TableError, Tree};
+use super::Tree;
+use super::node::{Node, united};
 use crate::addr::{Address, Physical};
-use crate::entry::{Attributes, Decoded, Entry, Rights};
+use crate::entry::{Decoded, Entry, Rights};
+use crate::error::{TableError, check_canonical};
 use crate::geometry::{Level, Width};
+use crate::mapping::Flush;
 use crate::memory::{EntryMemory, TableMemory};
-use crate::table::check_canonical;
 use crate::walk::NodeRef;
 
 impl<In: Address, Out: Physical> Tree<In, Out> {
@@ -23,7 +25,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         input: In,
         level: Level,
         width: Width,
-    ) -> Result<Option<(Change, Flush<In>)>, TableError> {
+    ) -> Result<Option<Flush<In>>, TableError> {
         check_canonical(self.geometry, input.raw())?;
         let impossible = TableError::Shape { address: input.raw(), level, width };
         let widest = if self.density.is_some() { 2 } else { 3 };
@@ -34,9 +36,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         if old.node.width == width {
             return Ok(None);
         }
-        let mut change = Change::default();
-        let flush = self.set_width(memory, old, width, input, &mut change)?;
-        Ok(Some((change, flush)))
+        self.set_width(memory, old, width, input).map(Some)
     }
 
     /// The node with topmost level `level` on the path of `input`, or that part of a merged node that
@@ -99,45 +99,43 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         old: Found<Out>,
         width: Width,
         input: In,
-        change: &mut Change,
     ) -> Result<Flush<In>, TableError> {
         let Found { node: old, parent } = old;
         let new = if width > old.width {
-            self.merge(memory, old, width, input, change)?
+            self.merge(memory, old, width, input)?
         } else {
-            self.take_apart(memory, old, width, input, change)?
+            self.take_apart(memory, old, width, input)?
         };
         let Some(parent) = parent else {
             self.root = new;
             let start = In::new(0);
             return Ok(Flush { start, length_bytes: u64::MAX, leaves: false, tables: true });
         };
-        change.entries_written += self.link(memory, parent, new, input);
+        self.link(memory, parent, new, input);
         let length_bytes = self.geometry.span(old.level + 1);
         let start = In::new(input.raw() & !(length_bytes - 1));
         Ok(Flush { start, length_bytes, leaves: false, tables: true })
     }
 
     /// Lets the entries that lead to the table of `node`'s topmost level on the path of `input` lead
-    /// to `node`; `parent` holds one of them. Returns how many.
+    /// to `node`; `parent` holds one of them.
     fn link(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         parent: NodeRef<Out>,
         node: NodeRef<Out>,
         input: In,
-    ) -> u64 {
+    ) {
         let above = node.level + 1;
-        let mut written = 0;
         for place in self.places(parent, input, above) {
             let (first, _) = self.slots(place, input, above);
-            written += if place.bottom() < above {
+            if place.bottom() < above {
                 // The merged node above has the entries of `node` themselves, or its overlap.
                 let entries = match node.width {
                     1 => Vec::new(),
                     _ => self.overlap(memory, node, self.prefix(node.level, input)),
                 };
-                self.write(memory, place, first, entries)
+                self.write(memory, place, first, entries);
             } else {
                 let entry = match self.merged_at(above, input) {
                     Some(merged) if node.width == 1 => {
@@ -145,10 +143,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     }
                     _ => Entry::table(node.base, node.width),
                 };
-                self.write(memory, place, first, [entry])
-            };
+                self.write(memory, place, first, [entry]);
+            }
         }
-        written
     }
 
     /// What stands for `node`, a merged one whose table has this prefix, in a merged node above it:
@@ -183,7 +180,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         old: NodeRef<Out>,
         width: Width,
         input: In,
-        change: &mut Change,
     ) -> Result<NodeRef<Out>, TableError> {
         let (level, address) = (old.level, input.raw());
         let prefix = self.prefix(level, input);
@@ -202,9 +198,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let shift = self.geometry.node_shift(width);
         let base = memory.allocate(shift).ok_or(TableError::OutOfMemory)?;
         memory.is_node(base, shift, bottom, address);
-        change.nodes += 1;
-        change.node_bytes += 1 << shift;
-        change.entries_written += parts.entries.len() as u64;
         for &(index, entry) in &parts.entries {
             memory.write(base.offset(index * 8), entry.0);
         }
@@ -282,7 +275,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         old: NodeRef<Out>,
         width: Width,
         input: In,
-        change: &mut Change,
     ) -> Result<NodeRef<Out>, TableError> {
         let geometry = self.geometry;
         let child_width = old.width - width;
@@ -291,28 +283,25 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let prefix = self.prefix(old.level, input);
         let mut made: Vec<(Out, Width)> = Vec::new();
         let mut children: Vec<(Out, Node)> = Vec::new();
-        let mut obtain =
-            |memory: &mut M, top: Level, width: Width, input: u64, change: &mut Change| {
-                let shift = geometry.node_shift(width);
-                if let Some(base) = memory.allocate(shift) {
-                    memory.is_node(base, shift, top + 1 - width, input);
-                    made.push((base, width));
-                    change.nodes += 1;
-                    change.node_bytes += 1 << shift;
-                    return Ok(base);
-                }
-                for &(base, width) in &made {
-                    memory.free(base, geometry.node_shift(width));
-                }
-                Err(TableError::OutOfMemory)
-            };
+        let mut obtain = |memory: &mut M, top: Level, width: Width, input: u64| {
+            let shift = geometry.node_shift(width);
+            if let Some(base) = memory.allocate(shift) {
+                memory.is_node(base, shift, top + 1 - width, input);
+                made.push((base, width));
+                return Ok(base);
+            }
+            for &(base, width) in &made {
+                memory.free(base, geometry.node_shift(width));
+            }
+            Err(TableError::OutOfMemory)
+        };
         // Within a merged node above there is room for its entries already.
         let home =
             self.merged_at(old.level + 1, input).map(|above| (above, self.part(above, input)));
         let new = if let Some((_, part)) = home {
             part
         } else {
-            let base = obtain(memory, old.level, width, input.raw(), change)?;
+            let base = obtain(memory, old.level, width, input.raw())?;
             NodeRef { base, width, ..old }
         };
         let mut entries = Vec::new();
@@ -349,14 +338,13 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     let child_shift = geometry.shift(child_level + 1);
                     let own = (geometry.node_entries(width) - 1) << child_shift;
                     let path = input.raw() & !own | slot << child_shift;
-                    let child = obtain(memory, child_level, child_width, path, change)?;
+                    let child = obtain(memory, child_level, child_width, path)?;
                     for i in 0..per_child {
                         let entry = read(memory, i);
                         if entry.is_present() {
                             memory.write(child.offset(i * 8), entry.0);
                         }
                     }
-                    change.entries_written += present as u64;
                     let used = u32::try_from(present).expect("fewer than 2^32 entries in a node");
                     let (level, width, parts) = (child_level, child_width, Box::default());
                     children.push((child, Node { level, width, used, parts }));
@@ -368,7 +356,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         self.nodes.extend(children);
         self.merged.remove(&(old.level, prefix));
         if let Some((above, _)) = home {
-            change.entries_written += self.write(memory, above, new.base, entries);
+            self.write(memory, above, new.base, entries);
             return Ok(new);
         }
         let mut node = Node { level: old.level, width, used: 0, parts: Box::default() };
@@ -376,22 +364,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             memory.write(new.base.offset(slot * 8), entry.0);
             node.used += 1;
         }
-        change.entries_written += u64::from(node.used);
         self.nodes.insert(new.base, node);
         Ok(new)
     }
-}
-
-/// The attributes of a page whose entries these are: accessed or dirty if any is.
-pub(super) fn united(entries: impl Iterator<Item = Entry>) -> Attributes {
-    entries
-        .map(Entry::attributes)
-        .reduce(|all, one| Attributes {
-            rights: all.rights,
-            accessed: all.accessed | one.accessed,
-            dirty: all.dirty | one.dirty,
-        })
-        .expect("a page has an entry")
 }
 
 /// A node and how it is reached.

@@ -3,15 +3,16 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatwalk_paging::organisations::{Cuckoo, Fractions, REGISTRY, Settings};
+use flatwalk_paging::organisations::{self, REGISTRY};
 use flatwalk_paging::{
     Address, Density, EntryMemory, EntryMemoryMut, Geometry, Hpa, Layout, LayoutError, Level,
-    NodeAllocator, NodeRef, Shape, Structure, Width,
+    NodeAllocator, NodeRef, Shape, Width,
 };
 use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
 
 /// Word that freed nodes are filled with: a present, writable pointer (or base page) to nowhere.
 const POISON: u64 = 0x000b_adba_dbad_b007;
@@ -40,6 +41,8 @@ pub struct Memory {
     /// What happened since [`Memory::begin`].
     pub counts: Counts,
     reads: Cell<u64>,
+    /// Addresses read since then.
+    read_at: RefCell<BTreeSet<u64>>,
 }
 
 /// What was asked of the memory.
@@ -65,6 +68,7 @@ impl Memory {
     pub fn begin(&mut self, refuse: u32, refuse_large: bool) {
         self.counts = Counts::default();
         self.reads.set(0);
+        self.read_at.take();
         (self.refuse, self.refuse_large) = (refuse, refuse_large);
     }
 
@@ -72,6 +76,12 @@ impl Memory {
     pub fn end(&mut self) -> Counts {
         (self.refuse, self.refuse_large) = (0, false);
         Counts { reads: self.reads.get(), ..self.counts }
+    }
+
+    /// The blocks given out, by address, that were read since [`Memory::begin`].
+    pub fn blocks_read(&self) -> BTreeSet<u64> {
+        let block = |&at: &u64| self.live.range(..=at).next_back().map(|(&start, _)| start);
+        self.read_at.borrow().iter().filter_map(block).collect()
     }
 
     /// Words other than zero from `start` on, with their addresses.
@@ -112,6 +122,7 @@ impl Memory {
 impl EntryMemory<Hpa> for Memory {
     fn read(&self, at: Hpa) -> u64 {
         self.reads.set(self.reads.get() + 1);
+        self.read_at.borrow_mut().insert(at.raw());
         self.get(at.raw())
     }
 }
@@ -342,89 +353,100 @@ pub fn names(levels: Level, widths: &[Width]) -> Vec<String> {
     names
 }
 
+/// The layout of `organisation` with these parameters.
+pub fn layout(organisation: &str, geometry: Geometry, parameters: &Value) -> Layout {
+    let parameters = parameters.as_object().expect("a JSON object");
+    organisations::layout(organisation, geometry, parameters).expect("valid parameters")
+}
+
+/// The layouts of an organisation for `geometry` with those of the `parameters` that are its own, each
+/// with its number among them; none, if it has not got that geometry.
+fn layouts_of<'a>(
+    organisation: &organisations::Organisation,
+    geometry: Geometry,
+    parameters: impl IntoIterator<Item = &'a Value>,
+) -> Vec<(usize, Layout)> {
+    let mut layouts = Vec::new();
+    let mut refused = false;
+    for (number, parameters) in parameters.into_iter().enumerate() {
+        match (organisation.layout)(geometry, parameters.as_object().expect("a JSON object")) {
+            Ok(layout) => layouts.push((number, layout)),
+            Err(LayoutError::Parameters { .. }) => {}
+            Err(LayoutError::Value { key: "levels", .. }) => refused = true,
+            Err(error) => panic!("{parameters}: {error}"),
+        }
+    }
+    assert!(refused || !layouts.is_empty(), "no layout of {} is tested", organisation.name);
+    layouts
+}
+
+/// Parameters of tables without a tree: some that are always being resized, and some that are crowded.
+fn keyed_parameters() -> Vec<Value> {
+    let ways = |ways: u32, lines: u32, grow: f64, walk_tables: Option<[u32; 2]>| {
+        json!({
+            "ways": ways, "initial_entries": lines, "grow_occupancy": grow, "growth_factor": 4,
+            "shrink_occupancy": grow / 2.5, "walk_table_entries": walk_tables,
+        })
+    };
+    vec![
+        ways(3, 64, 0.05, Some([64, 64])),
+        ways(2, 64, 0.02, None),
+        ways(4, 128, 0.9, Some([64, 128])),
+        json!({ "buckets": 32 }),
+        json!({}),
+    ]
+}
+
 /// Every grouping of `geometry`'s levels in every organisation that offers it.
 pub fn cases_of(geometry: Geometry) -> Vec<Case> {
     let sizes = Sizes::of(geometry);
+    let conventional = vec![1; usize::from(sizes.levels)];
+    // Conventional; grouped; merging by density: as soon as anything can gain, and a little later.
+    let mut choices = vec![(conventional.clone(), json!({}))];
+    for widths in groupings(sizes.levels).into_iter().filter(|widths| *widths != conventional) {
+        let flatten = names(sizes.levels, &widths);
+        choices.push((widths, json!({ "flatten": flatten })));
+    }
+    let share = |n: u64| (n.min(sizes.fan) as f64 - 0.5) / sizes.fan as f64;
+    for (merge, unmerge) in [(1, 1), (2, 1), (3, 2)] {
+        let (merge, unmerge) = (share(merge), share(unmerge));
+        let parameters =
+            json!({ "merge_fraction": merge, "unmerge_fraction": unmerge, "merge_us": 0 });
+        choices.push((conventional.clone(), parameters));
+    }
+    let others = keyed_parameters();
     let mut cases = Vec::new();
-    'organisations: for organisation in REGISTRY {
-        let before = cases.len();
-        // Merging by density: as soon as anything can gain, and a little later.
-        let slots = |n: u64| (n.min(sizes.fan) as f64 - 0.5) / sizes.fan as f64;
-        let densities = [(1, 1), (2, 1), (3, 2)]
-            .map(|(merge, unmerge)| Fractions { merge: slots(merge), unmerge: slots(unmerge) });
-        let densities: Vec<_> = std::iter::once(None).chain(densities.map(Some)).collect();
-        let choices = groupings(sizes.levels).into_iter();
-        for (widths, density) in
-            choices.flat_map(|w| densities.iter().map(move |&d| (w.clone(), d)))
-        {
-            let groups = names(sizes.levels, &widths);
-            let settings = Settings { flatten: &groups, density, ..Settings::default() };
-            match (organisation.layout)(geometry, &settings) {
-                Ok(layout) if layout.structure() != Structure::Tree => continue 'organisations,
-                Ok(layout) => {
-                    let (bits, levels) = (geometry.index_bits(), sizes.levels);
-                    let density = layout.density();
-                    let name =
-                        format!("{} {bits}x{levels} {groups:?} {density:?}", organisation.name);
-                    cases.push(Case { name, geometry, sizes, layout, widths, density });
-                }
-                Err(
-                    LayoutError::NothingToFlatten(_)
-                    | LayoutError::NoGroups
-                    | LayoutError::NothingToMerge(_)
-                    | LayoutError::NoDensity,
-                ) => {}
-                // No tree: see `hashed_cases`.
-                Err(
-                    LayoutError::NoCuckoo | LayoutError::NoBuckets(_) | LayoutError::Tag { .. },
-                ) => continue 'organisations,
-                Err(error) => panic!("{}: {groups:?}: {error}", organisation.name),
-            }
+    for organisation in REGISTRY {
+        let all = choices.iter().map(|(_, parameters)| parameters).chain(&others);
+        for (number, layout) in layouts_of(organisation, geometry, all) {
+            // Tables without a tree: see `keyed_cases`.
+            let Some((widths, parameters)) = choices.get(number).filter(|_| layout.is_tree())
+            else {
+                continue;
+            };
+            let (bits, levels) = (geometry.index_bits(), sizes.levels);
+            let (density, widths) = (layout.density(), widths.clone());
+            let name = format!("{} {bits}x{levels} {parameters}", organisation.name);
+            cases.push(Case { name, geometry, sizes, layout, widths, density });
         }
-        assert!(cases.len() > before, "no layout of {} is tested", organisation.name);
     }
     cases
 }
 
-/// Every hashed table of `geometry`: some that are always being resized, and some that are crowded.
-pub fn hashed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
-    let cuckoo = |ways, initial_entries, grow_occupancy, walk_table_entries| Cuckoo {
-        ways,
-        initial_entries,
-        grow_occupancy,
-        growth_factor: 4,
-        shrink_occupancy: grow_occupancy / 2.5,
-        walk_table_entries,
-    };
-    let designs = [
-        cuckoo(3, 64, 0.05, Some([64, 64])),
-        cuckoo(2, 64, 0.02, None),
-        cuckoo(4, 128, 0.9, Some([64, 128])),
-    ];
+/// Tables without a tree of `geometry`, of every organisation that has them.
+pub fn keyed_cases(geometry: Geometry) -> Vec<(String, Layout)> {
+    let parameters = keyed_parameters();
     let mut cases = Vec::new();
     for organisation in REGISTRY {
-        let cuckoo = designs.map(|d| Settings { cuckoo: Some(d), ..Settings::default() });
-        let chained = Settings { buckets: Some(32), ..Settings::default() };
-        for settings in cuckoo.into_iter().chain([chained, Settings::default()]) {
-            match (organisation.layout)(geometry, &settings) {
-                Ok(layout) if layout.structure() == Structure::Tree => {}
-                Ok(layout) => {
-                    let name = format!("{} {geometry:?} {settings:?}", organisation.name);
-                    cases.push((name, layout));
-                }
-                Err(error) => assert!(
-                    matches!(
-                        error,
-                        LayoutError::NothingToHash(_)
-                            | LayoutError::NoChains(_)
-                            | LayoutError::NoCuckoo
-                            | LayoutError::NoBuckets(_)
-                            | LayoutError::NoDensity
-                            | LayoutError::NoGroups
-                            | LayoutError::Tag { .. }
-                    ),
-                    "{error}"
-                ),
+        let trees = [
+            json!({ "flatten": ["L2L1"] }),
+            json!({ "merge_fraction": 0.5, "unmerge_fraction": 0.1, "merge_us": 0 }),
+        ];
+        for (number, layout) in layouts_of(organisation, geometry, parameters.iter().chain(&trees))
+        {
+            if !layout.is_tree() {
+                let name = format!("{} {geometry:?} {}", organisation.name, parameters[number]);
+                cases.push((name, layout));
             }
         }
     }

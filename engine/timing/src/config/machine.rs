@@ -369,17 +369,17 @@ pub enum WalkerEntry {
     L2,
 }
 
-/// How hashed page tables are walked.
+/// How page tables without a tree are walked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedWalks {
     /// Cycles that hashing a page's number takes.
     #[schemars(range(min = 0, max = 1000))]
     pub hash_cycles: u64,
-    /// Cycles that looking up the cuckoo walk caches takes, in addition.
+    /// Cycles that looking up the caches of side lines takes, at the same time.
     #[schemars(range(min = 0, max = 1000))]
     pub cwc_latency_cycles: u64,
-    /// Lines of the walk tables that they hold: `L2` and `L3`.
+    /// Side lines that they hold, by what the table calls them: `L2` and `L3` for its levels.
     #[schemars(schema_with = "cwc_entries")]
     pub cwc_entries: BTreeMap<String, u32>,
     /// When a walk ends.

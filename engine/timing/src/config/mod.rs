@@ -11,6 +11,7 @@ pub mod run;
 pub mod schema;
 pub mod scheme;
 pub mod sections;
+pub mod table;
 
 use crate::ConfigError;
 

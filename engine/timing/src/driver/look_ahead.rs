@@ -6,9 +6,9 @@
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
 use flatwalk_os::Process;
-use flatwalk_paging::hashed::{Answer, Probe};
+use flatwalk_paging::keyed::{Keyed, Probe};
 use flatwalk_paging::{
-    Address, Decoded, Entry, EntryMemory, Gpa, Gva, Hashed, Hpa, PageTable, Physical, Step,
+    Address, Decoded, Entry, EntryMemory, Gpa, Gva, Hpa, PageTable, Physical, Step,
 };
 
 use crate::memory::hierarchy::Hierarchy;
@@ -127,15 +127,16 @@ impl<In: Copy> Asked<In> {
     }
 }
 
-/// The lines of a hashed table that a walk of `address` reads for base pages.
+/// The lines of a table without a tree that a walk of `address` reads for base pages.
 #[inline]
 fn base_probes<In: Address, Out: Physical>(
-    table: &Hashed<In, Out>,
+    table: &Keyed<In, Out>,
+    memory: &impl EntryMemory<Out>,
     address: In,
 ) -> impl Iterator<Item = Probe<Out>> {
-    let probes = table.probes(address, table.hint(address, [None, None]));
+    let probes = table.first_probes(address, |at| memory.read_line(at));
     let all = (0..probes.as_slice().len()).map(move |number| probes.as_slice()[number]);
-    all.filter(|probe| probe.part.pages() == Some(1))
+    all.filter(|probe| probe.level == 1)
 }
 
 /// Where one table's leaf entries of base pages are.
@@ -169,7 +170,9 @@ impl<Out: Physical> Leaves<Out> {
         };
         match process.table() {
             PageTable::Tree(_) => self.entry(process, address).into_iter().for_each(ask),
-            PageTable::Hashed(table) => base_probes(table, address).for_each(|probe| ask(probe.at)),
+            PageTable::Keyed(table) => {
+                base_probes(table, process.memory(), address).for_each(|probe| ask(probe.at));
+            }
         }
     }
 
@@ -186,19 +189,14 @@ impl<Out: Physical> Leaves<Out> {
                 };
                 frame
             }
-            PageTable::Hashed(table) => {
-                let leaf = |probe: Probe<Out>| match table.answer(
-                    address,
-                    &probe,
-                    &memory.read_line(probe.at),
-                ) {
-                    Answer::Leaf(leaf) => Some(leaf.frame),
-                    Answer::Nothing | Answer::Follow(_) | Answer::Fault(_) => None,
+            PageTable::Keyed(table) => {
+                let leaf = |probe: Probe<Out>| {
+                    table.answer(address, &probe, &memory.read_line(probe.at)).leaf()
                 };
-                base_probes(table, address).find_map(leaf)?
+                base_probes(table, memory, address).find_map(leaf)?.frame
             }
         };
-        Some(frame.offset(address.raw() & (geometry.span(1) - 1)))
+        Some(frame.offset(geometry.within(address.raw(), 1)))
     }
 
     /// Where the leaf entry of `address` is in a tree, if in a node for base pages.

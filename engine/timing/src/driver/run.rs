@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
-use flatwalk_paging::{AccessKind, Address, Gva, Layout, Structure};
+use flatwalk_paging::{AccessKind, Address, Gva, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
-use crate::config::scheme::{Density, Scheme, TranslationMode};
+use crate::config::scheme::{Scheme, TranslationMode};
 use crate::core::decode::DecodedBlock;
 use crate::core::{Core, Environment};
 use crate::driver::look_ahead::{self, LookAhead};
@@ -80,6 +80,8 @@ pub struct Run {
     /// Instructions at which a mechanism looks at the run next.
     observation: u64,
     switches: Switches,
+    /// Cycles to merge a node, or to take one apart, of the process's own table and of the host's.
+    merge_cycles: [u64; 2],
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
     last_address: u64,
@@ -113,9 +115,12 @@ impl Run {
         configuration.validate()?;
         let layout = scheme.layout()?;
         let geometry = layout.geometry();
-        let relocation = Relocation::new(&info.touched, geometry).map_err(|bytes| {
-            ConfigError::DoesNotFit { bytes, levels: scheme.levels, scheme: scheme.name.clone() }
-        })?;
+        let relocation =
+            Relocation::new(&info.touched, geometry).map_err(|bytes| ConfigError::DoesNotFit {
+                bytes,
+                levels: scheme.table.levels,
+                scheme: scheme.name.clone(),
+            })?;
         let moved = |address| relocation.as_ref().map_or(address, |r| r.address(address));
         let touched: Vec<_> =
             info.touched.iter().map(|&(from, to)| (moved(from), moved(to - 1) + 1)).collect();
@@ -137,8 +142,7 @@ impl Run {
         );
         let mechanisms = mechanisms::build(&mut setup)?;
         let own = flatwalk_os::Configuration {
-            layout,
-            no_flatten_threshold: scheme.no_flatten_threshold,
+            layout: layout.clone(),
             large_pages,
             memory_bytes,
             reserved_bytes: setup.own_needs.reserved_bytes,
@@ -151,14 +155,13 @@ impl Run {
                 && configuration.guest_frames == GuestFrames::Scattered,
             seed,
         };
-        let host = scheme.host.as_ref().zip(host_layout).map(|(host, layout)| {
+        let host = host_layout.as_ref().map(|layout| {
             let all = [(0, memory_bytes)];
             let geometry = layout.geometry();
             let percent = configuration.host_large_pages;
             Ok::<_, ConfigError>(flatwalk_os::Configuration {
-                layout,
-                no_flatten_threshold: host.no_flatten_threshold,
                 large_pages: LargePages::share(percent, &all, geometry)?,
+                layout: layout.clone(),
                 memory_bytes: host_memory_bytes(memory_bytes),
                 reserved_bytes: setup.host_needs.reserved_bytes,
                 segment: setup.host_needs.segment.take(),
@@ -173,7 +176,7 @@ impl Run {
         let host = host.transpose()?;
         let system = system(scheme, &own, host.as_ref())?;
         let timed = timed(&configuration, setup.take_policies(), seed)?;
-        let mut walker = walker(scheme, machine, layout, host_layout)?;
+        let mut walker = walker(scheme, machine, &layout, host_layout.as_ref())?;
         if let Some(segment) = setup.guest_segment.take() {
             walker.set_guest_segment(segment);
         }
@@ -183,6 +186,9 @@ impl Run {
         let free = scheme.translation == TranslationMode::Free;
         let mmu = Mmu::new(machine, geometry, walker, mechanisms, free);
         let observation = next_observation(&mmu);
+        let merge_us =
+            [Some(&layout), host_layout.as_ref()].map(|l| l.map_or(0.0, Layout::merge_us));
+        let merge_cycles = merge_us.map(|us| machine.cycles(1000.0 * us));
         let every = configuration.context_switch_ms.map(|ms| machine.cycles(1e6 * ms));
         let switches = Switches {
             every,
@@ -204,6 +210,7 @@ impl Run {
             start: (warmup == 0).then(Start::default),
             observation,
             switches,
+            merge_cycles,
             relocated: Vec::new(),
             last_address: 0,
             look_ahead: LookAhead::default(),
@@ -348,7 +355,7 @@ impl Run {
         if let Some((core, caches)) = &mut self.timed
             && !matches!(event, Event::Populate { .. })
         {
-            let costs = costs(&self.configuration);
+            let costs = costs(&self.configuration, self.merge_cycles);
             core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
         }
         Ok(())
@@ -410,7 +417,7 @@ impl Run {
             mmu: &mut self.mmu,
             caches,
             system: &mut self.system,
-            costs: costs(&self.configuration),
+            costs: costs(&self.configuration, self.merge_cycles),
         };
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -523,7 +530,7 @@ fn next_observation(mmu: &Mmu) -> u64 {
 
 /// What mechanisms may know of a table of `layout`.
 fn table_setup(layout: &Layout) -> TableSetup {
-    TableSetup { geometry: layout.geometry(), is_tree: layout.structure() == Structure::Tree }
+    TableSetup { geometry: layout.geometry(), is_tree: layout.is_tree() }
 }
 
 /// What is translated: by tables of our own, or by those of a recorded machine.
@@ -561,15 +568,15 @@ fn timed(
 fn walker(
     scheme: &Scheme,
     machine: &Machine,
-    own: Layout,
-    host: Option<Layout>,
+    own: &Layout,
+    host: Option<&Layout>,
 ) -> Result<Walker, ConfigError> {
     let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
     match host {
-        None => Walker::native(machine, &own),
+        None => Walker::native(machine, own),
         Some(host) => {
             let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-            Walker::nested(machine, virtualisation, &own, &host)
+            Walker::nested(machine, virtualisation, own, host)
         }
     }
 }
@@ -594,15 +601,16 @@ impl Untimed<'_> {
     }
 }
 
-fn costs(RunConfiguration { scheme, machine, .. }: &RunConfiguration) -> Costs<'_> {
-    let merge = |density: Option<Density>| density.map_or(0.0, |density| density.merge_us);
-    let host = scheme.host.as_ref().and_then(|host| host.density);
+fn costs(
+    RunConfiguration { scheme, machine, .. }: &RunConfiguration,
+    [merge_cycles, host_merge_cycles]: [u64; 2],
+) -> Costs<'_> {
     Costs {
         os: &machine.os,
         exit_cycles: machine.virtualisation.as_ref().map_or(0, |v| v.exit_cycles),
         shadow: scheme.shadow,
-        merge_cycles: machine.cycles(1000.0 * merge(scheme.density)),
-        host_merge_cycles: machine.cycles(1000.0 * merge(host)),
+        merge_cycles,
+        host_merge_cycles,
     }
 }
 

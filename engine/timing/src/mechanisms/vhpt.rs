@@ -198,7 +198,7 @@ mod tests {
     use flatwalk_trace::Event;
 
     use crate::config::machine::Pwc;
-    use crate::config::scheme::Pages;
+    use crate::config::table::Pages;
     use crate::driver::run::{Mode, Piece};
     use crate::report::explain::{ExplainStep, explain};
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};
@@ -208,7 +208,7 @@ mod tests {
 
     fn scenario(levels: u8, pages: Option<Pages>) -> Scenario {
         let mut scenario = Scenario::new(scheme(levels, &[]));
-        scenario.scheme.geometry = pages;
+        scenario.scheme.table.geometry = pages;
         scenario.machine.pwc = Pwc::None;
         scenario.machine.mechanisms.set("vhpt", super::Settings { handler_cycles: 50 });
         let l1d = scenario.machine.l1d.as_mut().unwrap();

@@ -1,7 +1,7 @@
 //! What a walk reads and finds, and what takes note of it.
 
 use flatwalk_os::OrderedNodes;
-use flatwalk_paging::hashed::Part;
+use flatwalk_paging::keyed::LineRead;
 use flatwalk_paging::{AccessKind, Address, Entry, Gpa, Gva, Hpa, Level, Rights};
 
 use crate::memory::hierarchy::{Response, Served};
@@ -31,12 +31,6 @@ pub enum Stage {
 /// Entries that walks of trees read at most: guest and host of six levels.
 const READS: usize = 48;
 
-/// The number that counts of reads have for the walk table of `level`, beside those for levels of
-/// entries.
-pub fn walk_table_count(level: Level) -> Level {
-    level + 3
-}
-
 /// An entry that a walk reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
@@ -44,6 +38,9 @@ pub struct Read {
     pub stage: Stage,
     /// The address that the stage translates.
     pub input: u64,
+    /// Under what it is counted: the level of a tree's entry, or what the table says. 0 and all from 8 on
+    /// are not entries of a table, but a mechanism's.
+    pub class: u8,
     /// Address of the node, in the memory that its table is in.
     pub node: u64,
     /// Topmost level that the node spans.
@@ -56,25 +53,12 @@ pub struct Read {
     pub entry: Entry,
     /// What the entries before it permit.
     pub rights: Rights,
-    /// Of a hashed table: what was read.
+    /// Of a table without a tree: the line that was read.
     pub line: Option<LineRead>,
     /// Cycle in which it was asked for.
     pub asked: u64,
     /// When it was there, and who had it.
     pub response: Response,
-}
-
-/// What a walk read of a hashed table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineRead {
-    /// What it is part of.
-    pub part: Part,
-    /// The way.
-    pub way: u8,
-    /// Number of the line in it.
-    pub number: u64,
-    /// It is the line that was looked for.
-    pub found: bool,
 }
 
 /// What takes note of a walk.
@@ -108,10 +92,10 @@ pub trait WalkObserver {
 /// The entries that a walk read, and who had them.
 #[derive(Clone, Debug)]
 pub struct WalkLog {
-    reads: [(Stage, Level, Served); READS],
+    reads: [(Stage, u8, Served); READS],
     used: usize,
-    /// What has no room there: of hashed tables in two dimensions.
-    more: Vec<(Stage, Level, Served)>,
+    /// What has no room there: of tables without a tree in two dimensions.
+    more: Vec<(Stage, u8, Served)>,
 }
 
 impl WalkLog {
@@ -121,7 +105,7 @@ impl WalkLog {
     }
 
     #[inline]
-    fn note(&mut self, note: (Stage, Level, Served)) {
+    fn note(&mut self, note: (Stage, u8, Served)) {
         match self.reads.get_mut(self.used) {
             Some(slot) => {
                 *slot = note;
@@ -131,9 +115,9 @@ impl WalkLog {
         }
     }
 
-    /// In the order in which they were read.
+    /// Their stages, classes and who had them, in the order in which they were read.
     #[inline]
-    pub fn reads(&self) -> impl Iterator<Item = &(Stage, Level, Served)> {
+    pub fn reads(&self) -> impl Iterator<Item = &(Stage, u8, Served)> {
         self.reads[..self.used].iter().chain(&self.more)
     }
 
@@ -147,7 +131,7 @@ impl WalkLog {
 impl WalkObserver for WalkLog {
     #[inline]
     fn read(&mut self, read: &Read) {
-        self.note((read.stage, read.level, read.response.served));
+        self.note((read.stage, read.class, read.response.served));
     }
 
     fn mechanism_read(&mut self, served: Served) {

@@ -3,11 +3,11 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read. Mechanisms take part through the hooks of [`mechanism`].
 
-pub mod cwc;
 pub mod event;
 pub mod mechanism;
 pub mod pwc;
 pub mod segment;
+pub mod side_cache;
 pub mod statistics;
 pub mod tlb;
 pub mod walker;
@@ -385,8 +385,8 @@ impl Mmu {
         page.walks += 1;
         page.accesses += log.count();
         page.latency_cycles += latency;
-        for &(stage, level, served) in log.reads() {
-            s.reads[stage as usize][usize::from(level)][served as usize] += 1;
+        for &(stage, class, served) in log.reads() {
+            s.reads[stage as usize][usize::from(class)][served as usize] += 1;
         }
         s.queue_cycles += queue;
         s.instruction_side += u64::from(kind == AccessKind::Fetch);
@@ -536,7 +536,7 @@ impl Found {
 /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
 #[inline]
 fn physical(geometry: Geometry, address: Gva, frame: Hpa, level: Level) -> Hpa {
-    frame.offset(address.raw() & (geometry.span(level) - 1))
+    frame.offset(geometry.within(address.raw(), level))
 }
 
 /// The translation that `entry` gives to a look-up asked for at `at` that would be done at `ready`.

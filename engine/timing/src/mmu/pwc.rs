@@ -2,7 +2,7 @@
 //!
 //! - Split, Intel's paging-structure caches (Intel SDM volume 3, section 4.10.3; Barr et al., ISCA
 //!   2010): one fully associative structure per level, all probed at once.
-//! - Unified: one set-associative structure for all levels (Compendia, ISMM 2021, section 5).
+//! - Unified: one set-associative structure for all levels (Ainsworth and Jones, ISMM 2021, section 5).
 //!
 //! The longest prefix wins. Leaves are never kept: the TLB's business.
 //!

@@ -11,6 +11,9 @@ pub struct WalkCount {
     pub latency_cycles: u64,
 }
 
+/// Classes of reads: 1 to 7 are the table's; the others are free for mechanisms.
+pub const CLASSES: usize = 16;
+
 /// Sub-buckets of the latency histogram per factor of two.
 const STEPS_PER_OCTAVE: u32 = 4;
 /// Buckets: latencies up to 2^20 cycles; the last takes all beyond.
@@ -21,8 +24,8 @@ const BUCKETS: usize = 80;
 pub struct WalkStatistics {
     /// Completed walks by level of the page found.
     pub by_page: [WalkCount; 4],
-    /// Entries read by completed walks, by stage, level of the entry and who served it.
-    pub reads: [[[u64; 4]; 8]; 2],
+    /// Entries read by completed walks, by stage, class of the read and who served it.
+    pub reads: [[[u64; 4]; CLASSES]; 2],
     /// Cycles that walks waited for a walker.
     pub queue_cycles: u64,
     /// Accesses that found their translation on its way.
@@ -44,7 +47,7 @@ impl Default for WalkStatistics {
     fn default() -> Self {
         Self {
             by_page: [WalkCount::default(); 4],
-            reads: [[[0; 4]; 8]; 2],
+            reads: [[[0; 4]; CLASSES]; 2],
             queue_cycles: 0,
             merged: 0,
             dirty_updates: 0,

@@ -1,9 +1,10 @@
 //! Explains one translation step by step, in the state that a trace leaves the machine in.
 
 use flatwalk_os::OsError;
-use flatwalk_paging::hashed::{Hashed, Part, Where};
+use flatwalk_paging::keyed::{Keyed, LineRead, ReadWords};
 use flatwalk_paging::{
     AccessKind, Address, Decoded, Entry, Geometry, Gva, Hpa, Level, PageTable, Physical,
+    levels_spanned,
 };
 use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
@@ -13,12 +14,11 @@ use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::simulate::{Limits, SimulateError, WindowReader};
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
-use crate::mmu::cwc::Cwc;
-use crate::mmu::event::{Found, LineRead, Read, Request, Stage, WalkObserver};
+use crate::mmu::event::{Found, Read, Request, Stage, WalkObserver};
 use crate::mmu::mechanism::{Explained, Mechanism};
 use crate::mmu::pwc::Pwc;
+use crate::mmu::side_cache::SideCache;
 use crate::mmu::walker::{Caches, Walker};
-use crate::report::result::{levels_spanned, page_name, walk_cache_name, walk_table_name};
 use crate::system::{System, Untranslated};
 
 /// One step of an explanation.
@@ -107,7 +107,7 @@ pub fn explain(
     let mut steps = Vec::new();
     let (found, whole) =
         map(&mut run, Gva::new(address), &mut steps).map_err(|error| os_error(&run, error))?;
-    let within = address & (run.system.geometry().span(found.level) - 1);
+    let within = run.system.geometry().within(address, found.level);
     let free = run.configuration.scheme.translation == TranslationMode::Free;
     let mut read = Vec::new();
     let mut latency_cycles = None;
@@ -249,37 +249,33 @@ fn explain_caches<A: Physical>(
 ) {
     match (caches, table) {
         (Caches::Tree(pwc), _) => explain_structures(pwc, whose, address, steps),
-        (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
-            explain_cwc(cwc, table, whose, address, steps);
+        (Caches::Keyed(side), PageTable::Keyed(table)) => {
+            explain_side(side, table, whose, address, steps);
         }
-        (Caches::Hashed(_), PageTable::Tree(_)) => {
+        (Caches::Keyed(_), PageTable::Tree(_)) => {
             unreachable!("caches are made for the table that is walked")
         }
     }
 }
 
-/// What the cuckoo walk caches answer.
-fn explain_cwc<A: Physical>(
-    cwc: &Cwc,
-    table: &Hashed<Gva, A>,
+/// What the caches of side lines answer.
+fn explain_side<A: Physical>(
+    side: &SideCache,
+    table: &Keyed<Gva, A>,
     whose: &str,
     address: u64,
     steps: &mut Vec<ExplainStep>,
 ) {
     let input = Gva::new(address);
-    for (level, hit) in cwc.probe(table, input) {
-        let name = walk_cache_name(level);
-        let text = if hit {
-            let known = cwc.clone().look_up(table, input, u64::MAX);
-            let places = (1..=3).filter_map(|level| match known.hint.at(level) {
-                Where::Nowhere => None,
-                Where::Anywhere => Some(format!("{} pages in any way", page_name(level))),
-                Where::Way(way) => Some(format!("{} pages in way {way}", page_name(level))),
-            });
-            let places = places.collect::<Vec<_>>().join(", ");
-            format!("{whose}{name}: hit. What is known in all: {places}.")
-        } else {
-            format!("{whose}{name}: miss; its line is read after the walk.")
+    let (found, known) = side.probe(table, input);
+    for (name, hit, needed) in found {
+        let text = match (hit, needed) {
+            (true, _) => {
+                let known = table.explain_known(input, &known);
+                format!("{whose}{name}: hit. What is known in all: {known}.")
+            }
+            (false, false) => format!("{whose}{name}: miss; its line is read after the walk."),
+            (false, true) => format!("{whose}{name}: miss; its line is read first."),
         };
         steps.push(ExplainStep::Pwc { text, level: format!("{whose}{name}"), hit });
     }
@@ -343,13 +339,22 @@ fn explain_reads(
 }
 
 fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> ExplainStep {
-    let (whose, input, geometry) = match (run.mmu.walker(), on_path.stage) {
+    let walker = run.mmu.walker();
+    let (whose, input, geometry) = match (walker, on_path.stage) {
         (Walker::Native(caches), _) => ("", "VA", caches.geometry()),
         (Walker::Nested(nested), Stage::One) => ("guest ", "VA", nested.guest.geometry()),
         (Walker::Nested(nested), Stage::Two) => ("  host ", "gPA", nested.host.geometry()),
     };
     if let Some(line) = on_path.line {
-        return explain_line(run, on_path, line, (whose, input, geometry), read, free);
+        let words = |line: &LineRead, bits: &str| match (walker, on_path.stage) {
+            (Walker::Native(caches), _) => line_words(caches, line, bits),
+            (Walker::Nested(nested), Stage::One) => line_words(&nested.guest, line, bits),
+            (Walker::Nested(nested), Stage::Two) => line_words(&nested.host, line, bits),
+        };
+        let low = geometry.shift(line.level.min(geometry.levels()));
+        let bits = (geometry.address_bits() - 1, low);
+        let words = words(&line, &format!("{input}[{}:{}]", bits.0, bits.1));
+        return explain_line(run, on_path, (whose, geometry, bits, words), read, free);
     }
     let width = on_path.top + 1 - on_path.level;
     let index = geometry.index(on_path.input, on_path.top, width);
@@ -399,59 +404,28 @@ fn served(
     (served_by, cycles, how)
 }
 
-/// A line of a hashed table; `read` if it was read and not skipped.
+/// A line of the table that `caches` are for, in words.
+fn line_words<A: Physical>(caches: &Caches<A>, line: &LineRead, bits: &str) -> ReadWords {
+    match caches {
+        Caches::Keyed(side) => side.design().explain(line, bits),
+        Caches::Tree(_) => unreachable!("entries of a tree are read one by one"),
+    }
+}
+
+/// A line of a table without a tree; `read` if it was read and not skipped.
 fn explain_line(
     run: &Run,
     on_path: &Read,
-    line: LineRead,
-    (whose, input, geometry): (&str, &str, Geometry),
+    (whose, geometry, (high, low), words): (&str, Geometry, (u8, u8), ReadWords),
     read: Option<Read>,
     free: bool,
 ) -> ExplainStep {
-    let LineRead { part, way, number, found } = line;
+    let ReadWords { table, place, index, found_by, meaning: told } = words;
     let (served_by, cycles, how) = served(run, read, free);
-    let place = match part {
-        Part::Chain(_) => format!("node {way} of the chain"),
-        Part::Open(_) => format!("line {way} looked at"),
-        Part::Anchor(_) => "anchor".to_owned(),
-        Part::Frame(_) => format!("frame {way} of the chain"),
-        Part::Pages(_) | Part::WalkTable(_) => format!("way {way}"),
-    };
-    let (table, page, meaning) = match part {
-        Part::Frame(level) if found => {
-            (page_name(level), level, "the page's: it lies in the frame of this entry".to_owned())
-        }
-        Part::Pages(level) | Part::Chain(level) | Part::Open(level) if found => {
-            (page_name(level), level, meaning(on_path.entry, geometry, level))
-        }
-        Part::Pages(level) | Part::Open(level) => {
-            (page_name(level), level, "does not hold the page".to_owned())
-        }
-        Part::Chain(level) => {
-            (page_name(level), level, "a node's head, which leads on or nowhere".to_owned())
-        }
-        Part::Anchor(level) => {
-            (page_name(level), level, "leads to the chain's first frame, or nowhere".to_owned())
-        }
-        Part::Frame(level) => (page_name(level), level, "another page's, or nobody's".to_owned()),
-        Part::WalkTable(level) => {
-            let what = if found { "says which sizes there are" } else { "is another" };
-            (walk_table_name(level), level, what.to_owned())
-        }
-    };
-    let (high, low) = (geometry.address_bits() - 1, geometry.shift(page.min(geometry.levels())));
-    let address = on_path.entry_address;
-    let entry = on_path.entry.0;
-    let shown = if found && entry != 0 { format!(" = {entry:#018x}") } else { String::new() };
-    // Further nodes of a chain stand wherever there was room.
-    let linked = matches!(part, Part::Chain(_) | Part::Frame(_)) && way > 0;
-    let (index, found_by) = if linked {
-        (0, "linked to that before".to_owned())
-    } else if matches!(part, Part::Open(_)) && way > 0 {
-        (number, "behind that before".to_owned())
-    } else {
-        (number, format!("{input}[{high}:{low}] hashes to line {number}"))
-    };
+    let (address, entry) = (on_path.entry_address, on_path.entry);
+    let found = on_path.line.is_some_and(|line| line.found);
+    let meaning = told.unwrap_or_else(|| meaning(entry, geometry, on_path.level));
+    let shown = if found && entry.0 != 0 { format!(" = {:#018x}", entry.0) } else { String::new() };
     ExplainStep::Entry {
         text: format!(
             "{whose}{table} table, {place}: {found_by}, at {address:#x}{shown}, {meaning}{how}."
@@ -460,7 +434,7 @@ fn explain_line(
         index,
         index_bits: [high, low],
         entry_address: format!("{address:#x}"),
-        entry: format!("{entry:#018x}"),
+        entry: format!("{:#018x}", entry.0),
         meaning,
         skipped: read.is_none(),
         served_by,

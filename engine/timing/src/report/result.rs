@@ -6,15 +6,14 @@
 use std::collections::BTreeMap;
 
 use flatwalk_os::Thp;
-use flatwalk_paging::{Level, NodeKind, NodeStatistics, Physical, Width};
+use flatwalk_paging::{NodeStatistics, Physical, page_name};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::config::machine::PageSize;
 use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
-use crate::mmu::event::{Stage, walk_table_count};
+use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
@@ -315,40 +314,6 @@ fn ratio(part: f64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part / whole as f64)
 }
 
-/// `L4L3` for level 4 and width 2.
-pub(crate) fn levels_spanned(level: Level, width: Width) -> String {
-    let levels = (level + 1 - width..=level).rev();
-    levels.map(|l| format!("L{l}")).collect::<Vec<_>>().concat()
-}
-
-/// Name of the cuckoo walk table for `level`.
-pub(crate) fn walk_table_name(level: Level) -> &'static str {
-    if level == 2 { "PMD-CWT" } else { "PUD-CWT" }
-}
-
-/// Name of the cache of its lines.
-pub(crate) fn walk_cache_name(level: Level) -> &'static str {
-    if level == 2 { "PMD-CWC" } else { "PUD-CWC" }
-}
-
-/// What walks of one table read, by the number that counts of reads have for it, in order.
-fn read_names<A: Physical>(caches: &Caches<A>) -> Vec<(Level, String)> {
-    match caches {
-        Caches::Tree(pwc) => {
-            (1..=pwc.geometry().levels()).rev().map(|level| (level, format!("L{level}"))).collect()
-        }
-        Caches::Hashed(_) => {
-            let tables = [2, 3].map(|l| (walk_table_count(l), walk_table_name(l).to_owned()));
-            let pages = [1, 2, 3].map(|level| (level, page_name(level).to_owned()));
-            tables.into_iter().chain(pages).collect()
-        }
-    }
-}
-
-pub(crate) fn page_name(level: Level) -> &'static str {
-    PageSize::ALL[usize::from(level) - 1].name()
-}
-
 impl RunResult {
     /// The result of `run` over the trace called `workload`.
     pub fn new(run: &Run, workload: &str, seed: u64) -> Self {
@@ -433,16 +398,7 @@ impl RunResult {
 fn nodes(run: &Run) -> Vec<NodesResult> {
     let all = |whose: &'static str, nodes: Vec<NodeStatistics>| {
         nodes.into_iter().map(move |n| NodesResult {
-            level: match n.kind {
-                NodeKind::Node => format!("{whose}{}", levels_spanned(n.level, n.width)),
-                NodeKind::Way => format!("{whose}{} way", page_name(n.level)),
-                NodeKind::WalkTable => format!("{whose}{} way", walk_table_name(n.level)),
-                NodeKind::Buckets => format!("{whose}{} buckets", page_name(n.level)),
-                NodeKind::Chain => format!("{whose}{} chains", page_name(n.level)),
-                NodeKind::Lines => format!("{whose}{} lines", page_name(n.level)),
-                NodeKind::Frames => format!("{whose}{} frames", page_name(n.level)),
-                NodeKind::Anchors => format!("{whose}{} anchors", page_name(n.level)),
-            },
+            level: format!("{whose}{}", n.name),
             width: n.width,
             node_bytes: n.node_bytes,
             nodes: n.nodes,
@@ -492,9 +448,7 @@ fn pwcs_of<A: Physical>(whose: &str, caches: &Caches<A>) -> Vec<PwcResult> {
         Caches::Tree(pwc) => {
             pwc.statistics().into_iter().map(|(level, s)| one(format!("L{level}"), s)).collect()
         }
-        Caches::Hashed(cwc) => {
-            cwc.statistics().map(|(level, s)| one(walk_cache_name(level).to_owned(), s)).collect()
-        }
+        Caches::Keyed(side) => side.statistics().map(|(name, s)| one(name.to_owned(), s)).collect(),
     }
 }
 
@@ -527,15 +481,15 @@ fn walk_result(run: &Run) -> WalkResult {
     let mechanism = run.mmu.mechanisms().find_map(Mechanism::read_name);
     let mechanism = mechanism.map(|name| ("", Stage::One, vec![(0, name.to_owned())]));
     let stages = match run.mmu.walker() {
-        Walker::Native(caches) => vec![("", Stage::One, read_names(caches))],
+        Walker::Native(caches) => vec![("", Stage::One, caches.read_names())],
         Walker::Nested(nested) => vec![
-            ("guest ", Stage::One, read_names(&nested.guest)),
-            ("host ", Stage::Two, read_names(&nested.host)),
+            ("guest ", Stage::One, nested.guest.read_names()),
+            ("host ", Stage::Two, nested.host.read_names()),
         ],
     };
     let by_level = stages.into_iter().chain(mechanism).flat_map(|(whose, stage, names)| {
-        names.into_iter().filter_map(move |(level, name)| {
-            let served = walks.reads[stage as usize][usize::from(level)];
+        names.into_iter().filter_map(move |(class, name)| {
+            let served = walks.reads[stage as usize][usize::from(class)];
             let accesses = served.iter().sum();
             // Without a clock there are no caches that could have served.
             let [l1d, l2, llc, dram] = if timed.is_some() { served } else { [0; 4] };

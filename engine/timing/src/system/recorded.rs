@@ -9,7 +9,7 @@ use flatwalk_os::{OsError, PhysicalMemory};
 use flatwalk_paging::hardware::Paging;
 use flatwalk_paging::{
     Address, Decoded, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gva, Hpa, Level,
-    NodeKind, NodeRef, NodeStatistics,
+    NodeRef, NodeStatistics, levels_spanned,
 };
 use flatwalk_trace::{Advice, Event};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -153,8 +153,8 @@ impl Recorded {
         nodes.sort_unstable_by_key(|&(shape, _)| std::cmp::Reverse(shape));
         let statistics = nodes.into_iter().map(|((level, width), (nodes, entries_used))| {
             let node_bytes = 8 * self.geometry.node_entries(width);
-            let kind = NodeKind::Node;
-            NodeStatistics { kind, level, width, node_bytes, nodes, entries_used }
+            let name = levels_spanned(level, width);
+            NodeStatistics { name, level, width, node_bytes, nodes, entries_used }
         });
         statistics.collect()
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use flatwalk_os::{LargePages, Random};
 use flatwalk_paging::{Address, organisations};
 use flatwalk_trace::{Advice, Backing, Protection};
+use serde_json::json;
 
 use super::*;
 use crate::config::scheme::{Scheme, TranslationMode};
@@ -14,6 +15,7 @@ use crate::mmu::event::Request;
 use crate::mmu::walker::Walker;
 use crate::tests::testing::{
     Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, merging_scheme, scheme,
+    scheme_with,
 };
 
 /// Below 2^39, where tables of three levels reach too.
@@ -89,7 +91,10 @@ fn a_word_written_through_any_scheme_reads_back() {
 fn organisations() -> Vec<Scheme> {
     let schemes = vec![
         scheme(4, &[]),
-        scheme(4, &["L4L3", "L2L1"]),
+        scheme_with(json!({
+            "organisation": "flattened", "levels": 4, "flatten": ["L4L3", "L2L1"],
+            "no_flatten_threshold": 32,
+        })),
         merging_scheme(6, 4, 0.0),
         cuckoo_scheme(64, true),
         chained_scheme("hashed", 32),
@@ -98,7 +103,7 @@ fn organisations() -> Vec<Scheme> {
         inverted_scheme(),
     ];
     for organisation in organisations::REGISTRY {
-        let of = |scheme: &Scheme| scheme.organisation == organisation.name;
+        let of = |scheme: &Scheme| scheme.table.organisation == organisation.name;
         assert!(schemes.iter().any(of), "no table of `{}`", organisation.name);
     }
     schemes
@@ -123,8 +128,7 @@ impl Guest {
         let (layout, host_layout) =
             (guest.layout().unwrap(), as_host(host.clone()).layout().unwrap());
         let own = Configuration {
-            layout,
-            no_flatten_threshold: 32,
+            layout: layout.clone(),
             large_pages: LargePages::Below { boundary: DATA + BYTES / 4 },
             memory_bytes: memory_bytes[0],
             reserved_bytes: 0,
@@ -138,7 +142,7 @@ impl Guest {
         };
         let large_pages = LargePages::Below { boundary: 1 << 28 };
         let host_configuration = Configuration {
-            layout: host_layout,
+            layout: host_layout.clone(),
             large_pages,
             memory_bytes: memory_bytes[1],
             scattered: false,
@@ -148,7 +152,7 @@ impl Guest {
         let virtualisation = machine.virtualisation.as_ref().unwrap();
         let walker = Walker::nested(&machine, virtualisation, &layout, &host_layout).unwrap();
         Self {
-            name: format!("{} over {}", guest.organisation, host.organisation),
+            name: format!("{} over {}", guest.table.organisation, host.table.organisation),
             system: System::new(&own, Some(&host_configuration)).unwrap(),
             mmu: Mmu::new(&machine, layout.geometry(), walker, Vec::new(), false),
             written: BTreeMap::new(),

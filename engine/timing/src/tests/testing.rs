@@ -8,6 +8,7 @@ use flatwalk_trace::{
 
 use crate::config::machine::Machine;
 use crate::config::scheme::{HostTable, Scheme};
+use crate::config::table::Moved;
 use crate::core::decode::BlockDecoder;
 use crate::driver::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
 
@@ -58,14 +59,21 @@ pub fn machine() -> Machine {
     machine
 }
 
-/// A scheme by organisation and flattened groups.
-pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
-    let organisation = if flatten.is_empty() { "radix" } else { "flattened" };
+/// A scheme with a table as its section says.
+pub fn scheme_with(table: serde_json::Value) -> Scheme {
     serde_json::from_value(serde_json::json!({
-        "name": "test", "title": "test", "description": "test", "source": "none",
-        "organisation": organisation, "levels": levels, "flatten": flatten,
+        "name": "test", "title": "test", "description": "test", "source": "none", "table": table,
     }))
     .expect("the test scheme reads")
+}
+
+/// A scheme by flattened groups.
+pub fn scheme(levels: u8, flatten: &[&str]) -> Scheme {
+    scheme_with(if flatten.is_empty() {
+        serde_json::json!({ "organisation": "radix", "levels": levels })
+    } else {
+        serde_json::json!({ "organisation": "flattened", "levels": levels, "flatten": flatten })
+    })
 }
 
 /// A host's table by flattened groups.
@@ -77,63 +85,37 @@ pub fn host_table(levels: u8, flatten: &[&str]) -> HostTable {
 /// below `unmerge`, and needs `merge_us` for it.
 pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
     let share = |entries: u32| f64::from(entries) / 512.0;
-    let density = serde_json::json!({
-        "merge_fraction": share(merge), "unmerge_fraction": share(unmerge), "merge_us": merge_us,
-    });
-    serde_json::from_value(serde_json::json!({
-        "name": "test", "title": "test", "description": "test", "source": "none",
-        "organisation": "compendia", "levels": 4, "density": density,
+    scheme_with(serde_json::json!({
+        "organisation": "compendia", "levels": 4, "merge_fraction": share(merge),
+        "unmerge_fraction": share(unmerge), "merge_us": merge_us,
     }))
-    .expect("the test scheme reads")
 }
 
 /// An elastic cuckoo scheme of four levels whose ways have `entries` lines at first, with or without
 /// walk tables.
 pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
-    let walk_table_entries = walk_tables.then_some([64, 64]);
-    serde_json::from_value(serde_json::json!({
-        "name": "test", "title": "test", "description": "test", "source": "none",
-        "organisation": "elastic_cuckoo", "levels": 4,
-        "cuckoo": {
-            "ways": 3, "initial_entries": entries, "grow_occupancy": 0.6, "growth_factor": 4,
-            "shrink_occupancy": 0.2, "walk_table_entries": walk_table_entries,
-        },
+    scheme_with(serde_json::json!({
+        "organisation": "elastic_cuckoo", "levels": 4, "ways": 3, "initial_entries": entries,
+        "grow_occupancy": 0.6, "growth_factor": 4, "shrink_occupancy": 0.2,
+        "walk_table_entries": walk_tables.then_some([64, 64]),
     }))
-    .expect("the test scheme reads")
 }
 
 /// A scheme with an inverted table, of four levels.
 pub fn inverted_scheme() -> Scheme {
-    serde_json::from_value(serde_json::json!({
-        "name": "test", "title": "test", "description": "test", "source": "none",
-        "organisation": "inverted", "levels": 4,
-    }))
-    .expect("the test scheme reads")
+    scheme_with(serde_json::json!({ "organisation": "inverted", "levels": 4 }))
 }
 
 /// A scheme of an organisation with chains, of four levels, with so many buckets at first.
 pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
-    serde_json::from_value(serde_json::json!({
-        "name": "test", "title": "test", "description": "test", "source": "none",
+    scheme_with(serde_json::json!({
         "organisation": organisation, "levels": 4, "buckets": buckets,
     }))
-    .expect("the test scheme reads")
 }
 
 /// The table of `scheme`, as a host's.
 pub fn as_host(scheme: Scheme) -> HostTable {
-    let Scheme { organisation, levels, flatten, no_flatten_threshold, density, .. } = scheme;
-    let (cuckoo, buckets) = (scheme.cuckoo, scheme.buckets);
-    HostTable {
-        organisation,
-        levels,
-        flatten,
-        no_flatten_threshold,
-        density,
-        cuckoo,
-        buckets,
-        mechanisms: scheme.mechanisms,
-    }
+    HostTable { table: scheme.table, organisation: Moved, mechanisms: scheme.mechanisms }
 }
 
 /// Where the tests' data lies.

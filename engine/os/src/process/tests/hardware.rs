@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_paging::hashed::{Answer, Line};
-use flatwalk_paging::{
-    Entry, EntryMemory, Flush, Hashed, Level, NodeRef, Rights, Shape, Step, Walk,
-};
+use flatwalk_paging::keyed::{Answer, SideLines};
+use flatwalk_paging::{Entry, EntryMemory, Flush, Level, Line, NodeRef, Rights, Shape, Step, Walk};
 
 use super::*;
 
@@ -16,8 +14,8 @@ pub(super) struct Hardware {
     tlb: BTreeMap<u64, (u64, Rights, Level)>,
     /// By level of the node and address of what it covers.
     walk_cache: BTreeMap<(Level, u64), NodeRef<Hpa>>,
-    /// Lines of walk tables by level and number.
-    lines: BTreeMap<(Level, u64), Line>,
+    /// Side lines by structure and key.
+    lines: BTreeMap<(usize, u64), Line>,
 }
 
 impl Hardware {
@@ -34,16 +32,17 @@ impl Hardware {
                         self.walk_cache.insert((partial.level, covered), partial);
                     }
                 }
-                PageTable::Hashed(table) => {
-                    for level in [2, 3] {
-                        let Some((key, probes)) = table.walk_table_probes(mapping.input, level)
-                        else {
+                PageTable::Keyed(table) => {
+                    let mut known = SideLines::default();
+                    for structure in 0..table.side_needed().len() {
+                        let Some(key) = table.side_key(structure, mapping.input, &known) else {
                             continue;
                         };
-                        for probe in probes.as_slice() {
+                        for probe in table.side_probes(structure, key).as_slice() {
                             let line = process.memory().read_line(probe.at);
-                            if Hashed::<Gva, Hpa>::is_walk_table_line(&line, key) {
-                                self.lines.insert((level, key), line);
+                            if table.is_side_line(structure, key, &line) {
+                                self.lines.insert((structure, key), line);
+                                known.set(structure, line);
                             }
                         }
                     }
@@ -84,12 +83,23 @@ impl Hardware {
             let now = pages.get(page).map(|&(frame, rights, _)| (frame, rights));
             assert_eq!(now, Some((cached.0, cached.1)), "stale TLB entry for page {page:#x}");
         }
-        if let PageTable::Hashed(table) = &process.table {
+        if let PageTable::Keyed(table) = &process.table {
             for mapping in mappings(process) {
-                let line =
-                    |level| self.lines.get(&(level, table.walk_table_key(mapping.input, level)?));
-                let hint = table.hint(mapping.input, [line(2), line(3)]);
-                let probes = table.probes(mapping.input, hint);
+                let mut known = SideLines::default();
+                for structure in 0..table.side_needed().len() {
+                    let key = table.side_key(structure, mapping.input, &known);
+                    if let Some(line) = key.and_then(|key| self.lines.get(&(structure, key))) {
+                        known.set(structure, *line);
+                    }
+                }
+                // Without a line that it needs, a walk reads that.
+                let needed = |(structure, &needed): (usize, &bool)| {
+                    !needed || known.get(structure).is_some()
+                };
+                if !table.side_needed().iter().enumerate().all(needed) {
+                    continue;
+                }
+                let probes = table.probes(mapping.input, &known);
                 let found = probes.as_slice().iter().any(|first| {
                     let mut probe = *first;
                     loop {
@@ -100,7 +110,7 @@ impl Hardware {
                         }
                     }
                 });
-                assert!(found, "stale line of a walk table for {:?}", mapping.input);
+                assert!(found, "stale side line for {:?}", mapping.input);
             }
         }
         for (&(level, covered), cached) in &self.walk_cache {
@@ -108,15 +118,11 @@ impl Hardware {
                 // Walks may bypass a merged node that is in use nevertheless.
                 let last = covered + (process.geometry.span(level + 1) - 1);
                 for (&page, &(frame, ..)) in pages.range(covered / PAGE..=last / PAGE) {
-                    let mut walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));
-                    let leaf = loop {
-                        match walk.feed(Entry(process.memory().read(walk.entry_address()))) {
-                            Step::Table(_) => {}
-                            Step::Leaf(leaf) => break leaf,
-                            Step::Fault(_) => panic!("stale walk-cache entry for {covered:#x}"),
-                        }
+                    let walk = Walk::from(process.geometry, *cached, Gva::new(page * PAGE));
+                    let Ok(leaf) = walk.finish(|at| process.memory().read(at)) else {
+                        panic!("stale walk-cache entry for {covered:#x}");
                     };
-                    let within = (page * PAGE) & (process.geometry.span(leaf.level) - 1);
+                    let within = process.geometry.within(page * PAGE, leaf.level);
                     assert_eq!(leaf.frame.raw() + within, frame, "stale walk-cache entry");
                 }
                 continue;

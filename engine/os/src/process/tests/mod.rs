@@ -16,6 +16,7 @@ use flatwalk_paging::{
     AccessKind, Address, Geometry, Gva, Hpa, Layout, Mapping, PageTable, organisations,
 };
 use flatwalk_trace::{Advice, Backing, Event, Protection};
+use serde_json::{Value, json};
 
 use super::rights::{permits, rights};
 use super::{Configuration, FaultKind, FaultOutcome, Process};
@@ -33,12 +34,27 @@ const PAGE: u64 = 4096;
 const LARGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 
+fn layout_of(organisation: &str, geometry: Geometry, parameters: &Value) -> Layout {
+    let parameters = parameters.as_object().unwrap();
+    organisations::layout(organisation, geometry, parameters).unwrap()
+}
+
+/// With the NF rule.
+fn guarded(geometry: Geometry, flatten: &[&str], no_flatten_threshold: u32) -> Layout {
+    if flatten.is_empty() {
+        return layout_of("radix", geometry, &json!({}));
+    }
+    let parameters = json!({ "flatten": flatten, "no_flatten_threshold": no_flatten_threshold });
+    layout_of("flattened", geometry, &parameters)
+}
+
 /// A table whose nodes are merged from `merge` of their entries on.
 fn merging(geometry: Geometry, merge: u32, unmerge: u32) -> Layout {
     let share = |slots: u32| f64::from(slots) / geometry.node_entries(1) as f64;
-    let fractions = organisations::Fractions { merge: share(merge), unmerge: share(unmerge) };
-    let settings = organisations::Settings { density: Some(fractions), ..Default::default() };
-    (organisations::find("compendia").unwrap().layout)(geometry, &settings).unwrap()
+    let parameters = json!({
+        "merge_fraction": share(merge), "unmerge_fraction": share(unmerge), "merge_us": 0,
+    });
+    layout_of("compendia", geometry, &parameters)
 }
 
 /// Every layout worth testing.
@@ -65,29 +81,22 @@ fn layouts() -> Vec<Layout> {
 
 /// One entry for each frame.
 fn inverted() -> Layout {
-    let organisation = organisations::find("inverted").unwrap();
-    (organisation.layout)(Geometry::X86_4, &organisations::Settings::default()).unwrap()
+    layout_of("inverted", Geometry::X86_4, &json!({}))
 }
 
 /// Tables with chains, or with lines behind each other.
 fn chained(organisation: &str) -> Layout {
-    let settings = organisations::Settings { buckets: Some(32), ..Default::default() };
-    (organisations::find(organisation).unwrap().layout)(Geometry::X86_4, &settings).unwrap()
+    layout_of(organisation, Geometry::X86_4, &json!({ "buckets": 32 }))
 }
 
 /// Elastic cuckoo tables with such ways at first.
 fn cuckoo(initial_entries: u32, grow_occupancy: f64, walk_tables: Option<[u32; 2]>) -> Layout {
-    let cuckoo = organisations::Cuckoo {
-        ways: 3,
-        initial_entries,
-        grow_occupancy,
-        growth_factor: 4,
-        shrink_occupancy: grow_occupancy / 3.0,
-        walk_table_entries: walk_tables,
-    };
-    let settings = organisations::Settings { cuckoo: Some(cuckoo), ..Default::default() };
-    let organisation = organisations::find("elastic_cuckoo").unwrap();
-    (organisation.layout)(Geometry::X86_4, &settings).unwrap()
+    let parameters = json!({
+        "ways": 3, "initial_entries": initial_entries, "grow_occupancy": grow_occupancy,
+        "growth_factor": 4, "shrink_occupancy": grow_occupancy / 3.0,
+        "walk_table_entries": walk_tables,
+    });
+    layout_of("elastic_cuckoo", Geometry::X86_4, &parameters)
 }
 
 fn configuration(layout: Layout, large_pages: LargePages) -> Configuration {

@@ -31,8 +31,11 @@ fn a_range_that_is_backed_at_once_is_what_its_faults_make_it() {
             [(none(), false), (none(), true), (LargePages::Below { boundary: 2 * LARGE }, false)]
         {
             let memory_bytes = 4 * GIB;
-            let configuration =
-                Configuration { memory_bytes, scattered, ..configuration(layout, large_pages) };
+            let configuration = Configuration {
+                memory_bytes,
+                scattered,
+                ..configuration(layout.clone(), large_pages)
+            };
             let [mut singly, mut at_once] = [(); 2].map(|()| {
                 let mut process = process(&configuration, 0, 6 * LARGE);
                 let _ = process.apply(&map(read_only, LARGE / 2, RO)).unwrap();

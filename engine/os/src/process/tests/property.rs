@@ -1,6 +1,6 @@
 //! The process against its models, under random operations.
 
-use flatwalk_paging::{EntryMemoryMut, Shape, Tree};
+use flatwalk_paging::{EntryMemoryMut, Shape, Tree, TreeShape};
 use proptest::prelude::*;
 
 use super::hardware::Hardware;
@@ -30,11 +30,17 @@ proptest! {
         seed in any::<u64>(),
         operations in prop::collection::vec(operation(), 1..40),
     ) {
+        let layout = match layout.shape() {
+            Some(&shape) => {
+                Layout::tree(layout.geometry(), TreeShape { no_flatten_threshold, ..shape })
+            }
+            None => layout,
+        };
         let configuration = Configuration {
-            no_flatten_threshold, large_pages, fragmentation, large_failure_probability, seed,
+            large_pages, fragmentation, large_failure_probability, seed,
             recursive_index: (seed % 3 == 0 && !layout.groups().is_empty() && layout.density().is_none()).then_some(300),
             scattered: seed % 2 == 1,
-            ..Configuration::new(layout, 8 * GIB)
+            ..Configuration::new(layout.clone(), 8 * GIB)
         };
         let mut process = Process::new(&configuration).unwrap();
         let root = process.table().tree().map(Tree::root);
@@ -101,7 +107,7 @@ proptest! {
                     let Process { table, memory, .. } = &mut process;
                     let tree = table.tree_mut().expect("it has a root");
                     match tree.reshape(memory, Gva::new(address), level, width) {
-                        Ok(Some((_, flush))) => vec![flush],
+                        Ok(Some(flush)) => vec![flush],
                         _ => continue,
                     }
                 }

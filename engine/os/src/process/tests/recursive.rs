@@ -6,9 +6,10 @@ use super::*;
 
 /// A process whose kernel uses a recursive table with the index `index`, and one that does not, after the
 /// same life; and the pages that they have.
-fn recursive_pair(layout: Layout, index: u16) -> [Process; 2] {
+fn recursive_pair(layout: &Layout, index: u16) -> [Process; 2] {
     [Some(index), None].map(|recursive_index| {
-        let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
+        let configuration =
+            Configuration { recursive_index, ..configuration(layout.clone(), none()) };
         let mut process = process(&configuration, 0, 64 * GIB);
         for i in 0..400_u64 {
             // Pages near and far, some of them given up again, with their nodes.
@@ -38,7 +39,7 @@ fn a_kernel_can_do_everything_through_a_recursive_table() {
         (fpt(), 493),
         (layout(Geometry::X86_5, &["L5L4", "L3L2"]), 400),
     ] {
-        let [recursive, plain] = recursive_pair(layout, index);
+        let [recursive, plain] = recursive_pair(&layout, index);
         let mappings = |process: &Process| process.table().mappings(process.memory());
         assert_eq!(mappings(&recursive), mappings(&plain));
         assert!(mappings(&plain).len() > 100);
@@ -55,7 +56,7 @@ fn a_kernel_can_do_everything_through_a_recursive_table() {
 
 #[test]
 fn accesses_by_windows_go_where_the_table_says() {
-    let [mut process, _] = recursive_pair(layout(Geometry::X86_4, &[]), 300);
+    let [mut process, _] = recursive_pair(&layout(Geometry::X86_4, &[]), 300);
     let before = process.statistics();
     let root = process.table().tree().unwrap().root().base;
     // Without the entry that leads back, no window shows anything.
@@ -70,7 +71,8 @@ fn accesses_by_windows_go_where_the_table_says() {
 fn what_windows_cost_is_charged() {
     let read = |recursive_index| {
         let layout = layout(Geometry::X86_4, &[]);
-        let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
+        let configuration =
+            Configuration { recursive_index, ..configuration(layout.clone(), none()) };
         let mut process = process(&configuration, 0, GIB);
         let _ = touch(&mut process, 0);
         let before = process.statistics();
@@ -88,7 +90,7 @@ fn what_windows_cost_is_charged() {
 #[test]
 fn a_walker_that_knows_no_flattening_translates_from_the_glue_sub_table() {
     let index = 493;
-    let [process, _] = recursive_pair(layout(Geometry::X86_4, &["L4L3"]), index);
+    let [process, _] = recursive_pair(&layout(Geometry::X86_4, &["L4L3"]), index);
     let root = process.table().tree().unwrap().root();
     assert_eq!(root.width, 2);
     // The hardware manual's walk, from sub-table 493 of the root.
@@ -117,13 +119,14 @@ fn what_cannot_be_a_recursion_is_refused() {
         (chained("hashed"), 300),
     ] {
         let recursive_index = Some(index);
-        let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
+        let configuration =
+            Configuration { recursive_index, ..configuration(layout.clone(), none()) };
         let error = Process::<Gva, Hpa>::new(&configuration).err().unwrap();
         assert!(error.to_string().contains("recursive_index"), "{error}");
     }
     let recursive_index = Some(300);
     let layout = layout(Geometry::X86_4, &[]);
-    let configuration = Configuration { recursive_index, ..configuration(layout, none()) };
+    let configuration = Configuration { recursive_index, ..configuration(layout.clone(), none()) };
     let mut process = process(&configuration, 0, GIB);
     let window = 0xffff_0000_0000_0000 | 300 << 39;
     let fault = process.fault(Gva::new(window), AccessKind::Load).map(|outcome| outcome.kind);

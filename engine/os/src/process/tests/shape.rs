@@ -23,8 +23,8 @@ fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
     for (length, expected) in
         [(32 * LARGE, vec![(4, 2, 1), (2, 1, 1)]), (31 * LARGE, vec![(4, 2, 1), (2, 2, 1)])]
     {
-        let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
-        let configuration = Configuration { no_flatten_threshold: 32, ..whole };
+        let fpt = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 32);
+        let configuration = configuration(fpt, LargePages::Transparent(Thp::Always));
         let mut process = process(&configuration, GIB, length);
         assert_eq!(touch(&mut process, GIB).level, 2);
         assert_eq!(widths(&process), expected);
@@ -37,8 +37,8 @@ fn a_region_that_will_be_large_is_not_flattened_to_the_leaves() {
 
 #[test]
 fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
-    let whole = configuration(fpt(), LargePages::Transparent(Thp::Always));
-    let configuration = Configuration { no_flatten_threshold: 4, ..whole };
+    let fpt = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 4);
+    let configuration = configuration(fpt, LargePages::Transparent(Thp::Always));
     let mut process = process(&configuration, 0, LARGE / 2);
     let _ = touch(&mut process, 0);
     assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);

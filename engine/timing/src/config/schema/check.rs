@@ -96,6 +96,7 @@ fn node(schema: Node<'_>, value: &Value, key: &str, problems: &mut Vec<Problem>)
             }
         }
         Shape::Either(shapes) => either(&shapes, value, key, problems),
+        Shape::Refused(words) => problems.push(Problem::new(key, words.to_owned())),
         Shape::Any => {}
     }
 }
@@ -124,13 +125,19 @@ fn table(keys: &Table<'_>, values: &Map<String, Value>, key: &str, problems: &mu
                 key: within(key, name),
                 problem: "is not a known key".to_owned(),
                 given: Some(name.clone()),
-                known: keys.keys.iter().map(|key| key.name.to_owned()).collect(),
+                known: known_names(keys),
             }),
         }
     }
     for missing in keys.keys.iter().filter(|key| !key.optional && !values.contains_key(key.name)) {
         problems.push(Problem::new(&within(key, missing.name), "is missing".to_owned()));
     }
+}
+
+/// The keys that a table may have.
+fn known_names(table: &Table<'_>) -> Vec<String> {
+    let keys = table.keys.iter().filter(|key| !matches!(key.value.shape(), Shape::Refused(_)));
+    keys.map(|key| key.name.to_owned()).collect()
 }
 
 fn tagged(
@@ -179,7 +186,7 @@ fn either(shapes: &[Node<'_>], value: &Value, key: &str, problems: &mut Vec<Prob
         Shape::Choice(_) | Shape::Text => value.is_string(),
         Shape::Whole(_) | Shape::Number(_) => value.is_number(),
         Shape::Flag => value.is_boolean(),
-        Shape::Either(_) | Shape::Any => true,
+        Shape::Either(_) | Shape::Any | Shape::Refused(_) => true,
     };
     if let Some(schema) = shapes.iter().find(|schema| fits(&schema.shape())) {
         return node(*schema, value, key, problems);
@@ -201,6 +208,7 @@ impl Shape<'_> {
             Self::Text => "a text",
             Self::Flag => "true or false",
             Self::Either(_) | Self::Any => "anything",
+            Self::Refused(_) => "nothing",
         }
     }
 }

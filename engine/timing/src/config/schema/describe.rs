@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::node::{Node, Shape, Table};
+use super::node::{Key, Node, Shape, Table};
 
 /// What there is to know of one key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -98,7 +98,10 @@ impl Description<'_> {
 
     fn table(&mut self, table: &Table<'_>, at: &str, when: Option<&str>) {
         // The key that says which variant it is has been described.
-        for key in table.keys.iter().filter(|key| key.value.word("const").is_none()) {
+        let described = |key: &&Key<'_>| {
+            key.value.word("const").is_none() && !matches!(key.value.shape(), Shape::Refused(_))
+        };
+        for key in table.keys.iter().filter(described) {
             self.key(key.value, &below(at, key.name), key.optional, when);
         }
         if let Some(others) = table.others.filter(|node| !matches!(node.shape(), Shape::Any)) {
@@ -182,6 +185,7 @@ fn type_words(shape: &Shape<'_>) -> String {
             all.join(" or ")
         }
         Shape::Any => "anything".to_owned(),
+        Shape::Refused(_) => "nothing".to_owned(),
     }
 }
 

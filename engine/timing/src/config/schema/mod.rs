@@ -2,8 +2,8 @@
 //!
 //! A schema is a JSON Schema (draft 2020-12) as `schemars` derives it: documentation comments are the
 //! meanings, serde's attributes say what may be left out and what the choices are, schemars' give
-//! ranges. Three words of our own: `unit` where a key's ending does not say it, `powerOfTwo` for a
-//! number that must be one, and `unevaluatedProperties`, which means the same as
+//! ranges. Words of our own: `unit` where a key's ending does not say it, `powerOfTwo` for a number that
+//! must be one, `refused` with what to write instead of a key. `unevaluatedProperties` means the same as
 //! `additionalProperties`, as schemars writes out what is flattened.
 //!
 //! [`check`] checks a value by a schema and [`describe`] turns it into a reference; sections that a

@@ -33,6 +33,8 @@ pub(super) enum Shape<'a> {
     Either(Vec<Node<'a>>),
     /// Anything.
     Any,
+    /// Nothing: the key is refused in these words.
+    Refused(&'a str),
 }
 
 /// The keys of a table.
@@ -150,6 +152,9 @@ impl<'a> Node<'a> {
     /// What a value can be.
     pub fn shape(self) -> Shape<'a> {
         let node = self.resolved();
+        if let Some(words) = node.word("refused") {
+            return Shape::Refused(words);
+        }
         let list = |keyword| node.at.get(keyword).and_then(Value::as_array);
         if let Some(all) = list("anyOf") {
             let parts = all.iter().map(|one| self.of(one));

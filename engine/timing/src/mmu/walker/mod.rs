@@ -5,36 +5,36 @@
 //! a walk of the host's table, and the data too: (g + 1)(h + 1) − 1 accesses for g and h levels.
 //! One function walks either stage; only what places an entry differs.
 //!
-//! A hashed table is walked by reads that are made at once ([`HashedStage`]); in two dimensions each
-//! of the guest's is placed by a walk of its own, beside the others.
+//! A table without a tree is walked by reads that are made at once ([`KeyedStage`]); in two dimensions
+//! each of the guest's is placed by a walk of its own, at the same time as the others.
 //!
 //! - The guest's page-walk caches hold nodes' guest-physical addresses, which the host still has to
-//!   translate (Park et al., ASPLOS 2022), or what the host made of them (Compendia, ISMM 2021,
-//!   section 5): [`GuestPwc`].
+//!   translate (Park et al., ASPLOS 2022), or what the host made of them (Ainsworth and Jones, ISMM
+//!   2021, section 5): [`GuestPwc`].
 //! - The host's are tagged with guest-physical addresses and serve every walk of its table.
 //! - The nested TLB holds translations of pages with guest page tables; data pages do not go in.
 
-mod hashed;
+mod keyed;
 mod nested;
 mod tree;
 
 use flatwalk_os::VirtualMachine;
 use flatwalk_paging::{
     AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Layout, Leaf, Level, NodeRef, PageTable,
-    Physical, Structure,
+    Physical,
 };
 
 use crate::ConfigError;
 use crate::config::machine::{Machine, Virtualisation};
 use crate::memory::reader::TableReader;
-use crate::mmu::cwc::Cwc;
 use crate::mmu::event::{Found, Stage, Stopped, WalkObserver};
 use crate::mmu::pwc::Pwc;
 use crate::mmu::segment::Segment;
+use crate::mmu::side_cache::SideCache;
 use crate::mmu::tlb::Tlb;
 use crate::system::System;
 
-use hashed::HashedStage;
+use keyed::KeyedStage;
 pub use nested::Nested;
 use tree::TreeStage;
 
@@ -74,8 +74,8 @@ impl Place<Hpa> for Direct {
 
 /// One stage of translation, and the hardware that walks its table.
 trait Translates<In, A> {
-    /// Bytes of a page of `level`.
-    fn span(&self, level: Level) -> u64;
+    /// How far `address` lies within its page of `level`, in bytes.
+    fn within(&self, address: u64, level: Level) -> u64;
 
     /// The page of `input`, at no cost.
     fn known(&self, input: In) -> Option<(A, Level)>;
@@ -97,8 +97,8 @@ trait Translates<In, A> {
 pub enum Caches<A> {
     /// Pointers to nodes of a tree.
     Tree(Pwc<A>),
-    /// Lines of the walk tables of a hashed table.
-    Hashed(Cwc),
+    /// Side lines of a table without a tree.
+    Keyed(SideCache),
 }
 
 impl<A: Physical> Caches<A> {
@@ -109,20 +109,18 @@ impl<A: Physical> Caches<A> {
         layout: &Layout,
     ) -> Result<Self, ConfigError> {
         let geometry = layout.geometry();
-        Ok(match layout.structure() {
-            Structure::Tree => Self::Tree(Pwc::new(pwc, geometry)),
-            Structure::Hashed(_) => {
-                let missing = || ConfigError::NoHashedWalks(machine.name.clone());
-                let config = machine.hashed_walks.as_ref().ok_or_else(missing)?;
-                Self::Hashed(Cwc::new(config, geometry))
-            }
-        })
+        let Some(design) = layout.design() else {
+            return Ok(Self::Tree(Pwc::new(pwc, geometry)));
+        };
+        let missing = || ConfigError::NoHashedWalks(machine.name.clone());
+        let config = machine.hashed_walks.as_ref().ok_or_else(missing)?;
+        Ok(Self::Keyed(SideCache::new(config, geometry, design)))
     }
 
     fn none(&self) -> Self {
         match self {
             Self::Tree(pwc) => Self::Tree(pwc.none()),
-            Self::Hashed(cwc) => Self::Hashed(cwc.none()),
+            Self::Keyed(side) => Self::Keyed(side.none()),
         }
     }
 
@@ -130,21 +128,32 @@ impl<A: Physical> Caches<A> {
     pub fn geometry(&self) -> Geometry {
         match self {
             Self::Tree(pwc) => pwc.geometry(),
-            Self::Hashed(cwc) => cwc.geometry(),
+            Self::Keyed(side) => side.geometry(),
+        }
+    }
+
+    /// Names of what walks read, by class, in the order of output.
+    pub fn read_names(&self) -> Vec<(u8, String)> {
+        match self {
+            Self::Tree(pwc) => {
+                let levels = (1..=pwc.geometry().levels()).rev();
+                levels.map(|level| (level, format!("L{level}"))).collect()
+            }
+            Self::Keyed(side) => side.design().read_names(),
         }
     }
 
     fn flush(&mut self) {
         match self {
             Self::Tree(pwc) => pwc.flush(),
-            Self::Hashed(cwc) => cwc.flush(),
+            Self::Keyed(side) => side.flush(),
         }
     }
 
     fn reset_statistics(&mut self) {
         match self {
             Self::Tree(pwc) => pwc.reset_statistics(),
-            Self::Hashed(cwc) => cwc.reset_statistics(),
+            Self::Keyed(side) => side.reset_statistics(),
         }
     }
 }
@@ -226,7 +235,7 @@ impl Walker {
         }
         let table = vm.host.table();
         let leaf = table.translate(vm.host.memory(), address).ok()?;
-        Some(leaf.frame.offset(address.raw() & (table.geometry().span(leaf.level) - 1)))
+        Some(leaf.frame.offset(table.geometry().within(address.raw(), leaf.level)))
     }
 
     /// The same walker with nothing in its caches, and none to put anything in.
@@ -268,8 +277,8 @@ impl Walker {
                         let mut stage = TreeStage::new(Stage::One, tree, memory, pwc);
                         stage.walk(address, kind, at, &mut Direct, ports)?
                     }
-                    (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
-                        let mut stage = HashedStage { stage: Stage::One, table, memory, cwc };
+                    (Caches::Keyed(side), PageTable::Keyed(table)) => {
+                        let mut stage = KeyedStage { stage: Stage::One, table, memory, side };
                         stage.walk(address, kind, at, &mut Direct, ports)?
                     }
                     _ => unreachable!("caches are made for the table that is walked"),

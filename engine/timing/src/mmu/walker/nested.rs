@@ -6,7 +6,7 @@ use flatwalk_paging::{
     Physical, Rights,
 };
 
-use super::hashed::HashedStage;
+use super::keyed::KeyedStage;
 use super::tree::TreeStage;
 use super::{Caches, Direct, Place, Translates, WalkPorts};
 use crate::config::machine::GuestPwc;
@@ -25,13 +25,13 @@ impl<A: Physical> SegmentStage<'_, A> {
     /// The page of a level that a segment is made of which leads to `found`.
     fn page(&self, found: A) -> (A, Level) {
         let level = if self.segment.is_aligned(self.geometry.span(2)) { 2 } else { 1 };
-        (A::new(found.raw() & !(self.geometry.span(level) - 1)), level)
+        (A::new(found.raw() - self.geometry.within(found.raw(), level)), level)
     }
 }
 
 impl<In: Address, A: Physical> Translates<In, A> for SegmentStage<'_, A> {
-    fn span(&self, level: Level) -> u64 {
-        self.geometry.span(level)
+    fn within(&self, address: u64, level: Level) -> u64 {
+        self.geometry.within(address, level)
     }
 
     fn known(&self, input: In) -> Option<(A, Level)> {
@@ -67,7 +67,7 @@ struct Host<'a, S> {
 
 impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
     fn offset(&self, at: Gpa, frame: Hpa, level: Level) -> Hpa {
-        frame.offset(at.raw() & (self.stage.span(level) - 1))
+        frame.offset(self.stage.within(at.raw(), level))
     }
 
     /// Where the host put the page of `at`; `None` if nowhere.
@@ -86,7 +86,7 @@ impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
         ports: &mut WalkPorts<'_, R, T>,
     ) -> Result<Found, Stopped> {
         let (leaf, now) = guest.walk(address, kind, at, self, ports)?;
-        let within = address.raw() & (guest.span(leaf.level) - 1);
+        let within = guest.within(address.raw(), leaf.level);
         let mut found =
             self.walk_for_data(leaf.frame.offset(within), leaf.level, kind, now, ports)?;
         found.rights = found.rights.and(leaf.rights);
@@ -106,7 +106,7 @@ impl<S: Translates<Gpa, Hpa>> Host<'_, S> {
         let (page, ready) = self.walk_stage(data, kind, at, ports)?;
         let level = level.min(page.level);
         let at = self.offset(data, page.frame, page.level);
-        let within = data.raw() & (self.stage.span(level) - 1);
+        let within = self.stage.within(data.raw(), level);
         let frame = Hpa::new(at.raw() - within);
         Ok(Found { frame, level, rights: page.rights, dirty: page.entry.is_dirty(), ready })
     }
@@ -202,8 +202,8 @@ impl Nested {
                 let stage = TreeStage::new(Stage::Two, tree, memory, pwc);
                 guest.over(Host { stage, nodes, nested_tlb, guest_pwc }, address, kind, at, ports)
             }
-            (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
-                let stage = HashedStage { stage: Stage::Two, table, memory, cwc };
+            (Caches::Keyed(side), PageTable::Keyed(table)) => {
+                let stage = KeyedStage { stage: Stage::Two, table, memory, side };
                 guest.over(Host { stage, nodes, nested_tlb, guest_pwc }, address, kind, at, ports)
             }
             _ => unreachable!("caches are made for the table that is walked"),
@@ -240,8 +240,8 @@ impl GuestSide<'_> {
                 let guest = TreeStage::new(Stage::One, tree, memory, pwc);
                 host.walk(guest, address, kind, at, ports)
             }
-            (Caches::Hashed(cwc), PageTable::Hashed(table)) => {
-                let guest = HashedStage { stage: Stage::One, table, memory, cwc };
+            (Caches::Keyed(side), PageTable::Keyed(table)) => {
+                let guest = KeyedStage { stage: Stage::One, table, memory, side };
                 host.walk(guest, address, kind, at, ports)
             }
             _ => unreachable!("caches are made for the table that is walked"),

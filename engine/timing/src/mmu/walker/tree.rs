@@ -22,19 +22,14 @@ pub(super) struct TreeStage<'a, A> {
 
 impl<In: Address, A: Physical> Translates<In, A> for TreeStage<'_, A> {
     #[inline]
-    fn span(&self, level: Level) -> u64 {
-        self.geometry.span(level)
+    fn within(&self, address: u64, level: Level) -> u64 {
+        self.geometry.within(address, level)
     }
 
     fn known(&self, input: In) -> Option<(A, Level)> {
-        let mut walk: Walk<In, A> = Walk::from(self.geometry, self.root, input);
-        loop {
-            match walk.feed(Entry(self.memory.read(walk.entry_address()))) {
-                Step::Table(_) => {}
-                Step::Leaf(leaf) => return Some((leaf.frame, leaf.level)),
-                Step::Fault(_) => return None,
-            }
-        }
+        let walk: Walk<In, A> = Walk::from(self.geometry, self.root, input);
+        let leaf = walk.finish(|at| self.memory.read(at)).ok()?;
+        Some((leaf.frame, leaf.level))
     }
 
     #[inline]
@@ -75,6 +70,7 @@ impl<In: Address, A: Physical> Translates<In, A> for TreeStage<'_, A> {
             ports.observer.read(&Read {
                 stage: self.stage,
                 input: input.raw(),
+                class: node.bottom(),
                 node: node.base.raw(),
                 top: node.level,
                 level: node.bottom(),

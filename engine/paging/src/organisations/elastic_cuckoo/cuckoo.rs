@@ -1,15 +1,17 @@
 //! An elastic cuckoo table: lines in several ways, each of which can hold a line in one slot only, and
 //! ways that grow and shrink little by little while they are used.
 //!
-//! Source: Skarlatos, Kokolis, Xu, Torrellas (ASPLOS 2020), sections 3 and 4; see
-//! `organisations/elastic_cuckoo.rs`.
+//! Source: Skarlatos, Kokolis, Xu, Torrellas (ASPLOS 2020), sections 3 and 4.
 
-use super::hash;
-use super::line::{Format, LINE_BYTES, Line, lines_shift, present, with_present, with_tag_of};
+use super::format::Format;
 use crate::addr::Physical;
 use crate::entry::Entry;
-use crate::memory::{EntryMemory, TableMemory};
-use crate::tree::TableError;
+use crate::error::TableError;
+use crate::geometry::Level;
+use crate::keyed::line::{TaggedLine, lines_shift, with_one};
+use crate::keyed::{hash, statistics_of};
+use crate::mapping::{NodeStatistics, Resizes};
+use crate::memory::{EntryMemory, LINE_BYTES, Line, TableMemory};
 
 /// Ways that a table can have.
 pub(super) const MOST_WAYS: usize = 4;
@@ -25,39 +27,13 @@ const RETRY_SHARE: u64 = 64;
 
 /// When a table grows and shrinks, and by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elasticity {
+pub(super) struct Elasticity {
     /// It grows when more of 1000 slots than this are in use …
-    pub grow_permille: u32,
+    pub(super) grow_permille: u32,
     /// … to this power of two times its size.
-    pub grow_shift: u8,
+    pub(super) grow_shift: u8,
     /// It shrinks to half when fewer of 1000 slots than this are in use.
-    pub shrink_permille: u32,
-}
-
-/// How often the tables of a page table were resized.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resizes {
-    /// Times that a table began to grow.
-    pub grown: u64,
-    /// Times that one began to shrink.
-    pub shrunk: u64,
-    /// Times that one should have grown or shrunk, but there was no contiguous memory for its ways.
-    pub refused: u64,
-    /// Times that it grew less than it should, for the same reason.
-    pub curtailed: u64,
-}
-
-impl Resizes {
-    /// Both together.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            grown: self.grown + other.grown,
-            shrunk: self.shrunk + other.shrunk,
-            refused: self.refused + other.refused,
-            curtailed: self.curtailed + other.curtailed,
-        }
-    }
+    pub(super) shrink_permille: u32,
 }
 
 /// Lines that were put into a way: what is known of their place elsewhere is stale.
@@ -96,7 +72,7 @@ impl<Out: Physical> Cuckoo<Out> {
     /// An empty table with `ways` ways of 2^`shift` lines, or fewer where memory has no such blocks;
     /// `number` chooses its hash functions.
     pub(super) fn new(
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         format: Format,
         number: u64,
         ways: usize,
@@ -139,14 +115,15 @@ impl<Out: Physical> Cuckoo<Out> {
         self.resizes
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.used
-    }
-
-    /// Bytes of a way and number of ways, of those in use and of those that take their place.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// The ways in use, and those that take their place; `name` is what they are called, `level` that of
+    /// the pages that they serve.
+    pub(super) fn statistics(&self, name: &str, level: Level) -> Vec<NodeStatistics> {
         let ways = self.ways.len() as u64;
-        std::iter::once(self.shift).chain(self.next_shift).map(move |s| (LINE_BYTES << s, ways))
+        let blocks = std::iter::once(self.shift)
+            .chain(self.next_shift)
+            .map(|shift| (format!("{name} way"), LINE_BYTES << shift, ways));
+        // Lines in use are all counted with the ways that are filled now.
+        statistics_of(blocks, level, self.used)
     }
 
     /// Address of the slot for `key` in `way`, and of the way that it is in.
@@ -163,14 +140,14 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Where the line for `key` is, and in which way.
-    pub(super) fn find(&self, memory: &impl EntryMemory<Out>, key: u64) -> Option<(Out, u8)> {
+    pub(super) fn find(&self, memory: &dyn EntryMemory<Out>, key: u64) -> Option<(Out, u8)> {
         (0..self.ways()).find_map(|way| {
             let (at, _) = self.slot(way, key);
             self.format.matches(&memory.read_line(at), key).then_some((at, way))
         })
     }
 
-    fn is_vacant(&self, memory: &impl EntryMemory<Out>, at: Out) -> bool {
+    fn is_vacant(&self, memory: &dyn EntryMemory<Out>, at: Out) -> bool {
         self.format.is_vacant(memory.read(at.offset(8 * self.format.vacancy_word())))
     }
 
@@ -181,7 +158,7 @@ impl<Out: Physical> Cuckoo<Out> {
     /// table holds is lost then.
     pub(super) fn insert(
         &mut self,
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         line: Line,
         moves: &mut Moves,
     ) -> Result<(), TableError> {
@@ -202,12 +179,7 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Takes the line at `at` away.
-    pub(super) fn remove(
-        &mut self,
-        memory: &mut impl TableMemory<Out>,
-        at: Out,
-        moves: &mut Moves,
-    ) {
+    pub(super) fn remove(&mut self, memory: &mut dyn TableMemory<Out>, at: Out, moves: &mut Moves) {
         memory.write_line(at, &[0; 8]);
         self.used -= 1;
         let sparse = self.used * 1000 < self.slots() * u64::from(self.elasticity.shrink_permille);
@@ -235,7 +207,7 @@ impl<Out: Physical> Cuckoo<Out> {
     /// as needed. False if that takes too long: everything is as it was then.
     fn place(
         &mut self,
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         line: Line,
         from: Option<u8>,
         moves: &mut Moves,
@@ -274,7 +246,7 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Begins to grow; false if there is no memory for it.
-    fn grow(&mut self, memory: &mut impl TableMemory<Out>) -> bool {
+    fn grow(&mut self, memory: &mut dyn TableMemory<Out>) -> bool {
         let wanted = self.shift + self.elasticity.grow_shift;
         for shift in (self.shift + 1..=wanted).rev() {
             if self.resize(memory, shift) {
@@ -288,7 +260,7 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Begins to carry over to ways of 2^`shift` lines; false if there is no memory for them.
-    fn resize(&mut self, memory: &mut impl TableMemory<Out>, shift: u8) -> bool {
+    fn resize(&mut self, memory: &mut dyn TableMemory<Out>, shift: u8) -> bool {
         let Some(bases) = allocate(memory, self.ways.len(), shift) else { return false };
         for (way, base) in self.ways.iter_mut().zip(bases) {
             way.next = base;
@@ -298,7 +270,7 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Carries some slots over, if the table is being resized.
-    fn carry_some(&mut self, memory: &mut impl TableMemory<Out>, moves: &mut Moves) {
+    fn carry_some(&mut self, memory: &mut dyn TableMemory<Out>, moves: &mut Moves) {
         for _ in 0..CARRIED_PER_CHANGE {
             if self.next_shift.is_none() || !self.carry(memory, moves) {
                 return;
@@ -308,7 +280,7 @@ impl<Out: Physical> Cuckoo<Out> {
 
     /// Carries the next slot over, and ends the resizing after the last. False if its line finds no
     /// place in the new ways for now.
-    fn carry(&mut self, memory: &mut impl TableMemory<Out>, moves: &mut Moves) -> bool {
+    fn carry(&mut self, memory: &mut dyn TableMemory<Out>, moves: &mut Moves) -> bool {
         let lines = 1 << self.shift;
         let (way, _) = (0..self.ways())
             .map(|way| (way, self.ways[usize::from(way)].carried))
@@ -337,7 +309,7 @@ impl<Out: Physical> Cuckoo<Out> {
     /// Moves the line at `old` to its slot in the same, new way, from where it may displace another.
     fn carry_line(
         &mut self,
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         old: Out,
         way: u8,
         moves: &mut Moves,
@@ -361,7 +333,7 @@ impl<Out: Physical> Cuckoo<Out> {
     }
 
     /// Gives all ways back.
-    pub(super) fn destroy(self, memory: &mut impl TableMemory<Out>) {
+    pub(super) fn destroy(self, memory: &mut dyn TableMemory<Out>) {
         for way in &self.ways {
             memory.free(way.base, lines_shift(self.shift));
             if let Some(shift) = self.next_shift {
@@ -372,93 +344,48 @@ impl<Out: Physical> Cuckoo<Out> {
 
     // ---- lines of page-table entries -----------------------------------------------------------
 
-    /// The entry of page `number`, if it is present, and where it stands.
-    pub(super) fn entry(
-        &self,
-        memory: &impl EntryMemory<Out>,
-        number: u64,
-    ) -> Option<(Out, Entry)> {
-        let (at, _) = self.find(memory, number >> 3)?;
-        let at = at.offset((number & 7) * 8);
-        let entry = Entry(memory.read(at));
-        entry.is_present().then_some((at, entry))
-    }
-
     /// The line with the entry of page `number`, if there is one.
     pub(super) fn line(
         &self,
-        memory: &impl EntryMemory<Out>,
+        memory: &dyn EntryMemory<Out>,
         number: u64,
-    ) -> Option<EntryLine<Out>> {
-        self.find(memory, number >> 3).map(|(at, _)| EntryLine(at))
+    ) -> Option<TaggedLine<Out>> {
+        self.find(memory, number >> 3).map(|(at, _)| TaggedLine(at))
     }
 
     /// Puts in the entry of a page that has none.
     pub(super) fn insert_entry(
         &mut self,
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         number: u64,
         entry: Entry,
         moves: &mut Moves,
     ) -> Result<(), TableError> {
-        let (key, i) = (number >> 3, number & 7);
         if let Some(there) = self.line(memory, number) {
-            there.write(memory, i, entry);
+            there.write(memory, number & 7, entry);
             there.count_up(memory, 1);
             return Ok(());
         }
-        let mut line = self.format.tagged(key);
-        line[i as usize] = with_tag_of(entry, line[i as usize]).0;
-        line[7] = with_present(line[7], 1);
-        self.insert(memory, line, moves)
+        self.insert(memory, with_one(number, entry), moves)
     }
 
     /// Takes the entry of page `number` away, which is present.
     pub(super) fn remove_entry(
         &mut self,
-        memory: &mut impl TableMemory<Out>,
+        memory: &mut dyn TableMemory<Out>,
         number: u64,
         moves: &mut Moves,
     ) {
-        let Some((at, _)) = self.find(memory, number >> 3) else { return };
-        let last = at.offset(7 * 8);
-        let left = present(memory.read(last)) - 1;
-        if left == 0 {
-            return self.remove(memory, at, moves);
+        let Some(line) = self.line(memory, number) else { return };
+        if !line.take(memory, number & 7) {
+            self.remove(memory, line.0, moves);
         }
-        let slot = at.offset((number & 7) * 8);
-        memory.write(slot, with_tag_of(Entry::ABSENT, memory.read(slot)).0);
-        memory.write(last, with_present(memory.read(last), left));
-    }
-}
-
-/// A line of page-table entries in use, by where it stands.
-#[derive(Clone, Copy)]
-pub(super) struct EntryLine<Out>(Out);
-
-impl<Out: Physical> EntryLine<Out> {
-    /// True if entry `i` is present.
-    pub(super) fn is_present(self, memory: &impl EntryMemory<Out>, i: u64) -> bool {
-        Entry(memory.read(self.0.offset(i * 8))).is_present()
-    }
-
-    /// Writes entry `i`; the tag's part there stays.
-    pub(super) fn write(self, memory: &mut impl TableMemory<Out>, i: u64, entry: Entry) {
-        let slot = self.0.offset(i * 8);
-        memory.write(slot, with_tag_of(entry, memory.read(slot)).0);
-    }
-
-    /// Notes that so many more entries are present.
-    pub(super) fn count_up(self, memory: &mut impl TableMemory<Out>, more: u64) {
-        let last = self.0.offset(7 * 8);
-        let eighth = memory.read(last);
-        memory.write(last, with_present(eighth, present(eighth) + more));
     }
 }
 
 /// Blocks for `ways` ways of 2^`shift` lines; all or none.
 fn allocate<Out: Physical>(
-    memory: &mut impl TableMemory<Out>,
+    memory: &mut dyn TableMemory<Out>,
     ways: usize,
     shift: u8,
 ) -> Option<Vec<Out>> {
