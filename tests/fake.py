@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import settings
+from flatwalk import _engine, settings
 from flatwalk.results import Run, add_speedups
 
 if TYPE_CHECKING:
@@ -128,14 +128,10 @@ def run(
             "events": 0,
         },
         "energy": None,
-        "asap": None,
-        "host_asap": None,
-        "direct_segment": None,
-        "host_direct_segment": None,
-        "pom_tlb": None,
-        "csalt": None,
+        "llc_table_fraction": None,
+        "mechanisms": {},
+        "mechanism_words": [],
         "branch": {"branches": 0, "mispredictions": 0},
-        "priority": {"active_fraction": 0.0},
         "warnings": warnings or [],
         "configuration": {"scheme": settings.scheme(scheme), "machine": settings.machine("skylake-server")},
     }
@@ -190,6 +186,10 @@ class Engine:
     def version(self) -> str:
         """As the engine's."""
         return "0.0.0"
+
+    check = staticmethod(_engine.check)
+    schema = staticmethod(_engine.schema)
+    describe = staticmethod(_engine.describe)
 
     def workloads(self) -> str:
         """As the engine's."""

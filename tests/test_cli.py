@@ -181,7 +181,7 @@ def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch)
         (["compare", "--schemes", ","], ["no scheme is named"]),
         (["compare", "--machine", "zen44"], ["no machine 'zen44'", "did you mean zen4?"]),
         (["compare", "--machine", "./none.toml"], ["cannot be read", "none.toml"]),
-        (["compare", "--machine", "compendia"], ["can count but not time", "--mode functional"]),
+        (["compare", "--machine", "compendia"], ["can only count", "--mode functional"]),
         (["compare", "--workload", "gup"], ["no workload 'gup'", "gups"]),
         (["compare", "--workload", "gups:big"], ["'big' is not a size", "1GiB"]),
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),

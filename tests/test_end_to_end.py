@@ -215,14 +215,17 @@ def test_own_files_work_by_path(flatwalk: Flatwalk, tmp_path: Path) -> None:
     assert runs[0]["configuration"]["machine"]["tlb"]["l2"][0]["entries"] == 768
 
 
-def test_what_only_the_engine_knows_is_reported_with_its_key(flatwalk: Flatwalk, tmp_path: Path) -> None:
+def test_keys_that_do_not_fit_each_other_are_reported_with_file_and_key(
+    flatwalk: Flatwalk, tmp_path: Path
+) -> None:
     machine = (settings.DATA / "machines" / "skylake-server.toml").read_text()
     (tmp_path / "odd.toml").write_text(machine.replace("entries = 1536", "entries = 1537"))
     result = flatwalk("compare", "--machine", "./odd.toml", *SHORT, "--no-report")
-    assert result.code == 1
+    assert result.code == 2
     assert result.err.startswith("error: ")
-    assert "tlb.l2" in result.err
+    assert "tlb.l2[1].entries" in result.err
     assert "1537" in result.err
+    assert "odd.toml" in result.err
 
 
 # Traces of others, written here without the engine.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
 from flatwalk.programs import catalogue as programs
+from flatwalk.reference import page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,30 @@ def mixes(*, as_json: bool) -> None:
     found = [settings.mix(name) for name in settings.names("mix")]
     rows = [[mix["name"], ", ".join(mix["programs"]), mix["source"]] for mix in found]
     _show(found, ["mix", "programs ", "source "], rows, as_json=as_json)
+
+
+def experiments(*, as_json: bool) -> None:
+    """Shows the experiments of `reproduce`."""
+    found = [
+        {"name": name, **settings.read(settings.EXPERIMENTS / f"{name}.toml", "experiment")}
+        for name in settings.names("experiment")
+    ]
+    rows = [
+        [item["name"], item["title"], ", ".join(claim["id"] for claim in item.get("claim", []))]
+        for item in found
+    ]
+    _show(found, ["experiment", "what it is ", "claims "], rows, as_json=as_json)
+
+
+def keys(*, as_json: bool) -> None:
+    """Shows every key of machines, schemes, mixes, experiments and results."""
+    found = {kind: engine.describe(kind) for kind in page.KINDS}
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for kind, described in found.items():
+        rows = [[key["key"], key["meaning"], page.value(key)] for key in described]
+        output.table(["key", "meaning ", "value "], rows, title=page.KINDS[kind][0])
 
 
 def workloads(*, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, settings
+from flatwalk import engine, output, settings
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,25 +41,6 @@ class Options:
     keep_trace: Path | None
     jobs: int
 
-    def __post_init__(self) -> None:
-        """Checks the options that name one of a few things.
-
-        Raises:
-            UsageError: If there is no such thing.
-        """
-        if self.guest_frames not in ("scattered", "compact"):
-            raise UsageError(
-                f"{self.guest_frames!r} is not a way to place a guest's frames",
-                where="--guest-frames",
-                remedy="give scattered or compact",
-            )
-        if self.thp not in {None, "always", "madvise", "never"}:
-            raise UsageError(
-                f"there is no THP policy {self.thp!r}", where="--thp", remedy="always, madvise or never"
-            )
-        if self.mode not in {"timing", "functional"}:
-            raise UsageError(f"there is no mode {self.mode!r}", where="--mode", remedy="timing or functional")
-
     def check_writable(self) -> None:
         """Fails early if a file could not be written.
 
@@ -81,38 +62,6 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
     machine = settings.machine(options.machine)
-    _check_guests(schemes, machine)
-    _check_timing(options, machine)
-    return [
-        {
-            "scheme": scheme,
-            "machine": machine,
-            "large_pages": large_pages,
-            "thp": thp,
-            "fragmentation": options.fragmentation,
-            "host_large_pages": options.host_large_pages,
-            "guest_frames": options.guest_frames,
-            "mode": options.mode,
-            "context_switch_ms": options.context_switch_ms,
-            "memory_bytes": None,
-        }
-        for large_pages, thp in _pages(options)
-        for scheme in schemes
-    ]
-
-
-def _check_guests(schemes: list[dict[str, Any]], machine: dict[str, Any]) -> None:
-    guests = [scheme["name"] for scheme in schemes if "host" in scheme or scheme.get("shadow")]
-    if guests and "virtualisation" not in machine:
-        raise UsageError(
-            f"the machine {machine['name']} has no [virtualisation] section, which {guests[0]} needs",
-            where="--machine",
-            remedy="choose another machine, or add the section to a copy of the file",
-        )
-
-
-def _check_timing(options: Options, machine: dict[str, Any]) -> None:
-    """Checks that the machine and the mode have what the options need."""
     if options.energy and (options.mode != "timing" or "energy" not in machine):
         raise UsageError(
             f"the machine {machine['name']} has no [energy] section"
@@ -121,27 +70,56 @@ def _check_timing(options: Options, machine: dict[str, Any]) -> None:
             where="--energy",
             remedy="see docs/energy.md; skylake-server has figures, in timing mode",
         )
-    if options.mode == "timing" and not settings.is_timed(machine):
-        raise UsageError(
-            f"the machine {machine['name']} has no core and caches, so it can count but not time",
-            where="--machine",
-            remedy="add --mode functional, or choose another machine",
-        )
-    if options.context_switch_ms is not None and options.mode != "timing":
-        raise UsageError(
-            "functional mode has no clock to switch by", where="--context-switch", remedy="leave out --mode"
-        )
+    runs = [
+        {
+            "scheme": scheme,
+            "machine": machine,
+            "large_pages": large_pages,
+            "thp": options.thp,
+            "fragmentation": options.fragmentation,
+            "host_large_pages": options.host_large_pages,
+            "guest_frames": options.guest_frames,
+            "mode": options.mode,
+            "context_switch_ms": options.context_switch_ms,
+            "memory_bytes": None,
+        }
+        for large_pages in _large_pages(options)
+        for scheme in schemes
+    ]
+    for run in runs:
+        _check(run)
+    return runs
 
 
-def _pages(options: Options) -> list[tuple[int | None, str | None]]:
-    """Per cent on large pages, or else Linux's policy for them, of each group of runs."""
-    if options.thp is None:
-        return [(percent, None) for percent in parse_large_pages(options.large_pages or "0,100")]
-    if options.large_pages is not None:
-        raise UsageError(
-            "both say which pages are large", where="--large-pages and --thp", remedy="give one of them"
-        )
-    return [(None, options.thp)]
+#: Where a configuration's keys come from, and what to do about what the engine refuses.
+_SOURCES = {
+    "scheme": ("--schemes", "leave the scheme out, or fix a copy of its file"),
+    "machine": ("--machine", "choose another machine, or add what it lacks to a copy of the file"),
+    "large_pages": ("--large-pages", "give whole numbers from 0 to 100"),
+    "thp": ("--thp", "give always, madvise or never, and no --large-pages"),
+    "fragmentation": ("--fragmentation", "give a share from 0 to 1"),
+    "host_large_pages": ("--host-large-pages", "give a whole number from 0 to 100"),
+    "guest_frames": ("--guest-frames", "give scattered or compact"),
+    "mode": (
+        "--machine and --mode",
+        "give timing or functional; where nothing can be timed, --mode functional",
+    ),
+    "context_switch_ms": ("--context-switch", "leave it out, or leave out --mode"),
+}
+
+
+def _check(run: dict[str, Any]) -> None:
+    """Passes a configuration that the engine can run."""
+    for problem in engine.check("run", run):
+        where, remedy = _SOURCES[problem["key"].partition(".")[0]]
+        raise UsageError(settings.words(problem), where=where, remedy=remedy)
+
+
+def _large_pages(options: Options) -> list[int | None]:
+    """Per cent on large pages of each group of runs; None where only Linux's policy was asked for."""
+    if options.large_pages is None and options.thp is not None:
+        return [None]
+    return [*parse_large_pages(options.large_pages or "0,100")]
 
 
 def _schemes(options: Options) -> list[dict[str, Any]]:

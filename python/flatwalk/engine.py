@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from flatwalk.errors import FlatwalkError
 
@@ -15,6 +16,41 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flatwalk.results import Response, Run
+
+
+class Problem(TypedDict):
+    """What is wrong with one key."""
+
+    #: The key with its tables, as `tlb.l1d[2].pages`.
+    key: str
+    #: What is wrong with it: words that stand after the key.
+    problem: str
+    #: A word that is not known, if that is the problem, …
+    given: str | None
+    #: … and those that are.
+    known: list[str]
+
+
+class Choice(TypedDict):
+    """A value that a key may have."""
+
+    value: Any
+    meaning: str
+
+
+class KeyDescription(TypedDict):
+    """What there is to know of one key; `[]` in it stands for the number of a table, `*` for any name."""
+
+    key: str
+    when: str | None
+    meaning: str
+    unit: str | None
+    type: str
+    range: str | None
+    choices: list[Choice]
+    optional: bool
+    default: Any
+    same_as: str | None
 
 
 #: Processor features that the engine was built for, as the set-up found them.
@@ -125,3 +161,32 @@ def walk(request: dict[str, Any]) -> dict[str, Any]:
 def workloads() -> list[dict[str, Any]]:
     """The built-in workloads: name, description, default size in bytes, parameters."""
     return cast("list[dict[str, Any]]", json.loads(_call("workloads")))
+
+
+def check(kind: str, value: dict[str, Any]) -> list[Problem]:
+    """Every problem of a machine, scheme, mix, experiment, configuration (`run`) or answer (`results`)."""
+    text = json.dumps(_finite(value), default=str)
+    return cast("list[Problem]", json.loads(_call("check", kind, text)))
+
+
+def _finite(value: object) -> object:
+    """A value with the largest number for infinity, which JSON cannot say."""
+    if isinstance(value, float) and math.isinf(value):
+        return math.copysign(sys.float_info.max, value)
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The JSON Schema of a kind."""
+    return cast("dict[str, Any]", json.loads(_call("schema", kind)))
+
+
+def describe(kind: str) -> list[KeyDescription]:
+    """Every key of a kind, a table before what is in it."""
+    return cast("list[KeyDescription]", json.loads(_call("describe", kind)))

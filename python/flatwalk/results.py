@@ -1,186 +1,15 @@
-"""What the engine answers: the JSON of a run, by name."""
+"""Runs as the engine answers them, and what follows from several of them."""
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
+
+from flatwalk.result_types import RunResult, TraceSummary
 
 
-class AccessLevel(TypedDict):
-    """Where the walker's accesses to one table level were served."""
+class Run(RunResult):
+    """One configuration's result, with what it is to the first scheme's with the same pages."""
 
-    level: str
-    accesses: int
-    l1d: int
-    l2: int
-    llc: int
-    dram: int
-
-
-class PageWalks(TypedDict):
-    """Walks that ended at one page size."""
-
-    page: str
-    walks: int
-    accesses: int
-    latency_cycles: float | None
-
-
-class Bin(TypedDict):
-    """One bin of the walk-latency histogram: `from_cycles <= latency < to_cycles`."""
-
-    from_cycles: int
-    to_cycles: int | None
-    walks: int
-
-
-class Walks(TypedDict):
-    """The walks of a run, in detail."""
-
-    by_page: list[PageWalks]
-    accesses_by_level: list[AccessLevel]
-    latency_histogram: list[Bin]
-    merged: int
-    dirty_updates: int
-    faulting: int
-    instruction_side: int
-
-
-class Nodes(TypedDict):
-    """Page-table nodes of one kind."""
-
-    level: str
-    width: int
-    node_bytes: int
-    nodes: int
-    bytes: int
-
-
-class PageTable(TypedDict):
-    """The page table at the end of a run."""
-
-    nodes: list[Nodes]
-
-
-class CacheCounts(TypedDict):
-    """Counters of one cache."""
-
-    name: str
-    data_accesses: int
-    data_misses: int
-    table_accesses: int
-    table_misses: int
-    writebacks: int
-
-
-class Dram(TypedDict):
-    """Counters of main memory."""
-
-    reads: int
-    writes: int
-    row_hits: int
-    row_misses: int
-    average_latency_cycles: float | None
-
-
-class Energy(TypedDict):
-    """Dynamic energy of the data caches' accesses."""
-
-    l1d_nj: float
-    l2_nj: float
-    llc_nj: float
-    cache_nj: float
-
-
-class Os(TypedDict):
-    """What the operating system did."""
-
-    faults: int
-    fault_cycles: int | None
-    large_page_faults: int
-    large_page_fallbacks: int
-    node_fallbacks: int
-    context_switches: NotRequired[int | None]
-    events: int
-
-
-class Asap(TypedDict):
-    """What ASAP prefetched, and what the operating system keeps in order for it."""
-
-    prefetches: int
-    dropped: int
-    unused: int
-    uncovered_walks: int
-    ranges: int
-    reserved_bytes: int
-    scattered_nodes: int
-
-
-class DirectSegment(TypedDict):
-    """The range that was translated without pages."""
-
-    bytes: int
-    translations: int
-
-
-class PomTlb(TypedDict):
-    """What the TLB in memory was asked."""
-
-    lookups: int
-    hits: int
-    second_probes: int
-    bypasses: int
-
-
-class Csalt(TypedDict):
-    """How L2 and LLC are divided at the end, and how often that changed."""
-
-    l2_data_ways: int | None
-    llc_data_ways: int | None
-    divisions: int
-
-
-class Run(TypedDict):
-    """One configuration's result; every count is from after the warm-up."""
-
-    scheme: str
-    machine: str
-    workload: str
-    large_pages: int | None
-    thp: str | None
-    fragmentation: float
-    mode: str
-    seed: int
-    instructions: int
-    cycles: int | None
-    ipc: float | None
-    loads: int
-    stores: int
-    walks: int
-    accesses_per_walk: float | None
-    walk_latency_cycles: float | None
-    walk_queue_cycles: float | None
-    walk_access_cycles: float | None
-    translation_cycles: int | None
-    page_table_bytes: int
-    data_bytes: int
-    page_table: PageTable
-    tlb: list[dict[str, Any]]
-    pwc: list[dict[str, Any]]
-    walk: Walks
-    caches: list[CacheCounts]
-    dram: Dram | None
-    energy: Energy | None
-    os: Os
-    branch: dict[str, int] | None
-    priority: dict[str, float]
-    asap: Asap | None
-    host_asap: Asap | None
-    direct_segment: DirectSegment | None
-    host_direct_segment: DirectSegment | None
-    pom_tlb: PomTlb | None
-    csalt: Csalt | None
-    warnings: list[str]
-    configuration: dict[str, Any]
     speedup: NotRequired[float | None]
     relative_cache_energy: NotRequired[float | None]
     relative_off_chip_accesses: NotRequired[float | None]
@@ -191,7 +20,7 @@ class Response(TypedDict):
 
     schema: str
     version: str
-    trace: dict[str, Any]
+    trace: TraceSummary
     runs: list[Run]
 
 

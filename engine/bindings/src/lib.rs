@@ -8,7 +8,8 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use flatwalk_timing::{Limits, RunConfiguration, RunResult, SimulateError};
+use flatwalk_timing::report::response::TraceSummary;
+use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, SimulateError};
 use flatwalk_trace::{Format, Source, SourceInfo};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -82,24 +83,6 @@ struct WalkRequest {
     address: Option<u64>,
     #[serde(default)]
     seed: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SimulateResponse {
-    schema: &'static str,
-    version: &'static str,
-    trace: TraceResponse,
-    runs: Vec<RunResult>,
-}
-
-#[derive(Debug, Serialize)]
-struct TraceResponse {
-    name: String,
-    hash: String,
-    /// Instructions simulated, warm-up included.
-    instructions: u64,
-    skip: u64,
-    warmup: u64,
 }
 
 fn error(message: impl std::fmt::Display) -> PyErr {
@@ -197,10 +180,10 @@ fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyRes
         flatwalk_timing::simulate(source, runs, limits, request.seed, request.threads, report)
     });
     let simulation = progress.answer(result)?;
-    write(&SimulateResponse {
-        schema: "flatwalk-runs/1",
+    write(&Response {
+        schema: Response::SCHEMA,
         version: version(),
-        trace: TraceResponse {
+        trace: TraceSummary {
             name: simulation.info.name,
             hash: simulation.info.hash,
             instructions: simulation.instructions,
@@ -317,6 +300,32 @@ fn workloads() -> PyResult<String> {
     write(&flatwalk_workloads::REGISTRY)
 }
 
+fn kind(name: &str) -> PyResult<Kind> {
+    Kind::from_name(name).ok_or_else(|| {
+        let known = Kind::ALL.map(Kind::name).join(", ");
+        error(format!("`{name}` has no schema; known are {known}"))
+    })
+}
+
+/// Every problem of a machine, scheme, mix, experiment, configuration or answer.
+#[pyfunction]
+#[pyo3(signature = (kind, value))]
+fn check(kind: &str, value: &str) -> PyResult<String> {
+    write(&self::kind(kind)?.check(&read(value)?))
+}
+
+/// The JSON Schema of a kind.
+#[pyfunction]
+fn schema(kind: &str) -> PyResult<String> {
+    write(self::kind(kind)?.schema())
+}
+
+/// Every key of a kind, with all that there is to know of it.
+#[pyfunction]
+fn describe(kind: &str) -> PyResult<String> {
+    write(&self::kind(kind)?.describe())
+}
+
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
@@ -327,5 +336,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(trace_info, module)?)?;
     module.add_function(wrap_pyfunction!(trace_import, module)?)?;
     module.add_function(wrap_pyfunction!(trace_export, module)?)?;
-    module.add_function(wrap_pyfunction!(workloads, module)?)
+    module.add_function(wrap_pyfunction!(workloads, module)?)?;
+    module.add_function(wrap_pyfunction!(check, module)?)?;
+    module.add_function(wrap_pyfunction!(schema, module)?)?;
+    module.add_function(wrap_pyfunction!(describe, module)?)
 }

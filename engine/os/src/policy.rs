@@ -2,13 +2,14 @@
 
 use flatwalk_paging::{Density, Geometry, Layout, Level, Shape, Width};
 use flatwalk_trace::{Backing, Protection};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::OsError;
 use crate::vma::{AddressSpace, Attributes, Pages};
 
 /// When transparent huge pages are used (`/sys/kernel/mm/transparent_hugepage/enabled`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Thp {
     /// Wherever possible, except after `MADV_NOHUGEPAGE`.

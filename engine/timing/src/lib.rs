@@ -4,6 +4,8 @@
 //! Start at [`simulate`]. A [`Machine`] and a [`Scheme`] say what to model;
 //! [`driver`] joins them with a process; [`core`] computes cycles; [`mmu`] walks.
 
+use flatwalk_paging::LayoutError;
+
 pub mod config;
 pub mod core;
 pub mod driver;
@@ -11,16 +13,19 @@ pub mod mechanisms;
 pub mod memory;
 pub mod mmu;
 pub mod report;
+pub mod schemas;
 pub mod system;
 #[cfg(test)]
 mod tests;
 
 pub use config::machine::Machine;
+pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
-pub use driver::run::{Mode, RunConfiguration};
 pub use driver::simulate::{Limits, SimulateError, Simulation, simulate};
+pub use report::response::Response;
 pub use report::result::RunResult;
+pub use schemas::Kind;
 
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -39,18 +44,20 @@ pub enum ConfigError {
         /// The section of the table.
         section: &'static str,
         /// What is wrong there.
-        error: Box<flatwalk_paging::LayoutError>,
+        error: Box<LayoutError>,
     },
     /// Timing asked of a machine that has no core.
-    #[error("machine `{0}` has no core and caches, so it can only count; use `--mode functional`")]
+    #[error(
+        "`mode`: must be functional, as machine `{0}` has no core and caches: it can only count"
+    )]
     NotTimed(String),
     /// A guest asked of a machine that cannot run one.
-    #[error("machine `{0}` has no `[virtualisation]` section, so scheme `{1}` cannot run on it")]
+    #[error("`machine.virtualisation`: is missing in `{0}`, so scheme `{1}` cannot run on it")]
     NotVirtual(String, String),
     /// A table without a tree asked of a machine that cannot walk one.
     #[error(
-        "machine `{0}` does not say how it walks tables without a tree: add a table `[hashed_walks]`, as \
-         machine skylake-server has it, or leave schemes with such tables out"
+        "`machine.hashed_walks`: is missing in `{0}`, so it cannot walk tables without a tree; machine \
+         skylake-server has it"
     )]
     NoHashedWalks(String),
     /// The trace does not fit.
@@ -69,4 +76,41 @@ pub enum ConfigError {
     /// The operating-system model refuses.
     #[error(transparent)]
     Os(#[from] flatwalk_os::OsError),
+}
+
+impl ConfigError {
+    /// The key that the problem is with, and what is wrong with it: words that stand after the key.
+    /// The key is empty if there are several.
+    pub fn key_and_problem(&self) -> (String, String) {
+        let key = match self {
+            Self::Value { key, problem } => return (key.clone(), problem.clone()),
+            Self::Layout { section, error } => {
+                return match &**error {
+                    LayoutError::Value { key, problem, .. } => {
+                        (format!("{section}.{key}"), problem.clone())
+                    }
+                    other => ((*section).to_owned(), other.to_string()),
+                };
+            }
+            Self::NotTimed(_) => "mode",
+            Self::NotVirtual(..) => "machine.virtualisation",
+            Self::NoHashedWalks(_) => "machine.hashed_walks",
+            Self::DoesNotFit { .. } | Self::Os(_) => "",
+        };
+        let words = self.to_string();
+        let problem = words.strip_prefix(&format!("`{key}`: ")).unwrap_or(&words);
+        (key.to_owned(), problem.to_owned())
+    }
+
+    /// The same problem where its key stands in the table `table`.
+    #[must_use]
+    fn within(self, table: &str) -> Self {
+        match self {
+            Self::Value { key, problem } if key.is_empty() => {
+                Self::Value { key: table.to_owned(), problem }
+            }
+            Self::Value { key, problem } => Self::Value { key: format!("{table}.{key}"), problem },
+            other => other,
+        }
+    }
 }

@@ -7,7 +7,7 @@ from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,
-    help="Show what is shipped: schemes, machines, workloads, mixes.",
+    help="Show what is shipped: schemes, machines, workloads, mixes, experiments; and the keys of files.",
     epilog=examples("list schemes"),
 )
 
@@ -42,3 +42,19 @@ def list_workloads(*, json: JsonFlag = False) -> None:
     from flatwalk import catalogue  # noqa: PLC0415
 
     catalogue.workloads(as_json=json)
+
+
+@app.command("experiments", epilog=examples("list experiments --json"))
+def list_experiments(*, json: JsonFlag = False) -> None:
+    """Show the experiments that `reproduce` runs, with their claims."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.experiments(as_json=json)
+
+
+@app.command("keys", epilog=examples("list keys"))
+def list_keys(*, json: JsonFlag = False) -> None:
+    """Show every key of machines, schemes, mixes, experiments and results: meaning, unit, range, default."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.keys(as_json=json)

@@ -309,7 +309,7 @@ def _histogram(runs: list[Run]) -> Chart:
     walking = _walking(runs)
     bins = [item for run in walking for item in run["walk"]["latency_histogram"] if item["walks"]]
     low = min((item["from_cycles"] for item in bins), default=0)
-    high = max((item["to_cycles"] or item["from_cycles"] * 2 for item in bins), default=1)
+    high = max((item["to_cycles"] for item in bins), default=1)
 
     def place(cycles: float) -> float:
         """Logarithmic: a hit in the L1 cache and a queue of DRAM accesses both show."""
@@ -325,7 +325,7 @@ def _histogram(runs: list[Run]) -> Chart:
         # Height is density on this scale, so that area is walks whatever the widths of the bins.
         densities = []
         for item in histogram:
-            start, end = place(item["from_cycles"]), place(item["to_cycles"] or item["from_cycles"] * 2)
+            start, end = place(item["from_cycles"]), place(item["to_cycles"])
             if item["walks"] and end > start:
                 densities.append((start, end, item["walks"] / total / (end - start)))
         peak = max((density for _, _, density in densities), default=1.0)
@@ -361,5 +361,5 @@ def _quantile(run: Run, share: float) -> str:
     for item in histogram:
         reached += item["walks"]
         if reached >= needed:
-            return f"{item['to_cycles']}" if item["to_cycles"] is not None else f"> {item['from_cycles']}"
+            return str(item["to_cycles"])
     return "–"

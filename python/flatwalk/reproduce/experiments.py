@@ -1,14 +1,14 @@
 """Experiments as data: what is run, what is claimed, what is compared. One TOML file each.
 
 A file holds runs (`[[series]]` over the workloads of a `[scale.…]`) and claims about them. A claim has
-points: one figure of ours next to one of the paper's. docs/reproducing.md explains every key.
+points: one figure of ours next to one of the paper's. The engine checks every key; here they become what
+is run and compared.
 """
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flatwalk import settings, units
 from flatwalk.errors import UsageError
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-EXPERIMENTS = settings.DATA / "experiments"
 SCALES = ("small", "paper")
-CHECKS = ("value", "order", "sign", "ratio")
 
 #: The papers by the key that experiments use.
 PAPERS = {
@@ -34,8 +32,6 @@ PAPERS = {
 SELECTORS = ("series", "scheme", "large_pages", "workload")
 
 _REMEDY = "compare with docs/reproducing.md"
-_T = TypeVar("_T")
-_D = TypeVar("_D")
 
 
 @dataclass(frozen=True)
@@ -117,167 +113,105 @@ class Experiment:
     claims: list[Claim]
 
 
-class _Table:
-    """A TOML table that is read key by key; keys that nobody reads are errors."""
-
-    def __init__(self, table: object, where: str) -> None:
-        if not isinstance(table, dict):
-            raise UsageError("must be a table", where=where, remedy=_REMEDY)
-        self._left = dict(table)
-        self.where = where
-
-    def get(self, key: str, kind: type[_T], default: _D) -> _T | _D:
-        """The value of a key that may be missing. A whole number will do for a float."""
-        if key not in self._left:
-            return default
-        value = self._left.pop(key)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.error(f"{key} is not of type {kind.__name__}: {value!r}")
-        return value
-
-    def take(self, key: str, kind: type[_T]) -> _T:
-        """The value of a key that must be there."""
-        value = self.get(key, kind, None)
-        if value is None:
-            raise self.error(f"{key} is missing")
-        return value
-
-    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
-        """One of some words."""
-        value = self.take(key, str) if default is None else self.get(key, str, default)
-        if value not in choices:
-            raise self.error(f"{key} is {value!r}, which is none of {', '.join(choices)}")
-        return value
-
-    def count(self, key: str) -> int:
-        """A number of instructions, as on the command line."""
-        return units.parse_count(self.take(key, str), f"{self.where}: {key}")
-
-    def tables(self, key: str) -> list[_Table]:
-        """An array of tables."""
-        items = self.get(key, list, [])
-        return [_Table(item, f"{self.where}, {key} {number}") for number, item in enumerate(items, 1)]
-
-    def selectors(self) -> dict[str, Any]:
-        """The selectors in it."""
-        return {key: self._left.pop(key) for key in SELECTORS if key in self._left}
-
-    def end(self) -> None:
-        """Checks that no key is left."""
-        if self._left:
-            raise self.error(f"unknown: {', '.join(self._left)}")
-
-    def error(self, what: str) -> UsageError:
-        """An error in this table."""
-        return UsageError(what, where=self.where, remedy=_REMEDY)
+def _error(where: str, what: str) -> UsageError:
+    return UsageError(what, where=where, remedy=_REMEDY)
 
 
-def _series(table: _Table) -> Series:
-    found = Series(
-        name=table.get("name", str, "main"),
-        machine=table.take("machine", str),
-        changes=table.get("set", dict, {}),
-        mode=table.choice("mode", ("timing", "functional", "guest"), "timing"),
-        host_large_pages=table.get("host_large_pages", int, 0),
-        guest_frames=table.choice("guest_frames", ("scattered", "compact"), "scattered"),
-        fragmentation=table.get("fragmentation", float, 0.0),
+def _known(word: str, known: Iterable[str], what: str, where: str) -> str:
+    """A word that the engine does not know all of."""
+    if word not in known:
+        raise _error(where, f"there is no {what} {word!r}; known: {', '.join(known)}")
+    return word
+
+
+def _series(table: dict[str, Any]) -> Series:
+    return Series(
+        name=table.get("name", "main"),
+        machine=table["machine"],
+        changes=table.get("set", {}),
+        mode=table.get("mode", "timing"),
+        host_large_pages=table.get("host_large_pages", 0),
+        guest_frames=table.get("guest_frames", "scattered"),
+        fragmentation=float(table.get("fragmentation", 0.0)),
     )
-    table.end()
-    return found
 
 
-def _scale(table: _Table) -> Scale:
-    skips = table.get("skip", dict, {})
-    found = Scale(
-        workloads=table.take("workloads", list),
-        instructions=table.count("instructions"),
-        warmup=table.count("warmup"),
-        skip={name: units.parse_count(str(value), table.where) for name, value in skips.items()},
+def _scale(table: dict[str, Any], where: str) -> Scale:
+    def count(key: str) -> int:
+        return units.parse_count(table[key], f"{where}: {key}")
+
+    skips = table.get("skip", {})
+    if unknown := skips.keys() - set(table["workloads"]):
+        raise _error(where, f"skip names {', '.join(unknown)}, which is not run")
+    return Scale(
+        workloads=table["workloads"],
+        instructions=count("instructions"),
+        warmup=count("warmup"),
+        skip={name: units.parse_count(value, f"{where}: skip") for name, value in skips.items()},
     )
-    table.end()
-    if unknown := skips.keys() - set(found.workloads):
-        raise table.error(f"skip names {', '.join(unknown)}, which is not run")
-    return found
 
 
-#: What a claim may say once for all of its points, and a point for itself.
-_SHARED: dict[str, type] = {
-    "metric": str,
-    "average": str,
-    "against": dict,
-    "minus": dict,
-    "bound": dict,
-    "tolerance": float,
+#: What a claim may say once for all of its points, and a point for itself; and what it is if neither does.
+_SHARED: dict[str, Any] = {
+    "metric": None,
+    "average": "mean",
+    "against": None,
+    "minus": None,
+    "bound": None,
+    "tolerance": None,
 }
 
 
-def _shared(table: _Table) -> dict[str, Any]:
-    found = {key: table.get(key, kind, None) for key, kind in _SHARED.items()}
-    return {key: value for key, value in found.items() if value is not None}
+def _published(table: dict[str, Any], where: str) -> float | tuple[float, float] | None:
+    if "range" in table:
+        low, high = map(float, table["range"])
+        if low > high:
+            raise _error(where, "a range is [LOW, HIGH]")
+        return (low, high)
+    return float(table["published"]) if "published" in table else None
 
 
-def _point(table: _Table, defaults: dict[str, Any], of: dict[str, Any]) -> Point:
-    published: float | tuple[float, float] | None = table.get("published", float, None)
-    if ends := table.get("range", list, []):
-        if len(ends) != 2 or not all(isinstance(end, int | float) for end in ends) or ends[0] > ends[1]:
-            raise table.error("a range is [LOW, HIGH]")
-        published = (float(ends[0]), float(ends[1]))
-    mine: dict[str, Any] = {
-        "average": "mean",
-        "against": None,
-        "minus": None,
-        "bound": None,
-        "tolerance": None,
-    }
-    mine |= defaults | _shared(table)
-    found = Point(label=table.take("label", str), published=published, of={**of, **table.selectors()}, **mine)
-    table.end()
-    if found.metric not in METRICS:
-        raise table.error(f"there is no metric {found.metric!r}; known: {', '.join(METRICS)}")
-    if found.average not in AVERAGES:
-        raise table.error(f"there is no average {found.average!r}; known: {', '.join(AVERAGES)}")
-    if METRICS[found.metric].compares and found.against is None:
-        raise table.error(f"{found.metric} needs `against`")
-    for part in (found.against, found.minus, found.bound):
-        if part is not None and (unknown := part.keys() - set(SELECTORS)):
-            raise table.error(f"not a selector: {', '.join(unknown)}")
-    return found
-
-
-def _why(table: _Table) -> dict[str, str]:
-    """By scale; one text stands for all of them."""
-    why = table.get("why", object, {})
-    if isinstance(why, str):
-        return dict.fromkeys(SCALES, why)
-    if not isinstance(why, dict) or not all(isinstance(text, str) for text in why.values()):
-        raise table.error("why is a text, or a table of texts by scale")
-    for scale in why:
-        if scale not in SCALES:
-            raise table.error(f"why is by scale, {' or '.join(SCALES)}, not {scale}")
-    return why
-
-
-def _claim(table: _Table) -> Claim:
-    defaults, of = _shared(table), table.selectors()
-    found = Claim(
-        id=table.take("id", str),
-        text=table.take("claim", str),
-        paper=table.choice("paper", PAPERS),
-        place=table.take("place", str),
-        checks=table.get("check", list, ["value"]),
-        ratio_tolerance=table.get("ratio_tolerance", float, 0.1),
-        why=_why(table),
-        figure=table.get("figure", str, ""),
-        points=[_point(point, defaults, of) for point in table.tables("points")],
+def _point(table: dict[str, Any], claim: dict[str, Any], where: str) -> Point:
+    where = f"{where}, {table['label']}"
+    both = {**claim, **table}
+    shared = {key: both.get(key, default) for key, default in _SHARED.items()}
+    if shared["tolerance"] is not None:
+        shared["tolerance"] = float(shared["tolerance"])
+    if shared["metric"] is None:
+        raise _error(where, "metric is missing")
+    _known(shared["metric"], METRICS, "metric", where)
+    _known(shared["average"], AVERAGES, "average", where)
+    if METRICS[shared["metric"]].compares and shared["against"] is None:
+        raise _error(where, f"{shared['metric']} needs `against`")
+    return Point(
+        label=table["label"],
+        published=_published(table, where),
+        of={key: both[key] for key in SELECTORS if key in both},
+        **shared,
     )
-    table.end()
-    for check in found.checks:
-        if check not in CHECKS:
-            raise table.error(f"there is no check {check!r}; known: {', '.join(CHECKS)}")
+
+
+def _why(table: dict[str, Any]) -> dict[str, str]:
+    """By scale; one text stands for all of them."""
+    why: str | dict[str, str] = table.get("why", {})
+    return dict.fromkeys(SCALES, why) if isinstance(why, str) else why
+
+
+def _claim(table: dict[str, Any], where: str) -> Claim:
+    where = f"{where}, claim {table['id']}"
+    found = Claim(
+        id=table["id"],
+        text=table["claim"],
+        paper=_known(table["paper"], PAPERS, "paper", where),
+        place=table["place"],
+        checks=table.get("check", ["value"]),
+        ratio_tolerance=float(table.get("ratio_tolerance", 0.1)),
+        why=_why(table),
+        figure=table.get("figure", ""),
+        points=[_point(point, table, where) for point in table.get("points", [])],
+    )
     if "value" in found.checks and any(p.published is not None and p.tolerance is None for p in found.points):
-        raise table.error("the check `value` needs a tolerance")
+        raise _error(where, "the check `value` needs a tolerance")
     return found
 
 
@@ -287,30 +221,22 @@ def load(path: Path) -> Experiment:
     Raises:
         UsageError: If the file cannot be read, or asks for something that is not possible.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the experiment cannot be read: {error}", where=str(path), remedy="fix the file"
-        ) from error
-    table = _Table(content, path.name)
-    series = [_series(item) for item in table.tables("series")]
-    scales = table.get("scale", dict, {})
-    found = Experiment(
+    table = settings.read(path, "experiment")
+    series = [_series(item) for item in table.get("series", [])]
+    scales = table.get("scale", {})
+    if series and scales.keys() != set(SCALES):
+        raise _error(path.name, f"the scales are {' and '.join(SCALES)}")
+    return Experiment(
         name=path.stem,
-        title=table.take("title", str),
-        seed=table.get("seed", int, 1),
+        title=table["title"],
+        seed=table.get("seed", 1),
         series={item.name: item for item in series},
-        scales={name: _scale(_Table(value, f"{path.name}, scale.{name}")) for name, value in scales.items()},
-        claims=[_claim(item) for item in table.tables("claim")],
+        scales={name: _scale(scale, f"{path.name}, scale.{name}") for name, scale in scales.items()},
+        claims=[_claim(item, path.name) for item in table.get("claim", [])],
     )
-    table.end()
-    if found.scales.keys() - set(SCALES) or (series and found.scales.keys() != set(SCALES)):
-        raise table.error(f"the scales are {' and '.join(SCALES)}")
-    return found
 
 
-def load_all(directory: Path = EXPERIMENTS) -> list[Experiment]:
+def load_all(directory: Path = settings.EXPERIMENTS) -> list[Experiment]:
     """All experiments, by file name.
 
     Raises:

@@ -11,7 +11,8 @@ from flatwalk.results import cache_energy_nj, off_chip_accesses
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.results import CacheCounts, Run
+    from flatwalk.result_types import CacheResult
+    from flatwalk.results import Run
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _cache(run: Run, name: str) -> CacheCounts | None:
+def _cache(run: Run, name: str) -> CacheResult | None:
     return next((cache for cache in run["caches"] if cache["name"] == name), None)
 
 

@@ -5,24 +5,35 @@
 //! name says nanoseconds.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use flatwalk_paging::Level;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::require;
+use super::schema;
 use super::sections::Sections;
 use crate::ConfigError;
 
+/// Most ways that a TLB or a page-walk cache can have.
+pub const MOST_WAYS: u32 = 1 << 16;
+
 /// One machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// Name, as in the file's name.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// One line for a person.
+    #[schemars(length(min = 1))]
     pub title: String,
     /// Where the figures are from.
+    #[schemars(length(min = 1))]
     pub source: String,
-    /// Core clock in MHz.
+    /// Core clock.
+    #[schemars(range(min = 1, max = 100_000))]
     pub frequency_mhz: u32,
     /// The out-of-order core; absent for machines without timing.
     pub core: Option<Core>,
@@ -55,31 +66,38 @@ pub struct Machine {
     pub os: Os,
     /// What it has, or says, of mechanisms: a section each.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub mechanisms: Sections,
 }
 
 /// An out-of-order core.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Core {
     /// Instructions dispatched, and retired, per cycle.
+    #[schemars(range(min = 1, max = 64))]
     pub width: u32,
     /// Reorder-buffer entries.
+    #[schemars(range(min = 1, max = 65_536))]
     pub window: u32,
     /// Load-queue entries.
+    #[schemars(range(min = 1, max = 65_536))]
     pub load_queue: u32,
     /// Store-queue entries.
+    #[schemars(range(min = 1, max = 65_536))]
     pub store_queue: u32,
     /// Cycles from fetch to dispatch; paid again after a misprediction or a fault.
+    #[schemars(range(min = 0, max = 100_000))]
     pub frontend_cycles: u64,
     /// How branches are predicted.
     pub branch_predictor: BranchPredictor,
     /// Global history bits; the predictor has `2^bits` counters.
+    #[schemars(range(min = 1, max = 24))]
     pub branch_history_bits: u32,
 }
 
 /// How branches are predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BranchPredictor {
     /// McFarling's gshare, a last-target table, and a return stack.
@@ -89,65 +107,81 @@ pub enum BranchPredictor {
 }
 
 /// A cache of 64-byte lines.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// Capacity in bytes.
+    /// Capacity.
+    #[schemars(range(min = 64))]
     pub size_bytes: u64,
     /// Associativity.
+    #[schemars(range(min = 1, max = 64))]
     pub ways: u32,
-    /// Load-to-use latency in cycles, counted from the core (so cumulative).
+    /// Load-to-use latency, counted from the core (so cumulative).
+    #[schemars(range(min = 1, max = 100_000))]
     pub latency_cycles: u64,
     /// Misses it can have outstanding.
+    #[schemars(range(min = 1, max = 254))]
     pub mshrs: u32,
 }
 
 /// Main memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Memory {
     /// DDR4 with channels, ranks, banks and open rows.
     Ddr4 {
-        /// Channels, a power of two.
+        /// Channels.
+        #[schemars(range(min = 1, max = 1024), extend("powerOfTwo" = true))]
         channels: u32,
-        /// Ranks per channel, a power of two.
+        /// Ranks per channel.
+        #[schemars(range(min = 1, max = 1024), extend("powerOfTwo" = true))]
         ranks: u32,
-        /// Banks per rank, a power of two.
+        /// Banks per rank.
+        #[schemars(range(min = 1, max = 1024), extend("powerOfTwo" = true))]
         banks: u32,
         /// Bytes of an open row, per bank.
+        #[schemars(range(min = 64, max = 1_048_576), extend("powerOfTwo" = true))]
         row_bytes: u64,
-        /// Transfers per second on the data bus (8 bytes wide), in millions.
+        /// Transfers per second on the data bus, which is 8 bytes wide.
+        #[schemars(range(min = 1))]
         data_rate_mts: u32,
         /// Column access to first data.
+        #[schemars(range(min = 0, max = 1_000_000))]
         cl_ns: f64,
         /// Row activation to column access.
+        #[schemars(range(min = 0, max = 1_000_000))]
         rcd_ns: f64,
         /// Precharge.
+        #[schemars(range(min = 0, max = 1_000_000))]
         rp_ns: f64,
         /// Controller and on-chip network, both ways together.
+        #[schemars(range(min = 0, max = 1_000_000))]
         controller_ns: f64,
     },
     /// One latency and one bandwidth.
     Fixed {
         /// Latency of a line.
+        #[schemars(range(min = 0, max = 1_000_000))]
         latency_ns: f64,
-        /// Bandwidth in 10^9 bytes per second.
+        /// Bandwidth.
+        #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
         bandwidth_gbs: f64,
     },
 }
 
 /// Cores that share the last-level cache and memory; all else each has of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Multicore {
     /// Cores.
+    #[schemars(range(min = 1, max = 64))]
     pub cores: u32,
     /// How they are kept apart in the last-level cache.
     pub isolation: Isolation,
 }
 
 /// How programs are kept apart in a shared cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Page-table priority protects a program's entries from all others' lines: data of anyone goes
@@ -160,32 +194,32 @@ pub enum Isolation {
 
 impl Multicore {
     fn validate(self, llc: Option<&Cache>) -> Result<(), ConfigError> {
-        require((1..=64).contains(&self.cores), "multicore.cores", || {
-            format!("{} (1 to 64)", self.cores)
-        })?;
         let ways = llc.map_or(0, |llc| llc.ways);
         let fits = self.isolation == Isolation::Owners
             || (ways >= self.cores && ways.is_multiple_of(self.cores));
         require(fits, "multicore.isolation", || {
-            format!("{ways} ways are not to be divided by {} cores", self.cores)
+            format!("cannot be \"ways\": {} cores do not divide {ways} ways", self.cores)
         })
     }
 }
 
 /// Dynamic energy of one access to each data cache, in picojoules.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Energy {
     /// The first-level data cache.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub l1d_pj: f64,
     /// The second-level cache.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub l2_pj: f64,
     /// The last-level cache.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub llc_pj: f64,
 }
 
 /// The TLBs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tlbs {
     /// First level, instructions; empty: fetches are not translated.
@@ -199,22 +233,28 @@ pub struct Tlbs {
 }
 
 /// One TLB array.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tlb {
     /// Page sizes that it holds.
+    #[schemars(length(min = 1))]
     pub pages: Vec<PageSize>,
     /// Entries.
+    #[schemars(range(min = 1, max = 16_777_216))]
     pub entries: u32,
     /// Associativity; as many as entries for fully associative.
+    #[schemars(range(min = 1, max = MOST_WAYS))]
     pub ways: u32,
-    /// Latency in cycles. The first cycle of a first-level TLB runs beside the L1 cache's look-up
+    /// Latency. The first cycle of a first-level TLB runs alongside the L1 cache's look-up
     /// and is part of that cache's latency.
+    #[schemars(range(min = 1, max = 1000))]
     pub latency_cycles: u64,
 }
 
 /// Page sizes by their x86-64 names; with other geometries, base, large and huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum PageSize {
     /// Base pages, leaves of level 1.
     #[serde(rename = "4K")]
@@ -251,32 +291,35 @@ impl PageSize {
 }
 
 /// Page-walk caches. They hold pointers to nodes, never leaves.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pwc {
     /// Intel's: one fully associative structure per level, tagged with the address prefix; all are
     /// probed at once and the longest match wins.
     Split {
-        /// Latency in cycles.
+        /// Latency of a look-up.
         latency_cycles: u64,
         /// Entries by the level whose entries are cached: `L2` gives pointers to level-1 nodes.
+        #[schemars(schema_with = "pwc_entries")]
         entries: BTreeMap<String, u32>,
     },
     /// One set-associative structure for all levels.
     Unified {
-        /// Latency in cycles.
+        /// Latency of a look-up.
         latency_cycles: u64,
         /// Entries.
+        #[schemars(range(min = 1))]
         entries: u32,
         /// Associativity.
+        #[schemars(range(min = 1, max = MOST_WAYS))]
         ways: u32,
     },
     /// None: every walk starts at the root.
     None,
 }
 
-/// What two-dimensional walks use, beside the guest's own page-walk caches, which are [`Machine::pwc`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What two-dimensional walks use, in addition to the guest's own page-walk caches, which are the machine's `pwc`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Virtualisation {
     /// Page-walk caches for the host's table.
@@ -287,13 +330,14 @@ pub struct Virtualisation {
     pub nested_tlb: Vec<Tlb>,
     /// What the guest's page-walk caches hold.
     pub guest_pwc: GuestPwc,
-    /// Leaving the guest and entering it again for a fault of the host's table, in cycles, beside
-    /// what the fault costs.
+    /// Leaving the guest and entering it again for a fault of the host's table, in addition to what
+    /// the fault costs.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub exit_cycles: u64,
 }
 
 /// What the guest's page-walk caches say of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestPwc {
     /// Its guest-physical address, which the host has yet to translate (ASPLOS 2022): three accesses
@@ -305,17 +349,18 @@ pub enum GuestPwc {
 }
 
 /// The page walkers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Walker {
     /// Walks that can be under way at once.
+    #[schemars(range(min = 1, max = 64))]
     pub concurrent: u32,
     /// Cache at which the walker's reads enter the hierarchy.
     pub entry: WalkerEntry,
 }
 
 /// Where the walker's reads enter the hierarchy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WalkerEntry {
     /// At the first-level data cache.
@@ -325,21 +370,24 @@ pub enum WalkerEntry {
 }
 
 /// How page tables without a tree are walked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedWalks {
     /// Cycles that hashing a page's number takes.
+    #[schemars(range(min = 0, max = 1000))]
     pub hash_cycles: u64,
     /// Cycles that looking up the caches of side lines takes, at the same time.
+    #[schemars(range(min = 0, max = 1000))]
     pub cwc_latency_cycles: u64,
     /// Side lines that they hold, by what the table calls them: `L2` and `L3` for its levels.
+    #[schemars(schema_with = "cwc_entries")]
     pub cwc_entries: BTreeMap<String, u32>,
     /// When a walk ends.
     pub end: WalkEnd,
 }
 
 /// When a walk of several reads ends that finds its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WalkEnd {
     /// When the entry is there; other lines may be on their way.
@@ -349,27 +397,42 @@ pub enum WalkEnd {
 }
 
 /// The operating system's costs and memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Os {
-    /// Trap, VMA look-up and return of a page fault, in cycles; zeroing and page-table work are
-    /// charged beside it, by what was done.
+    /// Trap, VMA look-up and return of a page fault; zeroing and page-table work are charged in
+    /// addition, by what was done.
     pub fault_cycles: u64,
     /// Bytes that the kernel zeroes or copies per cycle.
+    #[schemars(range(min = 1))]
     pub zero_bytes_per_cycle: u64,
-    /// Physical memory in bytes.
+    /// Physical memory.
+    #[schemars(
+        range(min = 1_073_741_824, max = 1_099_511_627_776_u64),
+        extend("multipleOf" = 1_073_741_824)
+    )]
     pub memory_bytes: u64,
 }
 
 impl Machine {
-    /// Checks every figure. The first that cannot be is reported with its key.
+    /// The schema of a machine file.
+    pub fn schema() -> &'static Value {
+        static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema::read::<Machine>().to_value());
+        &SCHEMA
+    }
+
+    /// Checks every figure, and what the sections are to each other. The first problem is reported
+    /// with its key.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn validate(&self) -> Result<(), ConfigError> {
-        require((1..=100_000).contains(&self.frequency_mhz), "frequency_mhz", || {
-            format!("{} MHz is no clock rate (1 to 100000)", self.frequency_mhz)
-        })?;
+        schema::conforms(Self::schema(), self)?;
+        self.validate_together()
+    }
+
+    /// Checks what no schema expresses: figures that depend on each other.
+    pub(crate) fn validate_together(&self) -> Result<(), ConfigError> {
         let timed = [
             ("core", self.core.is_some()),
             ("l1i", self.l1i.is_some()),
@@ -386,9 +449,6 @@ impl Machine {
                     .to_owned()
             })?;
         }
-        if let Some(core) = &self.core {
-            core.validate()?;
-        }
         let caches = [("l1i", &self.l1i), ("l1d", &self.l1d), ("l2", &self.l2), ("llc", &self.llc)];
         for (name, cache) in caches {
             if let Some(cache) = cache {
@@ -401,45 +461,23 @@ impl Machine {
             let rising = l1i.latency_cycles.max(l1d.latency_cycles) <= l2.latency_cycles
                 && l2.latency_cycles <= llc.latency_cycles;
             require(rising, "llc.latency_cycles", || {
-                "latencies are counted from the core, so they rise from l1 to llc".to_owned()
+                "must be the highest: latencies are counted from the core, so they rise from l1 to \
+                 llc"
+                .to_owned()
             })?;
-        }
-        if let Some(memory) = &self.memory {
-            memory.validate()?;
         }
         if let Some(multicore) = &self.multicore {
             multicore.validate(self.llc.as_ref())?;
         }
-        if let Some(Energy { l1d_pj, l2_pj, llc_pj }) = self.energy {
-            for (key, value) in
-                [("energy.l1d_pj", l1d_pj), ("energy.l2_pj", l2_pj), ("energy.llc_pj", llc_pj)]
-            {
-                require((0.0..=1e9).contains(&value), key, || format!("{value} pJ (0 to 1e9)"))?;
-            }
-            require(self.core.is_some(), "energy", || {
-                "has no meaning for a machine without caches".to_owned()
-            })?;
-        }
+        require(self.energy.is_none() || self.core.is_some(), "energy", || {
+            "has no meaning for a machine without caches".to_owned()
+        })?;
         self.tlb.validate()?;
         self.pwc.validate("pwc")?;
-        require((1..=64).contains(&self.walker.concurrent), "walker.concurrent", || {
-            format!("{} walkers (1 to 64)", self.walker.concurrent)
-        })?;
-        if let Some(hashed_walks) = &self.hashed_walks {
-            hashed_walks.validate()?;
+        match &self.virtualisation {
+            Some(virtualisation) => virtualisation.validate(),
+            None => Ok(()),
         }
-        if let Some(virtualisation) = &self.virtualisation {
-            virtualisation.validate()?;
-        }
-        let memory = self.os.memory_bytes;
-        require(
-            memory.is_multiple_of(1 << 30) && memory > 0 && memory <= 1 << 40,
-            "os.memory_bytes",
-            || format!("{memory} bytes: give a multiple of 1 GiB, up to 1 TiB"),
-        )?;
-        require(self.os.zero_bytes_per_cycle > 0, "os.zero_bytes_per_cycle", || {
-            "must be positive".to_owned()
-        })
     }
 
     /// True if the machine has a core and caches, so that it can be timed.
@@ -456,92 +494,16 @@ impl Machine {
     }
 }
 
-impl Core {
-    fn validate(&self) -> Result<(), ConfigError> {
-        for (key, value, most) in [
-            ("core.width", self.width, 64),
-            ("core.window", self.window, 65_536),
-            ("core.load_queue", self.load_queue, 65_536),
-            ("core.store_queue", self.store_queue, 65_536),
-        ] {
-            require((1..=most).contains(&value), key, || format!("{value} (1 to {most})"))?;
-        }
-        require((1..=24).contains(&self.branch_history_bits), "core.branch_history_bits", || {
-            format!("{} bits (1 to 24)", self.branch_history_bits)
-        })
-    }
-}
-
 impl Cache {
     fn validate(&self, name: &str) -> Result<(), ConfigError> {
-        let sets = self.size_bytes / 64 / u64::from(self.ways.max(1));
+        let sets = self.size_bytes / 64 / u64::from(self.ways);
         let exact = sets * 64 * u64::from(self.ways) == self.size_bytes;
-        require(
-            exact && sets.is_power_of_two() && self.ways <= 64,
-            &format!("{name}.size_bytes"),
-            || {
-                format!(
-                    "{} bytes in {} ways is no power of two of 64-byte sets (1 to 64 ways)",
-                    self.size_bytes, self.ways
-                )
-            },
-        )?;
-        require((1..=254).contains(&self.mshrs), &format!("{name}.mshrs"), || {
-            format!("{} (1 to 254)", self.mshrs)
-        })?;
-        require(
-            (1..=100_000).contains(&self.latency_cycles),
-            &format!("{name}.latency_cycles"),
-            || format!("{} (1 to 100000)", self.latency_cycles),
-        )
-    }
-}
-
-impl Memory {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let time = |key: &str, ns: f64| {
-            require(ns.is_finite() && (0.0..=1e6).contains(&ns), key, || {
-                format!("{ns} ns (0 to 1000000)")
-            })
-        };
-        match self {
-            Self::Ddr4 {
-                channels,
-                ranks,
-                banks,
-                row_bytes,
-                data_rate_mts,
-                cl_ns,
-                rcd_ns,
-                rp_ns,
-                controller_ns,
-            } => {
-                for (key, value) in [
-                    ("memory.channels", *channels),
-                    ("memory.ranks", *ranks),
-                    ("memory.banks", *banks),
-                ] {
-                    require(value.is_power_of_two() && value <= 1024, key, || {
-                        format!("{value} is no power of two up to 1024")
-                    })?;
-                }
-                require(
-                    row_bytes.is_power_of_two() && (64..=1 << 20).contains(row_bytes),
-                    "memory.row_bytes",
-                    || format!("{row_bytes} is no power of two between 64 and 1 MiB"),
-                )?;
-                require(*data_rate_mts > 0, "memory.data_rate_mts", || "must be positive".into())?;
-                time("memory.cl_ns", *cl_ns)?;
-                time("memory.rcd_ns", *rcd_ns)?;
-                time("memory.rp_ns", *rp_ns)?;
-                time("memory.controller_ns", *controller_ns)
-            }
-            Self::Fixed { latency_ns, bandwidth_gbs } => {
-                time("memory.latency_ns", *latency_ns)?;
-                let sane = bandwidth_gbs.is_finite() && *bandwidth_gbs > 0.0;
-                require(sane, "memory.bandwidth_gbs", || "must be positive".into())
-            }
-        }
+        require(exact && sets.is_power_of_two(), &format!("{name}.size_bytes"), || {
+            format!(
+                "must make a power of two of 64-byte sets: {} in {} ways do not",
+                self.size_bytes, self.ways
+            )
+        })
     }
 }
 
@@ -552,7 +514,7 @@ impl Tlbs {
         {
             let holds_base = arrays.iter().any(|a| a.pages.contains(&PageSize::Base));
             require(holds_base || (optional && arrays.is_empty()), &format!("tlb.{name}"), || {
-                "no array holds 4K pages".to_owned()
+                "has no array that holds 4K pages".to_owned()
             })?;
             validate_arrays(&format!("tlb.{name}"), arrays)?;
         }
@@ -563,91 +525,48 @@ impl Tlbs {
 /// Checks the arrays of one TLB, which stands at `key`.
 fn validate_arrays(key: &str, arrays: &[Tlb]) -> Result<(), ConfigError> {
     let mut seen = Vec::new();
-    for array in arrays {
+    for (array, number) in arrays.iter().zip(1..) {
         for &page in &array.pages {
-            require(!seen.contains(&page), key, || {
-                format!("two arrays hold {} pages", page.name())
+            require(!seen.contains(&page), &format!("{key}[{number}].pages"), || {
+                format!("has {} pages, which are held already", page.name())
             })?;
             seen.push(page);
         }
-        require(!array.pages.is_empty(), key, || "an array holds no pages".into())?;
-        let sets = array.entries / array.ways.max(1);
-        require(
-            array.ways > 0
-                && sets * array.ways == array.entries
-                && sets.is_power_of_two()
-                && array.entries <= 1 << 24
-                && array.ways <= crate::memory::ways::MOST,
-            key,
-            || {
-                format!(
-                    "{} entries in {} ways is no power of two of sets",
-                    array.entries, array.ways
-                )
-            },
-        )?;
-        require((1..=1000).contains(&array.latency_cycles), key, || {
-            format!("a latency of {} cycles (1 to 1000)", array.latency_cycles)
-        })?;
+        require_sets(array.entries, array.ways, &format!("{key}[{number}]"))?;
     }
     Ok(())
+}
+
+/// Refuses `entries` at `key` that do not make a power of two of sets of so many `ways`.
+fn require_sets(entries: u32, ways: u32, key: &str) -> Result<(), ConfigError> {
+    let exact = entries.is_multiple_of(ways) && (entries / ways).is_power_of_two();
+    require(exact, &format!("{key}.entries"), || {
+        format!("must make a power of two of sets: {entries} in {ways} ways do not")
+    })
 }
 
 impl Virtualisation {
     fn validate(&self) -> Result<(), ConfigError> {
         self.pwc.validate("virtualisation.pwc")?;
-        validate_arrays("virtualisation.nested_tlb", &self.nested_tlb)?;
-        require(self.exit_cycles <= 1_000_000, "virtualisation.exit_cycles", || {
-            format!("{} cycles (0 to 1000000)", self.exit_cycles)
-        })
-    }
-}
-
-impl HashedWalks {
-    fn validate(&self) -> Result<(), ConfigError> {
-        for (level, &n) in &self.cwc_entries {
-            let key = format!("hashed_walks.cwc_entries.{level}");
-            require(matches!(level.as_str(), "L2" | "L3"), &key, || {
-                "side lines are for L2 and L3".into()
-            })?;
-            require(n <= 65_536, &key, || format!("{n} entries (0 to 65536)"))?;
-        }
-        for (key, cycles) in [
-            ("hashed_walks.hash_cycles", self.hash_cycles),
-            ("hashed_walks.cwc_latency_cycles", self.cwc_latency_cycles),
-        ] {
-            require(cycles <= 1000, key, || format!("{cycles} cycles (0 to 1000)"))?;
-        }
-        Ok(())
+        validate_arrays("virtualisation.nested_tlb", &self.nested_tlb)
     }
 }
 
 impl Pwc {
     fn validate(&self, key: &str) -> Result<(), ConfigError> {
         match self {
-            Self::Split { entries, .. } => {
-                for (level, &n) in entries {
-                    let known = matches!(level.as_str(), "L2" | "L3" | "L4" | "L5" | "L6");
-                    require(known, &format!("{key}.entries.{level}"), || {
-                        "structures are L2 to L6".into()
-                    })?;
-                    require(n <= 65_536, &format!("{key}.entries.{level}"), || {
-                        format!("{n} entries (0 to 65536)")
-                    })?;
-                }
-                Ok(())
-            }
-            Self::Unified { entries, ways, .. } => {
-                let sets = entries / (*ways).max(1);
-                require(
-                    (1..=crate::memory::ways::MOST).contains(ways)
-                        && sets * ways == *entries
-                        && sets.is_power_of_two(),
-                    &format!("{key}.entries"),
-                    || format!("{entries} entries in {ways} ways is no power of two of sets"),
-                )
-            }
-            Self::None => Ok(()),
+            Self::Unified { entries, ways, .. } => require_sets(*entries, *ways, key),
+            Self::Split { .. } | Self::None => Ok(()),
         }
     }
+}
+
+/// Entries of [`Pwc::Split`].
+fn pwc_entries(_: &mut SchemaGenerator) -> Schema {
+    schema::levels(2..=6, "Entries of the structure for this level; absent for none.", 65_536)
+}
+
+/// Entries of [`HashedWalks::cwc_entries`].
+fn cwc_entries(_: &mut SchemaGenerator) -> Schema {
+    schema::levels(2..=3, "Lines of the walk table for this level; absent for none.", 65_536)
 }

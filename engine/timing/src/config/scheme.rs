@@ -1,23 +1,32 @@
 //! Schemes as data: a page table, and the mechanisms next to it.
 
+use std::sync::LazyLock;
+
 use flatwalk_paging::Layout;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::require;
+use super::schema;
 use super::sections::Sections;
 use super::table::{Moved, TableSettings};
 use crate::ConfigError;
 
 /// What a user compares: an organisation and its helpers, as a scheme file says it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Scheme {
     /// Name, as in the file's name.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// One line for a person.
+    #[schemars(length(min = 1))]
     pub title: String,
     /// A sentence or two.
+    #[schemars(length(min = 1))]
     pub description: String,
     /// Where the design is from.
+    #[schemars(length(min = 1))]
     pub source: String,
     /// The page table.
     pub table: TableSettings,
@@ -27,6 +36,7 @@ pub struct Scheme {
     /// Index at which the root leads back to itself, for a kernel that accesses page-table entries by
     /// virtual addresses.
     #[serde(default)]
+    #[schemars(range(min = 256))]
     pub recursive_index: Option<u16>,
     /// Whether translation costs anything.
     #[serde(default)]
@@ -44,24 +54,26 @@ pub struct Scheme {
     pub host: Option<HostTable>,
     /// The mechanisms that it switches on: a section each.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub mechanisms: Sections,
 }
 
 /// The page table of a host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostTable {
-    /// As [`Scheme::table`], but that it cannot have a geometry of its own.
+    /// The host's page table; it cannot have a geometry of its own.
     pub table: TableSettings,
     /// Refused: it stands in `table`.
     #[serde(default, skip_serializing)]
     pub(crate) organisation: Moved,
     /// The mechanisms of the host's: a section each.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub mechanisms: Sections,
 }
 
 /// Whether translation costs anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TranslationMode {
     /// TLBs, PWC and walks.
@@ -72,6 +84,12 @@ pub enum TranslationMode {
 }
 
 impl Scheme {
+    /// The schema of a scheme file.
+    pub fn schema() -> &'static Value {
+        static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema::read::<Scheme>().to_value());
+        &SCHEMA
+    }
+
     /// The layout of the process's own table.
     ///
     /// # Errors
@@ -85,7 +103,16 @@ impl Scheme {
     /// # Errors
     /// [`ConfigError`] when a key does not go with the rest.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        schema::conforms(Self::schema(), self)?;
+        self.validate_together()
+    }
+
+    /// Checks what no schema expresses: keys that depend on each other.
+    pub(crate) fn validate_together(&self) -> Result<(), ConfigError> {
         let layout = self.layout()?;
+        if let Some(host) = &self.host {
+            host.layout()?;
+        }
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;

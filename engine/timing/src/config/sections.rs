@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::schema;
 use crate::ConfigError;
 
 /// Sections by the name of their mechanism, as the file has them: each mechanism reads its own.
@@ -14,16 +16,20 @@ use crate::ConfigError;
 pub struct Sections(BTreeMap<String, Value>);
 
 impl Sections {
-    /// The section called `name`, if it is there.
+    /// The section called `name`, if it is there, checked by the schema of `T`.
     ///
     /// # Errors
     /// [`ConfigError::Value`] with the key that cannot be, or is unknown or missing.
-    pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ConfigError> {
+    pub fn get<T: DeserializeOwned + JsonSchema>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, ConfigError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let section = serde_path_to_error::deserialize(value).map_err(|error| {
-            let path = error.path().to_string();
-            let key = if path == "." { name.to_owned() } else { format!("{name}.{path}") };
-            ConfigError::Value { key, problem: error.inner().to_string() }
+        schema::conforms(&schema::read::<T>().to_value(), value)
+            .map_err(|error| error.within(name))?;
+        let section = T::deserialize(value).map_err(|error| ConfigError::Value {
+            key: name.to_owned(),
+            problem: error.to_string(),
         })?;
         Ok(Some(section))
     }

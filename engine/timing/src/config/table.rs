@@ -1,6 +1,9 @@
 //! A page table as scheme files describe it.
 
+use std::borrow::Cow;
+
 use flatwalk_paging::{Geometry, Layout, organisations};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -8,27 +11,31 @@ use serde_json::{Map, Value};
 use crate::ConfigError;
 
 /// The section `[table]`, or `[host.table]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TableSettings {
-    /// Organisation in [`flatwalk_paging::organisations::REGISTRY`].
+    /// How it is organised.
     pub organisation: String,
     /// Levels of the table.
+    #[schemars(range(min = 2, max = 6))]
     pub levels: u8,
     /// Page size and bits of each level; x86-64's unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geometry: Option<Pages>,
     /// The organisation's own parameters.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub parameters: Map<String, Value>,
 }
 
 /// Page size and bits of each level of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pages {
     /// log2 of a base page's bytes.
+    #[schemars(range(min = 12, max = 16))]
     pub page_shift: u8,
     /// Bits of an address that each level consumes.
+    #[schemars(range(min = 1, max = 13))]
     pub index_bits: u8,
 }
 
@@ -65,14 +72,30 @@ impl TableSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved;
 
+impl Moved {
+    const WORDS: &str = "belongs in the section of the table, with all else that describes it: write \
+         `[table]` (of a host `[host.table]`) above `organisation` and `levels`, the organisation's \
+         parameters below as keys of the same section, without sections of their own, and page sizes as \
+         `geometry = { page_shift = …, index_bits = … }`";
+}
+
 impl<'de> Deserialize<'de> for Moved {
     fn deserialize<D: Deserializer<'de>>(_deserializer: D) -> Result<Self, D::Error> {
-        Err(D::Error::custom(
-            "belongs in the section of the table, with all else that describes it: write `[table]` (of \
-             a host `[host.table]`) above `organisation` and `levels`, the organisation's parameters \
-             below as keys of the same section, without sections of their own, and page sizes as \
-             `geometry = { page_shift = …, index_bits = … }`",
-        ))
+        Err(D::Error::custom(Self::WORDS))
+    }
+}
+
+impl JsonSchema for Moved {
+    fn schema_name() -> Cow<'static, str> {
+        "Moved".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "not": {}, "refused": Self::WORDS })
     }
 }
 

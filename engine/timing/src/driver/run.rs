@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use flatwalk_os::{LargePages, OsError, Thp};
+use flatwalk_os::{LargePages, OsError};
 use flatwalk_paging::{AccessKind, Address, Gva, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
-use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
+pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::{Scheme, TranslationMode};
 use crate::core::decode::DecodedBlock;
 use crate::core::{Core, Environment};
@@ -24,75 +24,6 @@ use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::recorded::Recorded;
 use crate::system::relocate::Relocation;
-
-/// What is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Cycles: core, caches, memory, walks.
-    Timing,
-    /// Counts only: TLBs and page-walk caches.
-    Functional,
-}
-
-/// Where a guest's frames lie in its memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestFrames {
-    /// In 2 MiB blocks drawn at random, as on a guest that has run for long.
-    #[default]
-    Scattered,
-    /// From the lowest address on, as on one that has just started.
-    Compact,
-}
-
-/// One configuration to run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunConfiguration {
-    /// The scheme.
-    pub scheme: Scheme,
-    /// The machine.
-    pub machine: Machine,
-    /// Per cent of the touched memory that large pages back, lowest addresses first; or `thp`.
-    #[serde(default)]
-    pub large_pages: Option<u8>,
-    /// Linux's policy instead.
-    #[serde(default)]
-    pub thp: Option<Thp>,
-    /// Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
-    #[serde(default)]
-    pub fragmentation: f64,
-    /// Per cent of a guest's memory that the host backs with large pages, lowest addresses first.
-    #[serde(default)]
-    pub host_large_pages: u8,
-    /// Where a guest's frames lie in its memory.
-    #[serde(default)]
-    pub guest_frames: GuestFrames,
-    /// What is computed.
-    pub mode: Mode,
-    /// Milliseconds after which another process takes the core, and gives it back at once with TLBs and
-    /// page-walk caches empty; `None`: never.
-    #[serde(default)]
-    pub context_switch_ms: Option<f64>,
-    /// Physical memory in bytes, instead of the machine's; the guest's, where there is one.
-    #[serde(default)]
-    pub memory_bytes: Option<u64>,
-}
-
-impl RunConfiguration {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let Some(ms) = self.context_switch_ms else { return Ok(()) };
-        let problem = if !(1e-3..=1e6).contains(&ms) {
-            format!("{ms} ms (0.001 to 1000000)")
-        } else if self.mode == Mode::Functional {
-            "functional mode has no clock to switch by".to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(ConfigError::Value { key: "context_switch_ms".to_owned(), problem })
-    }
-}
 
 /// One piece of a window of the trace, decoded once for all runs.
 #[derive(Clone, Debug)]
@@ -181,8 +112,6 @@ impl Run {
         seed: u64,
     ) -> Result<Self, ConfigError> {
         let RunConfiguration { scheme, machine, .. } = &configuration;
-        machine.validate()?;
-        scheme.validate()?;
         configuration.validate()?;
         let layout = scheme.layout()?;
         let geometry = layout.geometry();
@@ -643,9 +572,6 @@ fn walker(
     host: Option<&Layout>,
 ) -> Result<Walker, ConfigError> {
     let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
-    if scheme.shadow && machine.virtualisation.is_none() {
-        return Err(no_guests());
-    }
     match host {
         None => Walker::native(machine, own),
         Some(host) => {

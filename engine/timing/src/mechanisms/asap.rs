@@ -38,11 +38,11 @@ pub(super) const MECHANISM: Registered = Registered {
     scheme: Some(Section::of::<Settings>()),
     host: None,
     machine: None,
-    figures: Section::of::<Figures>(),
+    figures: Section::of_figures::<Figures>(),
     build,
 };
 
-/// What a scheme says.
+/// ASAP: prefetches of the last two entries of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -55,9 +55,6 @@ fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigErro
     let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
     setup.refuse_recorded(NAME)?;
     let registers = settings.range_registers;
-    require((1..=4096).contains(&registers), "asap.range_registers", || {
-        format!("{registers} (1 to 4096)")
-    })?;
     require(setup.own.is_tree, NAME, || {
         "prefetches entries of a tree, which this table is not".to_owned()
     })?;

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
-use crate::config::{machine, require};
+use crate::config::machine;
 use crate::memory::line::{LINE_SHIFT, Line, Set};
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::mechanism::{Mechanism, ResultView, figures};
@@ -29,11 +29,11 @@ pub(super) const MECHANISM: Registered = Registered {
     scheme: Some(Section::of::<Settings>()),
     host: None,
     machine: None,
-    figures: Section::of::<Figures>(),
+    figures: Section::of_figures::<Figures>(),
     build,
 };
 
-/// What a scheme says.
+/// CSALT: ways of L2 and LLC divided between translations and data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -58,11 +58,6 @@ pub struct Figures {
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
     let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
-    require(settings.epoch_accesses > 0, "csalt.epoch_accesses", || "must be positive".into())?;
-    let weight = settings.translation_weight;
-    require((0.0..=1e6).contains(&weight), "csalt.translation_weight", || {
-        format!("{weight} (0 to 1000000)")
-    })?;
     let policy = |cache: &Option<machine::Cache>| {
         let partition = Partition::new(&settings, cache.as_ref()?);
         Some(Box::new(partition) as Box<dyn ReplacementPolicy>)

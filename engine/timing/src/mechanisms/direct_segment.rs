@@ -25,7 +25,6 @@ use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
-use crate::config::require;
 use crate::mmu::mechanism::{Hooks, Mechanism, ResultView, figures};
 use crate::mmu::segment::Segment;
 
@@ -36,11 +35,11 @@ pub(super) const MECHANISM: Registered = Registered {
     scheme: Some(Section::of::<Settings>()),
     host: Some(Section::of::<HostSettings>()),
     machine: None,
-    figures: Section::of::<Figures>(),
+    figures: Section::of_figures::<Figures>(),
     build,
 };
 
-/// What a scheme says.
+/// A range of addresses that registers translate, without pages.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -49,7 +48,7 @@ pub struct Settings {
     pub memory_fraction: f64,
 }
 
-/// What a scheme's host says: registers translate all of the guest's memory, and the host's table is not
+/// In the host registers translate all of the guest's memory, and the host's table is not
 /// needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -93,10 +92,7 @@ fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigErro
     setup.host_segment = host_base.map(|base| Segment::new(0..guest_bytes, base));
     let mut range = None;
     if let Some(Settings { memory_fraction }) = settings {
-        require((0.0..=0.9).contains(&memory_fraction), "direct_segment.memory_fraction", || {
-            format!("{memory_fraction} (0 to 0.9: pages and page tables need the rest)")
-        })?;
-        // Between 0 and 1, as was just checked.
+        // Between 0 and 1, as its schema has it.
         #[allow(clippy::cast_sign_loss)]
         let most_bytes = (guest_bytes as f64 * memory_fraction) as u64;
         range = primary_region(setup.touched, most_bytes);

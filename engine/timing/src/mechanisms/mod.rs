@@ -13,8 +13,8 @@ pub mod vhpt;
 use std::ops::Range;
 
 use flatwalk_paging::{Address, Geometry, Gpa, Hpa};
+use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
-use serde_json::Value;
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
@@ -55,15 +55,25 @@ pub struct Registered {
 pub struct Section(pub fn() -> Schema);
 
 impl Section {
-    /// Those of `T`.
+    /// Those of `T`, which a file has.
     pub const fn of<T: JsonSchema>() -> Self {
-        Self(|| schemars::schema_for!(T))
+        Self(|| section::<T>(SchemaSettings::draft2020_12().for_deserialize()))
     }
 
-    /// As a JSON schema.
-    pub fn schema(self) -> Value {
-        (self.0)().to_value()
+    /// Those of `T`, which a result has.
+    pub const fn of_figures<T: JsonSchema>() -> Self {
+        Self(|| section::<T>(SchemaSettings::draft2020_12().for_serialize()))
     }
+
+    /// As a JSON schema, without references.
+    pub fn schema(self) -> Schema {
+        (self.0)()
+    }
+}
+
+fn section<T: JsonSchema>(settings: SchemaSettings) -> Schema {
+    let inline = settings.with(|settings| settings.inline_subschemas = true);
+    inline.into_generator().into_root_schema_for::<T>()
 }
 
 /// A table of the setup: what a mechanism may have to know of it.

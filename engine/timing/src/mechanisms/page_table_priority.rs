@@ -20,7 +20,6 @@ use serde_json::{Map, Value};
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
-use crate::config::require;
 use crate::memory::line::Set;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView, figures};
@@ -32,11 +31,11 @@ pub(super) const MECHANISM: Registered = Registered {
     scheme: Some(Section::of::<Settings>()),
     host: None,
     machine: Some(Section::of::<Parameters>()),
-    figures: Section::of::<Figures>(),
+    figures: Section::of_figures::<Figures>(),
     build,
 };
 
-/// What a scheme says.
+/// Page-table priority: L2 and LLC evict data before page-table entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -54,50 +53,28 @@ pub enum Mode {
     Always,
 }
 
-/// What a machine says.
+/// Parameters of page-table priority, for schemes that switch it on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
     /// Per cent of evictions that spare page-table lines while it is active.
     #[schemars(range(min = 0, max = 100))]
     pub evict_data_percent: u32,
-    /// Length of an observation window in instructions.
+    /// Length of an observation window.
     #[schemars(range(min = 1))]
     pub window_instructions: u64,
-    /// A phase begins when L2 TLB misses per 1000 instructions reach this …
-    #[schemars(range(min = 0))]
+    /// A phase begins when L2 TLB misses per 1000 instructions reach this, and …
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub enter_l2_tlb_mpki: f64,
-    /// … and the L2 cache's data miss ratio reaches this.
-    #[schemars(range(min = 0))]
+    /// … the L2 cache's data miss ratio reaches this.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub enter_l2_data_miss_ratio: f64,
     /// It ends when either falls below this fraction of its threshold.
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub exit_fraction: f64,
 }
 
-impl Parameters {
-    fn of(machine: &Machine) -> Result<Option<Self>, ConfigError> {
-        let Some(parameters) = machine.mechanisms.get::<Self>(NAME)? else { return Ok(None) };
-        let key = |key: &str| format!("{NAME}.{key}");
-        require(parameters.evict_data_percent <= 100, &key("evict_data_percent"), || {
-            format!("{} % (0 to 100)", parameters.evict_data_percent)
-        })?;
-        require(parameters.window_instructions > 0, &key("window_instructions"), || {
-            "must be positive".into()
-        })?;
-        for (name, value) in [
-            ("enter_l2_tlb_mpki", parameters.enter_l2_tlb_mpki),
-            ("enter_l2_data_miss_ratio", parameters.enter_l2_data_miss_ratio),
-            ("exit_fraction", parameters.exit_fraction),
-        ] {
-            let fine = value.is_finite() && value >= 0.0;
-            require(fine, &key(name), || format!("{value} is negative"))?;
-        }
-        Ok(Some(parameters))
-    }
-}
-
-/// What it did.
+/// How long page-table priority was active.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Figures {
     /// Share of the measured instructions for which it was active.
@@ -105,7 +82,7 @@ pub struct Figures {
 }
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
-    let parameters = Parameters::of(setup.machine)?;
+    let parameters = setup.machine.mechanisms.get::<Parameters>(NAME)?;
     let Some(Settings { mode }) = setup.scheme.mechanisms.get(NAME)? else { return Ok(None) };
     let parameters = parameters.ok_or_else(|| {
         let machine = &setup.machine.name;
@@ -253,7 +230,10 @@ pub fn shared_policy(
     machine: &Machine,
     multicore: Multicore,
 ) -> Result<Box<dyn ReplacementPolicy>, ConfigError> {
-    let percent = Parameters::of(machine)?.map_or(0, |parameters| parameters.evict_data_percent);
+    let percent = machine
+        .mechanisms
+        .get::<Parameters>(NAME)?
+        .map_or(0, |parameters| parameters.evict_data_percent);
     let turn = Turn::default();
     Ok(match multicore.isolation {
         Isolation::Owners => Box::new(Owners { percent, turn }),

@@ -20,7 +20,6 @@ use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
-use crate::config::require;
 use crate::memory::hierarchy::Served;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::MemoryPort;
@@ -35,36 +34,26 @@ pub(super) const MECHANISM: Registered = Registered {
     scheme: Some(Section::of::<Settings>()),
     host: None,
     machine: None,
-    figures: Section::of::<Figures>(),
+    figures: Section::of_figures::<Figures>(),
     build,
 };
 
-/// What a scheme says.
+/// POM-TLB: a very large TLB in memory, behind the L2 TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Memory that it takes, half for each page size: a power of two.
-    #[schemars(range(min = 4096, max = 4_294_967_296u64))]
+    /// Memory that it takes, half for each page size.
+    #[schemars(range(min = 4096, max = 4_294_967_296u64), extend("powerOfTwo" = true))]
     pub size_bytes: u64,
-    /// Predictions of page size and bypass: a power of two.
-    #[schemars(range(min = 1, max = 1_048_576))]
+    /// Predictions of page size and bypass.
+    #[schemars(range(min = 1, max = 1_048_576), extend("powerOfTwo" = true))]
     pub predictor_entries: u32,
 }
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
     let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };
     setup.refuse_recorded(NAME)?;
-    let size = settings.size_bytes;
-    let fits = size.is_power_of_two() && (4096..=1 << 32).contains(&size);
-    require(fits, "pom_tlb.size_bytes", || {
-        format!("{size} is not a power of two between 4 KiB and 4 GiB")
-    })?;
-    let predictions = settings.predictor_entries;
-    let fits = predictions.is_power_of_two() && predictions <= 1 << 20;
-    require(fits, "pom_tlb.predictor_entries", || {
-        format!("{predictions} is not a power of two up to 1048576")
-    })?;
-    let base = setup.reserve(size);
+    let base = setup.reserve(settings.size_bytes);
     Ok(Some(Box::new(PomTlb::new(&settings, base, setup.own.geometry))))
 }
 
@@ -73,7 +62,7 @@ const WAYS: usize = 4;
 /// Page sizes held, by level.
 const LEVELS: [Level; 2] = [1, 2];
 
-/// What it did.
+/// What the TLB in memory was asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[cfg_attr(test, derive(Deserialize))]
 pub struct Figures {

@@ -5,13 +5,14 @@
 //! An access is a look-up, whoever makes it, or a dirty line that comes down from the cache above.
 //! What a fill writes is taken to be part of its miss's look-up. Leakage is not modelled.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::config::machine::Energy;
 use crate::memory::hierarchy::{CacheStatistics, Hierarchy};
 
 /// What a run's accesses took, in nanojoules.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct EnergyResult {
     /// In the first-level data cache.
     pub l1d_nj: f64,

@@ -23,9 +23,6 @@ pub fn find_masked(words: &[u64], mask: u64, wanted: u64) -> Option<usize> {
     Some(fours.len() * TOGETHER + way)
 }
 
-/// Ways that a set has at most.
-pub const MOST: u32 = 1 << 16;
-
 /// Bytes of a word.
 const BYTES: usize = 8;
 /// The lowest bit of every byte, and the highest.

@@ -1,4 +1,5 @@
 //! What a run found: figures, warnings, and translations explained step by step.
 
 pub mod explain;
+pub mod response;
 pub mod result;

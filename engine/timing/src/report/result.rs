@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use flatwalk_os::Thp;
 use flatwalk_paging::{NodeStatistics, Physical, page_name};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,40 +19,74 @@ use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
 
 /// Everything that one run found.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // The names say it, with units; docs/result-format.md explains each.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunResult {
+    /// Name of the scheme.
     pub scheme: String,
+    /// Name of the machine.
     pub machine: String,
+    /// Name of the workload or trace.
     pub workload: String,
+    /// Per cent of the touched memory on large pages; absent where `thp` says Linux's policy.
+    #[schemars(extend("unit" = "%"))]
     pub large_pages: Option<u8>,
+    /// Linux's policy for large pages; absent where `large_pages` says how many.
     pub thp: Option<Thp>,
+    /// Share of physical 2 MiB blocks that cannot be had whole.
     pub fragmentation: f64,
+    /// Per cent of the guest's memory on the host's large pages; absent without a guest.
+    #[schemars(extend("unit" = "%"))]
     pub host_large_pages: Option<u8>,
+    /// Where the guest's frames lie; absent without a guest.
     pub guest_frames: Option<GuestFrames>,
+    /// What was computed.
     pub mode: Mode,
+    /// Seed of all that is random.
     pub seed: u64,
+    /// Instructions measured.
     pub instructions: u64,
+    /// Time; absent in functional mode.
     pub cycles: Option<u64>,
+    /// Instructions per cycle.
     pub ipc: Option<f64>,
+    /// Loads; an instruction may make several.
     pub loads: u64,
+    /// Stores; an instruction may make several.
     pub stores: u64,
+    /// Page walks: from a miss of the L2 TLB to a translation.
     pub walks: u64,
+    /// Entries that a walk reads on average. A hit in a TLB or page-walk cache is not an access.
     pub accesses_per_walk: Option<f64>,
+    /// Average from the L2 TLB's miss to the translation.
     pub walk_latency_cycles: Option<f64>,
+    /// Its first part: waiting for a free walker.
     pub walk_queue_cycles: Option<f64>,
+    /// Its second part: everything else.
     pub walk_access_cycles: Option<f64>,
+    /// Cycles in which retirement waited for an instruction whose own translation was outstanding.
+    /// The difference to the scheme `ideal` is the better measure.
     pub translation_cycles: Option<u64>,
+    /// Memory of the page table's nodes; of both tables in a guest.
     pub page_table_bytes: u64,
+    /// Memory of the process's pages.
     pub data_bytes: u64,
+    /// The page table at the end.
     pub page_table: PageTable,
+    /// Each TLB by page size.
     pub tlb: Vec<TlbResult>,
+    /// Each page-walk cache.
     pub pwc: Vec<PwcResult>,
+    /// The walks in detail.
     pub walk: WalkResult,
+    /// Each cache.
     pub caches: Vec<CacheResult>,
+    /// Main memory; absent in functional mode.
     pub dram: Option<DramResult>,
+    /// Dynamic energy of the data caches' accesses; absent where the machine has no figures.
     pub energy: Option<EnergyResult>,
+    /// What the operating system did.
     pub os: OsResult,
+    /// Branches; absent in functional mode.
     pub branch: Option<BranchResult>,
     /// Share of the last-level cache's lines that hold page-table entries at the end.
     pub llc_table_fraction: Option<f64>,
@@ -59,157 +94,219 @@ pub struct RunResult {
     pub mechanisms: BTreeMap<&'static str, Map<String, Value>>,
     /// What the mechanisms did, in sentences that follow from their figures.
     pub mechanism_words: Vec<String>,
+    /// Doubts about the run's validity, in words.
     pub warnings: Vec<String>,
+    /// Every setting: the scheme, the machine and the run's own.
     pub configuration: RunConfiguration,
 }
 
 /// The page table at the end.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PageTable {
+    /// Its nodes by shape.
     pub nodes: Vec<NodesResult>,
 }
 
 /// Nodes of one shape.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct NodesResult {
     /// Levels spanned, such as `L4L3`.
     pub level: String,
+    /// Levels spanned.
     pub width: u8,
+    /// Bytes of one node.
     pub node_bytes: u64,
+    /// How many there are.
     pub nodes: u64,
+    /// Bytes of all.
     pub bytes: u64,
+    /// Entries that are not zero; of hashed tables the lines or nodes in use.
     pub entries_used: u64,
 }
 
 /// One TLB level and page size.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TlbResult {
+    /// `L1I`, `L1D` or `L2`; `nested` too in a guest.
     pub name: &'static str,
+    /// Page size.
     pub page: &'static str,
+    /// Look-ups of that TLB.
     pub lookups: u64,
+    /// Hits on that size.
     pub hits: u64,
 }
 
 /// One page-walk cache.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PwcResult {
+    /// Level whose entries it keeps; `PMD-CWC` and `PUD-CWC` keep lines of walk tables.
     pub level: String,
+    /// Look-ups.
     pub lookups: u64,
+    /// Walks that started from it.
     pub hits: u64,
 }
 
 /// The walks.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct WalkResult {
+    /// By size of the page found.
     pub by_page: Vec<WalksByPage>,
+    /// By level of the entry read.
     pub accesses_by_level: Vec<AccessesByLevel>,
+    /// How long walks took.
     pub latency_histogram: Vec<Bucket>,
+    /// Accesses that found a walk to their page under way, and made none.
     pub merged: u64,
+    /// Walks made because a store found its page's dirty bit clear.
     pub dirty_updates: u64,
+    /// Walks that ended in a page fault; not in `walks`.
     pub faulting: u64,
+    /// Entries that those read.
     pub faulting_accesses: u64,
+    /// Walks for instruction fetches, contained in `walks`.
     pub instruction_side: u64,
 }
 
 /// Walks that found a page of one size.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct WalksByPage {
+    /// Page size.
     pub page: &'static str,
+    /// Walks.
     pub walks: u64,
+    /// Entries that they read.
     pub accesses: u64,
+    /// Average latency.
     pub latency_cycles: Option<f64>,
 }
 
 /// Entries of one level that walks read, and who had them.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AccessesByLevel {
+    /// Level of the entry; of a hashed table the page size, and `PMD-CWT`, `PUD-CWT` for lines of
+    /// walk tables.
     pub level: String,
+    /// Entries read.
     pub accesses: u64,
+    /// Of those, served by the first-level data cache.
     pub l1d: u64,
+    /// By the second-level cache.
     pub l2: u64,
+    /// By the last-level cache.
     pub llc: u64,
+    /// By main memory.
     pub dram: u64,
 }
 
 /// One bucket of the latency histogram: `from_cycles ≤ latency < to_cycles`.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Bucket {
+    /// Shortest latency.
     pub from_cycles: u64,
+    /// The next bucket begins here.
     pub to_cycles: u64,
+    /// Walks.
     pub walks: u64,
 }
 
 /// What went through one cache.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CacheResult {
+    /// `L1I`, `L1D`, `L2` or `LLC`.
     pub name: &'static str,
+    /// Look-ups for data and instructions.
     pub data_accesses: u64,
+    /// Those that missed.
     pub data_misses: u64,
+    /// Look-ups for page-table entries.
     pub table_accesses: u64,
+    /// Those that missed.
     pub table_misses: u64,
+    /// Dirty lines written back.
     pub writebacks: u64,
+    /// Time that requests waited for an MSHR, summed.
     pub mshr_wait_cycles: u64,
 }
 
 /// What memory did.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DramResult {
+    /// Lines read.
     pub reads: u64,
+    /// Lines written.
     pub writes: u64,
+    /// Accesses to an open row.
     pub row_hits: u64,
+    /// Accesses that opened a row.
     pub row_misses: u64,
+    /// Average of a read, queueing included.
     pub average_latency_cycles: f64,
 }
 
 /// What the operating system did.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OsResult {
+    /// Page faults.
     pub faults: u64,
+    /// Time of all handlers.
     pub fault_cycles: Option<u64>,
+    /// Faults that the host answered; absent without a guest.
     pub host_faults: Option<u64>,
+    /// Faults that mapped a large page.
     pub large_page_faults: u64,
+    /// Those that should have, but found no block.
     pub large_page_fallbacks: u64,
+    /// Page-table nodes narrower than the scheme wants, for want of a large block, since the start.
     pub node_fallbacks: u64,
+    /// Flattened nodes taken apart by the no-flatten rule, since the start.
     pub demotions: u64,
+    /// Nodes merged with their children because they were dense, since the start.
     pub merges: u64,
+    /// Merged nodes taken apart because they no longer were, since the start.
     pub unmerges: u64,
+    /// Times that there was no memory for either, since the start.
     pub merge_refusals: u64,
+    /// Times that a hashed table began to grow or shrink, since the start.
     pub resizes: u64,
+    /// Times that there was no contiguous memory for that, or not for as much as was due, since the
+    /// start.
     pub resize_refusals: u64,
+    /// Entries that the kernel accessed through a recursive table; absent without
+    /// `recursive_index`.
     pub windows: Option<WindowsResult>,
+    /// Large pages split.
     pub splits: u64,
+    /// Pages mapped ahead of any access.
     pub populated_pages: u64,
+    /// Accesses where the trace's events had mapped nothing.
     pub implicit_mappings: u64,
+    /// Accesses against the rights of their mapping.
     pub protection_mismatches: u64,
+    /// Times that another process took the core; absent without `context_switch_ms`.
     pub context_switches: Option<u64>,
+    /// Changes of the address space.
     pub events: u64,
 }
 
 /// How a kernel accessed the entries of its recursive table.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct WindowsResult {
+    /// Entries accessed by virtual addresses.
     pub accesses: u64,
+    /// Entries that the hardware read to find them.
     pub reads: u64,
+    /// Accesses to nodes that were not linked.
     pub unlinked: u64,
 }
 
 /// Branches.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BranchResult {
+    /// Branches.
     pub branches: u64,
+    /// Those predicted wrongly.
     pub mispredictions: u64,
 }
 

@@ -1,0 +1,1 @@
+"""What is written from the engine's schemas: the page of all keys, and the types of results."""

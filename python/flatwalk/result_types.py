@@ -1,0 +1,310 @@
+"""The engine's answer; written by `python -m flatwalk.reference`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class RunResult(TypedDict):
+    """Everything that one run found."""
+
+    scheme: str
+    machine: str
+    workload: str
+    large_pages: int | None
+    thp: Literal["always", "madvise", "never"] | None
+    fragmentation: float
+    host_large_pages: int | None
+    guest_frames: Literal["scattered", "compact"] | None
+    mode: Literal["timing", "functional"]
+    seed: int
+    instructions: int
+    cycles: int | None
+    ipc: float | None
+    loads: int
+    stores: int
+    walks: int
+    accesses_per_walk: float | None
+    walk_latency_cycles: float | None
+    walk_queue_cycles: float | None
+    walk_access_cycles: float | None
+    translation_cycles: int | None
+    page_table_bytes: int
+    data_bytes: int
+    page_table: PageTable
+    tlb: list[TlbResult]
+    pwc: list[PwcResult]
+    walk: WalkResult
+    caches: list[CacheResult]
+    dram: DramResult | None
+    energy: EnergyResult | None
+    os: OsResult
+    branch: BranchResult | None
+    llc_table_fraction: float | None
+    mechanisms: Mechanisms
+    mechanism_words: list[str]
+    warnings: list[str]
+    configuration: RunConfiguration
+
+
+class PageTable(TypedDict):
+    """The page table at the end."""
+
+    nodes: list[NodesResult]
+
+
+class NodesResult(TypedDict):
+    """Nodes of one shape."""
+
+    level: str
+    width: int
+    node_bytes: int
+    nodes: int
+    bytes: int
+    entries_used: int
+
+
+class TlbResult(TypedDict):
+    """One TLB level and page size."""
+
+    name: str
+    page: str
+    lookups: int
+    hits: int
+
+
+class PwcResult(TypedDict):
+    """One page-walk cache."""
+
+    level: str
+    lookups: int
+    hits: int
+
+
+class WalkResult(TypedDict):
+    """The walks."""
+
+    by_page: list[WalksByPage]
+    accesses_by_level: list[AccessesByLevel]
+    latency_histogram: list[Bucket]
+    merged: int
+    dirty_updates: int
+    faulting: int
+    faulting_accesses: int
+    instruction_side: int
+
+
+class WalksByPage(TypedDict):
+    """Walks that found a page of one size."""
+
+    page: str
+    walks: int
+    accesses: int
+    latency_cycles: float | None
+
+
+class AccessesByLevel(TypedDict):
+    """Entries of one level that walks read, and who had them."""
+
+    level: str
+    accesses: int
+    l1d: int
+    l2: int
+    llc: int
+    dram: int
+
+
+class Bucket(TypedDict):
+    """One bucket of the latency histogram: `from_cycles ≤ latency < to_cycles`."""
+
+    from_cycles: int
+    to_cycles: int
+    walks: int
+
+
+class CacheResult(TypedDict):
+    """What went through one cache."""
+
+    name: str
+    data_accesses: int
+    data_misses: int
+    table_accesses: int
+    table_misses: int
+    writebacks: int
+    mshr_wait_cycles: int
+
+
+class DramResult(TypedDict):
+    """What memory did."""
+
+    reads: int
+    writes: int
+    row_hits: int
+    row_misses: int
+    average_latency_cycles: float
+
+
+class EnergyResult(TypedDict):
+    """What a run's accesses took, in nanojoules."""
+
+    l1d_nj: float
+    l2_nj: float
+    llc_nj: float
+    cache_nj: float
+
+
+class OsResult(TypedDict):
+    """What the operating system did."""
+
+    faults: int
+    fault_cycles: int | None
+    host_faults: int | None
+    large_page_faults: int
+    large_page_fallbacks: int
+    node_fallbacks: int
+    demotions: int
+    merges: int
+    unmerges: int
+    merge_refusals: int
+    resizes: int
+    resize_refusals: int
+    windows: WindowsResult | None
+    splits: int
+    populated_pages: int
+    implicit_mappings: int
+    protection_mismatches: int
+    context_switches: int | None
+    events: int
+
+
+class WindowsResult(TypedDict):
+    """How a kernel accessed the entries of its recursive table."""
+
+    accesses: int
+    reads: int
+    unlinked: int
+
+
+class BranchResult(TypedDict):
+    """Branches."""
+
+    branches: int
+    mispredictions: int
+
+
+class Mechanisms(TypedDict):
+    """By name: the figures of each mechanism that the scheme or the machine switches on."""
+
+    vhpt: NotRequired[Vhpt]
+    asap: NotRequired[Asap]
+    pom_tlb: NotRequired[PomTlb]
+    direct_segment: NotRequired[DirectSegment]
+    csalt: NotRequired[Csalt]
+    page_table_priority: NotRequired[PageTablePriority]
+
+
+class Vhpt(TypedDict):
+    """What the walker found in the TLB."""
+
+    lookups: int
+    hits: int
+
+
+class Asap(TypedDict):
+    """What was prefetched."""
+
+    own: AsapOwn | None
+    host: AsapHost | None
+
+
+class AsapOwn(TypedDict):
+    """From the process's own table, or the guest's."""
+
+    prefetches: int
+    dropped: int
+    unused: int
+    uncovered_walks: int
+    ranges: int
+    reserved_bytes: int
+    scattered_nodes: int
+
+
+class AsapHost(TypedDict):
+    """From the host's table."""
+
+    prefetches: int
+    dropped: int
+    unused: int
+    uncovered_walks: int
+    ranges: int
+    reserved_bytes: int
+    scattered_nodes: int
+
+
+class PomTlb(TypedDict):
+    """What the TLB in memory was asked."""
+
+    lookups: int
+    hits: int
+    second_probes: int
+    bypasses: int
+
+
+class DirectSegment(TypedDict):
+    """What the segments did."""
+
+    own: DirectSegmentOwn | None
+    host: DirectSegmentHost | None
+
+
+class DirectSegmentOwn(TypedDict):
+    """The process's own, or the guest's."""
+
+    bytes: int
+    translations: int
+
+
+class DirectSegmentHost(TypedDict):
+    """The host's."""
+
+    bytes: int
+    translations: int
+
+
+class Csalt(TypedDict):
+    """How the caches are divided."""
+
+    l2_data_ways: int | None
+    llc_data_ways: int | None
+    divisions: int
+
+
+class PageTablePriority(TypedDict):
+    """How long page-table priority was active."""
+
+    active_fraction: float
+
+
+class RunConfiguration(TypedDict):
+    """One configuration to run."""
+
+    scheme: dict[str, Any]
+    machine: dict[str, Any]
+    large_pages: int | None
+    thp: Literal["always", "madvise", "never"] | None
+    fragmentation: float
+    host_large_pages: int
+    guest_frames: Literal["scattered", "compact"]
+    mode: Literal["timing", "functional"]
+    context_switch_ms: float | None
+    memory_bytes: int | None
+
+
+class TraceSummary(TypedDict):
+    """What runs were run over."""
+
+    name: str
+    hash: str
+    instructions: int
+    skip: int
+    warmup: int

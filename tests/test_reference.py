@@ -1,0 +1,126 @@
+"""What is written from the engine's schemas is what the engine says now."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk import engine, settings
+from flatwalk.reference import page, types
+from flatwalk.results import Response, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+REMEDY = "run: python -m flatwalk.reference"
+
+
+def test_the_page_of_keys_is_up_to_date() -> None:
+    assert page.PATH.read_text(encoding="utf-8") == page.text(), REMEDY
+
+
+def test_the_types_of_results_are_up_to_date() -> None:
+    assert types.PATH.read_text(encoding="utf-8") == types.text(), REMEDY
+
+
+def test_the_types_have_every_key_of_a_result() -> None:
+    """Counted without the code that writes them."""
+    module = ast.parse(types.PATH.read_text(encoding="utf-8"))
+    written = {
+        node.name: {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}  # type: ignore[union-attr]
+        for node in module.body
+        if isinstance(node, ast.ClassDef)
+    }
+    schema = engine.schema("results")
+    for name, keys in written.items():
+        if name in schema["$defs"]:
+            assert keys == set(schema["$defs"][name]["properties"]), name
+    assert len(written["OsResult"]) == 19
+    assert set(Response.__annotations__) == set(schema["properties"])
+    extra = set(Run.__annotations__) - written["RunResult"]
+    assert extra == {"speedup", "relative_cache_energy", "relative_off_chip_accesses"}
+
+
+@pytest.mark.parametrize("kind", ["machine", "scheme", "mix", "experiment"])
+def test_every_key_of_a_shipped_file_is_described(kind: str) -> None:
+    described = engine.describe(kind)
+    known = {key["key"] for key in described}
+    same = {key["key"]: key["same_as"] for key in described if key["same_as"] is not None}
+
+    def unknown(value: object, key: str) -> list[str]:
+        key = same.get(key, key)
+        if f"{key}.*" in known or key.endswith(".set"):
+            return []
+        if isinstance(value, list):
+            tables = [item for item in value if isinstance(item, dict)]
+            return [found for item in tables for found in unknown(item, f"{key}[]")]
+        if not isinstance(value, dict):
+            return []
+        key = key.removesuffix("[]") if key.removesuffix("[]") in same else key
+        return [
+            found
+            for name, item in value.items()
+            for below in [f"{key}.{name}".lstrip(".")]
+            for found in ([] if below in known else [below]) + unknown(item, below)
+        ]
+
+    folder = settings.DATA / ("mixes" if kind == "mix" else f"{kind}s")
+    for path in sorted(folder.glob("*.toml")):
+        assert unknown(settings.read(path, kind), "") == [], path.name
+
+
+def test_what_the_engine_answers_is_what_its_schema_says() -> None:
+    names = [
+        "radix4",
+        "fpt+ptp",
+        "asap",
+        "csalt",
+        "pom-tlb",
+        "direct-segment",
+        "virt-asap",
+        "virt-dual-direct",
+    ]
+    common = {"large_pages": 0, "thp": None, "mode": "timing"}
+    machine = settings.machine("skylake-server")
+    request = {
+        "source": {"workload": {"name": "gups", "size_bytes": 16 << 20}},
+        "instructions": 20_000,
+        "runs": [{"scheme": settings.scheme(name), "machine": machine, **common} for name in names],
+    }
+    answer = engine.simulate(request, lambda _done, _total: None)
+    assert engine.check("results", dict(answer)) == []
+    keys = set(engine.schema("results")["$defs"]["RunResult"]["properties"])
+    found: set[str] = set()
+    for run in answer["runs"]:
+        assert set(run) == keys
+        found |= run["mechanisms"].keys()
+    assert found == {"page_table_priority", "asap", "csalt", "pom_tlb", "direct_segment"}
+
+
+def test_a_figure_that_is_not_a_number_is_refused() -> None:
+    machine: dict[str, Any] = settings.machine("skylake-server")
+    for value, words in ((float("nan"), '"nan"'), (float("inf"), "e+308"), (-1, "-1"), (10**30, "1e+30")):
+        machine["memory"]["cl_ns"] = value
+        (problem,) = engine.check("machine", machine)
+        assert problem["key"] == "memory.cl_ns"
+        assert problem["problem"].startswith("must be a number, 0 to 1000000")
+        assert words in problem["problem"]
+
+
+def test_keys_and_experiments_are_listed(call: Call) -> None:
+    listed = json.loads(call("list", "keys", "--json").out)
+    assert list(listed) == ["machine", "scheme", "mix", "experiment", "results"]
+    window = next(key for key in listed["machine"] if key["key"] == "core.window")
+    assert window["meaning"] == "Reorder-buffer entries."
+    assert window["range"] == "1 to 65536"
+    assert "core.window" in call("list", "keys").out
+    experiments = json.loads(call("list", "experiments", "--json").out)
+    assert [item["name"] for item in experiments] == settings.names("experiment")
+    assert "Native execution" in call("list", "experiments").out
