@@ -8,6 +8,7 @@ pub mod csalt;
 pub mod direct_segment;
 pub mod page_table_priority;
 pub mod pom_tlb;
+pub mod sequential_prefetcher;
 pub mod vhpt;
 
 use std::ops::Range;
@@ -29,6 +30,7 @@ pub const REGISTRY: &[Registered] = &[
     vhpt::MECHANISM,
     asap::MECHANISM,
     pom_tlb::MECHANISM,
+    sequential_prefetcher::MECHANISM,
     direct_segment::MECHANISM,
     csalt::MECHANISM,
     page_table_priority::MECHANISM,
