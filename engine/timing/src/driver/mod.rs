@@ -2,5 +2,6 @@
 
 mod look_ahead;
 pub mod mix;
+mod parts;
 pub mod run;
 pub mod simulate;

@@ -7,22 +7,20 @@ use flatwalk_paging::{AccessKind, Address, Gva, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 
 use crate::ConfigError;
-use crate::config::machine::Machine;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
-use crate::config::scheme::{Scheme, TranslationMode};
+use crate::config::scheme::TranslationMode;
 use crate::core::decode::DecodedBlock;
 use crate::core::{Core, Environment};
 use crate::driver::look_ahead::{self, LookAhead};
-use crate::mechanisms::{self, Policies, Setup, TableSetup, host_memory_bytes};
+use crate::driver::parts;
+use crate::mechanisms::{self, Setup};
 use crate::memory::hierarchy::Hierarchy;
 use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
 use crate::mmu::event::Request;
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
-use crate::mmu::walker::Walker;
 use crate::system::System;
 use crate::system::costs::Costs;
-use crate::system::recorded::Recorded;
 use crate::system::relocate::Relocation;
 
 /// One piece of a window of the trace, decoded once for all runs.
@@ -135,48 +133,16 @@ impl Run {
         };
         let mut setup = Setup::new(
             (scheme, machine),
-            table_setup(&layout),
-            host_layout.as_ref().map(table_setup),
+            parts::table_setup(&layout),
+            host_layout.as_ref().map(parts::table_setup),
             &touched,
             memory_bytes,
         );
         let mechanisms = mechanisms::build(&mut setup)?;
-        let own = flatwalk_os::Configuration {
-            layout: layout.clone(),
-            large_pages,
-            memory_bytes,
-            reserved_bytes: setup.own_needs.reserved_bytes,
-            segment: setup.own_needs.segment.take(),
-            fragmentation: configuration.fragmentation,
-            large_failure_probability: 0.0,
-            ordered_levels: std::mem::take(&mut setup.own_needs.ordered_levels),
-            recursive_index: scheme.recursive_index,
-            scattered: scheme.host.is_some()
-                && configuration.guest_frames == GuestFrames::Scattered,
-            seed,
-        };
-        let host = host_layout.as_ref().map(|layout| {
-            let all = [(0, memory_bytes)];
-            let geometry = layout.geometry();
-            let percent = configuration.host_large_pages;
-            Ok::<_, ConfigError>(flatwalk_os::Configuration {
-                large_pages: LargePages::share(percent, &all, geometry)?,
-                layout: layout.clone(),
-                memory_bytes: host_memory_bytes(memory_bytes),
-                reserved_bytes: setup.host_needs.reserved_bytes,
-                segment: setup.host_needs.segment.take(),
-                ordered_levels: std::mem::take(&mut setup.host_needs.ordered_levels),
-                // A host reaches its table for a guest without that table's help.
-                recursive_index: None,
-                scattered: false,
-                seed: !seed,
-                ..own.clone()
-            })
-        });
-        let host = host.transpose()?;
-        let system = system(scheme, &own, host.as_ref())?;
-        let timed = timed(&configuration, setup.take_policies(), seed)?;
-        let mut walker = walker(scheme, machine, &layout, host_layout.as_ref())?;
+        let layouts = (&layout, host_layout.as_ref());
+        let system = parts::system(&configuration, &mut setup, layouts, large_pages, seed)?;
+        let timed = parts::timed(&configuration, setup.take_policies(), seed)?;
+        let mut walker = parts::walker(scheme, machine, layouts)?;
         if let Some(segment) = setup.guest_segment.take() {
             walker.set_guest_segment(segment);
         }
@@ -526,59 +492,6 @@ impl Run {
 /// Instructions at which a mechanism wants to look at the run next.
 fn next_observation(mmu: &Mmu) -> u64 {
     mmu.mechanisms().map(Mechanism::next_observation).min().unwrap_or(u64::MAX)
-}
-
-/// What mechanisms may know of a table of `layout`.
-fn table_setup(layout: &Layout) -> TableSetup {
-    TableSetup { geometry: layout.geometry(), is_tree: layout.is_tree() }
-}
-
-/// What is translated: by tables of our own, or by those of a recorded machine.
-fn system(
-    scheme: &Scheme,
-    own: &flatwalk_os::Configuration,
-    host: Option<&flatwalk_os::Configuration>,
-) -> Result<System, OsError> {
-    if scheme.recorded {
-        let recorded = Recorded::new(own.layout.geometry(), own.memory_bytes)?;
-        return Ok(System::Recorded(Box::new(recorded)));
-    }
-    System::new(own, host)
-}
-
-/// The core and the caches, in timing mode.
-fn timed(
-    RunConfiguration { machine, mode, .. }: &RunConfiguration,
-    policies: Policies,
-    seed: u64,
-) -> Result<Option<Timed>, ConfigError> {
-    if *mode == Mode::Functional {
-        return Ok(None);
-    }
-    let missing = || ConfigError::NotTimed(machine.name.clone());
-    let core = Core::new(machine.core.as_ref().ok_or_else(missing)?);
-    let mut caches = Hierarchy::new(machine, seed).ok_or_else(missing)?;
-    let [l2, llc] = policies;
-    caches.set_l2_policy(l2);
-    caches.set_llc_policy(llc);
-    Ok(Some((Box::new(core), Box::new(caches))))
-}
-
-/// The walker for tables of layout `own`; `host` is that of the host's table.
-fn walker(
-    scheme: &Scheme,
-    machine: &Machine,
-    own: &Layout,
-    host: Option<&Layout>,
-) -> Result<Walker, ConfigError> {
-    let no_guests = || ConfigError::NotVirtual(machine.name.clone(), scheme.name.clone());
-    match host {
-        None => Walker::native(machine, own),
-        Some(host) => {
-            let virtualisation = machine.virtualisation.as_ref().ok_or_else(no_guests)?;
-            Walker::nested(machine, virtualisation, own, host)
-        }
-    }
 }
 
 /// What functional mode works with.

@@ -49,8 +49,11 @@ pub struct Registered {
     /// What its figures are.
     pub figures: Section,
     /// Makes it, if the scheme or the machine switches it on.
-    pub build: fn(&mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError>,
+    pub build: fn(&mut Setup<'_>) -> Built,
 }
+
+/// The mechanism, if it is switched on.
+pub type Built = Result<Option<Box<dyn Mechanism>>, ConfigError>;
 
 /// The keys of a section, or of figures.
 #[derive(Clone, Copy)]
@@ -121,7 +124,7 @@ pub struct Setup<'a> {
     /// A segment in place of the host's table.
     pub host_segment: Option<Segment>,
     /// Replacement policies of L2 and LLC, and whose they are.
-    policies: Option<(&'static str, [Option<Box<dyn ReplacementPolicy>>; 2])>,
+    policies: Option<(&'static str, Policies)>,
     /// End of the machine's memory that is not reserved yet.
     end: u64,
 }

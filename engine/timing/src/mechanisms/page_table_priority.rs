@@ -239,7 +239,7 @@ pub fn shared_policy(
         Isolation::Owners => Box::new(Owners { percent, turn }),
         Isolation::Ways => {
             let ways = machine.llc.as_ref().map_or(1, |llc| llc.ways) / multicore.cores;
-            Box::new(Ways { percent, ways: ways as usize, turn })
+            Box::new(Ways { percent, own: ways as usize, turn })
         }
     })
 }
@@ -286,7 +286,8 @@ impl ReplacementPolicy for Owners {
 #[derive(Clone, Copy, Debug)]
 struct Ways {
     percent: u32,
-    ways: usize,
+    /// Ways that each program has.
+    own: usize,
     turn: Turn,
 }
 
@@ -299,7 +300,7 @@ impl ReplacementPolicy for Ways {
         let Turn { owner, protected } = self.turn;
         let percent = if protected >> owner & 1 == 1 { self.percent } else { 0 };
         let own = |place: &usize| set.owner(*place) == owner;
-        let victim = if (0..set.ways()).filter(own).count() < self.ways {
+        let victim = if (0..set.ways()).filter(own).count() < self.own {
             set.oldest_where(|place| !own(&place))
         } else {
             set.oldest_where(|place| own(&place)).map(|last| {
@@ -381,7 +382,7 @@ mod tests {
     #[test]
     fn ways_of_a_program_are_its_own() {
         let ways =
-            |owner| Ways { percent: 100, ways: 2, turn: Turn { owner, protected: 1 << owner } };
+            |owner| Ways { percent: 100, own: 2, turn: Turn { owner, protected: 1 << owner } };
         let mut cache = cache(4);
         for n in 0..4 {
             fill(&mut cache, line(0, n), n == 0, ways(0));
