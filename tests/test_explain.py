@@ -136,3 +136,11 @@ def test_runs_without_walks_are_no_trouble() -> None:
 def test_large_pages_are_told_of_the_baseline() -> None:
     words = large_page_words(fake.gups(0) + fake.gups(100))
     assert words == ["100 % large pages instead of 0 % large pages make radix4 33 % faster."]
+
+
+def test_what_mechanisms_did_is_said_with_the_verdict() -> None:
+    base, other = fake.run("radix4", cycles=1000), fake.run("fpt", cycles=900)
+    other["mechanism_words"] = ["the buffer had half", "it was busy"]
+    words = _words(base, other)
+    assert words["fpt"].endswith("; the buffer had half and it was busy")
+    assert "buffer" not in words["radix4"]

@@ -170,7 +170,13 @@ def _timed_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
             words += f", because {_joined(because[:3])}"
         if although:
             words += f", although {_joined(although[:2])}"
-    return Verdict(run, change, words, is_bound=False)
+    return Verdict(run, change, words + _mechanisms(run), is_bound=False)
+
+
+def _mechanisms(run: Run) -> str:
+    """What the run's mechanisms did, as they say it."""
+    words = run["mechanism_words"]
+    return f"; {_joined(words)}" if words else ""
 
 
 def _no_difference_reason(share: float | None, gains: list[str], losses: list[str]) -> str:
@@ -212,7 +218,7 @@ def _counted_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
     words = f"walks make {units.percent(abs(change))} {fewer} accesses"
     if run["accesses_per_walk"] is not None and base["accesses_per_walk"] is not None:
         words += f": {run['accesses_per_walk']:.2f} instead of {base['accesses_per_walk']:.2f} a walk"
-    return Verdict(run, change, words, is_bound=False)
+    return Verdict(run, change, words + _mechanisms(run), is_bound=False)
 
 
 def _headline(base: Run, verdicts: list[Verdict], *, timed: bool) -> str:

@@ -1,7 +1,7 @@
 //! CSALT: ways of a cache divided between translations and data, anew each epoch.
 //!
 //! Source: Marathe, Gulur, Ryoo, Song and John, "CSALT: Context Switch Aware Large TLB", MICRO 2017,
-//! on top of a POM-TLB ([`crate::mechanisms::pom_tlb`]). Each of L2 and LLC has two stack-distance profilers
+//! on top of a POM-TLB. Each of L2 and LLC has two stack-distance profilers
 //! (Mattson et al., 1970), one for lines with translations and page-table entries and one for data:
 //! they say how many hits each kind would have had with any number of ways. At the end of an epoch
 //! the division with the most hits in all takes effect; weighted, where a miss of one kind costs more

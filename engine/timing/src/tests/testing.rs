@@ -91,7 +91,7 @@ pub fn merging_scheme(merge: u32, unmerge: u32, merge_us: f64) -> Scheme {
     }))
 }
 
-/// An elastic cuckoo scheme of four levels whose ways have `entries` lines at first, with or without
+/// An `elastic_cuckoo` scheme of four levels whose ways have `entries` lines at first, with or without
 /// walk tables.
 pub fn cuckoo_scheme(entries: u32, walk_tables: bool) -> Scheme {
     scheme_with(&serde_json::json!({

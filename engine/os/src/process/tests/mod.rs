@@ -70,8 +70,8 @@ fn layouts() -> Vec<Layout> {
         merging(Geometry::X86_4, 2, 1),
         merging(Geometry::X86_4, 3, 3),
         merging(Geometry::X86_5, 2, 2),
-        cuckoo(64, 0.1, Some([64, 64])),
-        cuckoo(128, 0.6, None),
+        elastic_cuckoo(64, 0.1, Some([64, 64])),
+        elastic_cuckoo(128, 0.6, None),
         chained("hashed"),
         chained("clustered"),
         chained("open"),
@@ -89,8 +89,12 @@ fn chained(organisation: &str) -> Layout {
     layout_of(organisation, Geometry::X86_4, &json!({ "buckets": 32 }))
 }
 
-/// Elastic cuckoo tables with such ways at first.
-fn cuckoo(initial_entries: u32, grow_occupancy: f64, walk_tables: Option<[u32; 2]>) -> Layout {
+/// Tables of `elastic_cuckoo` with such ways at first.
+fn elastic_cuckoo(
+    initial_entries: u32,
+    grow_occupancy: f64,
+    walk_tables: Option<[u32; 2]>,
+) -> Layout {
     let parameters = json!({
         "ways": 3, "initial_entries": initial_entries, "grow_occupancy": grow_occupancy,
         "growth_factor": 4, "shrink_occupancy": grow_occupancy / 3.0,
