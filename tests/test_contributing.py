@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 #: The workspace with the examples in it. It stays, so that cargo builds again only what has changed.
 COPY = ROOT / ".flatwalk" / "contributing"
+#: Not the checkout's: cargo cannot tell the packages of two workspaces in one folder apart.
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "contributing"
 WORKSPACE = [
     "Cargo.lock",
     "Cargo.toml",
@@ -97,7 +99,7 @@ def put(files: dict[str, bytes]) -> None:
 
 def cargo(*arguments: str, organisation: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs cargo in the copy."""
-    environment = {"CARGO_TARGET_DIR": str(ROOT / "target"), **os.environ}
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET)}
     if organisation is not None:
         environment["FLATWALK_ORGANISATION"] = organisation
     return subprocess.run(
@@ -132,19 +134,21 @@ def test_the_document_has_three_examples() -> None:
     assert with_examples().keys() > workspace().keys()
 
 
-def test_a_larger_tlb_misses_less(flatwalk: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_machine_of_the_document_runs_and_walks_less(
+    flatwalk: Callable[..., Result], tmp_path: Path
+) -> None:
     (tmp_path / "mine.toml").write_bytes(with_examples()["mine.toml"])
 
-    def misses(machine: str) -> float:
+    def walks(machine: str) -> int:
         done = flatwalk(
             "compare", "--workload", "gups:64MiB", "--schemes", "radix4", "--large-pages", "0",
             "--instructions", "200k", "--warmup", "200k", "--machine", machine, "--no-report", "--json", "-",
         )  # fmt: skip
         assert done.code == 0, done.err
-        [result] = json.loads(done.out)["results"]
-        return float(result["tlb"]["l2_misses"])
+        [run] = json.loads(done.out)["runs"]
+        return int(run["walks"])
 
-    assert 0 < misses("./mine.toml") < misses("zen4")
+    assert 0 < walks("./mine.toml") < walks("zen4")
 
 
 @pytest.mark.slow
