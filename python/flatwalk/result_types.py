@@ -198,6 +198,7 @@ class Mechanisms(TypedDict):
     vhpt: NotRequired[Vhpt]
     asap: NotRequired[Asap]
     pom_tlb: NotRequired[PomTlb]
+    sequential_prefetcher: NotRequired[SequentialPrefetcher]
     direct_segment: NotRequired[DirectSegment]
     csalt: NotRequired[Csalt]
     page_table_priority: NotRequired[PageTablePriority]
@@ -248,6 +249,17 @@ class PomTlb(TypedDict):
     hits: int
     second_probes: int
     bypasses: int
+
+
+class SequentialPrefetcher(TypedDict):
+    """What it did."""
+
+    lookups: int
+    hits: int
+    prefetches: int
+    accesses: int
+    dropped: int
+    unused: int
 
 
 class DirectSegment(TypedDict):
