@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 #: The workspace with the examples in it. It stays, so that cargo builds again only what has changed.
 COPY = ROOT / ".flatwalk" / "contributing"
 #: Not the checkout's: cargo cannot tell the packages of two workspaces in one folder apart.
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "contributing"
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "contributing"
 WORKSPACE = [
     "Cargo.lock",
     "Cargo.toml",
