@@ -171,6 +171,7 @@ def test_pwc_reach(scheme: str, reach: int) -> None:
 def test_reach_of_what_is_not_known() -> None:
     loaded = settings.machine("skylake-server")
     assert designs.reach_bytes({"table": {"organisation": "hashed"}}, loaded) is None
+    assert designs.reach_bytes(settings.scheme("ia64-3"), loaded) is None
     assert designs.reach_bytes(settings.scheme("radix4"), {**loaded, "pwc": {"kind": "none"}}) is None
 
 

@@ -187,3 +187,20 @@ def test_missing_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         settings.scheme(str(tmp_path / "none.toml"))
     assert "none.toml" in (caught.value.where or "")
+
+
+def test_a_host_takes_what_hosts_have_of_a_scheme() -> None:
+    pair = settings.guest("radix4/direct-segment")
+    assert pair["host"] == {"table": {"organisation": "radix", "levels": 4}, "direct_segment": {}}
+    assert "direct_segment" not in pair
+    own = settings.scheme("fpt+ptp")
+    both = settings.guest("fpt+ptp/fpt+ptp")
+    assert both["host"] == {"table": own["table"]}
+    assert both["page_table_priority"] == own["page_table_priority"]
+
+
+@pytest.mark.parametrize("pair", ["radix4/asap", "radix4/pom-tlb", "fpt/fpt+ptp"])
+def test_a_host_refuses_what_only_a_guests_scheme_has(pair: str) -> None:
+    with pytest.raises(UsageError, match="a host has no") as error:
+        settings.guest(pair)
+    assert pair.split("/")[1] in str(error.value)

@@ -150,12 +150,7 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
                 remedy=f"name it with --schemes {member['name']}",
             )
     first, second = schemes
-    # In a host the geometry is x86-64's, and a direct segment is for all of the guest's memory.
-    host: dict[str, Any] = {
-        "table": {key: value for key, value in second["table"].items() if key != "geometry"}
-    }
-    if "direct_segment" in second:
-        host["direct_segment"] = {}
+    host = _as_host(second, first, where)
     return {
         **first,
         "name": pair,
@@ -164,6 +159,33 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
         "source": f"{first['source']}; host: {second['source']}",
         "host": host,
     }
+
+
+def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What of a native scheme its table has as a host's, under the scheme `guest`: the keys that a host has.
+
+    A host's geometry is x86-64's. A mechanism that has no settings for hosts helps both tables or none.
+
+    Raises:
+        UsageError: If `scheme` has such a mechanism and `guest` has not the same.
+    """
+    defs = engine.schema("scheme")["$defs"]
+    known = defs["HostTable"]["properties"]
+    host: dict[str, Any] = {
+        "table": {key: value for key, value in scheme["table"].items() if key != "geometry"}
+    }
+    sections = {key: value for key, value in scheme.items() if isinstance(value, dict) and key != "table"}
+    for name, section in sections.items():
+        if name in known:
+            of_host = known[name].get("properties", {})
+            host[name] = {key: value for key, value in section.items() if key in of_host}
+        elif section != guest.get(name):
+            raise UsageError(
+                f"{scheme['name']} cannot be a host's scheme: a host has no [{name}]",
+                where=where,
+                remedy=f"what helps both tables stands in the guest's scheme: {scheme['name']}/radix4",
+            )
+    return host
 
 
 def machine(name: str, where: str = "--machine") -> dict[str, Any]:

@@ -126,12 +126,14 @@ def reach_bytes(scheme: dict[str, Any], loaded: dict[str, Any]) -> int | None:
     """Addresses for which the PWC can hold the pointer to the last node of a 4 KiB page's walk.
 
     The structure for it has the machine's L2 entries, as in ADR 0004; each covers what that node maps.
-    None for organisations and machines where this is not defined.
+    None for machines where this is not defined, and for all but trees of x86-64's pages whose shape stands in
+    the scheme.
     """
     pwc = loaded["pwc"]
     entries = pwc["entries"].get("L2") if pwc["kind"] == "split" else pwc.get("entries")
     table = scheme["table"]
-    if not entries or (table["organisation"] != "radix" and "flatten" not in table):
+    shaped = table["organisation"] == "radix" or "flatten" in table
+    if not entries or not shaped or "geometry" in table:
         return None
     last = next((merged for merged in table.get("flatten", []) if merged.endswith("L1")), "L1")
     width = last.count("L")

@@ -23,7 +23,7 @@ use crate::ConfigError;
 use crate::config::machine::Multicore;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::simulate::{Limits, SimulateError, WindowReader};
-use crate::mechanisms::page_table_priority;
+use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::report::result::RunResult;
@@ -227,7 +227,7 @@ fn one(
     }
     let policy = match members.first().and_then(Member::shared_policy) {
         Some(policy) => policy,
-        None => page_table_priority::shared_policy(&machine, multicore).map_err(refused)?,
+        None => mechanisms::shared_policy(&machine, multicore).map_err(refused)?,
     };
     let shared = SharedCaches::new(&machine, policy);
     let mut shared = shared.ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;

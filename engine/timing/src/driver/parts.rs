@@ -8,12 +8,14 @@ use crate::config::machine::Machine;
 use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::Scheme;
 use crate::core::Core;
-use crate::driver::run::Timed;
 use crate::mechanisms::{Policies, Setup, TableSetup, host_memory_bytes};
 use crate::memory::hierarchy::Hierarchy;
 use crate::mmu::walker::Walker;
 use crate::system::System;
 use crate::system::recorded::Recorded;
+
+/// What timing mode needs in addition to the MMU.
+pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
 
 /// What mechanisms may know of a table of `layout`.
 pub(super) fn table_setup(layout: &Layout) -> TableSetup {

@@ -10,11 +10,10 @@ use crate::ConfigError;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::decode::DecodedBlock;
-use crate::core::{Core, Environment};
+use crate::core::Environment;
 use crate::driver::look_ahead::{self, LookAhead};
-use crate::driver::parts;
+use crate::driver::parts::{self, Timed};
 use crate::mechanisms::{self, Setup};
-use crate::memory::hierarchy::Hierarchy;
 use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
 use crate::mmu::event::Request;
@@ -57,9 +56,6 @@ struct Switches {
 
 /// Instructions between two looks at the clock.
 const CLOCK: u64 = 10_000;
-
-/// What timing mode needs in addition to the MMU.
-pub(crate) type Timed = (Box<Core>, Box<Hierarchy>);
 
 /// A run in progress.
 pub struct Run {

@@ -18,7 +18,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
 use crate::ConfigError;
-use crate::config::machine::Machine;
+use crate::config::machine::{Machine, Multicore};
 use crate::config::scheme::Scheme;
 use crate::config::sections::Sections;
 use crate::memory::replacement::ReplacementPolicy;
@@ -222,6 +222,18 @@ pub fn build(setup: &mut Setup<'_>) -> Result<Vec<Box<dyn Mechanism>>, ConfigErr
         mechanisms.extend((registered.build)(setup)?);
     }
     Ok(mechanisms)
+}
+
+/// The policy of a cache that the cores of `multicore` share on `machine`, where no program's mechanism
+/// brings its own: it spares the page tables of programs with page-table priority active.
+///
+/// # Errors
+/// If the machine's section for it cannot be.
+pub fn shared_policy(
+    machine: &Machine,
+    multicore: Multicore,
+) -> Result<Box<dyn ReplacementPolicy>, ConfigError> {
+    page_table_priority::shared_policy(machine, multicore)
 }
 
 /// Refuses sections for which no mechanism says that it `owns` one.

@@ -1,0 +1,56 @@
+"""An organisation or a mechanism is named by its own file and the registry: nothing else knows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+MECHANISMS = ROOT / "engine/timing/src/mechanisms"
+ORGANISATIONS = ROOT / "engine/paging/src/organisations"
+#: Written by `python -m flatwalk.reference`.
+GENERATED = ROOT / "python/flatwalk/result_types.py"
+#: Works out the reach of x86-64's page-walk caches, which only x86-64's own tree and flattened ones have.
+REACH = ROOT / "python/flatwalk/host/designs.py"
+RUST_TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod tests \{.*\Z", re.DOTALL)
+
+
+def names(folder: Path) -> list[str]:
+    """What a folder registers: each module of its `mod.rs`."""
+    found = re.findall(r"^(?:pub )?mod (\w+);", (folder / "mod.rs").read_text(encoding="utf-8"), re.MULTILINE)
+    return [name for name in found if name != "tests"]
+
+
+def files(registry: Path, name: str) -> Iterator[Path]:
+    """The engine's and Python's sources, without tests, the files of `name`, and its registry."""
+    for path in [*(ROOT / "engine").rglob("*.rs"), *(ROOT / "python").rglob("*.py")]:
+        own = path == registry / f"{name}.rs" or registry / name in path.parents
+        registers = path in (registry / "mod.rs", GENERATED, REACH)
+        # Tests, benches and examples choose among what there is.
+        uses = path.stem == "tests" or {"tests", "benches", "examples"} & set(path.relative_to(ROOT).parts)
+        if not (own or registers or uses):
+            yield path
+
+
+def mentions(registry: Path, name: str, pattern: str) -> list[str]:
+    """Where else the code outside tests has `pattern`."""
+    found = re.compile(pattern)
+    texts = ((path, RUST_TESTS.sub("", path.read_text(encoding="utf-8"))) for path in files(registry, name))
+    return [str(path.relative_to(ROOT)) for path, text in texts if found.search(text)]
+
+
+@pytest.mark.parametrize("name", names(MECHANISMS))
+def test_a_mechanism_is_named_by_its_own_file_alone(name: str) -> None:
+    assert mentions(MECHANISMS, name, rf"\b{name}\b") == []
+
+
+@pytest.mark.parametrize("name", names(ORGANISATIONS))
+def test_an_organisation_is_used_by_its_own_file_alone(name: str) -> None:
+    """Many of the names are ordinary words: this looks for the module and for the name in quotes."""
+    assert mentions(ORGANISATIONS, name, rf"\b{name}::[A-Za-z]|organisation.{{0,6}}\"{name}\"") == []
