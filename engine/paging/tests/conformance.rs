@@ -6,7 +6,11 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::thread::{self, ScopedJoinHandle};
 
 use flatwalk_paging::keyed::{Answer, SideLines};
 use flatwalk_paging::organisations::REGISTRY;
@@ -551,6 +555,25 @@ fn layouts() -> Vec<(String, Layout)> {
     layouts
 }
 
+/// Does to tables of `layout` what [`ops`] draws; returns how many of them were resized.
+fn resized(name: &str, layout: &Layout) -> u32 {
+    let cases = if layout.is_tree() { 3 } else { 12 };
+    let mut runner = TestRunner::new(Config { cases, ..Config::default() });
+    let count = Cell::new(0);
+    let result = runner.run(&ops(), |ops| {
+        let mut world = World::new(name, layout.clone());
+        for op in &ops {
+            world.step(op);
+        }
+        count.set(count.get() + u32::from(world.end()));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{name}: {error}");
+    }
+    count.get()
+}
+
 #[test]
 fn every_organisation_maps_what_it_is_told_and_nothing_else() {
     let mut layouts = layouts();
@@ -559,23 +582,15 @@ fn every_organisation_maps_what_it_is_told_and_nothing_else() {
         layouts.retain(|(name, _)| name.split(' ').next() == Some(only));
         assert!(!layouts.is_empty(), "no organisation is called {only}");
     }
-    let mut grown = 0;
-    for (name, layout) in layouts {
-        let cases = if layout.is_tree() { 3 } else { 12 };
-        let mut runner = TestRunner::new(Config { cases, ..Config::default() });
-        let count = std::cell::Cell::new(0);
-        let result = runner.run(&ops(), |ops| {
-            let mut world = World::new(&name, layout.clone());
-            for op in &ops {
-                world.step(op);
-            }
-            count.set(count.get() + u32::from(world.end()));
-            Ok(())
-        });
-        if let Err(error) = result {
-            panic!("{name}: {error}");
-        }
-        grown += count.get();
-    }
+    let layouts = Mutex::new(layouts.into_iter());
+    let next = || layouts.lock().expect("nothing panics with it").next();
+    let work =
+        || std::iter::from_fn(next).map(|(name, layout)| resized(&name, &layout)).sum::<u32>();
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let grown: u32 = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let counts = workers.into_iter().map(ScopedJoinHandle::join);
+        counts.map(|count| count.unwrap_or_else(|panic| resume_unwind(panic))).sum()
+    });
     assert!(only.is_some() || grown > 20, "only {grown} tables were resized");
 }
