@@ -46,17 +46,20 @@ pub trait SizeTable<Out: Physical>: Clone + Debug + Send + Sync + Sized + 'stati
     /// As [`Store::remove`].
     fn remove(&mut self, memory: &mut dyn TableMemory<Out>, number: u64);
 
-    /// As [`Store::change`].
+    /// As [`Store::change`]. Unless a table says otherwise, an entry takes the old one's place as it is.
     ///
     /// # Errors
     /// As [`Store::change`].
     fn change(
         &mut self,
         memory: &mut dyn TableMemory<Out>,
-        number: u64,
+        _number: u64,
         leaf: &Leaf<Out>,
         entry: Entry,
-    ) -> Result<(), TableError>;
+    ) -> Result<(), TableError> {
+        memory.write(leaf.entry_address, entry.0);
+        Ok(())
+    }
 
     /// As [`Store::statistics`].
     fn statistics(&self) -> Vec<NodeStatistics>;

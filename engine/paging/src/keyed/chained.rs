@@ -16,7 +16,6 @@ use crate::error::{LayoutError, TableError};
 use crate::geometry::{Geometry, Level, page_name};
 use crate::mapping::{NodeStatistics, Resizes};
 use crate::memory::{EntryMemory, Line, TableMemory};
-use crate::walk::Leaf;
 
 /// Nodes in a chain at most: a table that cannot grow is full then.
 const LONGEST: u8 = u8::MAX;
@@ -283,17 +282,6 @@ impl<Out: Physical> SizeTable<Out> for Chained<Out> {
             memory.write(gone.offset(i * 8), 0);
         }
         self.free.push(gone);
-    }
-
-    fn change(
-        &mut self,
-        memory: &mut dyn TableMemory<Out>,
-        _number: u64,
-        leaf: &Leaf<Out>,
-        entry: Entry,
-    ) -> Result<(), TableError> {
-        memory.write(leaf.entry_address, entry.0);
-        Ok(())
     }
 
     fn statistics(&self) -> Vec<NodeStatistics> {

@@ -43,7 +43,7 @@ use crate::keyed::{
 use crate::layout::Layout;
 use crate::mapping::{NodeStatistics, Resizes};
 use crate::memory::{EntryMemory, Line, TableMemory};
-use crate::walk::{Fault, Leaf};
+use crate::walk::Fault;
 
 /// log2 of the entries of the smallest area, which takes a frame of 4 KiB: a region.
 const REGION_SHIFT: u8 = 9;
@@ -300,17 +300,6 @@ impl<Out: Physical> SizeTable<Out> for Areas<Out> {
             self.directory.remove(memory, region);
         }
         memory.free(area.base, area.shift + ENTRY_SHIFT);
-    }
-
-    fn change(
-        &mut self,
-        memory: &mut dyn TableMemory<Out>,
-        _number: u64,
-        leaf: &Leaf<Out>,
-        entry: Entry,
-    ) -> Result<(), TableError> {
-        memory.write(leaf.entry_address, entry.0);
-        Ok(())
     }
 
     fn statistics(&self) -> Vec<NodeStatistics> {
