@@ -80,7 +80,9 @@ def test_a_written_trace(written: Path) -> None:
     trace = compare(written)
     assert not trace.ended_early
     assert trace.found["threads"] > 2
-    assert len(trace.found["events"]) == 12
+    assert len(trace.found["events"]) == 13
+    assert trace.found["gap_instructions"] > 0
+    assert trace.header["segment_instructions"] == 5_000_000
     # Every way to code an address, but for the rarest.
     assert set(trace.codes) >= set(range(18))
     epochs = [epoch for epoch, item in trace.stored if isinstance(item, Slice)]
@@ -116,7 +118,8 @@ def test_an_export_says_what_is_not_in_it(
     begin = re.match(rf"{re.escape(str(target))}: (\d+) instructions, ", result.out)
     assert begin, result.out
     assert target.stat().st_size == 64 * int(begin[1])
-    for what in ["loads (", "stores (", "instructions' registers", "instructions of other threads"]:
+    registers = "instructions' registers"
+    for what in ["loads (", "stores (", registers, "instructions of other threads", "instructions of gaps"]:
         assert re.search(rf"^left out: [1-9]\d* {re.escape(what)}", result.out, re.MULTILINE), result.out
     assert "the end of the trace is missing" in result.out
 

@@ -64,6 +64,7 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
         "stores (an instruction has room for two, none of them to address 0)": done["dropped_stores"],
         "instructions' registers (there is room for four read and two written)": done["dropped_registers"],
         "instructions of other threads (there is room for one thread)": done["other_threads"],
+        "instructions of gaps (what is around a gap was joined)": done["gap_instructions"],
     }
     for what, count in left_out.items():
         if count:

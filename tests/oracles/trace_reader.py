@@ -238,7 +238,7 @@ class Trace:
         executed.sort(key=lambda stored: (stored[0], isinstance(stored[1], Slice)))
         yield from (item for _, item in executed)
 
-    def _read_header(self) -> tuple[dict[str, str], int]:
+    def _read_header(self) -> tuple[dict[str, Any], int]:
         check(self.data[:8] == MAGIC, "not a trace")
         version, length = struct.unpack_from("<II", self.data, 8)
         check(version == 1, f"version {version}")
@@ -419,6 +419,7 @@ class Trace:
     def _totals(self) -> dict[str, Any]:
         touched, noted = Touched(), Touched()
         events = Counter[str]()
+        gaps = 0
         for _, item in self.stored:
             match item:
                 case Definition():
@@ -432,6 +433,7 @@ class Trace:
                             touched.touch(next(addresses), access.size)
                 case _:
                     events[item["event"]] += 1
+                    gaps += item["instructions"] if item["event"] == "gap" else 0
                     touched.event(item)
                     noted.event(item)
         for chunk in self.chunks:
@@ -454,7 +456,7 @@ class Trace:
             "touched": noted.ranges(),
             "events": dict(events),
             "hash": self._partial_hash() if self.ended_early else self._hash(),
-        }
+        } | ({"gap_instructions": min(gaps, WRAP)} if gaps else {})
 
     def _partial_hash(self) -> str:
         return "partial-" + xxhash.xxh3_128_hexdigest(b"".join(chunk.header for chunk in self.chunks))
@@ -512,6 +514,7 @@ EVENTS_BY_KIND: dict[int, tuple[str, list[tuple[str, str]]]] = {
     10: ("marker", [("name", "text")]),
     11: ("root", [("cr3", "varint"), ("cr4", "varint")]),
     12: ("entry", [("address", "varint"), ("value", "varint"), ("level", "level")]),
+    13: ("gap", [("instructions", "varint")]),
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         name: format!("sample of seed {seed} – ünïcode"),
         origin: "flatwalk's example `sample`".into(),
         architecture: "x86_64".into(),
+        segment_instructions: Some(5_000_000),
     };
     let mut writer = Writer::create(Path::new(&path), header)?;
     let (mut sizes, mut epoch) = (Vec::new(), 0);
@@ -75,7 +76,7 @@ fn block(random: &mut Random, many_accesses: bool) -> Block {
         pc = pc.wrapping_add(u64::from(instruction.length));
         instructions.push(instruction);
     }
-    let accesses = if many_accesses { 40 } else { random.below(12) };
+    let accesses = if many_accesses { 40 } else { random.below(13) };
     let mut owners: Vec<u16> = (0..accesses).map(|_| random.below(count) as u16).collect();
     owners.sort_unstable();
     let accesses = owners.into_iter().map(|instruction| {
@@ -156,6 +157,7 @@ fn event(random: &mut Random) -> Event {
         8 => Event::ThreadExit { thread: random.below(4) as u32 },
         9 => Event::Root { cr3: address, cr4: to },
         10 => Event::Entry { address, level: 1 + random.below(5) as u8, value: to },
+        11 => Event::Gap { instructions: to },
         _ => Event::Marker { name: format!("märker {}", random.below(100)) },
     }
 }

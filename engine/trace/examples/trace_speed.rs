@@ -33,8 +33,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let file = std::env::temp_dir().join(format!("trace_speed.{}", std::process::id()));
     let start = Instant::now();
-    let header =
-        Header { name: "speed".into(), origin: "speed".into(), architecture: "unknown".into() };
+    let header = Header {
+        name: "speed".into(),
+        origin: "speed".into(),
+        architecture: "unknown".into(),
+        segment_instructions: None,
+    };
     let mut writer = Writer::with_options(&file, header, Options { level })?;
     let mut epoch = 0;
     for item in &items {

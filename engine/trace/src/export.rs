@@ -15,7 +15,7 @@ use crate::error::TraceError;
 use crate::files::{Opened, Progress, stopped};
 use crate::import::Format;
 use crate::import::champsim::{FLAGS, INSTRUCTION_POINTER, STACK_POINTER};
-use crate::model::{Block, Branch, Instruction, Item, Operands, ThreadId};
+use crate::model::{Block, Branch, Event, Instruction, Item, Operands, ThreadId};
 
 /// Stands for a register that ChampSim's rules for indirect branches want read, where the program
 /// reads memory only.
@@ -41,6 +41,9 @@ pub struct Exported {
     pub dropped_registers: u64,
     /// Instructions of threads other than the first that runs: a ChampSim trace has one thread.
     pub other_threads: u64,
+    /// Instructions that are not in the trace: what is before and what is behind such a gap follow each
+    /// other without a mark, which ChampSim's records have no room for.
+    pub gap_instructions: u64,
     /// The end of the trace was missing; the rest was exported.
     pub ended_early: bool,
 }
@@ -90,6 +93,12 @@ pub fn export_to_file(
                 if progress(done, total).is_break() {
                     return Err(stopped(source));
                 }
+            }
+            Item::Event(Event::Gap { instructions }) => {
+                // Where the program went from here is not known.
+                exporter.finish(&mut records);
+                let total = &mut exporter.done.gap_instructions;
+                *total = total.saturating_add(instructions);
             }
             Item::Event(_) => {}
         }

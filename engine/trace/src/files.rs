@@ -29,6 +29,9 @@ pub struct Info {
     pub origin: String,
     /// Instruction set.
     pub architecture: String,
+    /// Of a sampled recording: how many instructions a segment was to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment_instructions: Option<u64>,
     /// Totals over the content.
     #[serde(flatten)]
     pub summary: Summary,
@@ -52,6 +55,7 @@ impl Info {
             name: header.name,
             origin: header.origin,
             architecture: header.architecture,
+            segment_instructions: header.segment_instructions,
             summary,
             ended_early: false,
             verified: true,
@@ -99,6 +103,8 @@ pub fn open_with_progress(
         hash: summary.hash,
         instructions: Some(summary.instructions),
         touched: summary.touched,
+        gap_instructions: 0,
+        segment_instructions: None,
     });
     Ok(Box::new(importer))
 }
@@ -226,6 +232,7 @@ fn header(importer: &Importer, format: Format) -> Header {
         name: importer.info().name.clone(),
         origin: format.name().into(),
         architecture: importer.architecture().into(),
+        segment_instructions: None,
     }
 }
 

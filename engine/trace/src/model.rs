@@ -175,6 +175,10 @@ pub enum Event {
     /// The recorded machine's processor read `value`, an entry of `level`, at physical address
     /// `address` of its own memory: part of the recorded program's real page tables.
     Entry { address: u64, level: u8, value: u64 },
+    /// So many instructions, of all threads of the process, were executed here and are not in the
+    /// trace. What they did to the address space is in the events around it; `Populate` events behind
+    /// it say which pages are in memory that were not before.
+    Gap { instructions: u64 },
 }
 
 /// One piece of a trace, in order.
@@ -196,11 +200,15 @@ pub struct SourceInfo {
     pub name: String,
     /// Content hash (hex), which enters every result. Workloads: of their parameters.
     pub hash: String,
-    /// Instructions in all, where known.
+    /// Instructions in all, where known; without those of gaps.
     pub instructions: Option<u64>,
     /// Ranges `[start, end)` of virtual addresses that the trace touches, ascending, 2 MiB
     /// granularity. The "lower half of the used address space" scenarios need it beforehand.
     pub touched: Vec<(u64, u64)>,
+    /// Instructions that were executed and are not in the trace: the sum of its `Gap` events.
+    pub gap_instructions: u64,
+    /// Of a sampled recording: how many instructions a segment (a stretch without a gap) was to have.
+    pub segment_instructions: Option<u64>,
 }
 
 /// Anything that yields a trace.

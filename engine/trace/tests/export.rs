@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{header, read};
 use flatwalk_trace::{
-    Access, Block, Branch, Exported, Format, Instruction, Operands, Reader, Slice, Writer,
+    Access, Block, Branch, Event, Exported, Format, Instruction, Operands, Reader, Slice, Writer,
     export_to_file, import_to_file, info,
 };
 
@@ -219,4 +219,25 @@ fn other_threads_are_counted() {
     let whole = std::fs::read(&source).expect("read");
     std::fs::write(&source, &whole[..whole.len() - 1]).expect("written");
     assert!(export(&source, &target).ended_early);
+}
+
+#[test]
+fn a_gap_is_counted_and_no_branch_is_judged_across_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+    let mut writer = Writer::create(&source, header()).expect("created");
+    // jne 0x1000, and a block that does not follow it.
+    writer.define(block(&[x86(0x1004, &[0x75, 0xfa])], &[])).expect("defined");
+    writer.define(block(&[x86(0x9000, &[0x90])], &[])).expect("defined");
+    let slice = |blocks| Slice { thread: 0, blocks, addresses: vec![] };
+    writer.slice(0, &slice(vec![0, 1, 0])).expect("written");
+    writer.event(1, &Event::Gap { instructions: 1000 }).expect("written");
+    writer.event(2, &Event::Gap { instructions: 1 }).expect("written");
+    writer.slice(2, &slice(vec![1])).expect("written");
+    writer.finish().expect("finished");
+    let done = export(&source, &target);
+    assert_eq!((done.instructions, done.gap_instructions), (4, 1001));
+    let records = std::fs::read(&target).expect("read");
+    let taken: Vec<u8> = records.chunks(64).map(|record| record[9]).collect();
+    assert_eq!(taken, [1, 0, 0, 0]);
 }

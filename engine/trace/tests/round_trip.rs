@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Executed, read, read_file, steps, write};
-use flatwalk_trace::{Options, Reader, Source};
+use flatwalk_trace::{Event, Header, Options, Reader, Slice, Source, Writer};
 use proptest::prelude::*;
 
 proptest! {
@@ -53,5 +53,29 @@ proptest! {
         }
         prop_assert_eq!(found.blocks, expected.blocks);
         prop_assert_eq!(found.execution, wanted);
+    }
+}
+
+#[test]
+fn gaps_are_added_up_whether_or_not_the_trace_has_its_end() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("trace");
+    let header = Header { segment_instructions: Some(1000), ..common::header() };
+    let mut writer = Writer::create(&path, header).expect("created");
+    let id = writer.define(common::simple_block(0x1000, 1)).expect("defined");
+    let slice = Slice { thread: 0, blocks: vec![id], addresses: vec![8] };
+    writer.event(1, &Event::Gap { instructions: 30 }).expect("written");
+    writer.slice(1, &slice).expect("written");
+    writer.event(2, &Event::Gap { instructions: 4 }).expect("written");
+    let summary = writer.finish().expect("finished");
+    assert_eq!((summary.instructions, summary.gap_instructions, summary.events["gap"]), (1, 34, 2));
+    let whole = std::fs::read(&path).expect("read");
+    for length in [whole.len(), whole.len() - 1] {
+        let mut reader = Reader::from_bytes(&path, whole[..length].to_vec()).expect("opened");
+        assert_eq!(reader.ended_early(), length < whole.len());
+        assert_eq!(reader.info().instructions, Some(1));
+        assert_eq!(reader.info().gap_instructions, 34);
+        assert_eq!(reader.info().segment_instructions, Some(1000));
+        reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).expect("sound");
     }
 }

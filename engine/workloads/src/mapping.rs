@@ -160,6 +160,8 @@ impl MappingSource {
             hash: format!("{state:016x}"),
             instructions: Some(mapping.accesses * INSTRUCTIONS),
             touched,
+            gap_instructions: 0,
+            segment_instructions: None,
         };
         let before = set_up(&mapping);
         Self { info, before, first, units, mapping, made: 0, state }

@@ -177,6 +177,8 @@ impl<K: Kernel> Program<K> {
             hash: format!("{:016x}", fnv1a(&identity)),
             instructions,
             touched,
+            gap_instructions: 0,
+            segment_instructions: None,
         };
         Self { info, prelude: items.into_iter(), kernel, capacity: (0, 0) }
     }

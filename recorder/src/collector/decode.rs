@@ -194,9 +194,7 @@ mod tests {
     fn writer(name: &str) -> Writer {
         let file = format!("flatwalk-decode-{}-{name}.fwt", std::process::id());
         let path = std::env::temp_dir().join(file);
-        let header =
-            Header { name: String::new(), origin: String::new(), architecture: String::new() };
-        let writer = Writer::create(&path, header).unwrap();
+        let writer = Writer::create(&path, Header::default()).unwrap();
         // It is written on all the same.
         std::fs::remove_file(path).unwrap();
         writer

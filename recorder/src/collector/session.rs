@@ -48,6 +48,7 @@ impl<'a> Session<'a> {
                 Origin::Guest => "qemu-system".into(),
             },
             architecture: "x86_64".into(),
+            segment_instructions: None,
         };
         Ok(Session {
             pid: client.pid(),

@@ -53,7 +53,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             | Event::ThreadExit { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
-            | Event::Entry { .. } => {
+            | Event::Entry { .. }
+            | Event::Gap { .. } => {
                 return Ok(Outcome { work: Work::default(), flushes: Vec::new() });
             }
         }

@@ -313,9 +313,9 @@ impl Run {
         let (work, flushes) = self.system.apply(event)?;
         self.mmu.carry_out(&flushes);
         self.code_page = u64::MAX;
-        // Populating stands for a part of the program that is not in the trace: it takes no time.
+        // Populating and gaps stand for a part of the program that is not in the trace: no time.
         if let Some((core, caches)) = &mut self.timed
-            && !matches!(event, Event::Populate { .. })
+            && !matches!(event, Event::Populate { .. } | Event::Gap { .. })
         {
             let costs = costs(&self.configuration, self.merge_cycles);
             core.kernel(costs.work_cycles(&work, caches.l1d_latency()));

@@ -148,7 +148,8 @@ impl Relocation {
             | Event::ThreadExit { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
-            | Event::Entry { .. } => {
+            | Event::Entry { .. }
+            | Event::Gap { .. } => {
                 vec![event.clone()]
             }
         }

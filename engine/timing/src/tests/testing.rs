@@ -189,6 +189,8 @@ impl Scenario {
             hash: String::new(),
             instructions: None,
             touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
+            gap_instructions: 0,
+            segment_instructions: None,
         };
         let mut run = Run::new(self.configuration(), &info, 0, 1).unwrap();
         for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {

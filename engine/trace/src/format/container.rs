@@ -26,7 +26,7 @@ const TRAILER_MAGIC: [u8; 8] = *b"FWTR-end";
 pub(crate) const SEVERAL_THREADS: u32 = u32::MAX;
 
 /// A trace's description of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Its name, for people: the program's command line.
     pub name: String,
@@ -34,6 +34,10 @@ pub struct Header {
     pub origin: String,
     /// Instruction set of the program: `x86_64`, or `unknown`.
     pub architecture: String,
+    /// Of a sampled recording: how many instructions a segment was to have. It stands here and not with
+    /// the totals, so that it is known of a trace that ended early, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment_instructions: Option<u64>,
 }
 
 /// The file header's bytes.

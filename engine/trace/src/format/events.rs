@@ -67,6 +67,7 @@ pub(crate) fn kind_name(event: &Event) -> &'static str {
         Event::Marker { .. } => "marker",
         Event::Root { .. } => "root",
         Event::Entry { .. } => "entry",
+        Event::Gap { .. } => "gap",
     }
 }
 
@@ -121,6 +122,7 @@ pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
         }
         Event::Root { cr3, cr4 } => tagged(11, &[*cr3, *cr4], &[]),
         Event::Entry { address, level, value } => tagged(12, &[*address, *value], &[*level]),
+        Event::Gap { instructions } => tagged(13, &[*instructions], &[]),
     }
 }
 
@@ -196,6 +198,7 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
             let (address, value) = (cursor.varint()?, cursor.varint()?);
             Event::Entry { address, value, level: level(cursor)? }
         }
+        13 => Event::Gap { instructions: cursor.varint()? },
         _ => return Err("an event is of an unknown kind"),
     })
 }

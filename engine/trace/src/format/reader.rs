@@ -73,6 +73,8 @@ impl Reader {
             hash: summary.hash.clone(),
             instructions: Some(summary.instructions),
             touched: summary.touched.clone(),
+            gap_instructions: summary.gap_instructions,
+            segment_instructions: header.segment_instructions,
         };
         Ok(Self {
             disk,

@@ -13,6 +13,9 @@ use crate::model::Event;
 pub struct Summary {
     /// Instructions executed.
     pub instructions: u64,
+    /// Instructions executed that are not in the trace: the sum of its `Gap` events.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gap_instructions: u64,
     /// Loads made.
     pub loads: u64,
     /// Stores made.
@@ -35,6 +38,12 @@ pub struct Summary {
     pub hash: String,
 }
 
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl Summary {
     /// Counts an event, and notes the addresses and threads that it names.
     pub(super) fn count(&mut self, event: &Event, touched: &mut Touched) {
@@ -42,6 +51,9 @@ impl Summary {
         match *event {
             Event::Populate { address, length, .. } => touched.populate(address, length),
             Event::ThreadStart { thread } => touched.thread(thread),
+            Event::Gap { instructions } => {
+                self.gap_instructions = self.gap_instructions.saturating_add(instructions);
+            }
             _ => {}
         }
     }

@@ -100,7 +100,14 @@ impl Importer {
             input,
             builder: Builder::default(),
             ended: false,
-            info: SourceInfo { name, hash: String::new(), instructions: None, touched: Vec::new() },
+            info: SourceInfo {
+                name,
+                hash: String::new(),
+                instructions: None,
+                touched: Vec::new(),
+                gap_instructions: 0,
+                segment_instructions: None,
+            },
         })
     }
 

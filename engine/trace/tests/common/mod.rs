@@ -36,6 +36,7 @@ pub fn header() -> Header {
         name: "a test: ünïcode".into(),
         origin: "test 1".into(),
         architecture: "x86_64".into(),
+        segment_instructions: None,
     }
 }
 
@@ -143,6 +144,7 @@ pub fn event() -> impl Strategy<Value = Event> {
             level,
             value
         }),
+        any::<u64>().prop_map(|instructions| Event::Gap { instructions }),
     ]
 }
 

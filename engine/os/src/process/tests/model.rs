@@ -100,7 +100,8 @@ impl Model {
             | Event::ThreadExit { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
-            | Event::Entry { .. } => {}
+            | Event::Entry { .. }
+            | Event::Gap { .. } => {}
         }
     }
 
