@@ -1,68 +1,119 @@
-"""How many instructions a run measures, warms up with, and leaves out before."""
+"""Which instructions of a source are measured, and what is warmed before them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flatwalk import engine, units
 from flatwalk.errors import UsageError
 
-#: Instructions simulated and, before them, warmed up with, unless the user says otherwise.
-WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP = 50_000_000, 10_000_000
-PROGRAM_INSTRUCTIONS, PROGRAM_WARMUP = 100_000_000, 10_000_000
+#: Windows that are spread over a source, instructions of each, and instructions warmed before each.
+WINDOWS, WINDOW, WARMUP = 40, 500_000, 4_500_000
+#: Instructions of a workload, which may have no end, that the windows are spread over.
+WORKLOAD_INSTRUCTIONS = 1_000_000_000
+#: Instructions of each program of a mix, measured as one part, and those before them.
+MIX_INSTRUCTIONS, MIX_WARMUP = 50_000_000, 10_000_000
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Numbers of instructions; `None` is not asked for."""
+    """Numbers of instructions, and of windows; `None` is not asked for."""
 
     instructions: int | None
     warmup: int | None
     skip: int
+    windows: int | None = None
+    window: int | None = None
+    exhaustive: bool = False
 
     @classmethod
-    def asked(cls, instructions: str | None, warmup: str | None, skip: str | None) -> Lengths:
+    def asked(
+        cls,
+        instructions: str | None,
+        warmup: str | None,
+        skip: str | None,
+        *,
+        windows: int | None = None,
+        window: str | None = None,
+        exhaustive: bool = False,
+    ) -> Lengths:
         """The lengths that the command line asks for.
 
         Raises:
-            UsageError: If one is not a count, or nothing is to be measured.
+            UsageError: If one is not a count, nothing is to be measured, or two contradict each other.
         """
 
         def read(text: str | None, option: str) -> int | None:
             return None if text is None else units.parse_count(text, option)
 
-        measured = read(instructions, "--instructions")
-        if measured == 0:
+        measured, length = read(instructions, "--instructions"), read(window, "--window")
+        for value, option in ((measured, "--instructions"), (length, "--window")):
+            if value == 0:
+                raise UsageError("nothing is to be simulated", where=option, remedy="give a count above 0")
+        if exhaustive and (windows is not None or length is not None):
             raise UsageError(
-                "nothing is to be simulated", where="--instructions", remedy="give a count above 0"
+                "everything is to be measured, so there are no windows",
+                where="--exhaustive",
+                remedy="leave out --windows and --window, or --exhaustive",
             )
-        return cls(measured, read(warmup, "--warmup"), read(skip, "--skip") or 0)
+        return cls(
+            measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive
+        )
 
-    def of(self, source: dict[str, Any]) -> Lengths:
-        """All lengths, as asked or else fitted to what the source holds.
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part of the source is asked for."""
+        return self.instructions is not None or self.skip > 0
+
+    def with_windows(self, windows: int) -> Lengths:
+        """The same with another number of windows."""
+        return replace(self, windows=windows)
+
+    def with_half_warmup(self) -> Lengths:
+        """The same with half of the warm-up before each window."""
+        return replace(self, warmup=(WARMUP if self.warmup is None else self.warmup) // 2)
+
+    def request(self, source: dict[str, Any]) -> dict[str, Any]:
+        """What the engine is told: as asked, or else fitted to what the source holds.
+
+        A workload begins in the middle of its work, so what comes first warms; so does the beginning of
+        a trace if `--warmup` was asked for.
 
         Raises:
             UsageError: If the source has nothing left to measure.
         """
-        warmup, instructions = self.warmup, self.instructions
-        if "workload" in source:
-            return Lengths(
-                instructions or WORKLOAD_INSTRUCTIONS,
-                WORKLOAD_WARMUP if warmup is None else warmup,
-                self.skip,
-            )
-        available = engine.trace_info(Path(source["trace"]))["instructions"]
-        if available is None:  # a foreign trace, which is read as it comes
-            return Lengths(instructions or PROGRAM_INSTRUCTIONS, warmup or 0, self.skip)
-        left = available - self.skip
+        is_workload = "workload" in source
+        warmup = self.warmup
         if warmup is None:
-            warmup = min(PROGRAM_WARMUP, max(left, 0) // 10)
-        if left - warmup < 1:
+            warmup = 0 if self.exhaustive and not is_workload else WARMUP
+        lead = warmup if is_workload or self.warmup is not None else 0
+        instructions = self.instructions
+        if is_workload:
+            instructions = instructions or WORKLOAD_INSTRUCTIONS
+        elif (available := _available(source)) is not None and available - self.skip - lead < 1:
             raise UsageError(
                 f"the trace has {available} instructions, which leaves none to measure",
-                where="--skip and --warmup",
+                where="--skip and --warmup" if self.warmup is not None else "--skip",
                 remedy=f"together they must stay below {available}",
             )
-        return Lengths(min(instructions or PROGRAM_INSTRUCTIONS, left - warmup), warmup, self.skip)
+        if self.exhaustive:
+            return {"instructions": instructions, "warmup": lead, "skip": self.skip, "sampling": None}
+        return {
+            "instructions": instructions,
+            "warmup": 0,
+            "skip": self.skip + lead,
+            "sampling": {
+                "windows": self.windows or WINDOWS,
+                "window": self.window or WINDOW,
+                "warmup": warmup,
+            },
+        }
+
+
+def _available(source: dict[str, Any]) -> int | None:
+    """Instructions that a trace stands for; None of a foreign one, which is read as it comes."""
+    info = engine.trace_info(Path(source["trace"]))
+    recorded = info["instructions"]
+    return None if recorded is None else recorded + (info.get("gap_instructions") or 0)

@@ -9,8 +9,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use flatwalk_timing::report::response::TraceSummary;
-use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, SimulateError};
-use flatwalk_trace::{Format, Source, SourceInfo};
+use flatwalk_timing::{
+    Kind, Limits, Response, RunConfiguration, RunResult, Sampling, SimulateError,
+};
+use flatwalk_trace::{Format, Source};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -40,6 +42,8 @@ struct SimulateRequest {
     warmup: u64,
     #[serde(default)]
     skip: u64,
+    #[serde(default)]
+    sampling: Option<Sampling>,
     #[serde(default)]
     seed: u64,
     #[serde(default)]
@@ -149,15 +153,6 @@ impl Progress {
     }
 }
 
-fn total_instructions(request: &SimulateRequest, info: &SourceInfo) -> Option<u64> {
-    let requested = request.instructions.map(|n| n.saturating_add(request.warmup));
-    let available = info.instructions.map(|n| n.saturating_sub(request.skip));
-    match (requested, available) {
-        (Some(requested), Some(available)) => Some(requested.min(available)),
-        (requested, available) => requested.or(available),
-    }
-}
-
 /// The engine's version.
 #[pyfunction]
 fn version() -> &'static str {
@@ -170,14 +165,14 @@ fn version() -> &'static str {
 fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
     let mut request: SimulateRequest = read(request)?;
     let source = open(&request.source, request.seed)?;
-    let total = total_instructions(&request, source.info());
-    let limits =
-        Limits { skip: request.skip, warmup: request.warmup, instructions: request.instructions };
+    let SimulateRequest { skip, warmup, instructions, sampling, seed, .. } = request;
+    let limits = Limits { skip, warmup, instructions, sampling };
+    let total = limits.simulated(source.info(), seed);
     let mut progress = Progress::new(progress);
     let runs = std::mem::take(&mut request.runs);
     let result = py.detach(|| {
         let report = &mut |done| progress.report(done, total);
-        flatwalk_timing::simulate(source, runs, limits, request.seed, request.threads, report)
+        flatwalk_timing::simulate(source, runs, limits, seed, request.threads, report)
     });
     let simulation = progress.answer(result)?;
     write(&Response {
@@ -187,9 +182,10 @@ fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyRes
             name: simulation.info.name,
             hash: simulation.info.hash,
             instructions: simulation.instructions,
-            skip: request.skip,
-            warmup: request.warmup,
+            skip,
+            warmup,
         },
+        sampling: simulation.sampled,
         runs: simulation.runs,
     })
 }
@@ -201,7 +197,7 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
     let request: MixRequest = read(request)?;
     let cores = request.sources.len();
     let MixRequest { warmup, skip, seed, threads, .. } = request;
-    let limits = Limits { skip, warmup, instructions: Some(request.instructions) };
+    let limits = Limits { skip, warmup, instructions: Some(request.instructions), sampling: None };
     let total = request.instructions.saturating_add(warmup).saturating_mul(cores as u64);
     let open_core = |core: usize| {
         open(&request.sources[core], seed + core as u64).map_err(|error| error.to_string())

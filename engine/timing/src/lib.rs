@@ -8,6 +8,7 @@ use flatwalk_paging::LayoutError;
 
 pub mod config;
 pub mod core;
+pub mod counts;
 pub mod driver;
 pub mod mechanisms;
 pub mod memory;
@@ -22,7 +23,8 @@ pub use config::machine::Machine;
 pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
-pub use driver::simulate::{Limits, SimulateError, Simulation, simulate};
+pub use driver::sampling::{Limits, Sampled, Sampling};
+pub use driver::simulate::{SimulateError, Simulation, simulate};
 pub use report::response::Response;
 pub use report::result::RunResult;
 pub use schemas::Kind;

@@ -113,6 +113,8 @@ impl Op {
 pub struct DecodedBlock {
     /// Its instructions.
     pub ops: Box<[Op]>,
+    /// Addresses of the operations with [`Op::new_line`].
+    pub lines: Box<[u64]>,
     /// All accesses of all instructions, in order.
     pub accesses: Box<[Access]>,
     /// Loads among them.
@@ -204,6 +206,7 @@ impl BlockDecoder {
         let fall_through =
             last.filter(|i| i.length > 0).map(|i| i.pc.wrapping_add(u64::from(i.length)));
         DecodedBlock {
+            lines: ops.iter().filter(|op| op.new_line).map(|op| op.pc).collect(),
             ops: ops.into(),
             loads: block.accesses.iter().filter(|a| !a.store).count() as u32,
             accesses: block.accesses.clone(),

@@ -22,6 +22,7 @@ use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
 use flatwalk_trace::Access;
 
+use crate::counts::Visitor;
 use crate::config::machine;
 use crate::core::branch::Predictor;
 use crate::core::decode::{
@@ -187,10 +188,10 @@ impl Core {
         &self.predictor
     }
 
-    /// Forgets all counts; state and cycles stay.
-    pub fn reset_statistics(&mut self) {
-        self.statistics = CoreStatistics::default();
-        self.predictor.statistics = crate::core::branch::BranchStatistics::default();
+    /// Shows its counts; state and cycles are none.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.statistics);
+        visit(&mut self.predictor.statistics);
     }
 
     /// Waits until all is done, as at a system call or when another thread takes the core.
@@ -206,6 +207,28 @@ impl Core {
         self.drain();
         self.fetched += cycles;
         self.retire.pass(self.fetched);
+    }
+
+    /// A block runs in no time: the branch predictors learn from it.
+    #[inline]
+    pub fn warm(&mut self, block: &DecodedBlock) {
+        if let Some(PendingBranch { control, pc, fall_through, .. }) = self.pending.take() {
+            self.predictor.predict(control, pc, fall_through, block.pc());
+        }
+        self.await_branch(block, self.retire.cycle);
+    }
+
+    /// The branch at the end of `block`, if there is one, is resolved in cycle `resolved`.
+    #[inline]
+    fn await_branch(&mut self, block: &DecodedBlock, resolved: u64) {
+        if block.control != Control::None {
+            self.pending = Some(PendingBranch {
+                control: block.control,
+                pc: block.ops[block.ops.len() - 1].pc,
+                fall_through: block.fall_through,
+                resolved,
+            });
+        }
     }
 
     /// Runs one block whose accesses go to `addresses`.
@@ -250,14 +273,7 @@ impl Core {
         s.instructions += block.ops.len() as u64;
         s.loads += u64::from(block.loads);
         s.stores += block.accesses.len() as u64 - u64::from(block.loads);
-        if block.control != Control::None {
-            self.pending = Some(PendingBranch {
-                control: block.control,
-                pc: block.ops[block.ops.len() - 1].pc,
-                fall_through: block.fall_through,
-                resolved: done,
-            });
-        }
+        self.await_branch(block, done);
         Ok(())
     }
 

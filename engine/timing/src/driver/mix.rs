@@ -22,7 +22,8 @@ use flatwalk_trace::{Slice, Source};
 use crate::ConfigError;
 use crate::config::machine::Multicore;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
-use crate::driver::simulate::{Limits, SimulateError, WindowReader};
+use crate::driver::sampling::Limits;
+use crate::driver::simulate::{SimulateError, StretchReader};
 use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
@@ -106,9 +107,9 @@ struct ProgressHandle<'a> {
 /// A core and its program.
 struct Member<'a> {
     run: Run,
-    reader: WindowReader<'a>,
+    reader: StretchReader<'a>,
     name: String,
-    /// Of the window that it is at.
+    /// Of the stretch that it is at.
     pieces: std::vec::IntoIter<Piece>,
     /// A slice, and its first block and address that have not been run.
     slice: Option<(Slice, usize, usize)>,
@@ -160,8 +161,8 @@ impl Member<'_> {
 
     fn next_piece(&mut self) -> Result<(), SimulateError> {
         let Some(piece) = self.pieces.next() else {
-            match self.reader.next_window()? {
-                Some(window) => self.pieces = window.into_iter(),
+            match self.reader.next_stretch()? {
+                Some(stretch) => self.pieces = stretch.into_iter(),
                 None => self.ended = true,
             }
             return Ok(());
@@ -208,13 +209,13 @@ fn one(
     let mut members = Vec::new();
     for (core, source) in sources.iter_mut().enumerate() {
         let info = source.info().clone();
-        let mut run = Run::new(configuration.clone(), &info, limits.warmup, seed + core as u64)
+        let mut run = Run::new(configuration.clone(), &info, seed + core as u64)
             .map_err(refused)?;
         if let Some((_, caches)) = &mut run.timed {
             caches.own(core as u64);
         }
         // Every core runs on until the last one is done.
-        let reader = WindowReader::new(&mut **source, Limits { instructions: None, ..limits });
+        let reader = StretchReader::new(&mut **source, Limits { instructions: None, ..limits }, seed);
         members.push(Member {
             run,
             reader,
@@ -320,7 +321,12 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { skip: 0, warmup: 20_000, instructions: Some(40_000) };
+    const LIMITS: Limits = Limits {
+        skip: 0,
+        warmup: 20_000,
+        instructions: Some(40_000),
+        sampling: None,
+    };
 
     fn mix(cores: usize, configuration: &RunConfiguration) -> Vec<RunResult> {
         mix_from(0, cores, configuration)

@@ -1,7 +1,9 @@
-//! What drives a simulation: a run, its windows of the trace, several runs at once, and mixes.
+//! What drives a simulation: a run, what of a source is measured, several runs at once, and mixes.
 
 mod look_ahead;
 pub mod mix;
 mod parts;
 pub mod run;
+pub mod sampling;
 pub mod simulate;
+mod touched;

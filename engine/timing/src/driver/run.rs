@@ -1,9 +1,12 @@
 //! One run: a scheme on a machine, fed with a trace.
+//!
+//! Phases come with the trace's pieces ([`Phase`]): what is warmed, what runs with its clock, what is
+//! counted. While nothing is counted, counts are put aside ([`crate::counts`]).
 
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
-use flatwalk_paging::{AccessKind, Address, Gva, Layout};
+use flatwalk_paging::{AccessKind, Address, Gva, Hpa, Layout};
 use flatwalk_trace::{Event, SourceInfo, ThreadId};
 
 use crate::ConfigError;
@@ -11,10 +14,14 @@ pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
+use crate::counts::{Aside, Visitor, forget};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
+use crate::driver::sampling::Phase;
 use crate::mechanisms::{self, Setup};
-use crate::memory::reader::NoClock;
+use crate::memory::hierarchy::Requester;
+use crate::memory::line::LINE_SHIFT;
+use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::mmu::Mmu;
 use crate::mmu::event::Request;
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
@@ -22,7 +29,7 @@ use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
 
-/// One piece of a window of the trace, decoded once for all runs.
+/// One piece of a stretch of the trace, decoded once for all runs.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// The next block identifier means this.
@@ -31,14 +38,53 @@ pub enum Piece {
     Slice(flatwalk_trace::Slice),
     /// The address space changes.
     Event(Event),
+    /// Another phase begins, or another window, before instruction `at` of the program.
+    Phase {
+        /// The phase.
+        phase: Phase,
+        /// Instructions that the program has executed, of all its threads.
+        at: u64,
+    },
 }
 
-/// What has been counted when measuring began.
-#[derive(Clone, Debug, Default)]
-struct Start {
-    cycle: u64,
-    os: flatwalk_os::Statistics,
-    host_faults: u64,
+/// What was counted, in a window or when it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Instructions that the program had executed before the window.
+    pub at: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Cycles; 0 in functional mode.
+    pub cycles: u64,
+    /// Page walks.
+    pub walks: u64,
+    /// Entries that they read.
+    pub walk_accesses: u64,
+    /// Their latencies, summed.
+    pub walk_latency_cycles: u64,
+    /// Of these, waiting for a walker.
+    pub walk_queue_cycles: u64,
+    /// Page faults that the host answered.
+    pub host_faults: u64,
+    /// What the operating system counted.
+    pub os: flatwalk_os::Statistics,
+}
+
+impl Tally {
+    /// What came between `start` and now.
+    fn since(self, start: Self) -> Self {
+        Self {
+            at: start.at,
+            instructions: self.instructions - start.instructions,
+            cycles: self.cycles - start.cycles,
+            walks: self.walks - start.walks,
+            walk_accesses: self.walk_accesses - start.walk_accesses,
+            walk_latency_cycles: self.walk_latency_cycles - start.walk_latency_cycles,
+            walk_queue_cycles: self.walk_queue_cycles - start.walk_queue_cycles,
+            host_faults: self.host_faults - start.host_faults,
+            os: self.os - start.os,
+        }
+    }
 }
 
 /// When other processes take the core.
@@ -66,11 +112,22 @@ pub struct Run {
     relocation: Option<Relocation>,
     blocks: Vec<Arc<DecodedBlock>>,
     thread: Option<ThreadId>,
-    /// Page of the last fetch, in functional mode.
-    code_page: u64,
+    /// Page of the last fetch and where it lies, while no time passes.
+    code_page: (u64, Hpa),
+    /// Line of the last fetch, while caches are warmed.
+    code_line: u64,
+    /// All instructions, measured or not.
+    instructions: u64,
     counts: Counts,
-    warmup: u64,
-    start: Option<Start>,
+    phase: Phase,
+    /// Windows that have ended.
+    windows: Vec<Tally>,
+    /// What had been counted when the window under way began.
+    window: Option<Tally>,
+    /// What was counted in windows, while none is under way.
+    aside: Option<Aside>,
+    /// Instructions and cycles of the last window.
+    pace: (u64, u64),
     /// Instructions at which a mechanism looks at the run next.
     observation: u64,
     switches: Switches,
@@ -82,27 +139,23 @@ pub struct Run {
     look_ahead: LookAhead,
 }
 
-/// What functional mode counts itself.
+/// What a run counts itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    /// All instructions, warm-up included.
     instructions: u64,
-    /// After warm-up.
-    measured: u64,
     loads: u64,
     stores: u64,
 }
 
 impl Run {
-    /// A run of `configuration` over a trace described by `info`; the first `warmup` instructions
-    /// are not counted.
+    /// A run of `configuration` over a trace described by `info`; all is counted unless phases say
+    /// otherwise.
     ///
     /// # Errors
     /// When the configuration cannot be.
     pub fn new(
         configuration: RunConfiguration,
         info: &SourceInfo,
-        warmup: u64,
         seed: u64,
     ) -> Result<Self, ConfigError> {
         let RunConfiguration { scheme, machine, .. } = &configuration;
@@ -166,10 +219,15 @@ impl Run {
             relocation,
             blocks: Vec::new(),
             thread: None,
-            code_page: u64::MAX,
+            code_page: no_page(),
+            code_line: u64::MAX,
+            instructions: 0,
             counts: Counts::default(),
-            warmup,
-            start: (warmup == 0).then(Start::default),
+            phase: Phase::Measured,
+            windows: Vec::new(),
+            window: Some(Tally::default()),
+            aside: None,
+            pace: (0, 0),
             observation,
             switches,
             merge_cycles,
@@ -179,9 +237,9 @@ impl Run {
         })
     }
 
-    /// Instructions run so far, warm-up included.
+    /// Instructions run so far, measured or not.
     pub fn instructions(&self) -> u64 {
-        self.counts.instructions
+        self.instructions
     }
 
     /// Instructions measured, loads, stores.
@@ -191,30 +249,63 @@ impl Run {
                 let s = core.statistics;
                 (s.instructions, s.loads, s.stores)
             }
-            None => (self.counts.measured, self.counts.loads, self.counts.stores),
+            None => (self.counts.instructions, self.counts.loads, self.counts.stores),
         }
     }
 
-    /// True if warm-up is over.
-    pub(crate) fn is_measuring(&self) -> bool {
-        self.start.is_some()
+    /// The windows measured so far, the one under way included.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = Tally> {
+        let under_way = self.window.map(|start| self.tally().since(start));
+        let under_way = under_way.filter(|window| window.instructions > 0);
+        self.windows.iter().copied().chain(under_way)
+    }
+
+    /// True if something was measured; if not, all that was run is counted.
+    pub(crate) fn has_measured(&self) -> bool {
+        self.windows().next().is_some()
+    }
+
+    /// The sum of what `of` gives of each window, or of all that was run if nothing was measured.
+    fn measured_sum<T: Default + std::ops::AddAssign>(&self, of: impl Fn(Tally) -> T) -> T {
+        if !self.has_measured() {
+            return of(self.tally());
+        }
+        self.windows().fold(T::default(), |mut sum, window| {
+            sum += of(window);
+            sum
+        })
     }
 
     /// Cycles measured.
     pub(crate) fn cycles(&self) -> Option<u64> {
-        let (core, _) = self.timed.as_ref()?;
-        Some(core.cycle() - self.start.as_ref().map_or(0, |s| s.cycle))
+        self.timed.as_ref().map(|_| self.measured_sum(|window| window.cycles))
     }
 
-    /// What the operating system had counted when measuring began.
-    pub(crate) fn os_at_start(&self) -> flatwalk_os::Statistics {
-        self.start.as_ref().map(|s| s.os).unwrap_or_default()
+    /// What the operating system counted in the measured part.
+    pub(crate) fn os_measured(&self) -> flatwalk_os::Statistics {
+        self.measured_sum(|window| window.os)
     }
 
     /// Faults that the host answered in the measured part; `None` without a host.
     pub(crate) fn host_faults(&self) -> Option<u64> {
-        let before = self.start.as_ref().map_or(0, |s| s.host_faults);
-        self.system.host_statistics().map(|now| now.faults - before)
+        self.system.host_statistics().map(|_| self.measured_sum(|window| window.host_faults))
+    }
+
+    /// What is counted now.
+    fn tally(&self) -> Tally {
+        let walks = &self.mmu.statistics;
+        let total = walks.total();
+        Tally {
+            at: 0,
+            instructions: self.instructions,
+            cycles: self.timed.as_ref().map_or(0, |(core, _)| core.cycle()),
+            walks: total.walks,
+            walk_accesses: total.accesses,
+            walk_latency_cycles: total.latency_cycles,
+            walk_queue_cycles: walks.queue_cycles,
+            host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
+            os: self.system.statistics(),
+        }
     }
 
     /// What mechanisms may look at when they write their results.
@@ -266,11 +357,18 @@ impl Run {
                         for op in &mut block.ops {
                             op.pc = relocation.address(op.pc);
                         }
+                        for line in &mut block.lines {
+                            *line = relocation.address(*line);
+                        }
                         block.fall_through = block.fall_through.map(|a| relocation.address(a));
                         Arc::new(block)
                     }
                 };
                 self.blocks.push(block);
+                Ok(())
+            }
+            &Piece::Phase { phase, at } => {
+                self.enter(phase, at);
                 Ok(())
             }
             Piece::Event(event) => match &self.relocation {
@@ -306,17 +404,21 @@ impl Run {
             if self.configuration.scheme.recorded {
                 let (_, flushes) = self.system.apply(event)?;
                 self.mmu.carry_out(&flushes);
-                self.code_page = u64::MAX;
+                self.code_page = no_page();
             }
             return Ok(());
         }
         let (work, flushes) = self.system.apply(event)?;
         self.mmu.carry_out(&flushes);
-        self.code_page = u64::MAX;
+        self.code_page = no_page();
         // Populating and gaps stand for a part of the program that is not in the trace: no time.
         if let Some((core, caches)) = &mut self.timed
             && !matches!(event, Event::Populate { .. } | Event::Gap { .. })
         {
+            if matches!(self.phase, Phase::Pass | Phase::Warm) {
+                core.drain();
+                return Ok(());
+            }
             let costs = costs(&self.configuration, self.merge_cycles);
             core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
         }
@@ -330,34 +432,42 @@ impl Run {
         while done < blocks.len() {
             // To the end, or to the instruction at which something is to be looked at.
             let stop = self.next_stop();
-            let used = if self.timed.is_some() {
-                self.run_timed(&blocks[done..], &mut rest, stop)?
-            } else {
-                self.run_functional(&blocks[done..], &mut rest, stop)?
+            let used = match (&self.timed, self.phase) {
+                (None, _) => self.run_functional(&blocks[done..], &mut rest, stop)?,
+                (Some(_), Phase::Pass | Phase::Warm) => {
+                    self.run_warm(&blocks[done..], &mut rest, stop)?
+                }
+                (Some(_), Phase::Detailed | Phase::Measured) => {
+                    self.run_timed(&blocks[done..], &mut rest, stop)?
+                }
             };
             done += used;
-            if self.counts.instructions >= stop {
+            if self.instructions >= stop {
                 self.look();
             }
         }
         Ok(())
     }
 
-    /// Instruction count at which warm-up or an observation window ends.
+    /// Instruction count at which something is to be looked at.
     fn next_stop(&self) -> u64 {
-        let warmup = if self.start.is_none() { self.warmup } else { u64::MAX };
-        warmup.min(self.observation).min(self.switches.look)
+        self.observation.min(self.switches.look)
     }
 
     /// Lets another process take the core and give it back, if it is time.
     fn switch_context(&mut self) {
         let (Some(every), Some((core, _))) = (self.switches.every, &mut self.timed) else { return };
-        self.switches.look = self.counts.instructions + CLOCK;
+        self.switches.look = self.instructions + CLOCK;
+        if self.phase == Phase::Warm {
+            // Time goes on as fast as it did where it was measured.
+            let (instructions, cycles) = self.pace;
+            core.kernel((CLOCK * cycles).checked_div(instructions).unwrap_or(CLOCK));
+        }
         if core.cycle() < self.switches.next {
             return;
         }
         self.switches.next = core.cycle() + every;
-        self.switches.count += 1;
+        self.switches.count += u64::from(self.phase == Phase::Measured);
         core.drain();
         self.mmu.switch_context();
     }
@@ -391,8 +501,8 @@ impl Run {
                 Some(env.caches),
             );
             core.run(block, addresses, &mut env)?;
-            self.counts.instructions += block.ops.len() as u64;
-            if self.counts.instructions >= stop {
+            self.instructions += block.ops.len() as u64;
+            if self.instructions >= stop {
                 return Ok(i + 1);
             }
         }
@@ -406,7 +516,8 @@ impl Run {
         rest: &mut &[u64],
         stop: u64,
     ) -> Result<usize, OsError> {
-        let mut untimed = Untimed { mmu: &mut self.mmu, system: &mut self.system };
+        let (mmu, system) = (&mut self.mmu, &mut self.system);
+        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0 };
         let fetches = untimed.mmu.translates_fetches();
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -420,9 +531,9 @@ impl Run {
             if fetches {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
-                    if pc >> 12 != self.code_page {
-                        untimed.translate(pc, AccessKind::Fetch)?;
-                        self.code_page = pc >> 12;
+                    if pc >> 12 != self.code_page.0 {
+                        let physical = untimed.translate(pc, AccessKind::Fetch)?;
+                        self.code_page = (pc >> 12, physical);
                     }
                 }
             }
@@ -436,45 +547,132 @@ impl Run {
             }
             let n = block.ops.len() as u64;
             let loads = u64::from(block.loads);
+            self.instructions += n;
             self.counts.instructions += n;
-            self.counts.measured += n;
             self.counts.loads += loads;
             self.counts.stores += addresses.len() as u64 - loads;
-            if self.counts.instructions >= stop {
+            if self.instructions >= stop {
                 return Ok(i + 1);
             }
         }
         Ok(blocks.len())
     }
 
-    /// Ends warm-up, or lets another process or mechanisms have their look.
+    /// The same, and what caches, memory's rows and branch predictors hold changes as if time had passed.
+    fn run_warm(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
+        let (mmu, system) = (&mut self.mmu, &mut self.system);
+        let mut untimed = Untimed { mmu, system, reader: Warming(caches), at: core.cycle() };
+        let fetches = untimed.mmu.translates_fetches();
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            let soon = look_ahead::window(remaining, addresses.len());
+            self.look_ahead.look(soon, untimed.system, Some(&*untimed.reader.0));
+            core.warm(block);
+            for &pc in &block.lines {
+                if pc >> LINE_SHIFT == self.code_line {
+                    continue;
+                }
+                self.code_line = pc >> LINE_SHIFT;
+                if pc >> 12 != self.code_page.0 {
+                    let physical =
+                        if fetches { untimed.translate(pc, AccessKind::Fetch)? } else { Hpa::new(pc) };
+                    self.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
+                }
+                let physical = self.code_page.1.offset(pc & 0xfff);
+                untimed.reader.0.warm(physical, false, Requester::Fetch);
+            }
+            for (access, &address) in block.accesses.iter().zip(addresses) {
+                untimed.access(address, access.size, access.store)?;
+            }
+            self.instructions += block.ops.len() as u64;
+            if self.instructions >= stop {
+                return Ok(i + 1);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    /// Another phase begins, or another window, before instruction `at` of the program.
+    fn enter(&mut self, phase: Phase, at: u64) {
+        if let Some(start) = self.window.take() {
+            let window = self.tally().since(start);
+            if window.instructions > 0 {
+                self.pace = (window.instructions, window.cycles);
+                self.windows.push(window);
+            }
+        }
+        let was_measured = self.phase == Phase::Measured && !self.windows.is_empty();
+        let is_measured = phase == Phase::Measured;
+        self.phase = phase;
+        if was_measured && !is_measured {
+            self.look_at_measurement(|mechanism, now| mechanism.measurement_ends(now));
+            self.aside = Some(Aside::take(|visit| self.counts(visit)));
+        }
+        if is_measured && !was_measured {
+            match self.aside.take() {
+                Some(aside) => aside.put_back(|visit| self.counts(visit)),
+                None => forget(|visit| self.counts(visit)),
+            }
+            self.look_at_measurement(|mechanism, now| mechanism.measurement_begins(now));
+            self.observation = next_observation(&self.mmu);
+        }
+        if is_measured {
+            self.window = Some(Tally { at, ..self.tally() });
+        }
+        if let (Some((core, _)), Phase::Pass | Phase::Warm) = (&mut self.timed, phase) {
+            core.drain();
+        }
+    }
+
+    /// The trace has ended: counts that were put aside are there to be read.
+    pub(crate) fn end(&mut self) {
+        if let Some(aside) = self.aside.take() {
+            aside.put_back(|visit| self.counts(visit));
+        }
+    }
+
+    /// Shows all counts of the measured part.
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.counts);
+        visit(&mut self.switches.count);
+        self.mmu.counts(visit);
+        if let Some((core, caches)) = &mut self.timed {
+            core.counts(visit);
+            caches.counts(visit);
+        }
+    }
+
+    /// Tells the mechanisms that what is measured begins or ends.
+    fn look_at_measurement(&mut self, tell: fn(&mut dyn Mechanism, &mut Observation<'_>)) {
+        let (instructions, l2_tlb_misses) = (self.instructions, self.mmu.l2_tlb_misses());
+        for mechanism in self.mmu.mechanisms_mut() {
+            let caches = self.timed.as_mut().map(|(_, caches)| &mut **caches);
+            tell(&mut **mechanism, &mut Observation { instructions, l2_tlb_misses, caches });
+        }
+    }
+
+    /// Lets another process or mechanisms have their look.
     fn look(&mut self) {
-        let now = self.counts.instructions;
+        let now = self.instructions;
         if now >= self.switches.look {
             self.switch_context();
         }
         if now >= self.observation {
             self.observe(now);
         }
-        if self.start.is_none() && now >= self.warmup {
-            let cycle = self.timed.as_ref().map_or(0, |(core, _)| core.cycle());
-            let host_faults = self.system.host_statistics().map_or(0, |s| s.faults);
-            self.start = Some(Start { cycle, os: self.system.statistics(), host_faults });
-            self.counts = Counts { instructions: self.counts.instructions, ..Counts::default() };
-            self.mmu.reset_statistics();
-            self.switches.count = 0;
-            if let Some((core, caches)) = &mut self.timed {
-                core.reset_statistics();
-                caches.reset_statistics();
-            }
-            self.mmu.mechanisms_mut().for_each(|m| m.measurement_begins(now));
-            self.observation = next_observation(&self.mmu);
-        }
     }
 
     /// Lets the mechanisms look at the run that want to.
     fn observe(&mut self, instructions: u64) {
-        let l2_tlb_misses = self.mmu.statistics.l2_tlb_misses;
+        let l2_tlb_misses = self.mmu.l2_tlb_misses();
         for mechanism in self.mmu.mechanisms_mut() {
             if instructions >= mechanism.next_observation() {
                 let caches = self.timed.as_mut().map(|(_, caches)| &mut **caches);
@@ -485,28 +683,62 @@ impl Run {
     }
 }
 
+/// No page of code.
+fn no_page() -> (u64, Hpa) {
+    (u64::MAX, Hpa::default())
+}
+
 /// Instructions at which a mechanism wants to look at the run next.
 fn next_observation(mmu: &Mmu) -> u64 {
     mmu.mechanisms().map(Mechanism::next_observation).min().unwrap_or(u64::MAX)
 }
 
-/// What functional mode works with.
-struct Untimed<'a> {
+/// What works while no time passes.
+struct Untimed<'a, R> {
     mmu: &'a mut Mmu,
     system: &'a mut System,
+    reader: R,
+    /// The cycle that it is all the time.
+    at: u64,
 }
 
-impl Untimed<'_> {
+impl Untimed<'_, Warming<'_>> {
+    /// An access of `size` bytes, that goes through the caches.
     #[inline]
-    fn translate(&mut self, address: u64, kind: AccessKind) -> Result<(), OsError> {
-        let request = Request { address: Gva::new(address), kind, at: 0 };
-        let Self { mmu, system } = self;
-        match mmu.translate(request, system, &mut NoClock) {
-            Ok(_) => Ok(()),
-            Err(stopped) => mmu
-                .translate_after_fault(request, stopped, system, &mut NoClock, |_, _, _| 0)
-                .map(drop),
+    fn access(&mut self, address: u64, size: u16, store: bool) -> Result<(), OsError> {
+        let kind = if store { AccessKind::Store } else { AccessKind::Load };
+        let mut physical = self.translate(address, kind)?;
+        self.reader.0.warm(physical, store, Requester::Data);
+        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let mut at = address;
+        while at >> LINE_SHIFT != last >> LINE_SHIFT {
+            let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
+            physical = if line & 0xfff == 0 {
+                self.translate(line, kind)?
+            } else {
+                physical.offset(line - at)
+            };
+            self.reader.0.warm(physical, store, Requester::Data);
+            at = line;
         }
+        Ok(())
+    }
+}
+
+impl<R: TableReader> Untimed<'_, R> {
+    /// Where `address` lies; faults are handled.
+    #[inline]
+    fn translate(&mut self, address: u64, kind: AccessKind) -> Result<Hpa, OsError> {
+        let request = Request { address: Gva::new(address), kind, at: self.at };
+        let Self { mmu, system, reader, .. } = self;
+        let translated = match mmu.translate(request, system, reader) {
+            Ok(translated) => translated,
+            Err(stopped) => {
+                let at = self.at;
+                mmu.translate_after_fault(request, stopped, system, reader, |_, _, _| at)?
+            }
+        };
+        Ok(translated.physical)
     }
 }
 

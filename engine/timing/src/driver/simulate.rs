@@ -1,7 +1,7 @@
 //! One trace through many runs: read and decoded once, simulated on all cores.
 //!
-//! A producer reads the trace and cuts it into windows. Workers take a run and the next window that
-//! it has not seen, always the run that is furthest behind. A window is dropped when every run has
+//! A producer reads the trace and cuts it into stretches. Workers take a run and the next stretch that
+//! it has not seen, always the run that is furthest behind. A stretch is dropped when every run has
 //! seen it, and the producer waits when too many are alive: memory is bounded however long the trace.
 
 use std::collections::VecDeque;
@@ -10,24 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatwalk_os::OsError;
-use flatwalk_trace::{Item, Slice, Source, SourceInfo, TraceError};
+use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, TraceError};
 
 use crate::ConfigError;
-use crate::core::decode::BlockDecoder;
+use crate::core::decode::{BlockDecoder, DecodedBlock};
 use crate::driver::run::{Piece, Run, RunConfiguration};
+use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
+use crate::driver::touched::Touched;
 use crate::report::result::RunResult;
-
-/// Which part of the trace is simulated, in instructions of all threads together. Cuts are made
-/// between blocks, so that a part may be longer by less than a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Left out at the start; changes of the address space are carried out.
-    pub skip: u64,
-    /// Simulated, but not counted.
-    pub warmup: u64,
-    /// Simulated and counted after that; `None`: all.
-    pub instructions: Option<u64>,
-}
 
 /// Why a simulation ended without results.
 #[derive(Debug, thiserror::Error)]
@@ -70,49 +60,55 @@ pub struct Simulation {
     pub info: SourceInfo,
     /// Instructions simulated per run, warm-up included.
     pub instructions: u64,
+    /// What was measured of it.
+    pub sampled: Sampled,
     /// In the order of the configurations.
     pub runs: Vec<RunResult>,
 }
 
-/// Instructions per window, about.
-const WINDOW: u64 = 1 << 19;
-/// Windows alive at most.
+/// Instructions per stretch that are simulated, about …
+const STRETCH: u64 = 1 << 19;
+/// … or that are passed over.
+const PASSED: u64 = 1 << 24;
+/// Stretches alive at most.
 const ALIVE: usize = 4;
 
 /// A run waiting for a worker.
 struct Waiting {
     index: usize,
-    next_window: usize,
+    next_stretch: usize,
     run: Box<Run>,
 }
 
 #[derive(Default)]
 struct State {
-    windows: VecDeque<Arc<Vec<Piece>>>,
-    /// Number of the first window in `windows`.
+    stretches: VecDeque<Arc<Vec<Piece>>>,
+    /// Number of the first of `stretches`.
     first: usize,
-    /// Windows in all, once the trace has ended.
+    /// Stretches in all, once the trace has ended.
     total: Option<usize>,
     waiting: Vec<Waiting>,
-    /// Window that each busy run is at.
+    /// Stretch that each busy run is at.
     busy: Vec<usize>,
     finished: Vec<(usize, Box<Run>)>,
     /// Instructions simulated, summed over runs.
     instructions: u64,
     failure: Option<SimulateError>,
+    /// What was measured, once the trace has ended.
+    sampled: Option<Sampled>,
 }
 
 impl State {
-    /// Drops the windows that every run has seen.
+    /// Drops the stretches that every run has seen.
     fn drop_seen(&mut self) {
-        let waiting = self.waiting.iter().map(|w| w.next_window);
+        let waiting = self.waiting.iter().map(|w| w.next_stretch);
         let needed = waiting.chain(self.busy.iter().copied()).min();
         let Some(needed) = needed else {
-            self.windows.clear();
+            self.stretches.clear();
             return;
         };
-        while self.first < needed && !self.windows.is_empty() {
-            self.windows.pop_front();
+        while self.first < needed && !self.stretches.is_empty() {
+            self.stretches.pop_front();
             self.first += 1;
         }
     }
@@ -159,16 +155,16 @@ pub fn simulate(
     for (index, configuration) in configurations.into_iter().enumerate() {
         let (scheme, machine) =
             (configuration.scheme.name.clone(), configuration.machine.name.clone());
-        let run = Run::new(configuration, &info, limits.warmup, seed)
+        let run = Run::new(configuration, &info, seed)
             .map_err(|error| SimulateError::Configuration { scheme, machine, error })?;
-        state.waiting.push(Waiting { index, next_window: 0, run: Box::new(run) });
+        state.waiting.push(Waiting { index, next_stretch: 0, run: Box::new(run) });
     }
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads }.clamp(1, runs.max(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            if let Err(error) = produce(&mut *source, limits, &shared) {
+            if let Err(error) = produce(&mut *source, limits, seed, &shared) {
                 shared.fail(error);
             }
         });
@@ -197,27 +193,35 @@ pub fn simulate(
         return Err(failure);
     }
     state.finished.sort_by_key(|&(index, _)| index);
+    state.finished.iter_mut().for_each(|(_, run)| run.end());
     let results = state.finished.iter().map(|(_, run)| RunResult::new(run, &info.name, seed));
     let instructions = state.finished.first().map_or(0, |(_, run)| run.instructions());
-    Ok(Simulation { runs: results.collect(), instructions, info })
+    let sampled = state.sampled.expect("every run has finished, so the trace has ended");
+    Ok(Simulation { runs: results.collect(), instructions, sampled, info })
 }
 
-/// Reads the trace into windows.
-fn produce(source: &mut dyn Source, limits: Limits, shared: &Shared) -> Result<(), SimulateError> {
-    let mut reader = WindowReader::new(source, limits);
+/// Reads the trace into stretches.
+fn produce(
+    source: &mut dyn Source,
+    limits: Limits,
+    seed: u64,
+    shared: &Shared,
+) -> Result<(), SimulateError> {
+    let mut reader = StretchReader::new(source, limits, seed);
     loop {
-        let window = reader.next_window()?;
+        let stretch = reader.next_stretch()?;
         let mut state = shared.lock();
-        while state.windows.len() >= ALIVE && state.failure.is_none() {
+        while state.stretches.len() >= ALIVE && state.failure.is_none() {
             state = shared.wait(state);
         }
         if state.failure.is_some() {
             return Ok(());
         }
-        let ended = window.is_none();
-        state.windows.extend(window.map(Arc::new));
+        let ended = stretch.is_none();
+        state.stretches.extend(stretch.map(Arc::new));
         if ended {
-            state.total = Some(state.first + state.windows.len());
+            state.total = Some(state.first + state.stretches.len());
+            state.sampled = Some(reader.summary());
         }
         shared.changed.notify_all();
         if ended {
@@ -233,15 +237,15 @@ fn work(shared: &Shared) {
         if state.failure.is_some() {
             return;
         }
-        let end = state.first + state.windows.len();
+        let end = state.first + state.stretches.len();
         let total = state.total;
-        while let Some(at) = state.waiting.iter().position(|w| Some(w.next_window) == total) {
+        while let Some(at) = state.waiting.iter().position(|w| Some(w.next_stretch) == total) {
             let done = state.waiting.swap_remove(at);
             state.finished.push((done.index, done.run));
             shared.changed.notify_all();
         }
-        let ready = state.waiting.iter().enumerate().filter(|(_, w)| w.next_window < end);
-        let behind = ready.min_by_key(|(_, w)| (w.next_window, w.index)).map(|(at, _)| at);
+        let ready = state.waiting.iter().enumerate().filter(|(_, w)| w.next_stretch < end);
+        let behind = ready.min_by_key(|(_, w)| (w.next_stretch, w.index)).map(|(at, _)| at);
         let Some(at) = behind else {
             if state.waiting.is_empty() && state.busy.is_empty() {
                 return;
@@ -250,13 +254,13 @@ fn work(shared: &Shared) {
             continue;
         };
         let mut job = state.waiting.swap_remove(at);
-        let number = job.next_window;
-        let window = Arc::clone(&state.windows[number - state.first]);
+        let number = job.next_stretch;
+        let stretch = Arc::clone(&state.stretches[number - state.first]);
         state.busy.push(number);
         drop(state);
         let before = job.run.instructions();
-        let result = window.iter().try_for_each(|piece| job.run.take(piece));
-        drop(window);
+        let result = stretch.iter().try_for_each(|piece| job.run.take(piece));
+        drop(stretch);
         state = shared.lock();
         let at = state.busy.iter().position(|&n| n == number).expect("it was pushed above");
         state.busy.swap_remove(at);
@@ -266,87 +270,189 @@ fn work(shared: &Shared) {
             let instructions = job.run.instructions();
             state.failure.get_or_insert(SimulateError::Os { scheme, instructions, error });
         }
-        job.next_window += 1;
+        job.next_stretch += 1;
         state.waiting.push(job);
         state.drop_seen();
         shared.changed.notify_all();
     }
 }
 
-/// Cuts a source into windows of decoded pieces.
-pub(crate) struct WindowReader<'a> {
+/// Cuts a source into stretches of decoded pieces, as a schedule says.
+pub(crate) struct StretchReader<'a> {
     source: &'a mut dyn Source,
     decoder: BlockDecoder,
-    /// Instructions and accesses of each block.
-    sizes: Vec<(u32, u32)>,
-    skip: u64,
-    left: u64,
+    blocks: Vec<Arc<DecodedBlock>>,
+    schedule: Schedule,
+    /// Instructions that the program has executed, gaps included.
+    position: u64,
+    /// What is done now …
+    phase: Phase,
+    /// … up to this position.
+    until: u64,
+    /// What is left of a slice at a cut.
+    rest: Option<Slice>,
+    /// Pages in memory, where what is passed over is to be followed …
+    touched: Option<Touched>,
+    /// … and the blocks whose code was.
+    executed: Vec<bool>,
     ended: bool,
+    windows: u64,
+    measured: u64,
+    /// The window under way has instructions.
+    counted: bool,
 }
 
-impl<'a> WindowReader<'a> {
-    pub(crate) fn new(source: &'a mut dyn Source, limits: Limits) -> Self {
-        let left = limits.instructions.map_or(u64::MAX, |n| n.saturating_add(limits.warmup));
+impl<'a> StretchReader<'a> {
+    pub(crate) fn new(source: &'a mut dyn Source, limits: Limits, seed: u64) -> Self {
+        let schedule = Schedule::new(limits, source.info(), seed);
         Self {
             source,
             decoder: BlockDecoder::default(),
-            sizes: Vec::new(),
-            skip: limits.skip,
-            left,
+            blocks: Vec::new(),
+            schedule,
+            position: 0,
+            phase: Phase::Pass,
+            until: 0,
+            rest: None,
+            touched: limits.sampling.map(|_| Touched::default()),
+            executed: Vec::new(),
             ended: false,
+            windows: 0,
+            measured: 0,
+            counted: false,
         }
     }
 
-    /// The next window; `None` at the end.
-    pub(crate) fn next_window(&mut self) -> Result<Option<Vec<Piece>>, TraceError> {
-        let mut window = Vec::new();
-        let mut instructions = 0;
-        while instructions < WINDOW && self.left > 0 && !self.ended {
-            match self.source.next_item()? {
+    /// What was measured of what has been read.
+    pub(crate) fn summary(&self) -> Sampled {
+        self.schedule.summary(self.position, self.windows, self.measured)
+    }
+
+    /// The next stretch; `None` at the end.
+    pub(crate) fn next_stretch(&mut self) -> Result<Option<Vec<Piece>>, TraceError> {
+        let mut pieces = Vec::new();
+        let (mut simulated, mut passed) = (0, 0);
+        while simulated < STRETCH && passed < PASSED && !self.ended {
+            if self.position >= self.until {
+                self.enter(&mut pieces);
+                continue;
+            }
+            let item = match self.rest.take() {
+                Some(slice) => Some(Item::Slice(slice)),
+                None => self.source.next_item()?,
+            };
+            match item {
                 None => self.ended = true,
                 Some(Item::Define { block, .. }) => {
-                    self.sizes.push((block.instructions.len() as u32, block.accesses.len() as u32));
-                    window.push(Piece::Define(Arc::new(self.decoder.decode(&block))));
+                    let block = Arc::new(self.decoder.decode(&block));
+                    self.blocks.push(Arc::clone(&block));
+                    self.executed.push(false);
+                    pieces.push(Piece::Define(block));
                 }
-                Some(Item::Event(event)) => window.push(Piece::Event(event)),
+                Some(Item::Event(Event::Gap { instructions })) => {
+                    self.position = self.position.saturating_add(instructions);
+                    self.schedule.begin_segment(self.position);
+                    self.until = self.position;
+                }
+                Some(Item::Event(event)) => {
+                    self.show_touched(&mut pieces);
+                    if let Some(touched) = &mut self.touched {
+                        touched.apply(&event);
+                    }
+                    pieces.push(Piece::Event(event));
+                }
                 Some(Item::Slice(slice)) => {
                     let (slice, n) = self.cut(slice);
-                    instructions += n;
-                    if !slice.blocks.is_empty() {
-                        window.push(Piece::Slice(slice));
+                    self.position += n;
+                    if let Some(touched) = &mut self.touched {
+                        follow(&slice, &self.blocks, &mut self.executed, touched);
                     }
+                    if self.phase == Phase::Pass {
+                        passed += n;
+                        continue;
+                    }
+                    simulated += n;
+                    if self.phase == Phase::Measured {
+                        self.measured += n;
+                        self.windows += u64::from(!self.counted);
+                        self.counted = true;
+                    }
+                    pieces.push(Piece::Slice(slice));
                 }
             }
         }
-        Ok((!window.is_empty()).then_some(window))
+        if self.ended {
+            self.show_touched(&mut pieces);
+        }
+        Ok((!pieces.is_empty() || !self.ended).then_some(pieces))
     }
 
-    /// The part of a slice that is to be simulated, and its instructions.
-    fn cut(&mut self, mut slice: Slice) -> (Slice, u64) {
-        let sizes = &self.sizes;
-        let count = |blocks: &[u32], enough: u64| {
-            let (mut n, mut taken, mut accesses) = (0u64, 0, 0);
-            for &id in blocks {
-                if n >= enough {
-                    break;
-                }
-                let (instructions, used) = sizes[id as usize];
-                n += u64::from(instructions);
-                accesses += used as usize;
-                taken += 1;
-            }
-            (n, taken, accesses)
-        };
-        if self.skip > 0 {
-            let (n, blocks, accesses) = count(&slice.blocks, self.skip);
-            self.skip = self.skip.saturating_sub(n);
-            slice.blocks.drain(..blocks);
-            slice.addresses.drain(..accesses);
+    /// Begins the phase that is due.
+    fn enter(&mut self, pieces: &mut Vec<Piece>) {
+        if self.phase == Phase::Pass {
+            self.schedule.end_pass(self.position);
         }
-        let (n, blocks, accesses) = count(&slice.blocks, self.left);
-        slice.blocks.truncate(blocks);
-        slice.addresses.truncate(accesses);
-        self.left = self.left.saturating_sub(n);
+        let Some((phase, until)) = self.schedule.at(self.position) else {
+            self.ended = true;
+            return;
+        };
+        self.show_touched(pieces);
+        (self.phase, self.until, self.counted) = (phase, until, false);
+        pieces.push(Piece::Phase { phase, at: self.position });
+    }
+
+    /// Lets runs have in memory what was touched where they were not run; elsewhere they touch it
+    /// themselves.
+    fn show_touched(&mut self, pieces: &mut Vec<Piece>) {
+        if let Some(touched) = &mut self.touched {
+            let is_passing = self.phase == Phase::Pass;
+            pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Event));
+        }
+    }
+
+    /// The part of a slice that belongs to the phase, at least a block, and its instructions; keeps the
+    /// rest.
+    fn cut(&mut self, mut slice: Slice) -> (Slice, u64) {
+        let enough = self.until - self.position;
+        let (mut n, mut taken, mut accesses) = (0_u64, 0, 0);
+        for &id in &slice.blocks {
+            if n >= enough {
+                break;
+            }
+            let block = &self.blocks[id as usize];
+            n += block.ops.len() as u64;
+            accesses += block.accesses.len();
+            taken += 1;
+        }
+        if taken < slice.blocks.len() {
+            let rest = Slice {
+                thread: slice.thread,
+                blocks: slice.blocks.split_off(taken),
+                addresses: slice.addresses.split_off(accesses),
+            };
+            self.rest = Some(rest);
+        }
         (slice, n)
+    }
+}
+
+/// Notes the pages that a slice touches.
+fn follow(
+    slice: &Slice,
+    blocks: &[Arc<DecodedBlock>],
+    executed: &mut [bool],
+    touched: &mut Touched,
+) {
+    let mut addresses = slice.addresses.iter();
+    for &id in &slice.blocks {
+        let block = &*blocks[id as usize];
+        if !std::mem::replace(&mut executed[id as usize], true) {
+            block.lines.iter().for_each(|&line| touched.touch(line, false));
+        }
+        for (access, &address) in block.accesses.iter().zip(&mut addresses) {
+            touched.touch(address, access.store);
+            let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
+            touched.touch(last, access.store);
+        }
     }
 }

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::require;
 use crate::memory::reader::MemoryPort;
@@ -285,8 +286,8 @@ impl Mechanism for Native {
         self.own.finish();
     }
 
-    fn reset_statistics(&mut self) {
-        self.own.counts = Counts::default();
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.own.counts);
     }
 
     fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
@@ -368,10 +369,10 @@ impl Mechanism for Guest {
         self.own.finish();
     }
 
-    fn reset_statistics(&mut self) {
-        self.own.counts = Counts::default();
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.own.counts);
         if let Some(host) = &mut self.host {
-            host.counts = Counts::default();
+            visit(&mut host.counts);
         }
     }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine;
 use crate::memory::line::{LINE_SHIFT, Line, Set};
@@ -235,8 +236,8 @@ impl ReplacementPolicy for Partition {
         Some(self.clone_box())
     }
 
-    fn reset_statistics(&mut self) {
-        self.changes = 0;
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.changes);
     }
 }
 

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::mmu::mechanism::{Hooks, Mechanism, ResultView, figures};
 use crate::mmu::segment::Segment;
@@ -152,9 +153,9 @@ impl Mechanism for DirectSegment {
         self.registers.as_mut()?.translate(address)
     }
 
-    fn reset_statistics(&mut self) {
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
         if let Some(registers) = &mut self.registers {
-            registers.translations = 0;
+            visit(&mut registers.translations);
         }
     }
 
@@ -217,6 +218,7 @@ mod tests {
     use crate::memory::reader::NoClock;
     use crate::mmu::event::Request;
     use crate::system::System;
+    use crate::counts::forget;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
     const MIB: u64 = 1 << 20;
@@ -303,7 +305,7 @@ mod tests {
         {
             let mut run = guest(own, hosts).start(&mapped, true);
             let mut accesses = |address| {
-                run.mmu.reset_statistics();
+                forget(|visit| run.mmu.counts(visit));
                 go(&mut run, &[Do::Load(address)]);
                 run.mmu.statistics.total().accesses
             };

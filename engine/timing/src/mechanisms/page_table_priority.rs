@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::memory::line::Set;
@@ -103,6 +104,7 @@ fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigErro
         active,
         window: Window::default(),
         active_instructions: 0,
+        counted_to: 0,
     })))
 }
 
@@ -114,6 +116,17 @@ struct Window {
     l2_data: (u64, u64),
 }
 
+impl Window {
+    /// A window that begins now.
+    fn of(observation: &Observation<'_>) -> Self {
+        Self {
+            instructions: observation.instructions,
+            l2_tlb_misses: observation.l2_tlb_misses,
+            l2_data: observation.caches.as_ref().map_or((0, 0), |caches| caches.l2_data()),
+        }
+    }
+}
+
 /// The phases.
 #[derive(Clone, Debug)]
 struct Priority {
@@ -121,23 +134,30 @@ struct Priority {
     parameters: Parameters,
     active: bool,
     window: Window,
+    /// Instructions measured while it was active, up to …
     active_instructions: u64,
+    /// … so many run.
+    counted_to: u64,
 }
 
 impl Priority {
+    /// Counts the instructions up to now.
+    fn count(&mut self, instructions: u64) {
+        if self.active {
+            self.active_instructions += instructions - self.counted_to;
+        }
+        self.counted_to = instructions;
+    }
+
     /// Decides whether a phase begins, goes on, or ends (section 6.1: "phases of high cache and TLB miss
     /// … easily accomplished using existing hardware counters").
     fn decide(&mut self, observation: &mut Observation<'_>, length: u64) {
-        let (instructions, l2_tlb_misses) = (observation.instructions, observation.l2_tlb_misses);
-        let Some(caches) = &mut observation.caches else {
-            self.window = Window { instructions, l2_tlb_misses, l2_data: (0, 0) };
-            return;
-        };
-        let data = caches.l2_data();
-        let (lookups_before, misses_before) = self.window.l2_data;
-        let mpki = (l2_tlb_misses - self.window.l2_tlb_misses) as f64 * 1000.0 / length as f64;
-        let lookups = (data.0 - lookups_before).max(1);
-        let ratio = (data.1 - misses_before) as f64 / lookups as f64;
+        let before = std::mem::replace(&mut self.window, Window::of(observation));
+        let Some(caches) = &mut observation.caches else { return };
+        let Window { l2_tlb_misses, l2_data: (lookups, misses), .. } = self.window;
+        let mpki = (l2_tlb_misses - before.l2_tlb_misses) as f64 * 1000.0 / length as f64;
+        let lookups = (lookups - before.l2_data.0).max(1);
+        let ratio = (misses - before.l2_data.1) as f64 / lookups as f64;
         let scale = if self.active { self.parameters.exit_fraction } else { 1.0 };
         self.active = mpki >= self.parameters.enter_l2_tlb_mpki * scale
             && ratio >= self.parameters.enter_l2_data_miss_ratio * scale;
@@ -147,7 +167,6 @@ impl Priority {
         };
         caches.set_l2_policy(policy());
         caches.set_llc_policy(policy());
-        self.window = Window { instructions, l2_tlb_misses, l2_data: data };
     }
 
     fn active_fraction(&self, instructions: u64) -> f64 {
@@ -176,9 +195,7 @@ impl Mechanism for Priority {
 
     fn observe(&mut self, observation: &mut Observation<'_>) {
         let length = observation.instructions - self.window.instructions;
-        if self.active {
-            self.active_instructions += length;
-        }
+        self.count(observation.instructions);
         self.decide(observation, length);
     }
 
@@ -186,9 +203,17 @@ impl Mechanism for Priority {
         self.active
     }
 
-    fn measurement_begins(&mut self, instructions: u64) {
-        self.active_instructions = 0;
-        self.window = Window { instructions, ..Window::default() };
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.active_instructions);
+    }
+
+    fn measurement_begins(&mut self, observation: &mut Observation<'_>) {
+        self.counted_to = observation.instructions;
+        self.window = Window::of(observation);
+    }
+
+    fn measurement_ends(&mut self, observation: &mut Observation<'_>) {
+        self.count(observation.instructions);
     }
 
     fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::memory::hierarchy::Served;
 use crate::memory::line::LINE_SHIFT;
@@ -245,8 +246,8 @@ impl Mechanism for PomTlb {
 
     // Its entries are tagged: a context switch leaves them.
 
-    fn reset_statistics(&mut self) {
-        self.statistics = Figures::default();
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.statistics);
     }
 
     fn read_name(&self) -> Option<&'static str> {
@@ -275,6 +276,7 @@ mod tests {
     use super::{Figures, Settings};
     use crate::driver::run::{Mode, Piece, Run};
     use crate::system::System;
+    use crate::counts;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
     const PAGE: u64 = 4096;
@@ -390,7 +392,7 @@ mod tests {
             let mut run = scenario.start(&[(DATA, 16 * MIB)], true);
             let pages: Vec<_> = (0..4096).map(|page| Do::Load(DATA + page * PAGE)).collect();
             go(&mut run, &pages);
-            run.mmu.reset_statistics();
+            counts::forget(|visit| run.mmu.counts(visit));
             go(&mut run, &pages);
             figures(&run).hits
         };

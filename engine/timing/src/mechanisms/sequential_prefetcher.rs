@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::mmu::event::{Found, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
@@ -195,8 +196,8 @@ impl Mechanism for SequentialPrefetcher {
         self.buffer.clear();
     }
 
-    fn reset_statistics(&mut self) {
-        self.statistics = Figures::default();
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.statistics);
     }
 
     fn result(&self, _view: &ResultView<'_>) -> Option<Map<String, Value>> {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::Pwc;
 use crate::config::require;
@@ -161,8 +162,8 @@ impl Mechanism for Vhpt {
         tlb.flush(first, self.entry(last) + 8 - first);
     }
 
-    fn reset_statistics(&mut self) {
-        self.statistics = Figures::default();
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.statistics);
     }
 
     fn result(&self, _view: &ResultView<'_>) -> Option<Map<String, Value>> {
@@ -201,6 +202,7 @@ mod tests {
     use crate::config::table::Pages;
     use crate::driver::run::{Mode, Piece};
     use crate::report::explain::{ExplainStep, explain};
+    use crate::counts::forget;
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};
 
     const LARGE: u64 = 2 << 20;
@@ -261,7 +263,7 @@ mod tests {
         let others: Vec<_> =
             (3..7).chain(16..64).map(|page| Do::Load(DATA + page * 4096)).collect();
         go(&mut run, &others);
-        run.mmu.reset_statistics();
+        forget(|visit| run.mmu.counts(visit));
         go(&mut run, &(100..116).map(|i| Do::Load(DATA + i * LARGE)).collect::<Vec<_>>());
         assert_eq!(walk(&mut run, DATA + 9 * 4096).0, 7);
     }

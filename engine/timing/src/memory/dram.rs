@@ -112,6 +112,15 @@ impl Dram {
         self.statistics.writes += 1;
     }
 
+    /// Opens the row of a line, in no time and without counting.
+    #[inline]
+    pub fn warm(&mut self, line: Line) {
+        if let Kind::Ddr4(ddr4) = &mut self.kind {
+            let (_, bank, row) = ddr4.locate(line);
+            ddr4.banks[bank].open_row = Some(row);
+        }
+    }
+
     fn access(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         match &mut self.kind {
             Kind::Fixed { latency, transfer, bus } => {

@@ -7,6 +7,7 @@
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
+use crate::counts::Visitor;
 use crate::config::machine::{Machine, WalkerEntry};
 use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::Dram;
@@ -222,6 +223,8 @@ pub struct Hierarchy {
     others_frontier: u64,
     random: Random,
     frontier: u64,
+    /// Data look-ups and data misses of L2, measured or not, that mechanisms look at.
+    l2_data: (u64, u64),
 }
 
 impl Hierarchy {
@@ -239,6 +242,7 @@ impl Hierarchy {
             others_frontier: u64::MAX,
             random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
+            l2_data: (0, 0),
         })
     }
 
@@ -379,7 +383,9 @@ impl Hierarchy {
         if self.l2.watched {
             self.l2.watch(line, walker);
         }
-        let start = match self.l2.look_up(line, at, write, walker, frontier) {
+        let found = self.l2.look_up(line, at, write, walker, frontier);
+        self.count_l2_data(walker, found.is_ok());
+        let start = match found {
             Ok(ready) => return Response { ready, served: Served::L2 },
             Err(start) => start,
         };
@@ -391,6 +397,12 @@ impl Hierarchy {
         let ready = self.l2.book(line, start, below.ready, frontier);
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
+    }
+
+    #[inline]
+    fn count_l2_data(&mut self, walker: bool, hit: bool) {
+        self.l2_data.0 += u64::from(!walker);
+        self.l2_data.1 += u64::from(!walker & !hit);
     }
 
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
@@ -442,6 +454,81 @@ impl Hierarchy {
         }
     }
 
+    /// What [`Hierarchy::access`] does to the contents of caches and memory's rows, without its time and
+    /// its counts.
+    #[inline]
+    pub fn warm(&mut self, address: Hpa, write: bool, by: Requester) {
+        let line = Line::of(address);
+        let walker = by == Requester::Walker;
+        if walker && self.walker_entry == WalkerEntry::L2 {
+            self.warm_l2(line, write, true);
+            return;
+        }
+        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        if !l1.cache.access_newest(line, write) && l1.cache.access(line, write) == Lookup::Miss {
+            self.warm_l2(line, false, walker);
+            let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+            let gone = l1.cache.fill(line, walker, write, false, None, &mut self.random);
+            if let Some(gone) = gone
+                && gone.dirty
+                && !self.l2.cache.write_back(gone.line)
+            {
+                self.warm_fill_l2(gone.line, gone.table, true);
+            }
+        }
+    }
+
+    /// The same from L2 on; says who had the line.
+    pub fn warm_l2(&mut self, line: Line, write: bool, walker: bool) -> Served {
+        if self.l2.watched {
+            self.l2.watch(line, walker);
+        }
+        let hit = self.l2.cache.access(line, write) != Lookup::Miss;
+        self.count_l2_data(walker, hit);
+        if hit {
+            return Served::L2;
+        }
+        if let Some(oldest) = self.l2.cache.oldest(line) {
+            self.llc.cache.prefetch_hint(oldest);
+        }
+        let owned = self.owned(line);
+        if self.llc.watched {
+            self.llc.watch(owned, walker);
+        }
+        let served = if self.llc.cache.access(owned, false) == Lookup::Miss {
+            self.dram.warm(owned);
+            self.warm_fill_llc(owned, walker, false);
+            Served::Dram
+        } else {
+            Served::Llc
+        };
+        self.warm_fill_l2(line, walker, write);
+        served
+    }
+
+    fn warm_fill_l2(&mut self, line: Line, table: bool, dirty: bool) {
+        let Level { cache, policy, .. } = &mut self.l2;
+        let gone = cache.fill(line, table, dirty, false, policy.as_deref_mut(), &mut self.random);
+        if let Some(gone) = gone
+            && gone.dirty
+        {
+            let line = self.owned(gone.line);
+            if !self.llc.cache.write_back(line) {
+                self.warm_fill_llc(line, gone.table, true);
+            }
+        }
+    }
+
+    fn warm_fill_llc(&mut self, line: Line, table: bool, dirty: bool) {
+        let Level { cache, policy, .. } = &mut self.llc;
+        let gone = cache.fill(line, table, dirty, false, policy.as_deref_mut(), &mut self.random);
+        if let Some(gone) = gone
+            && gone.dirty
+        {
+            self.dram.warm(gone.line);
+        }
+    }
+
     /// Load-to-use latency of the first-level data cache.
     pub fn l1d_latency(&self) -> u64 {
         self.l1d.latency
@@ -462,9 +549,9 @@ impl Hierarchy {
         ]
     }
 
-    /// Data look-ups and data misses of the second-level cache so far.
+    /// Data look-ups and data misses of the second-level cache so far, measured or not.
     pub fn l2_data(&self) -> (u64, u64) {
-        (self.l2.statistics.data_accesses, self.l2.statistics.data_misses)
+        self.l2_data
     }
 
     /// Memory, for its statistics.
@@ -477,15 +564,15 @@ impl Hierarchy {
         self.llc.cache.table_lines()
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         for level in [&mut self.l1i, &mut self.l1d, &mut self.l2, &mut self.llc] {
-            level.statistics = CacheStatistics::default();
+            visit(&mut level.statistics);
             if let Some(policy) = &mut level.policy {
-                policy.reset_statistics();
+                policy.counts(visit);
             }
         }
-        self.dram.statistics = crate::memory::dram::DramStatistics::default();
+        visit(&mut self.dram.statistics);
     }
 }
 

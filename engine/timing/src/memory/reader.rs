@@ -3,6 +3,7 @@
 use flatwalk_paging::Hpa;
 
 use crate::memory::hierarchy::{Hierarchy, Requester, Response, Served};
+use crate::memory::line::Line;
 
 /// The way from the page walker to memory, as a mechanism sees it.
 pub trait MemoryPort {
@@ -93,12 +94,51 @@ impl TableReader for NoClock {
     const TIMED: bool = false;
 }
 
-/// A port with a clock, for a walk that a mechanism makes.
-pub struct Timed<'a>(pub &'a mut dyn MemoryPort);
+/// Reads without a clock that change what the caches hold.
+pub struct Warming<'a>(pub &'a mut Hierarchy);
 
-impl MemoryPort for Timed<'_> {
+impl MemoryPort for Warming<'_> {
+    #[inline]
     fn is_timed(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
+        self.0.warm(address, write, Requester::Walker);
+        Response { ready: at, served: Served::L1 }
+    }
+
+    #[inline]
+    fn prefetch_hint(&self, address: Hpa) {
+        self.0.prefetch_hint(address);
+    }
+
+    fn read_translations(&mut self, address: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
+        let served = self.0.warm_l2(Line::of(address), false, true);
+        (Response { ready: at, served }, false)
+    }
+
+    fn write_translations(&mut self, address: Hpa, _at: u64) {
+        self.0.warm_l2(Line::of(address), true, true);
+    }
+
+    fn prefetch_entry(&mut self, address: Hpa, _at: u64) -> bool {
+        self.0.warm(address, false, Requester::Walker);
         true
+    }
+}
+
+impl TableReader for Warming<'_> {
+    const TIMED: bool = false;
+}
+
+/// A port with or without a clock, for a walk that a mechanism makes.
+pub struct Port<'a, const TIMED: bool>(pub &'a mut dyn MemoryPort);
+
+impl<const TIMED: bool> MemoryPort for Port<'_, TIMED> {
+    fn is_timed(&self) -> bool {
+        TIMED
     }
 
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
@@ -122,6 +162,6 @@ impl MemoryPort for Timed<'_> {
     }
 }
 
-impl TableReader for Timed<'_> {
-    const TIMED: bool = true;
+impl<const TIMED: bool> TableReader for Port<'_, TIMED> {
+    const TIMED: bool = TIMED;
 }

@@ -8,6 +8,8 @@ use std::fmt::Debug;
 
 use flatwalk_os::Random;
 
+use crate::counts::Visitor;
+
 use super::line::{Line, Set};
 
 /// Who runs on the core whose turn it is to use a shared cache.
@@ -49,8 +51,10 @@ pub trait ReplacementPolicy: Any + Debug + Send {
         let _ = turn;
     }
 
-    /// Forgets all counts; contents stay.
-    fn reset_statistics(&mut self) {}
+    /// Shows its counts.
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        let _ = visit;
+    }
 }
 
 impl Clone for Box<dyn ReplacementPolicy> {

@@ -11,8 +11,9 @@ use flatwalk_os::OrderedNodes;
 use flatwalk_paging::{AccessKind, Flush, Geometry, Gpa, Gva, Hpa};
 use serde_json::{Map, Value};
 
+use crate::counts::Visitor;
 use crate::memory::hierarchy::{Hierarchy, Served};
-use crate::memory::reader::{MemoryPort, NoClock, Timed};
+use crate::memory::reader::{MemoryPort, Port};
 use crate::memory::slots::Slots;
 use crate::mmu::event::{Found, Read, Request, Stopped, WalkLog, WalkObserver};
 use crate::mmu::tlb::{Tlb, Translation};
@@ -88,9 +89,9 @@ impl Miss<'_> {
         let load = AccessKind::Load;
         let Self { walker, system, port, .. } = self;
         let result = if timed {
-            walker.walk(address, load, at, system, &mut Timed(&mut **port), &mut log)
+            walker.walk(address, load, at, system, &mut Port::<true>(&mut **port), &mut log)
         } else {
-            walker.walk(address, load, at, system, &mut NoClock, &mut log)
+            walker.walk(address, load, at, system, &mut Port::<false>(&mut **port), &mut log)
         };
         let end = result.as_ref().map_or_else(|stopped| stopped.at, |found| found.ready);
         if timed {
@@ -117,7 +118,7 @@ pub struct ResultView<'a> {
 pub struct Observation<'a> {
     /// Instructions run so far, warm-up included.
     pub instructions: u64,
-    /// L2 TLB misses since counts were last forgotten.
+    /// L2 TLB misses so far, measured or not.
     pub l2_tlb_misses: u64,
     /// Caches and memory, in timing mode.
     pub caches: Option<&'a mut Hierarchy>,
@@ -209,12 +210,19 @@ pub trait Mechanism: Debug + Send {
     /// Another process takes the core.
     fn switch_context(&mut self) {}
 
-    /// Forgets all counts; contents stay.
-    fn reset_statistics(&mut self) {}
+    /// Shows its counts.
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
+        let _ = visit;
+    }
 
-    /// What is measured begins, after so many instructions.
-    fn measurement_begins(&mut self, instructions: u64) {
-        let _ = instructions;
+    /// What is measured begins.
+    fn measurement_begins(&mut self, observation: &mut Observation<'_>) {
+        let _ = observation;
+    }
+
+    /// What is measured ends, or pauses.
+    fn measurement_ends(&mut self, observation: &mut Observation<'_>) {
+        let _ = observation;
     }
 
     /// Number of instructions after which it wants to look at the run.

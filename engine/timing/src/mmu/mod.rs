@@ -15,6 +15,7 @@ pub mod walker;
 use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
+use crate::counts::Visitor;
 use crate::config::machine::Machine;
 use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
@@ -67,6 +68,8 @@ pub struct Mmu {
     assisted: bool,
     /// What the walkers did.
     pub statistics: WalkStatistics,
+    /// Misses of the L2 TLB, measured or not, that mechanisms look at.
+    l2_tlb_misses: u64,
     frontier: u64,
 }
 
@@ -95,6 +98,7 @@ impl Mmu {
             bypassed: free || hooks.translate,
             assisted: hooks.look_up || hooks.walk || hooks.part_of_walker,
             statistics: WalkStatistics::default(),
+            l2_tlb_misses: 0,
             frontier: 0,
         }
     }
@@ -206,6 +210,7 @@ impl Mmu {
             self.statistics.dirty_updates += 1;
         }
         self.statistics.l2_tlb_misses += 1;
+        self.l2_tlb_misses += 1;
         let found = self.walk(Request { at: ready, ..request }, system, reader)?;
         let entry = found.translation(at);
         if self.hooks.fill {
@@ -506,21 +511,26 @@ impl Mmu {
         [("L1D", &self.l1d), ("L1I", &self.l1i), ("L2", &self.l2)]
     }
 
+    /// Misses of the L2 TLB so far, measured or not.
+    pub fn l2_tlb_misses(&self) -> u64 {
+        self.l2_tlb_misses
+    }
+
     /// The walker, for its page-walk caches and their statistics.
     pub fn walker(&self) -> &Walker {
         &self.walker
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
-        self.l1d.reset_statistics();
-        self.l1i.reset_statistics();
-        self.l2.reset_statistics();
-        self.walker.reset_statistics();
-        for mechanism in &mut self.mechanisms {
-            mechanism.reset_statistics();
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
+        for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
+            tlb.counts(visit);
         }
-        self.statistics = WalkStatistics::default();
+        self.walker.counts(visit);
+        for mechanism in &mut self.mechanisms {
+            mechanism.counts(visit);
+        }
+        visit(&mut self.statistics);
     }
 }
 

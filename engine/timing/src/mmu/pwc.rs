@@ -13,6 +13,7 @@
 
 use flatwalk_paging::{Geometry, Level, NodeRef, Physical, Rights};
 
+use crate::counts::Visitor;
 use crate::config::machine;
 use crate::memory::ways::Sets;
 
@@ -229,8 +230,9 @@ impl<A: Physical> Pwc<A> {
         (2..=self.geometry.levels()).rev().map(|level| (level, of(level))).collect()
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
-        (self.lookups, self.hits) = (0, [0; 8]);
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.lookups);
+        visit(&mut self.hits);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use flatwalk_paging::keyed::{Design, Keyed, SideLineCount, SideLines};
 use flatwalk_paging::{Address, Geometry, Line, Physical};
 
+use crate::counts::{Visitor, forget};
 use crate::config::machine::{HashedWalks, WalkEnd};
 use crate::mmu::pwc::PwcStatistics;
 
@@ -84,7 +85,7 @@ impl SideCache {
             array.capacity = 0;
         }
         none.flush();
-        none.reset_statistics();
+        forget(|visit| none.counts(visit));
         none
     }
 
@@ -184,10 +185,10 @@ impl SideCache {
         there.map(|array| (array.name.as_str(), array.statistics))
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         for array in &mut self.arrays {
-            array.statistics = PwcStatistics::default();
+            visit(&mut array.statistics);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use flatwalk_paging::{Address, Geometry, Hpa, Level, Rights};
 
+use crate::counts::Visitor;
 use crate::config::machine;
 use crate::memory::ways::{Sets, Slot};
 
@@ -274,11 +275,11 @@ impl Tlb {
         (tags().filter(|&tag| tag != 0).count(), tags().count())
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
-        self.lookups = 0;
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
+        visit(&mut self.lookups);
         for array in &mut self.arrays {
-            array.hits = [0; 4];
+            visit(&mut array.hits);
         }
     }
 }

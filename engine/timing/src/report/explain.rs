@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::config::scheme::TranslationMode;
 use crate::driver::run::{Run, RunConfiguration};
-use crate::driver::simulate::{Limits, SimulateError, WindowReader};
+use crate::driver::sampling::Limits;
+use crate::driver::simulate::{SimulateError, StretchReader};
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
 use crate::mmu::event::{Found, Read, Request, Stage, WalkObserver};
@@ -87,15 +88,15 @@ pub fn explain(
         machine: machine.clone(),
         error,
     };
-    let mut run = Run::new(configuration, &info, 0, seed).map_err(refused)?;
+    let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
     let limits = Limits { instructions: Some(instructions), ..Limits::default() };
-    let mut reader = WindowReader::new(source, limits);
+    let mut reader = StretchReader::new(source, limits, seed);
     let os_error = |run: &Run, error| SimulateError::Os {
         scheme: scheme.clone(),
         instructions: run.instructions(),
         error,
     };
-    while let Some(window) = reader.next_window()? {
+    while let Some(window) = reader.next_stretch()? {
         for piece in &window {
             run.take(piece).map_err(|error| os_error(&run, error))?;
         }

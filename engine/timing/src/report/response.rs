@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::result::RunResult;
+use crate::driver::sampling::Sampled;
 
 /// The answer to a request for runs over one trace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -14,13 +15,15 @@ pub struct Response {
     pub version: &'static str,
     /// What was run over.
     pub trace: TraceSummary,
+    /// What was measured of it.
+    pub sampling: Sampled,
     /// The results, in the order of the request.
     pub runs: Vec<RunResult>,
 }
 
 impl Response {
     /// Name and version of the format.
-    pub const SCHEMA: &'static str = "flatwalk-runs/1";
+    pub const SCHEMA: &'static str = "flatwalk-runs/2";
 }
 
 /// What runs were run over.

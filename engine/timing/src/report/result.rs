@@ -72,6 +72,8 @@ pub struct RunResult {
     pub data_bytes: u64,
     /// The page table at the end.
     pub page_table: PageTable,
+    /// The windows that were measured, in order: the same instructions in every run of a request.
+    pub windows: Vec<WindowResult>,
     /// Each TLB by page size.
     pub tlb: Vec<TlbResult>,
     /// Each page-walk cache.
@@ -98,6 +100,25 @@ pub struct RunResult {
     pub warnings: Vec<String>,
     /// Every setting: the scheme, the machine and the run's own.
     pub configuration: RunConfiguration,
+}
+
+/// What was counted in one window. Times are absent in functional mode.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct WindowResult {
+    /// Instructions that the program had executed before it, of all its threads.
+    pub at: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Time.
+    pub cycles: Option<u64>,
+    /// Page walks.
+    pub walks: u64,
+    /// Entries that they read.
+    pub walk_accesses: u64,
+    /// Sum over them, from the L2 TLB's miss to the translation.
+    pub walk_latency_cycles: Option<u64>,
+    /// Of that, waiting for a free walker.
+    pub walk_queue_cycles: Option<u64>,
 }
 
 /// The page table at the end.
@@ -352,6 +373,7 @@ impl RunResult {
             page_table_bytes: nodes.iter().map(|n| n.bytes).sum(),
             data_bytes: run.system.data_bytes(),
             page_table: PageTable { nodes },
+            windows: windows(run),
             tlb: tlbs(run),
             pwc: pwcs(run),
             walk: walk_result(run),
@@ -393,6 +415,20 @@ impl RunResult {
             configuration,
         }
     }
+}
+
+fn windows(run: &Run) -> Vec<WindowResult> {
+    let timed = |cycles: u64| run.timed.is_some().then_some(cycles);
+    let all = run.windows().map(|window| WindowResult {
+        at: window.at,
+        instructions: window.instructions,
+        cycles: timed(window.cycles),
+        walks: window.walks,
+        walk_accesses: window.walk_accesses,
+        walk_latency_cycles: timed(window.walk_latency_cycles),
+        walk_queue_cycles: timed(window.walk_queue_cycles),
+    });
+    all.collect()
 }
 
 fn nodes(run: &Run) -> Vec<NodesResult> {
@@ -514,13 +550,13 @@ fn walk_result(run: &Run) -> WalkResult {
 }
 
 fn os_result(run: &Run) -> OsResult {
-    let (now, before) = (run.system.statistics(), run.os_at_start());
+    let (now, measured) = (run.system.statistics(), run.os_measured());
     OsResult {
-        faults: now.faults - before.faults,
+        faults: measured.faults,
         fault_cycles: run.timed.as_ref().map(|(core, _)| core.statistics.fault_cycles),
         host_faults: run.host_faults(),
-        large_page_faults: now.large_page_faults - before.large_page_faults,
-        large_page_fallbacks: now.large_page_fallbacks - before.large_page_fallbacks,
+        large_page_faults: measured.large_page_faults,
+        large_page_fallbacks: measured.large_page_fallbacks,
         node_fallbacks: now.node_fallbacks,
         demotions: now.demotions,
         merges: now.merges,
@@ -529,16 +565,16 @@ fn os_result(run: &Run) -> OsResult {
         resizes: now.resizes,
         resize_refusals: now.resize_refusals,
         windows: run.configuration.scheme.recursive_index.map(|_| WindowsResult {
-            accesses: now.window_accesses - before.window_accesses,
-            reads: now.window_reads - before.window_reads,
-            unlinked: now.unlinked_accesses - before.unlinked_accesses,
+            accesses: measured.window_accesses,
+            reads: measured.window_reads,
+            unlinked: measured.unlinked_accesses,
         }),
-        splits: now.splits - before.splits,
-        populated_pages: now.populated_pages - before.populated_pages,
-        implicit_mappings: now.implicit_mappings - before.implicit_mappings,
-        protection_mismatches: now.protection_mismatches - before.protection_mismatches,
+        splits: measured.splits,
+        populated_pages: measured.populated_pages,
+        implicit_mappings: measured.implicit_mappings,
+        protection_mismatches: measured.protection_mismatches,
         context_switches: run.context_switches(),
-        events: now.events - before.events,
+        events: measured.events,
     }
 }
 
@@ -547,7 +583,7 @@ fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     let (instructions, ..) = run.measured();
     let os = os_result(run);
-    if !run.is_measuring() {
+    if !run.has_measured() {
         warnings.push(
             "the trace ended within the warm-up, so all of it is counted; shorten --warmup"
                 .to_owned(),

@@ -7,6 +7,7 @@ use flatwalk_paging::{
 };
 use flatwalk_trace::Event;
 
+use crate::counts::forget;
 use crate::config::machine::{GuestPwc, Pwc, WalkerEntry};
 use crate::driver::run::{Mode, Piece, Run};
 use crate::system::System;
@@ -26,7 +27,7 @@ fn process(run: &Run) -> &Process {
 /// Walks and accesses of `run` since the last call, as `(walks, accesses)`.
 fn walks(run: &mut Run) -> (u64, u64) {
     let total = run.mmu.statistics.total();
-    run.mmu.reset_statistics();
+    forget(|visit| run.mmu.counts(visit));
     (total.walks, total.accesses)
 }
 

@@ -6,6 +6,7 @@ use flatwalk_trace::{
     Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
 };
 
+use crate::counts::forget;
 use crate::config::machine::Machine;
 use crate::config::scheme::{HostTable, Scheme};
 use crate::config::table::Moved;
@@ -192,7 +193,7 @@ impl Scenario {
             gap_instructions: 0,
             segment_instructions: None,
         };
-        let mut run = Run::new(self.configuration(), &info, 0, 1).unwrap();
+        let mut run = Run::new(self.configuration(), &info, 1).unwrap();
         for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {
             let (reads, writes, store) = match access {
                 Do::Load(_) => ([0; 4], [2, 0, 0, 0], false),
@@ -239,7 +240,7 @@ pub fn go(run: &mut Run, accesses: &[Do]) {
 
 /// Accesses and latency of the one walk that a load of `address` makes.
 pub fn walk(run: &mut Run, address: u64) -> (u64, u64) {
-    run.mmu.reset_statistics();
+    forget(|visit| run.mmu.counts(visit));
     go(run, &[Do::Chase(address)]);
     let total = run.mmu.statistics.total();
     assert_eq!(total.walks, 1);

@@ -24,6 +24,7 @@ use flatwalk_paging::{
     Physical,
 };
 
+use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::{Machine, Virtualisation};
 use crate::memory::reader::TableReader;
@@ -150,10 +151,10 @@ impl<A: Physical> Caches<A> {
         }
     }
 
-    fn reset_statistics(&mut self) {
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
         match self {
-            Self::Tree(pwc) => pwc.reset_statistics(),
-            Self::Keyed(side) => side.reset_statistics(),
+            Self::Tree(pwc) => pwc.counts(visit),
+            Self::Keyed(side) => side.counts(visit),
         }
     }
 }
@@ -347,18 +348,18 @@ impl Walker {
         }
     }
 
-    /// Forgets all counts; contents stay.
-    pub fn reset_statistics(&mut self) {
+    /// Shows its counts.
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         match self {
-            Self::Native(caches) => caches.reset_statistics(),
+            Self::Native(caches) => caches.counts(visit),
             Self::Nested(nested) => {
-                nested.guest.reset_statistics();
-                nested.host.reset_statistics();
+                nested.guest.counts(visit);
+                nested.host.counts(visit);
                 if let Some(tlb) = &mut nested.tlb {
-                    tlb.reset_statistics();
+                    tlb.counts(visit);
                 }
-                nested.guest_segment.iter_mut().for_each(|segment| segment.translations = 0);
-                nested.host_segment.iter_mut().for_each(|segment| segment.translations = 0);
+                nested.guest_segment.iter_mut().for_each(|s| visit(&mut s.translations));
+                nested.host_segment.iter_mut().for_each(|s| visit(&mut s.translations));
             }
         }
     }

@@ -2,6 +2,7 @@ use flatwalk_os::Random;
 use flatwalk_trace::Event;
 
 use super::*;
+use crate::counts::forget;
 use crate::config::machine::WalkEnd;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::memory::reader::NoClock;
@@ -61,7 +62,7 @@ fn agrees_with_the_tables_of_every_combination() {
 
 /// Accesses of the next walk, and its latency.
 fn walk(run: &mut Run, address: u64) -> (u64, u64) {
-    run.mmu.reset_statistics();
+    forget(|visit| run.mmu.counts(visit));
     go(run, &[Do::Chase(address)]);
     let total = run.mmu.statistics.total();
     assert_eq!(total.walks, 1, "{address:#x}");

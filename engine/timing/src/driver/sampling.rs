@@ -1,0 +1,391 @@
+//! Which part of a source is measured, and what is done with the rest.
+//!
+//! A [`Plan`] asks for one part, or for windows spread evenly over a longer one (systematic sampling:
+//! Wunderlich et al., "SMARTS", ISCA 2003). A [`Schedule`] follows a source and says at each of its
+//! instructions what is to be done there, up to where. Positions count the instructions of all threads
+//! together, gaps of a sampled recording included.
+
+use flatwalk_os::Random;
+use flatwalk_trace::SourceInfo;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is done with a stretch of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing but the address space and the pages in memory follow the program.
+    Pass,
+    /// Contents are warmed: TLBs, page-walk caches, caches, predictors, mechanisms. No time passes.
+    Warm,
+    /// Everything runs with its clock, uncounted.
+    Detailed,
+    /// The same, counted: a window.
+    Measured,
+}
+
+/// Windows spread evenly over a part of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// How many. A sampled recording has one in each of its segments instead.
+    pub windows: u64,
+    /// Instructions of each.
+    pub window: u64,
+    /// Instructions that are warmed before each, the last [`DETAILED`] of them with the clock running.
+    pub warmup: u64,
+}
+
+/// Instructions before a window that run with the clock, so that queues and the reorder buffer are as
+/// full as they are in the window.
+pub const DETAILED: u64 = 50_000;
+
+/// Windows that a part is divided into that is measured as one.
+pub const DIVISIONS: u64 = 40;
+/// Instructions of each where it is not known how long the part is.
+const DIVISION: u64 = 1 << 20;
+
+/// Which part of a source is measured, in instructions of all threads together. Cuts are made between
+/// blocks, so that a part may be longer by less than a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Left out at the start. Without sampling, pages that are touched there are new later on.
+    pub skip: u64,
+    /// Simulated with the clock, but not counted; with sampling nothing, as windows have their own.
+    pub warmup: u64,
+    /// The part that is measured, or sampled; `None`: to the end.
+    pub instructions: Option<u64>,
+    /// Windows instead of the whole part.
+    pub sampling: Option<Sampling>,
+}
+
+impl Limits {
+    /// Instructions that a run over a source described by `info` simulates, about; `None` where that is
+    /// not known.
+    pub fn simulated(self, info: &SourceInfo, seed: u64) -> Option<u64> {
+        Schedule::new(self, info, seed).simulated()
+    }
+}
+
+/// What was measured of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Sampled {
+    /// Whether windows were spread over more than what was measured.
+    pub sampled: bool,
+    /// Windows measured.
+    pub windows: u64,
+    /// Instructions of a window; the last may have fewer.
+    pub window_instructions: u64,
+    /// Instructions that were warmed before each, or before the one part.
+    pub warmup_instructions: u64,
+    /// Instructions before the part that was sampled or measured.
+    pub first_instruction: u64,
+    /// Instructions of the whole source, from first to last; absent where they are not known.
+    pub instructions_total: Option<u64>,
+    /// Instructions measured.
+    pub instructions_measured: u64,
+    /// Instructions of the part that the windows stand for.
+    pub instructions_represented: u64,
+    /// Share of that part that was measured.
+    pub coverage: f64,
+}
+
+/// Where windows are.
+#[derive(Clone, Copy, Debug)]
+enum Windows {
+    /// One after the other from `first` on, each of `window` instructions, until `end`.
+    Adjacent { first: u64, warmup: u64, window: u64, end: u64 },
+    /// Number k from `first + k × spacing` on, `count` of them, until `end`.
+    Spread { first: u64, spacing: u64, count: u64, end: u64 },
+    /// At the end of each segment of a recording, of which `segment` instructions are recorded.
+    Segments { segment: u64, end: u64 },
+}
+
+/// What to do at each instruction.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    windows: Windows,
+    sampling: Sampling,
+    first_instruction: u64,
+    total: Option<u64>,
+    /// Instructions that are not in gaps.
+    recorded: Option<u64>,
+    /// First instruction of the segment under way.
+    segment_start: u64,
+}
+
+impl Schedule {
+    /// The schedule for a source described by `info`.
+    pub(crate) fn new(limits: Limits, info: &SourceInfo, seed: u64) -> Self {
+        let Limits { skip, warmup, instructions, sampling } = limits;
+        let total = info.instructions.map(|n| n.saturating_add(info.gap_instructions));
+        let after = |n: u64| instructions.map_or(u64::MAX, |length| n.saturating_add(length));
+        let available = total.map_or(u64::MAX, |total| total.saturating_sub(skip));
+        let (windows, sampling) = match sampling {
+            None => {
+                let first = skip.saturating_add(warmup);
+                let known = available.saturating_sub(warmup).min(instructions.unwrap_or(u64::MAX));
+                let window =
+                    if known == u64::MAX { DIVISION } else { known.div_ceil(DIVISIONS).max(1) };
+                let sampling = Sampling { windows: DIVISIONS, window, warmup };
+                (Windows::Adjacent { first, warmup, window, end: after(first) }, sampling)
+            }
+            Some(sampling) => {
+                let sampling = Sampling {
+                    windows: sampling.windows.max(1),
+                    window: sampling.window.max(1),
+                    ..sampling
+                };
+                (Self::spread(sampling, skip, available, instructions, info, seed), sampling)
+            }
+        };
+        let window = match windows {
+            Windows::Adjacent { window, .. } => window,
+            Windows::Spread { .. } | Windows::Segments { .. } => sampling.window,
+        };
+        let sampling = Sampling { window, ..sampling };
+        let recorded = info.instructions;
+        Self { windows, sampling, first_instruction: skip, total, recorded, segment_start: 0 }
+    }
+
+    /// Windows of a sampled part.
+    fn spread(
+        sampling: Sampling,
+        skip: u64,
+        available: u64,
+        instructions: Option<u64>,
+        info: &SourceInfo,
+        seed: u64,
+    ) -> Windows {
+        let Sampling { windows, window, .. } = sampling;
+        let length = available.min(instructions.unwrap_or(u64::MAX));
+        let end = skip.saturating_add(length);
+        if info.gap_instructions > 0
+            && let Some(segment) = info.segment_instructions
+        {
+            return Windows::Segments { segment, end };
+        }
+        let spacing = length / windows;
+        if spacing <= window {
+            // All of it is measured.
+            let window = length.div_ceil(windows).max(1);
+            let warmup = sampling.warmup.min(skip);
+            return Windows::Adjacent { first: skip, warmup, window, end };
+        }
+        let offset = Random::new(seed ^ 0x7361_6d70_6c65).below(spacing - window + 1);
+        Windows::Spread { first: skip + offset, spacing, count: windows, end }
+    }
+
+    /// What was passed over ended at `position`, up to a block behind where it should: one part moves by
+    /// as much.
+    pub(crate) fn end_pass(&mut self, position: u64) {
+        if let Windows::Adjacent { first, warmup, end, .. } = &mut self.windows {
+            let late = position.saturating_sub(*first - *warmup);
+            *first += late;
+            *end = end.saturating_add(late);
+        }
+    }
+
+    /// A gap of the recording ended at `position`.
+    pub(crate) fn begin_segment(&mut self, position: u64) {
+        self.segment_start = position;
+    }
+
+    /// What is done at `position`, and up to where; `None` after the end.
+    pub(crate) fn at(&self, position: u64) -> Option<(Phase, u64)> {
+        let Sampling { window, warmup, .. } = self.sampling;
+        match self.windows {
+            Windows::Adjacent { first, warmup, window, end } => {
+                if position >= end {
+                    None
+                } else if position < first - warmup {
+                    Some((Phase::Pass, first - warmup))
+                } else if position < first {
+                    Some((Phase::Detailed, first))
+                } else {
+                    let past = (position - first) / window + 1;
+                    Some((Phase::Measured, past.saturating_mul(window).saturating_add(first).min(end)))
+                }
+            }
+            Windows::Spread { first, spacing, count, end } => {
+                if position >= end {
+                    return None;
+                }
+                // The first window that has not ended.
+                let number = (position.saturating_sub(first + window - 1)).div_ceil(spacing);
+                if number >= count {
+                    return Some((Phase::Pass, end));
+                }
+                Some(before(position, first + number * spacing, window, warmup))
+            }
+            Windows::Segments { segment, end } => {
+                if position >= end {
+                    return None;
+                }
+                let start = self.segment_start + segment.saturating_sub(window);
+                if position >= start + window {
+                    return Some((Phase::Pass, end));
+                }
+                let (phase, until) = before(position, start, window, warmup);
+                Some((phase, until.min(end)))
+            }
+        }
+    }
+
+    /// Instructions that a run of the plan simulates, about.
+    fn simulated(&self) -> Option<u64> {
+        let Sampling { window, warmup, .. } = self.sampling;
+        match self.windows {
+            Windows::Adjacent { first, warmup, end, .. } => {
+                let end = self.total.map_or(end, |total| total.min(end));
+                (end < u64::MAX).then(|| end.saturating_sub(first - warmup))
+            }
+            Windows::Spread { spacing, count, .. } => Some(count * (window + warmup).min(spacing)),
+            Windows::Segments { segment, .. } => {
+                let recorded = self.recorded?;
+                Some(recorded / segment.max(1) * (window + warmup).min(segment))
+            }
+        }
+    }
+
+    /// What was measured, once the source was followed to `position`: `windows` windows of `measured`
+    /// instructions together.
+    pub(crate) fn summary(&self, position: u64, windows: u64, measured: u64) -> Sampled {
+        let (sampled, warmup) = match self.windows {
+            Windows::Adjacent { warmup, .. } => (false, warmup),
+            Windows::Spread { .. } | Windows::Segments { .. } => (true, self.sampling.warmup),
+        };
+        let first = self.first_instruction;
+        let represented = if sampled { position.saturating_sub(first) } else { measured };
+        Sampled {
+            sampled,
+            windows,
+            window_instructions: self.sampling.window,
+            warmup_instructions: warmup,
+            first_instruction: first,
+            instructions_total: self.total,
+            instructions_measured: measured,
+            instructions_represented: represented,
+            coverage: if represented > 0 { measured as f64 / represented as f64 } else { 0.0 },
+        }
+    }
+}
+
+/// What is done at `position`, before the end of the window that starts at `start`.
+fn before(position: u64, start: u64, window: u64, warmup: u64) -> (Phase, u64) {
+    let detailed = start.saturating_sub(DETAILED.min(warmup));
+    let warm = start.saturating_sub(warmup);
+    if position >= start {
+        (Phase::Measured, start + window)
+    } else if position >= detailed {
+        (Phase::Detailed, start)
+    } else if position >= warm {
+        (Phase::Warm, detailed)
+    } else {
+        (Phase::Pass, warm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(instructions: Option<u64>, gap: u64, segment: Option<u64>) -> SourceInfo {
+        SourceInfo {
+            name: String::new(),
+            hash: String::new(),
+            instructions,
+            touched: Vec::new(),
+            gap_instructions: gap,
+            segment_instructions: segment,
+        }
+    }
+
+    /// All stretches of a schedule, followed without any gap.
+    fn stretches(schedule: &Schedule, length: u64) -> Vec<(Phase, u64, u64)> {
+        let (mut at, mut all) = (0, Vec::new());
+        while at < length
+            && let Some((phase, until)) = schedule.at(at)
+        {
+            assert!(until > at, "{phase:?} at {at} ends at {until}");
+            let until = until.min(length);
+            all.push((phase, at, until));
+            at = until;
+        }
+        all
+    }
+
+    const SAMPLING: Sampling = Sampling { windows: 10, window: 1_000, warmup: 80_000 };
+
+    fn sampled(skip: u64, instructions: Option<u64>) -> Limits {
+        Limits { skip, warmup: 0, instructions, sampling: Some(SAMPLING) }
+    }
+
+    #[test]
+    fn one_part_is_divided() {
+        let limits = Limits { skip: 100, warmup: 50, instructions: Some(400), sampling: None };
+        let schedule = Schedule::new(limits, &info(Some(10_000), 0, None), 1);
+        let all = stretches(&schedule, 10_000);
+        assert_eq!(all[..2], [(Phase::Pass, 0, 100), (Phase::Detailed, 100, 150)]);
+        assert_eq!((all[2], all.len()), ((Phase::Measured, 150, 160), 2 + 40));
+        assert_eq!(all.last(), Some(&(Phase::Measured, 540, 550)));
+    }
+
+    #[test]
+    fn windows_are_spread_evenly_each_after_its_warm_up() {
+        for seed in 0..50 {
+            let limits = sampled(5_000, Some(2_000_000));
+            let schedule = Schedule::new(limits, &info(None, 0, None), seed);
+            let all = stretches(&schedule, 3_000_000);
+            let starts: Vec<_> =
+                all.iter().filter(|s| s.0 == Phase::Measured).map(|s| (s.1, s.2 - s.1)).collect();
+            assert_eq!(starts.len(), 10);
+            assert!(starts.iter().all(|&(_, length)| length == 1_000));
+            assert!(starts.windows(2).all(|pair| pair[1].0 - pair[0].0 == 200_000));
+            assert!(starts[0].0 >= 5_000 && starts[9].0 + 1_000 <= 2_005_000);
+            for (at, stretch) in all.iter().enumerate().filter(|(_, s)| s.0 == Phase::Measured) {
+                let [warm, detailed] = [all[at - 2], all[at - 1]];
+                assert_eq!(detailed.0, Phase::Detailed);
+                assert_eq!((warm.0, stretch.1 - warm.1), (Phase::Warm, stretch.1.min(80_000)));
+                assert_eq!(detailed.2 - detailed.1, DETAILED);
+            }
+            assert_eq!(all.last().map(|s| s.2), Some(2_005_000));
+        }
+    }
+
+    #[test]
+    fn the_offset_is_anywhere_in_the_spacing() {
+        let first = |seed| {
+            let schedule = Schedule::new(sampled(0, Some(2_000_000)), &info(None, 0, None), seed);
+            let all = stretches(&schedule, 2_000_000);
+            all.iter().find(|s| s.0 == Phase::Measured).map(|s| s.1).unwrap()
+        };
+        let all: Vec<_> = (0..200).map(first).collect();
+        assert!(all.iter().any(|&first| first < 20_000) && all.iter().any(|&first| first > 180_000));
+        let mean = all.iter().sum::<u64>() / 200;
+        assert!((90_000..110_000).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn what_is_short_is_measured_whole() {
+        let schedule = Schedule::new(sampled(0, None), &info(Some(9_500), 0, None), 1);
+        let all = stretches(&schedule, 9_500);
+        assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
+        assert_eq!((all.len(), all[0].2), (10, 950));
+        let summary = schedule.summary(9_500, 10, 9_500);
+        assert!(!summary.sampled && summary.coverage == 1.0);
+    }
+
+    #[test]
+    fn a_segment_is_measured_at_its_end() {
+        let recorded = info(Some(300_000), 1_000_000, Some(100_000));
+        let mut schedule = Schedule::new(sampled(0, None), &recorded, 1);
+        assert_eq!(schedule.at(0), Some((Phase::Pass, 19_000)));
+        schedule.begin_segment(500_000);
+        assert_eq!(schedule.at(500_000), Some((Phase::Pass, 519_000)));
+        assert_eq!(schedule.at(519_000), Some((Phase::Warm, 549_000)));
+        assert_eq!(schedule.at(549_000), Some((Phase::Detailed, 599_000)));
+        assert_eq!(schedule.at(599_000), Some((Phase::Measured, 600_000)));
+        assert_eq!(schedule.at(600_000), Some((Phase::Pass, 1_300_000)));
+        assert_eq!(schedule.at(1_300_000), None);
+    }
+}
