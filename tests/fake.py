@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import _engine, settings
-from flatwalk.results import Run, add_speedups
+from flatwalk.results import Response, Run, Sampling, StackPart, add_speedups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Shape of a run on gups:8GiB by scheme: (cycles, accesses per walk, reading, waiting, DRAM share).
 GUPS = {
@@ -144,20 +146,89 @@ def gups(large_pages: int = 0) -> list[Run]:
     for scheme, (cycles, per_walk, reading, waiting, dram) in GUPS.items():
         # Large pages leave a tenth of the walks and half of the cost above the ideal.
         factor = 1.0 if not large_pages else 0.5
-        runs.append(
-            run(
-                scheme,
-                cycles=500 + int((cycles - 500) * factor),
-                per_walk=per_walk,
-                reading=reading,
-                waiting=waiting,
-                dram=dram,
-                walks=100_000 if not large_pages else 10_000,
-                large_pages=large_pages,
-            )
+        made = run(
+            scheme,
+            cycles=500 + int((cycles - 500) * factor),
+            per_walk=per_walk,
+            reading=reading,
+            waiting=waiting,
+            dram=dram,
+            walks=100_000 if not large_pages else 10_000,
+            large_pages=large_pages,
         )
+        lost = 1 - 500_000 / (made["cycles"] or 1)
+        stack(
+            made,
+            data_from_DRAM=0.6 * (1 - lost),
+            walks=0.7 * lost,
+            waiting_for_a_walker=0.3 * lost,
+        )
+        runs.append(made)
     add_speedups(runs)
     return runs
+
+
+def stack(run: Run, **parts: float) -> None:
+    """Gives a run a cycle stack: shares of its cycles by part (`_` for a blank), and the rest as `base`."""
+    total = run["cycles"] or 0
+    found: list[StackPart] = [
+        {"part": part.replace("_", " "), "cycles": round(share * total)} for part, share in parts.items()
+    ]
+    run["cycle_stack"] = [{"part": "base", "cycles": total - sum(item["cycles"] for item in found)}, *found]
+
+
+def split(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole parts of a whole number in proportion to weights."""
+    ends = [0, *itertools.accumulate(weights)]
+    marks = [round(total * end / ends[-1]) for end in ends]
+    return [after - before for before, after in itertools.pairwise(marks)]
+
+
+def sample(
+    runs: list[Run],
+    *,
+    windows: int = 40,
+    common: float = 0.3,
+    own: float = 0.01,
+    total: int | None = 1_000_000_000,
+    seed: int = 1,
+) -> Response:
+    """A response whose runs have windows that sum to their figures, and intervals.
+
+    Windows vary by `common` in what all schemes share, and by `own` in what each has to itself.
+    """
+    rng = random.Random(seed)
+    course = [max(1 + common * rng.gauss(0, 1), 0.1) for _ in range(windows)]
+
+    def parts(whole: int | None) -> list[int] | list[None]:
+        if whole is None:
+            return [None] * windows
+        return split(whole, [one * max(1 + own * rng.gauss(0, 1), 0.1) for one in course])
+
+    measured = runs[0]["instructions"]
+    for run in runs:
+        walks = run["walks"]
+        columns: dict[str, list[Any]] = {
+            "at": [round((number + 0.5) * (total or 10**9) / windows) for number in range(windows)],
+            "instructions": split(run["instructions"], [1] * windows),
+            "cycles": parts(run["cycles"]),
+            "walks": parts(walks),
+            "walk_accesses": parts(round(walks * (run["accesses_per_walk"] or 0))),
+            "walk_latency_cycles": parts(round(walks * (run["walk_latency_cycles"] or 0))),
+            "walk_queue_cycles": parts(round(walks * (run["walk_queue_cycles"] or 0))),
+        }
+        run["windows"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]  # type: ignore[misc]
+    sampling: Sampling = {
+        "windows": windows,
+        "window_instructions": measured // windows,
+        "warmup_instructions": 200_000,
+        "instructions_total": total,
+        "instructions_measured": measured,
+        "coverage": None if total is None else measured / total,
+        "sampled": True,
+    }
+    add_speedups(runs, sampling)
+    return {**response(runs), "sampling": sampling, "bias": None}  # type: ignore[typeddict-item]
 
 
 def response(runs: list[Run]) -> dict[str, Any]:
@@ -165,7 +236,13 @@ def response(runs: list[Run]) -> dict[str, Any]:
     return {
         "schema": "flatwalk-runs/1",
         "version": "0.0.0",
-        "trace": {"name": runs[0]["workload"], "hash": "00ff", "instructions": None},
+        "trace": {
+            "name": runs[0]["workload"],
+            "hash": "00ff",
+            "instructions": None,
+            "skip": 0,
+            "warmup": 200_000,
+        },
         "runs": runs,
     }
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, mix, output, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
-from flatwalk.explain import explain, large_page_words
+from flatwalk.explain import explain
 from flatwalk.lengths import PROGRAM_INSTRUCTIONS, PROGRAM_WARMUP, Lengths
-from flatwalk.presenting import note_warnings, table_of, write_json
-from flatwalk.results import add_energy, add_speedups, grouped, pages_label
+from flatwalk.presenting import note_warnings, show_table, write_json
+from flatwalk.results import add_energy, add_speedups, answer, grouped, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.results import Response
 
-SCHEMA = "flatwalk-compare/1"
 #: A doubt about every run of a trace that has no end.
 ENDED_EARLY = "the trace was cut off when it was recorded or copied: what came after is missing"
 
@@ -45,18 +44,12 @@ def run(options: Options) -> None:
         source = _source(options, lengths, stack)
         response = _simulate(options, lengths.of(source), source, runs)
         ended_early = _ended_early(source)
-    add_speedups(response["runs"])
+    add_speedups(response["runs"], response.get("sampling"))
     add_energy(response["runs"])
     for run_ in response["runs"] if ended_early else ():
         run_["warnings"].append(ENDED_EARLY)
     if options.json is not None:
-        answer = {
-            "schema": SCHEMA,
-            "version": response["version"],
-            "trace": response["trace"],
-            "runs": response["runs"],
-        }
-        write_json(options.json, answer)
+        write_json(options.json, answer(response))
     _present(options, response)
 
 
@@ -145,15 +138,18 @@ def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
     if str(options.json) != "-":
         for members in grouped(runs):
-            headers, rows = table_of(members, energy=options.energy)
             title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
-            output.table(headers, rows, title=title)
+            show_table(members, title, energy=options.energy)
     say = output.note if str(options.json) == "-" else print
     note_warnings(runs)
-    for group in explain(runs):
-        say(f"{group.label}: {group.headline}")
-    for words in large_page_words(runs):
-        say(words)
+    told = explain(response)
+    if told.bias is not None and not told.is_warm:
+        output.note(f"warning: {told.bias}")
+    say(told.judged)
+    if told.bias is not None and told.is_warm:
+        say(told.bias)
+    for point in told.points:
+        say(point.words)
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415
 

@@ -1,8 +1,9 @@
 """The answer in words, computed from the numbers.
 
-A simulation is deterministic, but it is a model: where pages happen to lie alone moves a result by
-some tenths of a per cent. So a difference below `NOISE` is told as none, and causes are told from
-what the run counted, never from what a scheme is supposed to do.
+First what a performance engineer asks, in that order: huge pages, the page table's design, page-table
+priority, a fifth level. Then every scheme. Each difference stands with its interval; schemes that differ
+by no more than the noise are named together and not ranked. Everything is told against one scheme, the
+first that is not a bound.
 """
 
 from __future__ import annotations
@@ -10,58 +11,115 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import units
+from flatwalk import causes, twins, units
+from flatwalk.differences import NOISE, WITHIN, Standing, difference, joined
+from flatwalk.judged import bias_words, judged_words
 from flatwalk.results import grouped, is_bound, lost_to_translation, pages_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from flatwalk.results import Run
+    from flatwalk.differences import Difference
+    from flatwalk.results import Response, Run, Sampling
 
-#: Relative difference in speed that is told as none.
-NOISE = 0.005
-#: Relative change of a figure that is worth a word.
-NOTICEABLE = 0.02
-#: What a walk's access that hits a cache costs at least; only weighs causes against each other.
-CACHE_HIT_CYCLES = 10.0
+#: Names that a sentence lists before it counts the rest.
+NAMES = 5
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One scheme against the baseline of its group.
+class Point:
+    """One answer of the verdict."""
 
-    `change` is relative: speed in timing mode, accesses by walks in functional mode (negative is
-    fewer); `None` where the baseline has none.
-    """
+    topic: str
+    said: str
 
-    run: Run
-    change: float | None
+    @property
+    def words(self) -> str:
+        """The whole sentence."""
+        return f"{self.topic}: {self.said}."
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of one scheme, or of several that cannot be told apart."""
+
+    runs: list[Run]
     words: str
-    is_bound: bool
+    standing: Standing | None = None  # None: the reference, and what has no figure
+
+    @property
+    def tone(self) -> str:
+        """Whether it is good news."""
+        return {Standing.BETTER: "good", Standing.WORSE: "bad"}.get(self.standing or Standing.NONE, "")
 
 
 @dataclass(frozen=True)
 class Group:
-    """All schemes at one large-page setting, best first and bounds last."""
+    """All schemes at one large-page setting: the best first, then what differs not, bounds last."""
 
     label: str
-    baseline: Run
-    verdicts: list[Verdict]
-    headline: str
+    reference: Run
+    lines: list[Line]
 
 
 @dataclass(frozen=True)
-class _Cause:
-    """A noticeable difference; `cycles` is about how much it saves (rough: overlap is ignored)."""
+class Answer:
+    """Everything that is said of a comparison."""
 
-    cycles: float
-    words: str
+    judged: str
+    points: list[Point]
+    groups: list[Group]
+    bias: str | None
+    is_warm: bool = True
 
 
-def dram_per_walk(run: Run) -> float:
-    """Accesses per walk that main memory served."""
-    in_dram = sum(level["dram"] for level in run["walk"]["accesses_by_level"])
-    return in_dram / run["walks"] if run["walks"] else 0.0
+@dataclass(frozen=True)
+class _Setting:
+    """One large-page setting: its runs against the reference."""
+
+    label: str
+    runs: list[Run]
+    reference: Run
+    differences: dict[str, Difference]
+    sampling: Sampling | None
+
+    @classmethod
+    def of(cls, members: list[Run], sampling: Sampling | None) -> _Setting:
+        reference = next((run for run in members if not is_bound(run)), members[0])
+        found = {
+            run["scheme"]: compared
+            for run in members
+            if run is not reference and (compared := difference(run, reference, sampling)) is not None
+        }
+        return cls(pages_label(members[0]), members, reference, found, sampling)
+
+    @property
+    def timed(self) -> bool:
+        return self.reference["cycles"] is not None
+
+    def between(self, run: Run, base: Run) -> Difference | None:
+        return difference(run, base, self.sampling)
+
+    def of_runs(self, runs: Iterable[Run]) -> list[Difference]:
+        return [self.differences[run["scheme"]] for run in runs if run["scheme"] in self.differences]
+
+    @property
+    def bound(self) -> Difference | None:
+        return next((one for one in self.of_runs(self.runs) if is_bound(one.run)), None)
+
+    @property
+    def schemes(self) -> list[Difference]:
+        """Everything but bounds, against the reference."""
+        return [one for one in self.of_runs(self.runs) if not is_bound(one.run)]
+
+    def same(self, run: Run, others: Iterable[Run]) -> list[Run]:
+        """Those of `others` that are within the noise of `run` for certain."""
+        found = []
+        for other in others:
+            compared = None if other is run else self.between(other, run)
+            if compared is not None and compared.standing is Standing.NONE:
+                found.append(other)
+        return found
 
 
 def served(run: Run) -> dict[str, float]:
@@ -77,211 +135,263 @@ def served(run: Run) -> dict[str, float]:
     return {place: count / total if total else 0.0 for place, count in counts.items()}
 
 
-def llc_data_misses(run: Run) -> int:
-    """Data misses of the last-level cache."""
-    return next((cache["data_misses"] for cache in run["caches"] if cache["name"] == "LLC"), 0)
+def explain(response: Response) -> Answer:
+    """The answer; runs carry their speed-ups."""
+    sampling = response.get("sampling")
+    settings = [_Setting.of(members, sampling) for members in grouped(response["runs"])]
+    bias = response.get("bias")
+    return Answer(
+        judged_words(response),
+        [
+            *_huge_pages(settings),
+            *_about("Page-table design", settings, _design),
+            *_about("Page-table priority", settings, _priority),
+            *_about("A fifth level", settings, _fifth_level),
+            *_about("All together", settings, _together),
+        ],
+        [_group(setting) for setting in settings],
+        bias_words(bias) if bias is not None else None,
+        is_warm=bias is None or bias["agrees"],
+    )
 
 
-def _changed(new: float, old: float) -> bool:
-    return abs(new - old) > NOTICEABLE * max(abs(old), abs(new))
+# --- the verdict
 
 
-def _causes(run: Run, base: Run) -> list[_Cause]:
-    """Noticeable differences between two timed runs, the weightiest first."""
-    causes: list[_Cause] = []
-
-    def add(cycles: float, words: str) -> None:
-        causes.append(_Cause(cycles, words))
-
-    walks, base_walks = run["walks"], base["walks"]
-    if base_walks and walks and _changed(walks, base_walks):
-        fewer = "fewer" if walks < base_walks else "more"
-        amount = units.percent(abs(walks / base_walks - 1))
-        add((base_walks - walks) * (base["walk_latency_cycles"] or 0), f"there are {amount} {fewer} walks")
-    per_walk, base_per_walk = run["accesses_per_walk"], base["accesses_per_walk"]
-    dram, base_dram = dram_per_walk(run), dram_per_walk(base)
-    latency_of_miss = base["dram"]["average_latency_cycles"] if base["dram"] else None
-    if per_walk and base_per_walk and latency_of_miss:
-        if _changed(per_walk, base_per_walk):
-            outside = (base["walk_access_cycles"] or 0) - base_dram * latency_of_miss
-            near = max(outside / max(base_per_walk - base_dram, 0.1), CACHE_HIT_CYCLES)
-            add(
-                (base_per_walk - per_walk) * near * walks,
-                f"walks need {per_walk:.2f} instead of {base_per_walk:.2f} accesses",
-            )
-        if _changed(dram, base_dram) and abs(dram - base_dram) >= 0.01:
-            add(
-                (base_dram - dram) * latency_of_miss * walks,
-                f"{dram:.2f} instead of {base_dram:.2f} accesses a walk go to DRAM",
-            )
-    queue, base_queue = run["walk_queue_cycles"], base["walk_queue_cycles"]
-    if queue is not None and base_queue is not None and _changed(queue, base_queue):
-        add(
-            (base_queue - queue) * walks,
-            f"walks wait {queue:.1f} instead of {base_queue:.1f} cycles for a walker",
-        )
-    misses, base_misses = llc_data_misses(run), llc_data_misses(base)
-    if base_misses and latency_of_miss and _changed(misses, base_misses):
-        more = "more" if misses > base_misses else "less"
-        amount = units.percent(abs(misses / base_misses - 1))
-        add((base_misses - misses) * latency_of_miss, f"data misses the LLC {amount} {more} often")
-    faults, base_faults = run["os"]["fault_cycles"], base["os"]["fault_cycles"]
-    if faults is not None and base_faults is not None and base["cycles"] and _changed(faults, base_faults):
-        more = "more" if faults > base_faults else "less"
-        amount = units.percent(abs(faults - base_faults) / base["cycles"])
-        add(base_faults - faults, f"page faults cost {amount} of the time {more}")
-    weightiest = max((abs(cause.cycles) for cause in causes), default=0.0)
-    least = max(0.03 * weightiest, NOISE * (base["cycles"] or 0))
-    causes = [cause for cause in causes if abs(cause.cycles) >= least]
-    return sorted(causes, key=lambda cause: -abs(cause.cycles))
+def _about(topic: str, settings: list[_Setting], words: Callable[[_Setting], str]) -> list[Point]:
+    return [Point(f"{topic} at {setting.label}", said) for setting in settings if (said := words(setting))]
 
 
-def _joined(phrases: list[str]) -> str:
-    if len(phrases) < 2:
-        return "".join(phrases)
-    return ", ".join(phrases[:-1]) + " and " + phrases[-1]
+def _huge_pages(settings: list[_Setting]) -> list[Point]:
+    """What each further large-page setting does to the reference, against the first setting."""
+    first = settings[0]
+    points = []
+    for setting in settings[1:]:
+        run, base = setting.reference, first.reference
+        compared = difference(run, base, first.sampling)
+        if run["scheme"] != base["scheme"] or compared is None:
+            continue
+        name, label = base["scheme"], setting.label
+        makes = "make" if label[0].isdigit() and " of memory " not in label else "makes"
+        if compared.standing is Standing.NONE:
+            words = f"{label} {makes} no difference to {name} ({WITHIN} of {first.label})"
+        elif compared.standing is Standing.UNDECIDED:
+            words = f"{label} instead of {first.label}, of {name}: {compared.words}"
+        elif setting.timed:
+            amount, _, interval = compared.words.partition(" (")
+            words = f"{label} {makes} {name} {amount} than {first.label}"
+            words += f" ({interval}" if interval else ""
+            words += causes.words(run, base)
+        else:
+            words = f"with {label} {name}'s walks make {compared.words} than with {first.label}"
+        points.append(Point("Huge pages", words))
+    return points
 
 
-def speed_words(change: float) -> str:
-    """`9.2 % faster`, `1.0 % slower` or `no difference`."""
-    if abs(change) < NOISE:
-        return "no difference"
-    return f"{units.percent(abs(change))} {'faster' if change > 0 else 'slower'}"
+def _verb(setting: _Setting, run: Run) -> str:
+    return f"{run['scheme']} is" if setting.timed else f"{run['scheme']}'s walks make"
 
 
-def _timed_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
-    change = (run.get("speedup") or 0) - 1 if run.get("speedup") else None
-    if run is base:
-        return Verdict(run, 0.0, _baseline_words(base, group), is_bound(run))
-    if change is None:
-        return Verdict(run, None, "was not timed", is_bound(run))
-    words = speed_words(change)
-    if is_bound(run):
-        words += ": the bound, with translation free"
-        return Verdict(run, change, words, is_bound=True)
-    causes = _causes(run, base)
-    gains = [cause.words for cause in causes if cause.cycles > 0]
-    losses = [cause.words for cause in causes if cause.cycles < 0]
-    if abs(change) < NOISE:
-        words += _no_difference_reason(lost_to_translation(base, group), gains, losses)
-    else:
-        because, although = (gains, losses) if change > 0 else (losses, gains)
-        if because:
-            words += f", because {_joined(because[:3])}"
-        if although:
-            words += f", although {_joined(although[:2])}"
-    return Verdict(run, change, words + _mechanisms(run), is_bound=False)
+def _of_pair(setting: _Setting, run: Run, base: Run) -> str | None:
+    """`fpt is 10 % faster than radix4 (9.0 to 11.0 %)`."""
+    compared = setting.between(run, base)
+    if compared is None:
+        return None
+    if compared.standing is Standing.NONE:
+        of = "" if setting.timed else " in accesses by walks"
+        return f"{run['scheme']} is {WITHIN} of {base['scheme']}{of}"
+    if compared.standing is Standing.UNDECIDED:
+        return f"{run['scheme']} against {base['scheme']} is {compared.words}"
+    amount, _, interval = compared.words.partition(" (")
+    return f"{_verb(setting, run)} {amount} than {base['scheme']}" + (f" ({interval}" if interval else "")
+
+
+def _names(runs: list[Run]) -> str:
+    names = [run["scheme"] for run in runs]
+    if len(names) > NAMES:
+        return joined([*names[: NAMES - 1], f"{len(names) - NAMES + 1} more"])
+    return joined(names)
+
+
+def _best_of(found: list[Difference]) -> Difference | None:
+    """The one that is worth most for certain, of those that are better at all."""
+    better = [one for one in found if one.standing is Standing.BETTER]
+    return max(better, key=lambda one: one.merit, default=None)
+
+
+def _best_words(setting: _Setting, best: Difference, found: list[Difference]) -> str:
+    """What the best one gains, and which others gain as much."""
+    words = f"{best.run['scheme']} is best, "
+    amount, _, interval = best.words.partition(" (")
+    against = setting.reference["scheme"]
+    words += f"{amount} than {against}" if setting.timed else f"its walks make {amount} than {against}'s"
+    words += f" ({interval}" if interval else ""
+    same = setting.same(best.run, (one.run for one in found))
+    if same:
+        words += f"; {_names(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it"
+    return words
+
+
+def _none_words(setting: _Setting, found: list[Difference]) -> str:
+    """That none of some schemes is better than the reference."""
+    name = setting.reference["scheme"]
+    open_ones = [one for one in found if one.standing is Standing.UNDECIDED]
+    worse = [one for one in found if one.standing is Standing.WORSE]
+    none = [one.run for one in found if one.standing is Standing.NONE]
+    better = "faster than" if setting.timed else "sparing accesses against"
+    if open_ones:
+        told = [f"{one.run['scheme']} {one.words}" for one in open_ones[:2]]
+        told += [f"{len(open_ones) - 2} more not decided"] if len(open_ones) > 2 else []
+        return f"none is shown to be {better} {name}; {'; '.join(told)}"
+    if worse:
+        return f"none is {better} {name}"
+    which = f"all {len(none)} schemes are" if len(none) > NAMES else _names(none)
+    which += "" if len(none) > NAMES else " is" if len(none) == 1 else " are"
+    words = f"makes no difference: {which} {WITHIN} of {name}"
+    share = lost_to_translation(setting.reference, setting.runs) if setting.timed else None
+    bound = setting.bound
+    if share is not None and share < 2 * NOISE and bound is not None and bound.standing is Standing.NONE:
+        words += f" (translation takes {units.percent(share)} of the time)"
+    return words
+
+
+def _designs(setting: _Setting) -> list[Difference]:
+    """Schemes with the reference's priority, and of its levels where they have a twin with these."""
+    deeper = {five["scheme"] for _, five in twins.by_fifth_level(setting.runs)}
+    return [
+        one
+        for one in setting.schemes
+        if twins.has_priority(one.run) == twins.has_priority(setting.reference)
+        and one.run["scheme"] not in deeper
+    ]
+
+
+def _of_all(setting: _Setting, found: list[Difference]) -> str:
+    best = _best_of(found)
+    return _none_words(setting, found) if best is None else _best_words(setting, best, found)
+
+
+def _design(setting: _Setting) -> str:
+    """What tables are worth; and the bound, where nothing else was run."""
+    found = _designs(setting)
+    if not found:
+        return ""
+    free = _free_words(setting, _best_of(found)) if len(found) == len(setting.schemes) else ""
+    return _of_all(setting, found) + (f"; {free}" if free else "")
+
+
+def _together(setting: _Setting) -> str:
+    """The best of all schemes and the bound, where the design alone is not all."""
+    found, name = setting.schemes, setting.reference["scheme"]
+    if found and len(_designs(setting)) == len(found):
+        return ""
+    free = _free_words(setting, _best_of(found))
+    if found:
+        return _of_all(setting, found) + (f"; {free}" if free else "")
+    if free:
+        return f"{free}; add schemes to see how much of that they get"
+    return f"only {name} was run: add schemes to compare it with" if len(setting.runs) == 1 else ""
+
+
+def _pairs(setting: _Setting, pairs: list[tuple[Run, Run]]) -> str:
+    said = [words for base, run in pairs if (words := _of_pair(setting, run, base)) is not None]
+    return "; ".join(said)
+
+
+def _priority(setting: _Setting) -> str:
+    return _pairs(setting, twins.by_priority(setting.runs))
+
+
+def _fifth_level(setting: _Setting) -> str:
+    return _pairs(setting, twins.by_fifth_level(setting.runs))
+
+
+# --- scheme by scheme
+
+
+def _group(setting: _Setting) -> Group:
+    return Group(setting.label, setting.reference, list(_lines(setting, setting.schemes)))
+
+
+def _free_words(setting: _Setting, best: Difference | None) -> str:
+    """What the bound says, beside what the best scheme gains."""
+    bound = setting.bound
+    if bound is None or not setting.timed:
+        return ""
+    free = f"free translation ({bound.run['scheme']})"
+    words = f"{free} would be {bound.words}"
+    if bound.standing is Standing.UNDECIDED:
+        words = f"what {free} would gain is {bound.words}"
+    elif bound.standing is Standing.NONE:
+        words = f"{free} would make no difference"
+        if best is not None:
+            words += ", so the gain is not one of translation"
+    elif best is not None and best.change > bound.change:
+        words += ", less than that: part of the gain is not one of translation"
+    elif best is not None:
+        share = units.percent(best.change / bound.change)
+        words += f", so {best.run['scheme']} gets {share} of what can be had"
+    return words
 
 
 def _mechanisms(run: Run) -> str:
     """What the run's mechanisms did, as they say it."""
     words = run["mechanism_words"]
-    return f"; {_joined(words)}" if words else ""
+    return f"; {joined(words)}" if words else ""
 
 
-def _no_difference_reason(share: float | None, gains: list[str], losses: list[str]) -> str:
-    if share is not None and share < 2 * NOISE:
-        return f": translation takes only {units.percent(share)} of the time"
-    if gains and losses:
-        return f": {_joined(gains[:2])}, but {_joined(losses[:2])}"
-    if gains or losses:
-        return f": {_joined((gains or losses)[:2])}, which hardly shows beside the rest of the time"
-    return ": nothing that it changes is worth as much"
+def _lines(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
+    reference = setting.reference
+    yield Line([reference], _reference_words(setting))
+    yield from _ranked(setting, [one for one in found if one.standing is Standing.BETTER])
+    none = [one.run for one in found if one.standing is Standing.NONE]
+    if none:
+        what = "" if setting.timed else " in the accesses that walks make"
+        did = "".join(
+            f"; {run['scheme']}: {joined(run['mechanism_words'])}" for run in none if run["mechanism_words"]
+        )
+        yield Line(none, f"{WITHIN} of {reference['scheme']}{what}{did}", Standing.NONE)
+    for one in found:
+        if one.standing is Standing.UNDECIDED:
+            yield Line([one.run], one.words + _mechanisms(one.run), Standing.UNDECIDED)
+    yield from _ranked(setting, [one for one in found if one.standing is Standing.WORSE])
+    for run in setting.runs:
+        if run is not reference and run["scheme"] not in setting.differences:
+            yield Line([run], "was not timed" if setting.timed else "no walks to compare with")
+    if (bound := setting.bound) is not None:
+        words = f"{bound.words}: " if setting.timed else ""
+        yield Line(
+            [bound.run], f"{words}the bound, with translation free", bound.standing if setting.timed else None
+        )
 
 
-def _baseline_words(base: Run, group: list[Run]) -> str:
-    words = "the baseline"
-    share = lost_to_translation(base, group)
-    if share is not None:
-        words += f": {units.percent(share)} of its time is lost to translation"
+def _ranked(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
+    """The best first; those that cannot be told apart from a better one stand with it."""
+    left = sorted(found, key=lambda one: -one.merit)
+    while left:
+        first = left.pop(0)
+        same = setting.same(first.run, (one.run for one in left))
+        left = [one for one in left if all(one.run is not run for run in same)]
+        words = first.words if setting.timed else f"walks make {first.words}"
+        if not setting.timed and first.run["accesses_per_walk"] and setting.reference["accesses_per_walk"]:
+            words += (
+                f": {first.run['accesses_per_walk']:.2f} instead of "
+                f"{setting.reference['accesses_per_walk']:.2f} a walk"
+            )
+        words += causes.words(first.run, setting.reference)
+        if same:
+            words = f"{first.run['scheme']} {words}; {_names(same)} {WITHIN} of it"
+        yield Line([first.run, *same], words + _mechanisms(first.run), first.standing)
+
+
+def _reference_words(setting: _Setting) -> str:
+    base, bound = setting.reference, setting.bound
+    words = "what the others are compared with" if is_bound(setting.runs[0]) else "the baseline"
+    facts = []
+    share = lost_to_translation(base, setting.runs)
+    if share is not None and bound is not None and bound.standing is not Standing.UNDECIDED:
+        facts.append(f"{units.percent(share)} of its time is lost to translation")
     if base["walks"] and base["accesses_per_walk"] is not None:
         rate = base["walks"] / base["instructions"] * 1000
-        words += "; " if share is not None else ": "
-        words += f"{rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each"
-    return words
-
-
-def _counted_verdict(run: Run, base: Run, group: list[Run]) -> Verdict:
-    """Functional mode: there is no speed, only accesses."""
-    if run is base:
-        return Verdict(run, 0.0, _baseline_words(base, group), is_bound(run))
-    if is_bound(run):
-        return Verdict(run, None, "the bound, with translation free", is_bound=True)
-    accesses = run["walks"] * (run["accesses_per_walk"] or 0)
-    base_accesses = base["walks"] * (base["accesses_per_walk"] or 0)
-    if not base_accesses:
-        return Verdict(run, None, "no walks to compare", is_bound=False)
-    change = accesses / base_accesses - 1
-    if abs(change) < NOISE:
-        return Verdict(run, change, "no difference in the accesses that walks make", is_bound=False)
-    fewer = "fewer" if change < 0 else "more"
-    words = f"walks make {units.percent(abs(change))} {fewer} accesses"
-    if run["accesses_per_walk"] is not None and base["accesses_per_walk"] is not None:
-        words += f": {run['accesses_per_walk']:.2f} instead of {base['accesses_per_walk']:.2f} a walk"
-    return Verdict(run, change, words + _mechanisms(run), is_bound=False)
-
-
-def _headline(base: Run, verdicts: list[Verdict], *, timed: bool) -> str:
-    designs = [v for v in verdicts if not v.is_bound and v.run is not base and v.change is not None]
-    if not designs:
-        return f"Only {base['scheme']} was run: add schemes to compare it with."
-    best = designs[0]
-    change = best.change or 0.0
-    if not timed:
-        if change >= -NOISE:
-            return f"No scheme's walks make fewer accesses than {base['scheme']}'s."
-        return f"{best.run['scheme']}: {best.words}."
-    if change < NOISE:
-        headline = f"Nothing to gain: no scheme is faster than {base['scheme']}"
-        worst = designs[-1]
-        if (worst.change or 0.0) <= -NOISE:
-            headline += f"; the slowest, {worst.run['scheme']}, is {speed_words(worst.change or 0.0)}"
-    else:
-        headline = f"{best.run['scheme']} is {best.words}"
-    bound = next((v for v in verdicts if v.is_bound and v.change is not None), None)
-    if bound is not None and (bound.change or 0.0) >= NOISE:
-        headline += f". Free translation would be {speed_words(bound.change or 0.0)}"
-        if change >= NOISE:
-            share = units.percent(min(change / (bound.change or 1.0), 1.0))
-            headline += f", so {best.run['scheme']} gets {share} of what can be had"
-    elif bound is not None:
-        headline += ". Even free translation would make no difference"
-    return headline + "."
-
-
-def explain(runs: list[Run]) -> list[Group]:
-    """Ranks the runs of each large-page setting and says why; runs carry their speed-ups."""
-    groups = []
-    for members in grouped(runs):
-        base = members[0]
-        timed = base["cycles"] is not None
-        judge: Callable[[Run, Run, list[Run]], Verdict] = _timed_verdict if timed else _counted_verdict
-
-        def rank(verdict: Verdict, *, timed: bool = timed) -> tuple[bool, float]:
-            if verdict.change is None:
-                return verdict.is_bound, float("inf")
-            return verdict.is_bound, -verdict.change if timed else verdict.change
-
-        verdicts = sorted((judge(run, base, members) for run in members), key=rank)
-        headline = _headline(base, verdicts, timed=timed)
-        groups.append(Group(pages_label(base), base, verdicts, headline))
-    return groups
-
-
-def large_page_words(runs: list[Run]) -> list[str]:
-    """What large pages do to the baseline scheme, and what the best scheme adds on top of them."""
-    groups = grouped(runs)
-    first = groups[0][0]
-    words = []
-    for members in groups[1:]:
-        base = members[0]
-        if first["ipc"] and base["ipc"]:
-            change = base["ipc"] / first["ipc"] - 1
-            words.append(
-                f"{pages_label(base)} instead of {pages_label(first)} make {base['scheme']} "
-                f"{speed_words(change)}."
-                if abs(change) >= NOISE
-                else f"{pages_label(base)} instead of {pages_label(first)} make no difference to "
-                f"{base['scheme']}."
-            )
-    return words
+        facts.append(f"{rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each")
+    return words + (f": {'; '.join(facts)}" if facts else "")

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
+from flatwalk.differences import NOISE, WITHIN, joined
 from flatwalk.errors import UsageError
 from flatwalk.lengths import WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP
 from flatwalk.presenting import note_warnings, write_json
-from flatwalk.results import pages_key, pages_label
+from flatwalk.results import is_bound, pages_key, pages_label
 from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
@@ -154,6 +155,44 @@ def weigh(programs: list[str], cores: list[list[Run]], alone: dict[str, Run]) ->
     return results
 
 
+def by_pages(results: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Results by large-page setting, each group in request order."""
+    groups: dict[tuple[int | None, str | None], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(pages_key(result["cores"][0]), []).append(result)
+    return list(groups.values())
+
+
+def words(group: list[dict[str, Any]]) -> str:
+    """Which scheme serves the programs together best, if one does by more than the noise.
+
+    Args:
+        group: Results at one large-page setting; the first is the baseline.
+    """
+    base, *others = [result for result in group if not is_bound(result["cores"][0])] or group
+    name, value = base["scheme"], base["weighted_speedup"]
+    if not others or not value:
+        return f"Only {name} was run: add schemes to compare it with."
+    changes = {result["scheme"]: result["weighted_speedup"] / value - 1 for result in others}
+    best = max(changes, key=lambda scheme: changes[scheme])
+    if changes[best] >= NOISE:
+        top = 1 + changes[best]
+        same = [scheme for scheme in changes if scheme != best and changes[scheme] + 1 > top * (1 - NOISE)]
+        found = next(result for result in others if result["scheme"] == best)
+        said = (
+            f"{best} serves the programs together best: its weighted speed-up of "
+            f"{found['weighted_speedup']:.3f} is {units.percent(changes[best])} higher than {name}'s"
+        )
+        return said + (f"; {_are(same)} {WITHIN} of it." if same else ".")
+    if all(abs(change) < NOISE for change in changes.values()):
+        return f"No scheme makes a difference to the programs together: all are {WITHIN} of {name}."
+    return f"No scheme serves the programs together better than {name}."
+
+
+def _are(schemes: list[str]) -> str:
+    return f"{joined(schemes)} {'is' if len(schemes) == 1 else 'are'}"
+
+
 def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> None:
     if options.command or options.trace is not None or options.workload is not None:
         raise UsageError(
@@ -174,10 +213,7 @@ def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> No
 
 def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]]) -> None:
     if str(options.json) != "-":
-        groups: dict[tuple[int | None, str | None], list[dict[str, Any]]] = {}
-        for result in results:
-            groups.setdefault(pages_key(result["cores"][0]), []).append(result)
-        for group in groups.values():
+        for group in by_pages(results):
             headers = ["scheme", "weighted speed-up", f"over {group[0]['scheme']}"]
             headers += [f"IPC {core}: {program}" for core, program in enumerate(mix["programs"], start=1)]
             rows = []
@@ -191,3 +227,6 @@ def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]
             title = f"{mix['name']} on {first['machine']}, {pages_label(first)}"
             output.table(headers, rows, title=title)
     note_warnings([run for result in results for run in result["cores"]])
+    say = output.note if str(options.json) == "-" else print
+    for group in by_pages(results):
+        say(f"{pages_label(group[0]['cores'][0])}: {words(group)}")

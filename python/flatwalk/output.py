@@ -33,6 +33,25 @@ def markdown(headers: Sequence[str], words: int, rows: Iterable[Sequence[str]]) 
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, rule, *rows))
 
 
+#: Blanks of a framed table: beside the cells of each column, and at both edges.
+_PADDING, _EDGES = 2, 2
+
+
+def fits(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table of figures stands whole on the terminal; where there is none, everything fits."""
+    if not sys.stdout.isatty():
+        return True
+    from rich.console import Console  # noqa: PLC0415
+
+    columns = zip(headers, *rows, strict=True)
+    return sum(_least(*column) + _PADDING for column in columns) + _EDGES <= Console().width
+
+
+def _least(header: str, *cells: str) -> int:
+    """The least width of a column whose cells stay whole; a header may break between words."""
+    return max(map(len, (*header.split(), *cells)), default=0)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Prints a table: framed on a terminal, plain aligned text otherwise.
 
@@ -48,8 +67,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
         from rich.table import Table  # noqa: PLC0415
 
         framed = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD)
-        for header, is_left in zip(headers, left, strict=True):
-            framed.add_column(escape(header), justify="left" if is_left else "right")
+        for number, (header, is_left) in enumerate(zip(headers, left, strict=True)):
+            # Words may take several lines; names and figures are never cut.
+            least = None if is_left and number else _least(header, *(row[number] for row in rows))
+            framed.add_column(escape(header), justify="left" if is_left else "right", min_width=least)
         for row in rows:
             framed.add_row(*map(escape, row))
         Console().print(framed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output, units
@@ -15,48 +16,70 @@ if TYPE_CHECKING:
     from flatwalk.results import Run
 
 
-def table_of(runs: list[Run], *, energy: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of the result table of one large-page setting, with or without energy."""
+@dataclass(frozen=True)
+class _Column:
+    """A column of the result table; those of the lowest rank are left out first."""
+
+    header: str
+    rank: int
+    cells: list[str]
+
+
+def _columns(runs: list[Run], *, energy: bool) -> list[_Column]:
+    """All columns of one large-page setting's table that there are figures for."""
 
     def cell(value: float | None, style: str) -> str:
         return "–" if value is None else format(value, style)
 
-    def change(run: Run) -> str:
-        speedup = run.get("speedup")
-        return "–" if speedup is None else units.signed_percent(speedup - 1)
+    def change(ratio: float | None) -> str:
+        return "–" if ratio is None else units.signed_percent(ratio - 1)
+
+    def margin(run: Run) -> str:
+        value, low, high = (run.get(key) for key in ("speedup", "speedup_low", "speedup_high"))
+        if run is runs[0] or not (isinstance(value, float) and isinstance(low, float)):
+            return "–"
+        assert isinstance(high, float)
+        return f"±{100 * max(high - value, value - low):.1f}"
 
     timed = runs[0]["cycles"] is not None
-    headers = ["scheme"]
-    if timed:
-        headers += ["speed-up", "IPC"]
-    headers += ["walks/1000 instr.", "accesses/walk"]
-    if timed:
-        headers += ["cycles/walk"]
     losses = [lost_to_translation(run, runs) for run in runs]
+    rates = [run["walks"] / run["instructions"] * 1000 if run["instructions"] else None for run in runs]
+    found = [_Column("scheme", 10, [run["scheme"] for run in runs])]
+    if timed:
+        found.append(_Column("speed-up", 9, [change(run.get("speedup")) for run in runs]))
+        if any(run.get("speedup_low") is not None for run in runs):
+            found.append(_Column("±", 8, [margin(run) for run in runs]))
+        found.append(_Column("IPC", 2, [cell(run["ipc"], ".3f") for run in runs]))
+    found.append(_Column("walks/1000", 6, [cell(rate, ".3g") for rate in rates]))
+    found.append(_Column("accesses/walk", 7, [cell(run["accesses_per_walk"], ".2f") for run in runs]))
+    if timed:
+        found.append(_Column("cycles/walk", 3, [cell(run["walk_latency_cycles"], ".1f") for run in runs]))
     if any(loss is not None for loss in losses):
-        headers += ["lost to translation"]
+        share = ["–" if loss is None else units.percent(loss) for loss in losses]
+        found.append(_Column("lost to translation", 5, share))
     if energy:
-        headers += ["cache energy", "off-chip"]
-    headers += ["page table"]
-    rows = []
-    for run, loss in zip(runs, losses, strict=True):
-        row = [run["scheme"]]
-        if timed:
-            row += [change(run), cell(run["ipc"], ".3f")]
-        row += [
-            format(run["walks"] / run["instructions"] * 1000, ".3g") if run["instructions"] else "–",
-            cell(run["accesses_per_walk"], ".2f"),
-        ]
-        if timed:
-            row += [cell(run["walk_latency_cycles"], ".1f")]
-        if loss is not None:
-            row += [units.percent(loss)]
-        if energy:
-            ratios = (run.get("relative_cache_energy"), run.get("relative_off_chip_accesses"))
-            row += ["–" if ratio is None else units.signed_percent(ratio - 1) for ratio in ratios]
-        row.append(units.size(run["page_table_bytes"]))
-        rows.append(row)
-    return headers, rows
+        ratios = [(run.get("relative_cache_energy"), run.get("relative_off_chip_accesses")) for run in runs]
+        found.append(_Column("cache energy", 8, [change(cache) for cache, _ in ratios]))
+        found.append(_Column("off-chip", 8, [change(lines) for _, lines in ratios]))
+    found.append(_Column("page table", 1, [units.size(run["page_table_bytes"]) for run in runs]))
+    return found
+
+
+def show_table(runs: list[Run], title: str, *, energy: bool = False) -> None:
+    """Prints the result table of one large-page setting, with as many columns as a terminal has room for.
+
+    Nothing in it is cut: where the terminal is narrow, whole columns are left out, the JSON and the report
+    have them.
+    """
+    columns = _columns(runs, energy=energy)
+
+    def table() -> tuple[list[str], list[list[str]]]:
+        rows = zip(*(column.cells for column in columns), strict=True)
+        return [column.header for column in columns], [list(row) for row in rows]
+
+    while len(columns) > 2 and not output.fits(*table()):
+        columns.remove(min(columns, key=lambda column: column.rank))
+    output.table(*table(), title=title)
 
 
 def note_warnings(runs: list[Run]) -> None:

@@ -2,26 +2,138 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+import json
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
+from flatwalk import intervals
+from flatwalk.errors import FlatwalkError
+from flatwalk.intervals import Estimate
 from flatwalk.result_types import RunResult, TraceSummary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: What `compare --json` writes, and what it once wrote.
+SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
+
+
+class Window(TypedDict):
+    """Sums over one window; `at` is the number of instructions that the program executed before it."""
+
+    at: int
+    instructions: int
+    cycles: int | None
+    walks: int
+    walk_accesses: int
+    walk_latency_cycles: int | None
+    walk_queue_cycles: int | None
+
+
+class StackPart(TypedDict):
+    """Cycles of a run that went to one cause; the parts' sum is the run's cycles."""
+
+    part: str
+    cycles: int
+
+
+class Intervals(TypedDict):
+    """Of each mean of a run its 95 % interval, `[low, high]`; None where nothing is known of it."""
+
+    ipc: list[float] | None
+    walks_per_1000: list[float] | None
+    accesses_per_walk: list[float] | None
+    walk_latency_cycles: list[float] | None
+    walk_queue_cycles: list[float] | None
+
+
+class Sampling(TypedDict):
+    """What was measured; not `sampled`: one part without gaps, which the windows divide."""
+
+    windows: int
+    window_instructions: int
+    warmup_instructions: int
+    instructions_total: int | None
+    instructions_measured: int
+    coverage: float | None
+    sampled: bool
+
+
+class Bias(TypedDict):
+    """Whether windows that are warmed half as long give the same speed-up of the second scheme."""
+
+    schemes: list[str]
+    large_pages: int | None
+    thp: str | None
+    warmup_instructions: int
+    half_warmup_instructions: int
+    speedup: float
+    half_warmup_speedup: float
+    agrees: bool
 
 
 class Run(RunResult):
     """One configuration's result, with what it is to the first scheme's with the same pages."""
 
+    windows: NotRequired[list[Window]]
+    cycle_stack: NotRequired[list[StackPart] | None]
     speedup: NotRequired[float | None]
+    speedup_low: NotRequired[float | None]
+    speedup_high: NotRequired[float | None]
+    intervals: NotRequired[Intervals | None]
     relative_cache_energy: NotRequired[float | None]
     relative_off_chip_accesses: NotRequired[float | None]
 
 
 class Response(TypedDict):
-    """The engine's answer to `simulate`."""
+    """The engine's answer to `simulate`, and what `compare` adds to it."""
 
     schema: str
     version: str
     trace: TraceSummary
     runs: list[Run]
+    sampling: NotRequired[Sampling | None]
+    bias: NotRequired[Bias | None]
+
+
+def answer(response: Response) -> dict[str, Any]:
+    """What `compare --json` writes of a response."""
+    return {
+        "schema": SCHEMA,
+        "version": response["version"],
+        "trace": response["trace"],
+        "sampling": response.get("sampling"),
+        "bias": response.get("bias"),
+        "runs": response["runs"],
+    }
+
+
+def read_answer(path: Path) -> Response:
+    """Reads what `compare --json` wrote, of this form or the first; what that lacks is None or empty.
+
+    Raises:
+        FlatwalkError: If the file is not one.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FlatwalkError(f"{path} cannot be read: {error.strerror}", remedy="check the path") from error
+    except ValueError as error:
+        raise FlatwalkError(
+            f"{path} is not JSON", remedy="give a file that flatwalk compare --json wrote"
+        ) from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema not in {SCHEMA, FIRST_SCHEMA}:
+        raise FlatwalkError(
+            f"{path} is not the result of a comparison",
+            remedy=f"give a file that flatwalk compare --json wrote, whose schema is {SCHEMA}",
+        )
+    if schema == FIRST_SCHEMA:
+        found |= {"schema": SCHEMA, "sampling": None, "bias": None}
+        for run in found["runs"]:
+            for key in ("speedup_low", "speedup_high", "intervals", "cycle_stack"):
+                run.setdefault(key, None)
+            run.setdefault("windows", [])
+    return cast("Response", found)
 
 
 def pages_key(run: Run) -> tuple[int | None, str | None]:
@@ -33,7 +145,8 @@ def pages_label(run: Run) -> str:
     """The large-page setting of a run for a person."""
     if run["thp"] is not None:
         return f"THP {run['thp']}"
-    return f"{run['large_pages']} % large pages"
+    share = run["large_pages"]
+    return {0: "4 KiB pages", 100: "2 MiB pages"}.get(share or 0, f"{share} % of memory on 2 MiB pages")
 
 
 def grouped(runs: list[Run]) -> list[list[Run]]:
@@ -44,17 +157,94 @@ def grouped(runs: list[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def add_speedups(runs: list[Run]) -> None:
-    """Gives every run its speed-up over the first scheme at the same large-page setting.
+def add_speedups(runs: list[Run], sampling: Sampling | None = None) -> None:
+    """Gives every run its speed-up over the first scheme at the same large-page setting, and intervals.
 
     The speed-up is a ratio of cycles per instruction, so 1.092 is 9.2 % faster; `None` where nothing
-    was timed.
+    was timed. Without `sampling` nothing is known of how sure the figures are.
     """
     for group in grouped(runs):
-        base = group[0]["ipc"]
         for run in group:
-            ipc = run["ipc"]
-            run["speedup"] = ipc / base if base and ipc is not None else None
+            speed = speed_ratio(run, group[0], sampling)
+            run["speedup"] = speed.value if speed else None
+            run["speedup_low"] = speed.low if speed else None
+            run["speedup_high"] = speed.high if speed else None
+            run["intervals"] = _means(run, sampling)
+
+
+def coverage(sampling: Sampling | None) -> float | None:
+    """Share of the program that was measured; None where the windows are no sample of the whole of it."""
+    if sampling is None:
+        return None
+    share = sampling["coverage"]
+    if share is not None and share > 1 - 1e-6:
+        return 1.0
+    return (share or 0.0) if sampling["sampled"] else None
+
+
+def _columns(run: Run, *keys: str) -> list[list[float]]:
+    windows = cast("list[dict[str, float | None]]", run.get("windows") or [])
+    return [[window[key] or 0 for window in windows] for key in keys]
+
+
+def _bounded(value: float, found: Estimate) -> Estimate:
+    """A run's own figure with the bounds that its windows give."""
+    if found.low is None or found.high is None:
+        return Estimate(value)
+    return Estimate(value, value * found.low / found.value, value * found.high / found.value)
+
+
+def _ratio(value: float, run: Run, base: Run, key: str, share: float | None) -> Estimate:
+    """What `value` is known to: `key` per instruction of `base` over that of `run`, over their windows."""
+    mine, others = run.get("windows") or [], base.get("windows") or []
+    if share is None or not mine or len(mine) != len(others):
+        return Estimate(value)
+    (over, under_instructions), (under, over_instructions) = (
+        _columns(one, key, "instructions") for one in (base, run)
+    )
+    found = intervals.estimate([over, over_instructions], [under, under_instructions], share)
+    return _bounded(value, found)
+
+
+def speed_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | None:
+    """Speed of a run over that of another over the same windows; None where nothing was timed."""
+    if not base["ipc"] or run["ipc"] is None:
+        return None
+    return _ratio(run["ipc"] / base["ipc"], run, base, "cycles", coverage(sampling))
+
+
+def accesses_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | None:
+    """Entries that a run's walks read per instruction over another's; None if that one's read none."""
+    mine, others = (
+        one["walks"] * (one["accesses_per_walk"] or 0.0) / (one["instructions"] or 1) for one in (run, base)
+    )
+    if not others:
+        return None
+    if not mine:
+        return Estimate(0.0)
+    return _ratio(mine / others, base, run, "walk_accesses", coverage(sampling))
+
+
+def _means(run: Run, sampling: Sampling | None) -> Intervals:
+    share = coverage(sampling)
+    instructions, cycles, walks, accesses, latency, queue = _columns(
+        run, "instructions", "cycles", "walks", "walk_accesses", "walk_latency_cycles", "walk_queue_cycles"
+    )
+
+    def interval(over: list[float], under: list[float], value: float | None) -> list[float] | None:
+        if share is None or not over or value is None:
+            return None
+        found = _bounded(value, intervals.estimate([over], [under], share))
+        return None if found.low is None or found.high is None else [found.low, found.high]
+
+    rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
+    return {
+        "ipc": interval(instructions, cycles, run["ipc"]),
+        "walks_per_1000": interval(walks, instructions, rate),
+        "accesses_per_walk": interval(accesses, walks, run["accesses_per_walk"]),
+        "walk_latency_cycles": interval(latency, walks, run["walk_latency_cycles"]),
+        "walk_queue_cycles": interval(queue, walks, run["walk_queue_cycles"]),
+    }
 
 
 def add_energy(runs: list[Run]) -> None:

@@ -178,9 +178,9 @@ def simulate(
         ],
     }
     with output.Progress("Simulating") as progress:
-        runs = engine.simulate(request, progress)["runs"]
-    add_speedups(runs)
-    return runs
+        response = engine.simulate(request, progress)
+    add_speedups(response["runs"], response.get("sampling"))
+    return response["runs"]
 
 
 TABLE_HEADERS = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, units
 from flatwalk.host import designs, machine, process
-from flatwalk.presenting import table_of
+from flatwalk.presenting import show_table
 from flatwalk.results import is_bound
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
 
 
 def _show_simulated(runs: list[Run], options: Options) -> None:
-    headers, rows = table_of(runs)
-    title = f"{options.simulate} accesses to its pages, simulated on {runs[0]['machine']}"
-    output.table(headers, rows, title=title)
+    show_table(runs, f"{options.simulate} accesses to its pages, simulated on {runs[0]['machine']}")
     designs = [run for run in runs if not is_bound(run) and run.get("speedup") is not None]
     if len(designs) > 1:
         best = max(designs, key=lambda run: run.get("speedup") or 0.0)

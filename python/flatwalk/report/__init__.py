@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates
-from flatwalk.explain import explain, large_page_words
-from flatwalk.report import charts
+from flatwalk.explain import explain
+from flatwalk.report import charts, timeline
 from flatwalk.results import grouped, pages_label, warnings_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def render(response: Response) -> str:
         mode=first["mode"],
         timed=first["cycles"] is not None,
         first=first,
-        groups=explain(runs),
-        page_words=large_page_words(runs),
+        answer=explain(response),
         charts=charts.build(runs),
+        timelines=timeline.build(runs, response.get("sampling")),
         warnings=warnings_of(runs),
         configurations=configurations(runs),
         trace=response["trace"],

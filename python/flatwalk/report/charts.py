@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flatwalk.results import Run
 
 #: Colours by number; the style sheet has as many.
-COLOURS = 6
+COLOURS = 12
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Row:
     segments: list[Segment]
     cells: list[str]
     path: str = ""  # for histograms: an SVG path in a box of 1000 × 100
+    whisker: tuple[float, float] | None = None  # from where to where the figure may lie
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,22 @@ class Chart:
     origin: float = 0.0
     is_histogram: bool = False
     rows: str = "scheme"  # what the rows are
+    figures: list[Figures] = field(default_factory=list)  # of bars with too many pieces to write beside them
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table of one panel's figures, to be unfolded below the bars."""
+
+    label: str
+    headers: list[str]
+    rows: list[list[str]]
 
 
 def build(runs: list[Run]) -> list[Chart]:
     """All charts that the runs have figures for."""
     timed = runs[0]["cycles"] is not None
-    charts = [_speed(runs)] if timed else []
+    charts = [_speed(runs), _cycles(runs)] if timed else []
     charts.append(_accesses(runs))
     if timed:
         charts += [_latency(runs), _served(runs)]
@@ -137,6 +148,7 @@ class Change:
     change: float
     figures: list[str] = field(default_factory=list)  # beside the change itself
     is_bound: bool = False
+    bounds: tuple[float, float] | None = None  # its interval
 
 
 def changes(
@@ -144,7 +156,9 @@ def changes(
 ) -> Chart:
     """A chart of changes, to both sides of a line."""
     every = [row for _, rows in panels for row in rows]
-    low, high = min([0.0, *(row.change for row in every)]), max([0.0, *(row.change for row in every)])
+    reached = [0.0, *(row.change for row in every)]
+    reached += [bound for row in every if row.bounds is not None for bound in row.bounds]
+    low, high = min(reached), max(reached)
     span = max(high - low, 0.02)
     low, high = (low - 0.02 * span if low < 0 else 0.0), low + span * 1.02 if high > 0 else 0.0
     span = (high - low) or 1.0
@@ -156,7 +170,10 @@ def changes(
         colour = 3 if row.is_bound else 0 if row.change >= 0 else 1
         text = units.signed_percent(row.change)
         segments = [Segment(start, length, colour, f"{row.name}: {text}")]
-        return Row(row.name, segments, [text, *row.figures])
+        whisker = None
+        if row.bounds is not None:
+            whisker = (origin + row.bounds[0] / span, origin + row.bounds[1] / span)
+        return Row(row.name, segments, [text, *row.figures], whisker=whisker)
 
     scale = steps(max(high, -low))
     marks = [step for step in (*(-s for s in reversed(scale[1:])), *scale) if low <= step <= high]
@@ -177,17 +194,83 @@ def changes(
 
 
 def _speed(runs: list[Run]) -> Chart:
+    known = any(run.get("speedup_low") is not None for run in runs)
+
     def row(run: Run) -> Change:
         ipc = "–" if run["ipc"] is None else f"{run['ipc']:.3f}"
-        return Change(run["scheme"], (run.get("speedup") or 1.0) - 1, [ipc], is_bound(run))
+        low, high = run.get("speedup_low"), run.get("speedup_high")
+        bounds = None if low is None or high is None or low == high else (low - 1, high - 1)
+        change = (run.get("speedup") or 1.0) - 1
+        margin = "–" if bounds is None else f"±{100 * max(bounds[1] - change, change - bounds[0]):.1f}"
+        return Change(run["scheme"], change, [margin, ipc] if known else [ipc], is_bound(run), bounds)
 
+    note = f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster."
     return changes(
         "speed",
         "Speed-up",
-        f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster.",
-        ["speed-up", "IPC"],
+        f"{note} The thin line is where the whole program's figure lies, with a confidence of 95 %."
+        if known
+        else note,
+        ["speed-up", "±", "IPC"] if known else ["speed-up", "IPC"],
         [(pages_label(members[0]), [row(run) for run in members]) for members in grouped(runs)],
     )
+
+
+def _cycles(runs: list[Run]) -> Chart:
+    """What an instruction's cycles go to; the parts of a bar sum to all of it."""
+    stacks = {id(run): run.get("cycle_stack") or [] for run in runs}
+    sizes: dict[str, int] = {}
+    for stack_ in stacks.values():
+        for item in stack_:
+            sizes[item["part"]] = max(sizes.get(item["part"], 0), item["cycles"])
+    present = [part for part, cycles in sizes.items() if cycles]
+    # What has no colour of its own is drawn as one piece.
+    drawn = sorted(sorted(present, key=lambda part: -sizes[part])[: COLOURS - 1], key=present.index)
+    others = "all else" if len(drawn) < len(present) else None
+    colours = {part: number for number, part in enumerate(drawn)}
+    top = max((run["cycles"] or 0) / (run["instructions"] or 1) for run in runs) or 1
+
+    def parts(run: Run) -> dict[str, float]:
+        found = dict.fromkeys(present, 0.0)
+        for item in stacks[id(run)]:
+            if item["part"] in found:
+                found[item["part"]] += item["cycles"] / (run["instructions"] or 1)
+        return found
+
+    def row(run: Run) -> Row | None:
+        if not stacks[id(run)]:
+            return None
+        found, total = parts(run), (run["cycles"] or 0) / (run["instructions"] or 1)
+        pieces = [(found[part], colours[part], _piece(run, part, found[part], total)) for part in drawn]
+        if others is not None:
+            rest = sum(value for part, value in found.items() if part not in colours)
+            pieces.append((rest, COLOURS - 1, _piece(run, others, rest, total)))
+        return Row(run["scheme"], stack(pieces, top), [f"{total:.3f}"])
+
+    return Chart(
+        "cycles",
+        "Where the cycles go",
+        "Cycles per instruction by what they went to. The pieces of a bar sum to the whole time.",
+        ["cycles per instr."],
+        _panels(runs, row),
+        spaced([Tick(step / top, _number(step)) for step in steps(top)]),
+        legend=[(colour, part) for part, colour in colours.items()]
+        + ([(COLOURS - 1, others)] if others else []),
+        figures=[
+            Figures(
+                pages_label(members[0]),
+                ["scheme", *present],
+                [[run["scheme"], *(f"{value:.4f}" for value in parts(run).values())] for run in members],
+            )
+            for members in grouped(runs)
+            if any(stacks[id(run)] for run in members)
+        ],
+    )
+
+
+def _piece(run: Run, part: str, value: float, total: float) -> str:
+    share = units.percent(value / total) if total else "–"
+    return f"{run['scheme']}: {part}, {value:.3f} cycles per instruction, {share}"
 
 
 def _walking(runs: list[Run]) -> list[Run]:

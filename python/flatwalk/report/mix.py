@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import templates
+from flatwalk import mix, templates
 from flatwalk.report import charts, configurations
-from flatwalk.results import is_bound, pages_key, pages_label, warnings_of
+from flatwalk.results import is_bound, pages_label, warnings_of
 
 if TYPE_CHECKING:
     from flatwalk.results import Run
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def render(answer: dict[str, Any]) -> str:
     """The report of what `compare --mix --json` writes."""
-    groups: dict[tuple[int | None, str | None], Results] = {}
-    for result in answer["runs"]:
-        groups.setdefault(pages_key(result["cores"][0]), []).append(result)
+    groups = mix.by_pages(answer["runs"])
     runs: list[Run] = [run for result in answer["runs"] for run in result["cores"]]
     first, programs = runs[0], answer["mix"]["programs"]
     alone = {run["program"]: run["ipc"] for run in answer["alone"]}
@@ -30,9 +28,9 @@ def render(answer: dict[str, Any]) -> str:
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
         machine_name=first["machine"],
         first=first,
-        headlines=[_headline(results) for results in groups.values()],
+        headlines=[(_label(results), mix.words(results)) for results in groups],
         warnings=warnings_of(runs),
-        charts=[_weighted(list(groups.values())), _shares(list(groups.values()), programs, alone)],
+        charts=[_weighted(groups), _shares(groups, programs, alone)],
         alone=[(program, "–" if ipc is None else f"{ipc:.3f}") for program, ipc in alone.items()],
         configurations=configurations(runs),
         version=answer["version"],
@@ -41,14 +39,6 @@ def render(answer: dict[str, Any]) -> str:
 
 def _label(results: Results) -> str:
     return pages_label(results[0]["cores"][0])
-
-
-def _headline(results: Results) -> tuple[str, str]:
-    """Of one large-page setting: its label, and which scheme serves all programs together best."""
-    real = [result for result in results if not is_bound(result["cores"][0])] or results
-    best = max(real, key=lambda result: result["weighted_speedup"])
-    value = f"a weighted speed-up of {best['weighted_speedup']:.3f}"
-    return _label(results), f"{best['scheme']} serves the programs together best, with {value}."
 
 
 def _weighted(groups: list[Results]) -> charts.Chart:

@@ -1,0 +1,145 @@
+"""Why one run is faster than another: the differences of their cycles' parts, which sum to it.
+
+A run's `cycle_stack` says what its cycles went to, and its parts sum to its cycles. So a difference in
+speed is the sum of differences of parts, and that sum is what is told; a part against the result is told
+with it. What the run counted besides, as accesses of walks, is told only where it went the way of the
+part that it belongs to. Without a stack no cause is told: a guess from counts can be wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatwalk import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flatwalk.results import Run
+
+#: Relative change of a count that is worth a word.
+NOTICEABLE = 0.02
+#: Parts that are named, and the share of the difference that each must be.
+MOST, LEAST_SHARE = 3, 0.08
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a part of the cycles contributes to a change of speed, as a share like the change itself."""
+
+    part: str
+    change: float
+
+
+def shares(run: Run, base: Run) -> list[Share]:
+    """By part, what it contributes to the relative change in speed; they sum to it. The largest first.
+
+    Empty where a run has no stack.
+    """
+    stacks = []
+    for one in (run, base):
+        parts: dict[str, int] = {}
+        for item in one.get("cycle_stack") or []:
+            parts[item["part"]] = parts.get(item["part"], 0) + item["cycles"]
+        if not parts or not one["instructions"] or sum(parts.values()) != one["cycles"]:
+            return []
+        stacks.append({part: cycles / one["instructions"] for part, cycles in parts.items()})
+    mine, others = stacks
+    total = sum(mine.values())
+    found = [
+        Share(part, (others.get(part, 0.0) - mine.get(part, 0.0)) / total)
+        for part in dict.fromkeys((*others, *mine))
+    ]
+    return sorted(found, key=lambda share: -abs(share.change))
+
+
+def _rounded(values: list[float], total: float, digits: int) -> list[float]:
+    """Values rounded so that they sum to the rounded total: the largest remainders give way."""
+    unit = 10.0**-digits
+    whole = [round(value / unit) for value in values]
+    off = round(total / unit) - sum(whole)
+    order = sorted(
+        range(len(values)), key=lambda at: (values[at] / unit - whole[at]) * (1 if off > 0 else -1)
+    )
+    for at in order[::-1][: abs(off)]:
+        whole[at] += 1 if off > 0 else -1
+    return [count * unit for count in whole]
+
+
+def words(run: Run, base: Run) -> str:
+    """`; of the 13 %, 11 are system calls for memory and 2 page faults`, or nothing."""
+    every = shares(run, base)
+    total = sum(share.change for share in every)
+    if not total:
+        return ""
+    named = [share for share in every if abs(share.change) >= LEAST_SHARE * abs(total)][:MOST]
+    digits = 0 if abs(total) >= 0.1 else 1
+    sign = 1 if total > 0 else -1
+    points = [100 * sign * share.change for share in named]
+    *amounts, rest = _rounded([*points, 100 * abs(total) - sum(points)], 100 * abs(total), digits)
+
+    def number(value: float) -> str:
+        return f"{abs(value):.{digits}f}"
+
+    kept = [(share, amount) for share, amount in zip(named, amounts, strict=True) if float(number(amount))]
+    towards = [f"{number(amount)} {share.part}" for share, amount in kept if amount > 0]
+    against = [f"{number(amount)} for {share.part}" for share, amount in kept if amount < 0]
+    if float(number(rest)):
+        (towards if rest > 0 else against).append(f"{number(rest)} {'for ' if rest < 0 else ''}all else")
+    if not kept or not towards:
+        return ""
+    if len(towards) == 1 and not against:
+        told = f"all of it {kept[0][0].part}"
+    else:
+        first, *others = towards
+        told = f"of the {number(100 * total)} %, {first.replace(' ', ' are ', 1)}"
+        told += f", {', '.join(others)}" if others else ""
+        told += f", less {', less '.join(against)}" if against else ""
+    facts = [fact for share, _ in kept for fact in _facts(share, run, base)]
+    return f"; {told}" + (f"; {', '.join(list(dict.fromkeys(facts))[:2])}" if facts else "")
+
+
+def dram_per_walk(run: Run) -> float:
+    """Accesses per walk that main memory served."""
+    in_dram = sum(level["dram"] for level in run["walk"]["accesses_by_level"])
+    return in_dram / run["walks"] if run["walks"] else 0.0
+
+
+def llc_data_misses(run: Run) -> int:
+    """Data misses of the last-level cache."""
+    return next((cache["data_misses"] for cache in run["caches"] if cache["name"] == "LLC"), 0)
+
+
+def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
+    """What was counted of a part and went its way, as words."""
+    part = share.part.lower()
+
+    def agrees(new: float | None, old: float | None) -> bool:
+        if new is None or old is None or abs(new - old) <= NOTICEABLE * max(abs(new), abs(old)):
+            return False
+        return (new < old) == (share.change > 0)
+
+    if "walk" in part and "wait" in part:
+        new, old = run["walk_queue_cycles"], base["walk_queue_cycles"]
+        if agrees(new, old):
+            yield f"walks wait {new:.1f} instead of {old:.1f} cycles for a walker"
+    elif "walk" in part:
+        rates = [1000 * one["walks"] / (one["instructions"] or 1) for one in (run, base)]
+        if agrees(*rates):
+            yield f"{rates[0]:.3g} instead of {rates[1]:.3g} walks per 1000 instructions"
+        else:
+            read, others_read = (one["accesses_per_walk"] for one in (run, base))
+            if agrees(read, others_read):
+                yield f"walks read {read:.2f} instead of {others_read:.2f} entries"
+        memory = [dram_per_walk(one) for one in (run, base)]
+        if agrees(*memory) and abs(memory[0] - memory[1]) >= 0.01:
+            yield f"{memory[0]:.2f} instead of {memory[1]:.2f} accesses a walk go to DRAM"
+    elif "fault" in part:
+        if agrees(run["os"]["faults"], base["os"]["faults"]):
+            yield f"{run['os']['faults']} instead of {base['os']['faults']} page faults"
+    elif "data" in part:
+        misses, others = (llc_data_misses(one) / (one["instructions"] or 1) for one in (run, base))
+        if others and agrees(misses, others):
+            more = "more" if misses > others else "less"
+            yield f"data misses the LLC {units.percent(abs(misses / others - 1))} {more} often"

@@ -1,0 +1,174 @@
+"""What was judged of a program, and how far that can be relied on, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatwalk import intervals, units
+from flatwalk.differences import NOISE, difference
+from flatwalk.results import coverage, grouped, pages_key, pages_label
+
+if TYPE_CHECKING:
+    from flatwalk.intervals import Estimate
+    from flatwalk.results import Bias, Response, Run, Sampling
+
+
+def judged_words(response: Response) -> str:
+    """`Judged: 40 windows of 500 k instructions, spread over the whole run of 12.3 G (0.16 % of it) …`."""
+    sampling = response.get("sampling")
+    first = response["runs"][0]
+    if sampling is None:
+        return _part_words(response, first["instructions"], None)
+    total = sampling["instructions_total"]
+    if coverage(sampling) == 1:
+        return (
+            f"Judged: the whole run, all of its {units.count(total or first['instructions'])} instructions."
+        )
+    if not sampling["sampled"]:
+        return _part_words(response, sampling["instructions_measured"], total)
+    words = (
+        f"Judged: {_number(sampling['windows'], 'window')} of {units.count(sampling['window_instructions'])}"
+    )
+    words += " instructions, spread over "
+    if total is None:
+        words += "a run whose length is not known"
+    else:
+        share = sampling["coverage"] or sampling["instructions_measured"] / total
+        words += f"the whole run of {units.count(total)} ({_share(share)} of it)"
+    if sampling["warmup_instructions"]:
+        words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    if sampling["windows"] < intervals.LEAST:
+        words += ". So few windows do not tell how sure the figures are"
+    return words + "."
+
+
+def _part_words(response: Response, measured: int, total: int | None) -> str:
+    trace = response["trace"]
+    start = trace.get("skip", 0) + trace.get("warmup", 0)
+    words = f"Judged: instructions {units.count(start)} to {units.count(start + measured)}"
+    if total is not None and total > 0:
+        words += f" of {units.count(total)} ({_share(measured / total)}), one part"
+    else:
+        words += ", one part"
+    return words + ". What came before and after it is not judged, so no interval can be given."
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.01 else units.percent(share)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What `--error` lacks: the least sure speed-up, and how many windows would make it sure enough."""
+
+    error: float
+    run: Run
+    half: float | None  # None: there are no intervals
+    windows: int
+    needed: int | None
+
+    @property
+    def reached(self) -> bool:
+        """Whether every speed-up is as sure as was asked for."""
+        return self.half is not None and self.half <= self.error
+
+    @property
+    def words(self) -> str:
+        """Whether it is reached, and if not what is missing."""
+        asked = f"±{100 * self.error:g} %"
+        if self.half is None or self.needed is None:
+            return f"Whether speed-ups are known to {asked} cannot be said: there are no intervals."
+        if self.reached:
+            return f"All speed-ups are known to {asked} or better."
+        name = f"{self.run['scheme']} at {pages_label(self.run)}"
+        return (
+            f"{asked} is not reached: the speed-up of {name} is known to ±{100 * self.half:.2g} %. About "
+            f"{_number(max(self.needed - self.windows, 1), 'window')} more would do it, "
+            f"{self.needed} instead of {self.windows}."
+        )
+
+
+def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing | None:
+    """What `--error` still lacks; `error` is 0.01 for 1 %. None where there is nothing to be sure of.
+
+    Counts the speed-ups of all schemes, and those of large pages; in functional mode the accesses.
+    """
+    groups = grouped(runs)
+    pairs = [(run, members[0]) for members in groups for run in members[1:]]
+    pairs += [(members[0], groups[0][0]) for members in groups[1:]]
+    found: list[tuple[Run, Estimate]] = []
+    for run, base in pairs:
+        compared = difference(run, base, sampling)
+        if compared is not None and compared.ratio.value:
+            found.append((run, compared.ratio))
+    if not found:
+        return None
+    share = coverage(sampling)
+    windows = len(runs[0].get("windows") or [])
+    if share is None or any(ratio.half is None for _, ratio in found):
+        run = next((run for run, ratio in found if ratio.half is None), found[0][0])
+        return Missing(error, run, None, windows, None)
+    run, worst = max(found, key=lambda item: item[1].half or 0.0)
+    half = worst.half or 0.0
+    return Missing(error, run, half, windows, intervals.needed(windows, half, error, share))
+
+
+def bias(response: Response, half: Response) -> Bias | None:
+    """Whether a second answer, of windows that were warmed half as long, agrees with the first.
+
+    Compares the speed-up of the scheme of `half` that differs most between its first setting's first
+    scheme and another. It agrees if it lies within the interval, or the noise, of the first.
+
+    Args:
+        response: The answer; its runs carry their speed-ups.
+        half: That of the same source, with half the warm-up and at least two of the same configurations
+            of one large-page setting.
+    """
+    others = {(run["scheme"], pages_key(run)): run for run in response["runs"]}
+    candidates: list[tuple[Run, Run, float, float]] = []
+    for members in grouped(half["runs"]):
+        again = members[0]
+        first = others.get((again["scheme"], pages_key(again)))
+        if first is None:
+            continue
+        for run in members[1:]:
+            original = others.get((run["scheme"], pages_key(run)))
+            short = difference(run, again, None)
+            long = difference(original, first, None) if original else None
+            if original is not None and short and long:
+                candidates.append((original, first, long.ratio.value, short.ratio.value))
+    if not candidates:
+        return None
+    run, base, speedup, short_speedup = max(candidates, key=lambda item: abs(item[3] / (item[2] or 1) - 1))
+    interval = difference(run, base, response.get("sampling"))
+    low, high = (speedup, speedup) if interval is None else (1 + bound for bound in interval.bounds)
+    agrees = abs(short_speedup - speedup) <= NOISE * speedup or low <= short_speedup <= high
+    samplings = [one.get("sampling") for one in (response, half)]
+    lengths = [sampling["warmup_instructions"] if sampling else 0 for sampling in samplings]
+    return {
+        "schemes": [base["scheme"], run["scheme"]],
+        "large_pages": run["large_pages"],
+        "thp": run["thp"],
+        "warmup_instructions": lengths[0],
+        "half_warmup_instructions": lengths[1],
+        "speedup": speedup,
+        "half_warmup_speedup": short_speedup,
+        "agrees": agrees,
+    }
+
+
+def bias_words(found: Bias) -> str:
+    """Whether the warm-up is long enough, and what to do if not."""
+    base, scheme = found["schemes"]
+    values = [units.signed_percent(found[key] - 1) for key in ("half_warmup_speedup", "speedup")]
+    said = f"with half the warm-up {scheme} is {values[0]} against {base}, with all of it {values[1]}"
+    if found["agrees"]:
+        return f"The warm-up is long enough: {said}."
+    longer = units.count(4 * found["warmup_instructions"]).replace(" ", "")
+    remedy = f"--warmup {longer}" if found["warmup_instructions"] else "a longer --warmup"
+    return f"The warm-up is too short: {said}, more apart than the interval allows; try {remedy}."
