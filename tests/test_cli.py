@@ -81,7 +81,7 @@ def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tm
     result = call("compare", "--json", "out.json")
     assert result.code == 0, result.err
     answer = json.loads((tmp_path / "out.json").read_text())
-    assert answer["schema"] == "flatwalk-compare/1"
+    assert answer["schema"] == "flatwalk-compare/2"
     assert answer["version"] == "0.0.0"
     assert len(answer["runs"]) == 22
     for run in answer["runs"]:
@@ -104,12 +104,15 @@ def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tm
             "warnings",
         } <= run.keys()
     report = tmp_path / "flatwalk-report.html"
-    assert "fpt+ptp is 32 % faster" in report.read_text()
-    last = result.out.rstrip().splitlines()[-4:]
-    assert last[0].startswith("0 % large pages: fpt+ptp is 32 % faster, because ")
-    assert last[1].startswith("100 % large pages: fpt+ptp is 19 % faster, because ")
-    assert last[2] == "100 % large pages instead of 0 % large pages make radix4 33 % faster."
-    assert last[3] == f"Report: {report}"
+    assert "fpt+ptp is best, 32 % faster" in report.read_text()
+    last = result.out.rstrip().splitlines()[-11:]
+    assert last[0].startswith("Judged: instructions 200 k to 1.2 M, one part.")
+    assert last[1].startswith(
+        "Huge pages: 2 MiB pages make radix4 33 % faster than 4 KiB pages; of the 33 %, "
+    )
+    assert last[8].startswith("All together at 4 KiB pages: fpt+ptp is best, 32 % faster than radix4; ")
+    assert last[9].startswith("All together at 2 MiB pages: fpt+ptp is best, 19 % faster than radix4; ")
+    assert last[10] == f"Report: {report}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["flatwalk-report.html", "out.json"]
     (asked,) = fake_engine.requests
     assert asked["source"] == {"workload": {"name": "gups", "size_bytes": 1 << 30}}
@@ -147,7 +150,7 @@ def test_a_pipe_gets_plain_aligned_text(call: Call, fake_engine: fake.Engine) ->
     assert result.out.isprintable() or "\x1b" not in result.out
     assert not set(result.out) & set("│┃━─┏╇\x1b\r")
     lines = result.out.splitlines()
-    assert lines[0] == "gups:8GiB on skylake-server, 0 % large pages"
+    assert lines[0] == "gups:8GiB on skylake-server, 4 KiB pages"
     body = lines[1:13]
     assert [line.split()[0] for line in body] == ["scheme", *fake.GUPS]
     ends = {line.rstrip().rfind("B") for line in body[1:]}
@@ -160,7 +163,7 @@ def test_json_to_standard_output_is_alone_there(call: Call, fake_engine: fake.En
     del fake_engine
     result = call("compare", "--schemes", "radix4,fpt", "--large-pages", "0", "--json", "-")
     assert [run["speedup"] for run in json.loads(result.out)["runs"]] == pytest.approx([1.0, 1000 / 925])
-    assert "fpt is 8.1 % faster" in result.err
+    assert "fpt is best, 8.1 % faster than radix4" in result.err
 
 
 def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ LONGEST_BLOCK = 512
 
 def _runs(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     answer = json.loads(path.read_text())
-    assert answer["schema"] == "flatwalk-compare/1"
+    assert answer["schema"] == "flatwalk-compare/2"
     return {(run["scheme"], run["large_pages"]): run for run in answer["runs"]}
 
 

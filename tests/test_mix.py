@@ -64,11 +64,34 @@ def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
     }
     page = render(answer)
     assert "A &amp; B" in page
-    assert "fpt serves the programs together best, with a weighted speed-up of 1.250" in page
+    assert "fpt serves the programs together best: its weighted speed-up of 1.250 is 25 % higher" in page
     # A quarter more in all: all of a, a quarter of b.
     for name, change in [("fpt", "+25.0 %"), ("fpt, 1: a", "0.0 %"), ("fpt, 2: b", "−75.0 %")]:
         row = page[page.index(f'<th scope="row">{name}</th>') :]
         assert change in row[: row.index("</tr>")], name
+
+
+@pytest.mark.parametrize(
+    ("cycles", "words"),
+    [
+        ({}, "Only radix4 was run: add schemes to compare it with."),
+        (
+            {"fpt": 998},
+            "No scheme makes a difference to the programs together: all are within ±0.5 % of radix4.",
+        ),
+        ({"fpt": 1100, "ideal": 500}, "No scheme serves the programs together better than radix4."),
+        (
+            {"fpt": 900, "fpt-nonf": 901},
+            (
+                "fpt serves the programs together best: its weighted speed-up of 1.111 is 11 % higher than "
+                "radix4's; fpt-nonf is within ±0.5 % of it."
+            ),
+        ),
+    ],
+)
+def test_the_best_of_a_mix_is_best_by_more_than_noise(cycles: dict[str, int], words: str) -> None:
+    runs = [[fake.run()], *([fake.run(scheme, cycles=number)] for scheme, number in cycles.items())]
+    assert mix.words(mix.weigh(["a"], runs, {"a": fake.run()})) == words
 
 
 def test_a_mix_runs_and_says_how_much_faster(flatwalk: Flatwalk, tmp_path: Path) -> None:

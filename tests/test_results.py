@@ -1,0 +1,262 @@
+"""Results: speed-ups, intervals, what was judged, and files of this form and the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from flatwalk.errors import FlatwalkError
+from flatwalk.judged import bias, bias_words, judged_words, missing
+from flatwalk.results import add_speedups, answer, read_answer
+from tests import fake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flatwalk.results import Response, Sampling
+
+
+def test_speedup_is_against_the_first_scheme_at_the_same_setting() -> None:
+    runs = [
+        fake.run("radix4", cycles=1000),
+        fake.run("fpt", cycles=800),
+        fake.run("radix4", cycles=500, large_pages=100),
+        fake.run("fpt", cycles=550, large_pages=100),
+    ]
+    add_speedups(runs)
+    assert [run["speedup"] for run in runs] == pytest.approx([1.0, 1.25, 1.0, 500 / 550])
+    assert {run["speedup_low"] for run in runs} == {None}, "nothing says how sure they are"
+
+
+def test_every_mean_has_its_interval() -> None:
+    response = fake.sample(fake.gups())
+    for run in response["runs"]:
+        found = run["intervals"]
+        assert found is not None
+        values: dict[str, float | None] = {
+            "ipc": run["ipc"],
+            "walks_per_1000": 1000 * run["walks"] / run["instructions"],
+            "accesses_per_walk": run["accesses_per_walk"],
+            "walk_latency_cycles": run["walk_latency_cycles"],
+            "walk_queue_cycles": run["walk_queue_cycles"],
+        }
+        assert found.keys() == values.keys()
+        for key, value in values.items():
+            interval = cast("dict[str, list[float] | None]", found)[key]
+            if not value:
+                assert interval is None, key
+                continue
+            assert interval is not None, key
+            assert interval[0] < value < interval[1], key
+        if run is not response["runs"][0]:
+            low, speedup, high = run["speedup_low"], run["speedup"], run["speedup_high"]
+            assert low is not None
+            assert speedup is not None
+            assert high is not None
+            assert low < speedup < high < 1.05 * speedup, "pairs share what windows have in common"
+    first = response["runs"][0]
+    assert (first["speedup_low"], first["speedup"], first["speedup_high"]) == (1.0, 1.0, 1.0)
+
+
+def test_one_part_is_no_sample_of_the_whole() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900)])
+    sampling = cast("Sampling", response["sampling"])
+    sampling["sampled"] = False
+    add_speedups(response["runs"], sampling)
+    assert response["runs"][1]["speedup_low"] is None
+    sampling["coverage"] = 1.0
+    add_speedups(response["runs"], sampling)
+    assert response["runs"][1]["speedup_low"] == response["runs"][1]["speedup"], "all of it was measured"
+
+
+def test_windows_that_are_not_the_same_are_not_compared() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900)])
+    response["runs"][1]["windows"].pop()
+    add_speedups(response["runs"], response["sampling"])
+    assert response["runs"][1]["speedup"] == pytest.approx(10 / 9)
+    assert response["runs"][1]["speedup_low"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"window_instructions": 500_000, "warmup_instructions": 4_500_000},
+            (
+                "Judged: 40 windows of 500 k instructions, spread over the whole run of 1 G (0.1 % of it), "
+                "after 4.5 M of warm-up each."
+            ),
+        ),
+        (
+            {"instructions_total": None, "coverage": None, "warmup_instructions": 0},
+            "Judged: 40 windows of 25 k instructions, spread over a run whose length is not known.",
+        ),
+        (
+            {"windows": 2},
+            (
+                "Judged: 2 windows of 25 k instructions, spread over the whole run of 1 G (0.1 % of it), "
+                "after 200 k of warm-up each. So few windows do not tell how sure the figures are."
+            ),
+        ),
+        (
+            {"sampled": False},
+            (
+                "Judged: instructions 200 k to 1.2 M of 1 G (0.1 %), one part. "
+                "What came before and after it is not judged, so no interval can be given."
+            ),
+        ),
+        (
+            {"sampled": False, "coverage": 1.0, "instructions_total": 1_000_000},
+            "Judged: the whole run, all of its 1 M instructions.",
+        ),
+    ],
+)
+def test_what_was_judged_is_said(changes: dict[str, Any], words: str) -> None:
+    response = fake.sample([fake.run()])
+    cast("dict[str, Any]", response["sampling"]).update(changes)
+    assert judged_words(response) == words
+
+
+def test_what_an_asked_error_lacks() -> None:
+    response = fake.sample(fake.gups(), own=0.02)
+    assert missing(response["runs"], response["sampling"], 0.5) is not None
+    found = missing(response["runs"], response["sampling"], 0.002)
+    assert found is not None
+    assert not found.reached
+    assert found.needed is not None
+    assert found.needed > 100
+    assert found.words.startswith("±0.2 % is not reached: the speed-up of ")
+    assert f"{found.needed - 40} windows more would do it, {found.needed} instead of 40." in found.words
+    found = missing(response["runs"], response["sampling"], 0.05)
+    assert found is not None
+    assert found.reached
+    assert found.words == "All speed-ups are known to ±5 % or better."
+    found = missing(response["runs"], None, 0.05)
+    assert found is not None
+    assert not found.reached
+    assert "cannot be said" in found.words
+    assert missing([fake.run()], None, 0.05) is None, "nothing is compared"
+
+
+def test_half_the_warm_up_must_agree() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900), fake.run("fpt+ptp", cycles=800)])
+    half = fake.sample([fake.run(), fake.run("fpt", cycles=900), fake.run("fpt+ptp", cycles=801)])
+    cast("Sampling", half["sampling"])["warmup_instructions"] = 100_000
+    found = bias(response, half)
+    assert found == {
+        "schemes": ["radix4", "fpt+ptp"],
+        "large_pages": 0,
+        "thp": None,
+        "warmup_instructions": 200_000,
+        "half_warmup_instructions": 100_000,
+        "speedup": 1.25,
+        "half_warmup_speedup": pytest.approx(1000 / 801),
+        "agrees": True,
+    }
+    assert bias_words(found) == (
+        "The warm-up is long enough: "
+        "with half the warm-up fpt+ptp is +24.8 % against radix4, with all of it +25.0 %."
+    )
+    half = fake.sample([fake.run(), fake.run("fpt+ptp", cycles=850)])
+    found = bias(response, half)
+    assert found is not None
+    assert not found["agrees"]
+    assert bias_words(found) == (
+        "The warm-up is too short: with half the warm-up fpt+ptp is +17.6 % against radix4, with all of it "
+        "+25.0 %, more apart than the interval allows; try --warmup 800k."
+    )
+    assert bias(response, fake.sample([fake.run("radix5")])) is None
+
+
+def _first_form(response: Response) -> dict[str, Any]:
+    runs = [dict(run) for run in response["runs"]]
+    for run in runs:
+        for key in ("windows", "cycle_stack", "speedup_low", "speedup_high", "intervals"):
+            run.pop(key, None)
+    return {"schema": "flatwalk-compare/1", "version": "0", "trace": response["trace"], "runs": runs}
+
+
+def test_both_forms_are_read(tmp_path: Path) -> None:
+    response = fake.sample(fake.gups())
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps(answer(response)))
+    again = read_answer(path)
+    assert again["schema"] == "flatwalk-compare/2"
+    assert again["runs"] == response["runs"]
+    assert again["sampling"] == response["sampling"]
+    path.write_text(json.dumps(_first_form(response)))
+    old = read_answer(path)
+    assert old["schema"] == "flatwalk-compare/2"
+    assert old["sampling"] is None
+    for run, other in zip(old["runs"], response["runs"], strict=True):
+        assert run["speedup"] == other["speedup"]
+        assert run["windows"] == []
+        assert (run["speedup_low"], run["cycle_stack"], run["intervals"]) == (None, None, None)
+    from flatwalk.report import render
+
+    assert "fpt+ptp is best, 32 % faster than radix4" in render(old)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("no", "is not JSON"), ("[]", "not the result"), ('{"schema": "flatwalk-mix/1"}', "not the result")],
+)
+def test_what_is_no_answer_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "out.json"
+    path.write_text(content)
+    with pytest.raises(FlatwalkError, match=words):
+        read_answer(path)
+    with pytest.raises(FlatwalkError, match="cannot be read"):
+        read_answer(tmp_path / "none.json")
+
+
+_TABLE = """
+from flatwalk.presenting import show_table
+from tests import fake
+response = fake.sample(fake.gups())
+for run in response["runs"]:
+    run["scheme"] = "virt-" + run["scheme"]
+show_table(response["runs"], "gups:8GiB on it")
+"""
+
+
+def _on_terminal(width: int) -> list[str]:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TABLE],
+        stdout=follower,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": str(width)},
+    )
+    os.close(follower)
+    seen = b""
+    try:
+        while chunk := os.read(leader, 4096):
+            seen += chunk
+    except OSError:  # the other end is closed: all was read
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    return re.sub(r"\x1b\[[\d;]*m", "", seen.decode()).splitlines()
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 200])
+def test_nothing_is_cut_on_a_terminal(width: int) -> None:
+    lines = _on_terminal(width)
+    text = "\n".join(lines)
+    assert "…" not in text
+    assert max(len(line.rstrip()) for line in lines) <= width
+    rows = {line.split()[0]: line.split() for line in lines if line.strip().startswith("virt-")}
+    assert list(rows) == [f"virt-{name}" for name in fake.GUPS], "names are whole, each on a line of its own"
+    assert rows["virt-fpt+ptp"][1:3] == ["+31.6", "%"]
+    if width >= 80:
+        header = " ".join(text[: text.index("virt-radix4")].split())
+        for word in ("speed-up", "±", "walks/1000", "accesses/walk", "translation"):
+            assert word in header
+    assert ("MiB" in text) == (width == 200), "what is needed least is left out first"
