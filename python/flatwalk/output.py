@@ -67,13 +67,18 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
         from rich.table import Table  # noqa: PLC0415
 
         framed = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD)
+        console = Console()
+        whole = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+        is_wide = sum(width + _PADDING for width in whole) + _EDGES <= console.width
         for number, (header, is_left) in enumerate(zip(headers, left, strict=True)):
-            # Words may take several lines; names and figures are never cut.
-            least = None if is_left and number else _least(header, *(row[number] for row in rows))
-            framed.add_column(escape(header), justify="left" if is_left else "right", min_width=least)
+            # Words may take several lines, and headers one for each word; names and figures are never cut.
+            words = is_left and number
+            least = None if words else _least(header, *(row[number] for row in rows))
+            shown = escape(header if is_wide or words else header.replace(" ", "\n"))
+            framed.add_column(shown, justify="left" if is_left else "right", min_width=least)
         for row in rows:
             framed.add_row(*map(escape, row))
-        Console().print(framed)
+        console.print(framed)
         return
     if title:
         print(title)
