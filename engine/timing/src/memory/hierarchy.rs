@@ -47,6 +47,16 @@ pub struct Response {
     /// Who had it. A line on its way counts for where it comes from to the first requester, and
     /// for the cache that waits for it to the others.
     pub served: Served,
+    /// Whom the requester waits for: who had the line, for those too that found it on its way.
+    pub awaited: Served,
+}
+
+impl Response {
+    /// A line that is there at `ready`, from who had it.
+    #[inline]
+    pub fn new(ready: u64, served: Served) -> Self {
+        Self { ready, served, awaited: served }
+    }
 }
 
 /// What went through one cache.
@@ -66,12 +76,13 @@ pub struct CacheStatistics {
     pub mshr_wait_cycles: u64,
 }
 
-/// A line on its way: asked for at cycle `start`, there at `end`.
+/// A line on its way: asked for at cycle `start`, there at `end`, from where it was.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     line: Line,
     start: u64,
     end: u64,
+    from: Served,
 }
 
 /// Misses remembered before those that have arrived are dropped.
@@ -84,6 +95,8 @@ struct Level {
     mshrs: Mshrs,
     /// Misses that may be on their way, in the order of requests.
     outstanding: Vec<Miss>,
+    /// Where the line comes from that was last found on its way.
+    awaited: Served,
     /// What decides which line goes; the least recently used one unless given.
     policy: Option<Box<dyn ReplacementPolicy>>,
     /// The policy wants to know of each look-up.
@@ -98,6 +111,7 @@ impl Level {
             latency: config.latency_cycles,
             mshrs: Mshrs::new(config.mshrs),
             outstanding: Vec::with_capacity(OUTSTANDING),
+            awaited: Served::L1,
             policy: None,
             watched: false,
             statistics: CacheStatistics::default(),
@@ -167,18 +181,27 @@ impl Level {
         // A younger instruction may ask at an earlier time than the older one that missed: then it
         // is this request that brings the line, as much earlier.
         let earlier = miss.start.saturating_sub(at);
+        self.awaited = miss.from;
         hit.max(miss.end - earlier)
     }
 
-    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
+    /// The response of a look-up at cycle `at` that found the line, there at `ready`.
     #[inline]
-    fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
+    fn found(&self, at: u64, ready: u64, served: Served) -> Response {
+        let awaited = if ready > at + self.latency { self.awaited } else { served };
+        Response { ready, served, awaited }
+    }
+
+    /// Books the MSHR that brought `line` between `start` and `ready`, from where `from` says; returns when
+    /// it is there.
+    #[inline]
+    fn book(&mut self, line: Line, start: u64, ready: u64, from: Served, frontier: u64) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
         if self.outstanding.len() == self.outstanding.capacity() {
             self.outstanding.retain(|miss| miss.end > frontier);
         }
-        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
+        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay, from });
         ready + delay
     }
 }
@@ -310,11 +333,11 @@ impl Hierarchy {
         let frontier = self.frontier.min(self.others_frontier);
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
-        let read = self.llc.book(owned, start, read, frontier);
+        let read = self.llc.book(owned, start, read, Served::Dram, frontier);
         self.fill_llc(owned, true, false, true, read);
-        let ready = self.l2.book(line, start, read, self.frontier);
+        let ready = self.l2.book(line, start, read, Served::Dram, self.frontier);
         self.fill_l2(line, true, false, true, ready);
-        (Response { ready, served: Served::Dram }, true)
+        (Response::new(ready, Served::Dram), true)
     }
 
     /// Writes a translation into the line of `address`, in L2.
@@ -358,14 +381,14 @@ impl Hierarchy {
         // What was used last is used again more often than not.
         if l1.cache.access_newest(line, write) {
             l1.count(walker, true);
-            return Response { ready: at + l1.latency, served: Served::L1 };
+            return Response::new(at + l1.latency, Served::L1);
         }
         match l1.look_up(line, at, write, walker, frontier) {
-            Ok(ready) => Response { ready, served: Served::L1 },
+            Ok(ready) => l1.found(at, ready, Served::L1),
             Err(start) => {
                 let below = self.access_l2(line, start, false, walker);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, start, below.ready, frontier);
+                let ready = l1.book(line, start, below.ready, below.awaited, frontier);
                 let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
@@ -386,7 +409,7 @@ impl Hierarchy {
         let found = self.l2.look_up(line, at, write, walker, frontier);
         self.count_l2_data(walker, found.is_ok());
         let start = match found {
-            Ok(ready) => return Response { ready, served: Served::L2 },
+            Ok(ready) => return self.l2.found(at, ready, Served::L2),
             Err(start) => start,
         };
         // What will have to go for the line is looked up there next.
@@ -394,7 +417,7 @@ impl Hierarchy {
             self.llc.cache.prefetch_hint(oldest);
         }
         let below = self.access_llc(line, start, walker);
-        let ready = self.l2.book(line, start, below.ready, frontier);
+        let ready = self.l2.book(line, start, below.ready, below.awaited, frontier);
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
@@ -412,13 +435,13 @@ impl Hierarchy {
             self.llc.watch(line, walker);
         }
         let start = match self.llc.look_up(line, at, false, walker, frontier) {
-            Ok(ready) => return Response { ready, served: Served::Llc },
+            Ok(ready) => return self.llc.found(at, ready, Served::Llc),
             Err(start) => start,
         };
         let read = self.dram.read(line, start + self.llc.latency, frontier);
-        let ready = self.llc.book(line, start, read, frontier);
+        let ready = self.llc.book(line, start, read, Served::Dram, frontier);
         self.fill_llc(line, walker, false, true, ready);
-        Response { ready, served: Served::Dram }
+        Response::new(ready, Served::Dram)
     }
 
     fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {

@@ -73,14 +73,14 @@ impl MemoryPort for NoClock {
 
     #[inline]
     fn read_entry(&mut self, _address: Hpa, at: u64, _write: bool) -> Response {
-        Response { ready: at, served: Served::L1 }
+        Response::new(at, Served::L1)
     }
 
     #[inline]
     fn prefetch_hint(&self, _address: Hpa) {}
 
     fn read_translations(&mut self, _: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
-        (Response { ready: at, served: Served::L1 }, false)
+        (Response::new(at, Served::L1), false)
     }
 
     fn write_translations(&mut self, _address: Hpa, _at: u64) {}
