@@ -13,10 +13,15 @@
 //!   store's data;
 //! - a mispredicted branch holds dispatch until it is resolved and the front end is refilled.
 //!
+//! What cycles go to is counted as they pass ([`stack`]): whatever an instruction that has not retired
+//! waits for, from the cycle on in which the one before it retired. Results of others are never among
+//! it: their instructions are older, so they have retired, and waited for them themselves.
+//!
 //! Not modelled: issue ports, memory-order violations, wrong-path execution.
 
 pub mod branch;
 pub mod decode;
+pub mod stack;
 
 use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
@@ -28,12 +33,14 @@ use crate::core::branch::Predictor;
 use crate::core::decode::{
     Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
 };
-use crate::memory::hierarchy::{Hierarchy, Requester};
+use crate::core::stack::{CycleStack, Part};
+use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::event::{Request, Stopped};
+use crate::mmu::timeline::Timeline;
 use crate::mmu::{Mmu, Translated};
-use crate::system::System;
-use crate::system::costs::Costs;
+use crate::system::costs::{Cost, Costs};
+use crate::system::{Handled, System};
 
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;
@@ -108,6 +115,12 @@ pub struct CoreStatistics {
     pub translation_cycles: u64,
     /// Cycles spent in page-fault handlers.
     pub fault_cycles: u64,
+    /// Cycles spent in system calls that change the address space.
+    pub call_cycles: u64,
+    /// Cycles that both spent on merging nodes or taking them apart.
+    pub merge_cycles: u64,
+    /// What all cycles went to.
+    pub stack: CycleStack,
 }
 
 /// What a core works with.
@@ -145,6 +158,12 @@ pub struct Core {
     last_store_leaves: u64,
     /// Earliest cycle for the next dispatch, set by the front end.
     fetched: u64,
+    /// All cycles before this one are in the stack, and those in which instructions before have retired.
+    accounted: u64,
+    /// A fault lets the front end be refilled until this cycle, which has not been accounted for; or 0.
+    refilled: u64,
+    /// What that counts as.
+    refill: Part,
     line: u64,
     /// Page of the last fetch and where it lies.
     code_page: Option<(u64, Hpa)>,
@@ -169,6 +188,9 @@ impl Core {
             store_queue: Queue::new(config.store_queue),
             last_store_leaves: 0,
             fetched: 0,
+            accounted: 0,
+            refilled: 0,
+            refill: Part::PageFaults,
             line: u64::MAX,
             code_page: None,
             pending: None,
@@ -202,8 +224,17 @@ impl Core {
         self.code_page = None;
     }
 
-    /// Lets the kernel work for `cycles`.
-    pub fn kernel(&mut self, cycles: u64) {
+    /// Lets the kernel carry out a system call that changes the address space and costs `cost`.
+    pub fn kernel(&mut self, cost: Cost) {
+        self.account_refill();
+        self.drain();
+        self.statistics.call_cycles += cost.cycles();
+        self.fetched = self.account_work(Part::SystemCalls, cost, self.fetched);
+        self.retire.pass(self.fetched);
+    }
+
+    /// Lets `cycles` pass in which nothing is simulated.
+    pub fn pass(&mut self, cycles: u64) {
         self.drain();
         self.fetched += cycles;
         self.retire.pass(self.fetched);
@@ -231,6 +262,70 @@ impl Core {
         }
     }
 
+    /// Retirement waits from `from` to `until`: whatever of that has not been accounted for goes to `part`.
+    #[inline]
+    fn account(&mut self, part: Part, from: u64, until: u64) {
+        let from = from.max(self.accounted).max(self.retire.cycle);
+        if until > from {
+            self.accounted = until;
+            self.statistics.stack.add(part, until - from);
+        }
+    }
+
+    /// The same of data that is asked for at cycle `at`.
+    #[inline]
+    fn account_data(&mut self, at: u64, response: Response) {
+        let from = at.max(self.accounted).max(self.retire.cycle);
+        if response.ready > from {
+            self.accounted = response.ready;
+            self.statistics.stack.add_data(response.awaited, response.ready - from);
+        }
+    }
+
+    /// The same of a translation that was asked for at `asked`, known at `ready`, and took its time as
+    /// `timeline` says.
+    #[inline(never)]
+    fn account_translation(
+        &mut self,
+        kind: AccessKind,
+        (asked, ready): (u64, u64),
+        timeline: &Timeline,
+    ) {
+        if kind == AccessKind::Fetch {
+            return self.account(Part::InstructionTranslation, asked, ready);
+        }
+        let from = asked.max(self.accounted).max(self.retire.cycle);
+        if ready > from {
+            self.accounted = ready;
+            let stack = &mut self.statistics.stack;
+            timeline.divide(from, ready, |spent, cycles| {
+                stack.add(Part::of_translation(spent), cycles);
+            });
+        }
+    }
+
+    /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
+    /// that is done.
+    fn account_work(&mut self, part: Part, cost: Cost, start: u64) -> u64 {
+        let Cost { work, merges, exits } = cost;
+        self.statistics.merge_cycles += merges;
+        let parts = [(part, work), (Part::Merges, merges), (Part::GuestExits, exits)];
+        parts.into_iter().fold(start, |now, (part, cycles)| {
+            self.account(part, now, now + cycles);
+            now + cycles
+        })
+    }
+
+    /// The same of the front end's being refilled after a fault. The operation that faulted has retired,
+    /// and another one follows.
+    #[inline]
+    fn account_refill(&mut self) {
+        if self.refilled > 0 {
+            self.account(self.refill, 0, self.refilled);
+            self.refilled = 0;
+        }
+    }
+
     /// Runs one block whose accesses go to `addresses`.
     ///
     /// # Errors
@@ -241,9 +336,11 @@ impl Core {
         addresses: &[u64],
         env: &mut Environment<'_>,
     ) -> Result<(), OsError> {
+        self.account_refill();
         self.resolve_branch(block.pc());
         let mut next_access = 0;
         let mut done = 0;
+        let last: *const Op = &raw const block.ops[block.ops.len() - 1];
         for op in &block.ops {
             if op.new_line && op.pc >> LINE_SHIFT != self.line {
                 self.fetch(op.pc, env)?;
@@ -266,7 +363,12 @@ impl Core {
                     self.general(op, &block.accesses[its.clone()], &addresses[its], env)?
                 }
             };
+            // Nothing may be accounted for that no operation of the block waits for.
+            if self.refilled > 0 && !std::ptr::eq(op, last) {
+                self.account_refill();
+            }
         }
+        debug_assert!(self.accounted <= self.retire.cycle);
         debug_assert_eq!(self.registers[usize::from(NO_READ)], 0);
         self.registers[usize::from(NO_WRITE)] = 0;
         let s = &mut self.statistics;
@@ -295,6 +397,7 @@ impl Core {
     #[inline]
     fn retire(&mut self, at: u64) -> u64 {
         let retired = self.retire.pass(at);
+        debug_assert!(self.accounted <= retired, "what is accounted for is waited for");
         self.window.push(retired);
         retired
     }
@@ -313,8 +416,10 @@ impl Core {
     /// retirement waited for the operation from `before` to `retired`.
     #[inline]
     fn count_wait(&mut self, (asked, translated): (u64, u64), before: u64, retired: u64) {
-        self.statistics.translation_cycles +=
-            translated.min(retired).saturating_sub(asked.max(before));
+        if translated > asked {
+            self.statistics.translation_cycles +=
+                translated.min(retired).saturating_sub(asked.max(before));
+        }
     }
 
     /// A plain operation; returns when it is done, as the other kinds do.
@@ -358,7 +463,9 @@ impl Core {
         size: u16,
         env: &mut Environment<'_>,
     ) -> Result<u64, OsError> {
-        let first = self.dispatch_access(self.store_queue.room(), env);
+        let room = self.store_queue.room();
+        self.account(Part::StoreQueue, 0, room);
+        let first = self.dispatch_access(room, env);
         let asked = self.ready(&op.address_reads, first);
         let stored = self.access(address, size, true, asked, env)?;
         let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
@@ -382,6 +489,7 @@ impl Core {
         let stores = op.accesses > op.loads;
         let loads_room = if op.loads > 0 { self.load_queue.room() } else { 0 };
         let stores_room = if stores { self.store_queue.room() } else { 0 };
+        self.account(Part::StoreQueue, 0, stores_room);
         let first = self.dispatch_access(loads_room.max(stores_room), env);
         let asked = self.ready(&op.address_reads, first);
         // One that computes an address and accesses nothing waits for its registers, too.
@@ -439,7 +547,9 @@ impl Core {
         let Some(branch) = self.pending.take() else { return };
         let right = self.predictor.predict(branch.control, branch.pc, branch.fall_through, next);
         if !right {
-            self.fetched = self.fetched.max(branch.resolved + self.frontend);
+            let refilled = branch.resolved + self.frontend;
+            self.account(Part::BranchMispredictions, branch.resolved, refilled);
+            self.fetched = self.fetched.max(refilled);
         }
     }
 
@@ -456,6 +566,7 @@ impl Core {
             _ if !env.mmu.translates_fetches() => Hpa::new(pc),
             _ => {
                 let t = self.translate(pc, AccessKind::Fetch, at, env)?;
+                self.account_refill();
                 self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
                 self.fetched = self.fetched.max(t.ready);
                 let idle = t.ready.saturating_sub(at.max(self.retire.cycle));
@@ -468,6 +579,7 @@ impl Core {
         let stall = (response.ready - at).saturating_sub(env.caches.l1i_latency());
         if stall > 0 {
             self.fetched = at + stall;
+            self.account(Part::InstructionFetch, at, self.fetched);
         }
         Ok(())
     }
@@ -487,6 +599,9 @@ impl Core {
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
             let t = self.translate(address, kind, at, env)?;
             let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
+            if !store {
+                self.account_data(t.ready, response);
+            }
             AccessTimes { translated: t.ready, ready: response.ready }
         } else {
             self.access_across(address, last, kind, at, env)?
@@ -495,7 +610,11 @@ impl Core {
             let word = address >> 3;
             let (known, data) = self.stores[word as usize % FORWARDING];
             if known == word {
-                times.ready = times.ready.max(data + env.caches.l1d_latency());
+                let ready = data + env.caches.l1d_latency();
+                if ready > times.ready {
+                    self.account(Part::DataL1, times.ready, ready);
+                    times.ready = ready;
+                }
             }
         }
         Ok(times)
@@ -523,6 +642,9 @@ impl Core {
             for line in first_line..=first_line + more_lines {
                 let at_line = Hpa::new(line << LINE_SHIFT);
                 let response = env.caches.access(at_line, t.ready, store, Requester::Data);
+                if !store {
+                    self.account_data(t.ready, response);
+                }
                 times.ready = times.ready.max(response.ready);
             }
             if last <= page_last || page_last == u64::MAX {
@@ -542,10 +664,15 @@ impl Core {
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
         let request = Request { address: Gva::new(address), kind, at };
-        match env.mmu.translate(request, env.system, env.caches) {
-            Ok(translated) => Ok(translated),
-            Err(stopped) => self.fault(request, stopped, env),
+        let translated = match env.mmu.translate(request, env.system, env.caches) {
+            Ok(translated) => translated,
+            Err(stopped) => self.fault(request, stopped, env)?,
+        };
+        // Most are known at once.
+        if translated.ready > at {
+            self.account_translation(kind, (at, translated.ready), &env.mmu.timeline);
         }
+        Ok(translated)
     }
 
     /// A fault: the handler starts when everything older has retired, and all that is younger starts
@@ -558,17 +685,22 @@ impl Core {
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
         let Environment { mmu, caches, system, costs } = env;
-        mmu.translate_after_fault(request, stopped, system, *caches, |handled, at, caches| {
+        let mut asked = request.at;
+        let handle = |handled: &Handled, at: u64, timeline: &Timeline, caches: &mut Hierarchy| {
             if !handled.flushes.is_empty() {
                 self.code_page = None;
             }
-            let cycles = costs.fault_cycles(handled, caches.l1d_latency());
-            let start = at.max(self.retire.cycle);
-            self.statistics.fault_cycles += cycles;
-            let resume = start + cycles;
-            self.fetched = self.fetched.max(resume + self.frontend);
+            self.account_translation(request.kind, (asked, at), timeline);
+            let cost = costs.fault(handled, caches.l1d_latency());
+            let part = if handled.by_host { Part::HostFaults } else { Part::PageFaults };
+            self.statistics.fault_cycles += cost.cycles();
+            let resume = self.account_work(part, cost, at.max(self.retire.cycle));
+            (self.refill, self.refilled) = (part, resume + self.frontend);
+            self.fetched = self.fetched.max(self.refilled);
+            asked = resume;
             resume
-        })
+        };
+        mmu.translate_after_fault(request, stopped, system, *caches, handle)
     }
 }
 

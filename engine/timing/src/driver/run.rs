@@ -15,6 +15,7 @@ use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
 use crate::counts::{Aside, Visitor, forget};
+use crate::core::stack::Part;
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
 use crate::driver::sampling::Phase;
@@ -281,6 +282,12 @@ impl Run {
         self.timed.as_ref().map(|_| self.measured_sum(|window| window.cycles))
     }
 
+    /// What the measured cycles went to; they add up to [`Self::cycles`]. Empty without a clock.
+    pub(crate) fn cycle_stack(&self) -> impl Iterator<Item = (Part, u64)> {
+        let timed = self.timed.as_ref().zip(self.cycles());
+        timed.into_iter().flat_map(|((core, _), cycles)| core.statistics.stack.parts(cycles))
+    }
+
     /// What the operating system counted in the measured part.
     pub(crate) fn os_measured(&self) -> flatwalk_os::Statistics {
         self.measured_sum(|window| window.os)
@@ -420,7 +427,7 @@ impl Run {
                 return Ok(());
             }
             let costs = costs(&self.configuration, self.merge_cycles);
-            core.kernel(costs.work_cycles(&work, caches.l1d_latency()));
+            core.kernel(costs.call(&work, caches.l1d_latency()));
         }
         Ok(())
     }
@@ -461,7 +468,7 @@ impl Run {
         if self.phase == Phase::Warm {
             // Time goes on as fast as it did where it was measured.
             let (instructions, cycles) = self.pace;
-            core.kernel((CLOCK * cycles).checked_div(instructions).unwrap_or(CLOCK));
+            core.pass((CLOCK * cycles).checked_div(instructions).unwrap_or(CLOCK));
         }
         if core.cycle() < self.switches.next {
             return;
@@ -735,7 +742,7 @@ impl<R: TableReader> Untimed<'_, R> {
             Ok(translated) => translated,
             Err(stopped) => {
                 let at = self.at;
-                mmu.translate_after_fault(request, stopped, system, reader, |_, _, _| at)?
+                mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| at)?
             }
         };
         Ok(translated.physical)

@@ -28,9 +28,6 @@ pub enum Stage {
     Two,
 }
 
-/// Entries that walks of trees read at most: guest and host of six levels.
-const READS: usize = 48;
-
 /// An entry that a walk reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
@@ -89,53 +86,73 @@ pub trait WalkObserver {
     fn after_host_walk(&mut self) {}
 }
 
-/// The entries that a walk read, and who had them.
-#[derive(Clone, Debug)]
+/// A read in a walk's log.
+#[derive(Clone, Copy, Debug)]
+struct Logged {
+    stage: Stage,
+    class: u8,
+    asked: u64,
+    response: Response,
+}
+
+/// The entries that a walk read, when, and who had them.
+#[derive(Clone, Debug, Default)]
 pub struct WalkLog {
-    reads: [(Stage, u8, Served); READS],
-    used: usize,
-    /// What has no room there: of tables without a tree in two dimensions.
-    more: Vec<(Stage, u8, Served)>,
+    reads: Vec<Logged>,
 }
 
 impl WalkLog {
+    /// Forgets all, but keeps the room.
     #[inline]
-    pub(crate) fn new() -> Self {
-        Self { reads: [(Stage::One, 0, Served::L1); READS], used: 0, more: Vec::new() }
-    }
-
-    #[inline]
-    fn note(&mut self, note: (Stage, u8, Served)) {
-        match self.reads.get_mut(self.used) {
-            Some(slot) => {
-                *slot = note;
-                self.used += 1;
-            }
-            None => self.more.push(note),
-        }
+    pub(super) fn clear(&mut self) {
+        self.reads.clear();
     }
 
     /// Their stages, classes and who had them, in the order in which they were read.
     #[inline]
-    pub fn reads(&self) -> impl Iterator<Item = &(Stage, u8, Served)> {
-        self.reads[..self.used].iter().chain(&self.more)
+    pub fn reads(&self) -> impl Iterator<Item = (Stage, u8, Served)> {
+        self.reads.iter().map(|read| (read.stage, read.class, read.response.served))
+    }
+
+    /// When each was asked for, when it was there, and whom it waited for meanwhile. A mechanism's own
+    /// take no time here.
+    #[inline]
+    pub fn times(&self) -> impl Iterator<Item = (u64, u64, Served)> {
+        self.reads.iter().map(|read| (read.asked, read.response.ready, read.response.awaited))
     }
 
     /// How many they are.
     #[inline]
     pub fn count(&self) -> u64 {
-        (self.used + self.more.len()) as u64
+        self.reads.len() as u64
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_times(&mut self, asked: u64, ready: u64, awaited: Served) {
+        let response = Response::new(ready, awaited);
+        self.reads.push(Logged { stage: Stage::One, class: 1, asked, response });
     }
 }
 
 impl WalkObserver for WalkLog {
     #[inline]
-    fn read(&mut self, read: &Read) {
-        self.note((read.stage, read.class, read.response.served));
+    fn read(&mut self, &Read { stage, class, asked, response, .. }: &Read) {
+        self.reads.push(Logged { stage, class, asked, response });
     }
 
     fn mechanism_read(&mut self, served: Served) {
-        self.note((Stage::One, 0, served));
+        let response = Response::new(0, served);
+        self.reads.push(Logged { stage: Stage::One, class: 0, asked: 0, response });
+    }
+}
+
+/// Counts reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadCount(pub u64);
+
+impl WalkObserver for ReadCount {
+    fn read(&mut self, _read: &Read) {
+        self.0 += 1;
     }
 }
 

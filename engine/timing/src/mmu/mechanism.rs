@@ -15,7 +15,7 @@ use crate::counts::Visitor;
 use crate::memory::hierarchy::{Hierarchy, Served};
 use crate::memory::reader::{MemoryPort, Port};
 use crate::memory::slots::Slots;
-use crate::mmu::event::{Found, Read, Request, Stopped, WalkLog, WalkObserver};
+use crate::mmu::event::{Found, Read, ReadCount, Request, Stopped, WalkObserver};
 use crate::mmu::tlb::{Tlb, Translation};
 use crate::mmu::walker::Walker;
 use crate::system::System;
@@ -85,7 +85,7 @@ impl Miss<'_> {
         if timed && self.walkers.earliest(at) > at {
             return None;
         }
-        let mut log = WalkLog::new();
+        let mut log = ReadCount::default();
         let load = AccessKind::Load;
         let Self { walker, system, port, .. } = self;
         let result = if timed {
@@ -97,7 +97,7 @@ impl Miss<'_> {
         if timed {
             self.walkers.book(at, end, self.frontier);
         }
-        result.ok().map(|found| (found, log.count()))
+        result.ok().map(|found| (found, log.0))
     }
 }
 

@@ -9,6 +9,7 @@ pub mod pwc;
 pub mod segment;
 pub mod side_cache;
 pub mod statistics;
+pub mod timeline;
 pub mod tlb;
 pub mod walker;
 
@@ -19,9 +20,10 @@ use crate::counts::Visitor;
 use crate::config::machine::Machine;
 use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
-use crate::mmu::event::{Found, Request, Stopped, WalkLog, WalkObserver};
+use crate::mmu::event::{Found, ReadCount, Request, Stopped, WalkLog, WalkObserver};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, Watched, taking_part};
 use crate::mmu::statistics::WalkStatistics;
+use crate::mmu::timeline::Timeline;
 use crate::mmu::tlb::{Tlb, Translation};
 use crate::mmu::walker::Walker;
 use crate::system::{Flushes, Handled, System};
@@ -70,6 +72,8 @@ pub struct Mmu {
     pub statistics: WalkStatistics,
     /// Misses of the L2 TLB, measured or not, that mechanisms look at.
     l2_tlb_misses: u64,
+    /// The last miss of the TLBs.
+    pub timeline: Timeline,
     frontier: u64,
 }
 
@@ -99,6 +103,7 @@ impl Mmu {
             assisted: hooks.look_up || hooks.walk || hooks.part_of_walker,
             statistics: WalkStatistics::default(),
             l2_tlb_misses: 0,
+            timeline: Timeline::default(),
             frontier: 0,
         }
     }
@@ -211,7 +216,11 @@ impl Mmu {
         }
         self.statistics.l2_tlb_misses += 1;
         self.l2_tlb_misses += 1;
-        let found = self.walk(Request { at: ready, ..request }, system, reader)?;
+        let mut log = std::mem::take(&mut self.timeline.log);
+        log.clear();
+        let found = self.walk(Request { at: ready, ..request }, system, reader, &mut log);
+        self.timeline.log = log;
+        let found = found?;
         let entry = found.translation(at);
         if self.hooks.fill {
             self.fill_watched(address, entry, reader);
@@ -236,20 +245,21 @@ impl Mmu {
         }
     }
 
-    /// One walk.
+    /// One walk, whose reads go to `log`.
     fn walk<R: TableReader>(
         &mut self,
         request: Request,
         system: &mut System,
         reader: &mut R,
+        log: &mut WalkLog,
     ) -> Result<Found, Stopped> {
         let Request { address, kind, at } = request;
-        let mut log = WalkLog::new();
         let mut wanted = at;
         if self.hooks.look_up {
-            match self.look_up_in_mechanisms(request, system, reader, &mut log) {
+            match self.look_up_in_mechanisms(request, system, reader, log) {
                 Ok(found) => {
-                    self.count(&found, &log, kind, found.ready - at, 0);
+                    self.count(&found, log, kind, found.ready - at, 0);
+                    self.note_times(at, (found.ready, found.ready), 0, found.ready);
                     return Ok(found);
                 }
                 Err(missed) => wanted = missed,
@@ -258,9 +268,9 @@ impl Mmu {
         let start = if R::TIMED { self.walkers.earliest(wanted) } else { wanted };
         let mut result = if self.assisted {
             let request = Request { at: wanted, ..request };
-            self.walk_assisted(request, start, system, reader, &mut log, false)
+            self.walk_assisted(request, start, system, reader, log, false)
         } else {
-            self.walker.walk(address, kind, start, system, reader, &mut log)
+            self.walker.walk(address, kind, start, system, reader, log)
         };
         let mut queue = start - wanted;
         if let Ok(found) = &result {
@@ -274,14 +284,23 @@ impl Mmu {
             let delay = self.walkers.book(start, *end, self.frontier);
             queue += delay;
             *end += delay;
+            let ready = *end;
+            self.note_times(at, (wanted, start), delay, ready);
         }
         if let Ok(found) = &result {
-            self.count(found, &log, kind, found.ready - at, queue);
+            self.count(found, log, kind, found.ready - at, queue);
         } else {
             self.statistics.faulting += 1;
             self.statistics.faulting_accesses += log.count();
         }
         result
+    }
+
+    /// Notes when what was missed at cycle `missed` went on, and was known.
+    #[inline]
+    fn note_times(&mut self, missed: u64, (wanted, start): (u64, u64), delay: u64, ready: u64) {
+        let t = &mut self.timeline;
+        (t.missed, t.wanted, t.start, t.delay, t.ready) = (missed, wanted, start, delay, ready);
     }
 
     /// What a mechanism has for the request, which takes no page walker; or the cycle in which a walk
@@ -390,7 +409,7 @@ impl Mmu {
         page.walks += 1;
         page.accesses += log.count();
         page.latency_cycles += latency;
-        for &(stage, class, served) in log.reads() {
+        for (stage, class, served) in log.reads() {
             s.reads[stage as usize][usize::from(class)][served as usize] += 1;
         }
         s.queue_cycles += queue;
@@ -415,7 +434,7 @@ impl Mmu {
         }
         // The bits that a walk sets are set; what it reads costs nothing and is not counted.
         let found =
-            self.walker.walk(address, kind, at, system, &mut NoClock, &mut WalkLog::new())?;
+            self.walker.walk(address, kind, at, system, &mut NoClock, &mut ReadCount::default())?;
         let entry = Translation { ready: 0, ..found.translation(0) };
         if let Some(free) = &mut self.free {
             free.known.resize(Free::ENTRIES, (u64::MAX, entry));
@@ -426,8 +445,8 @@ impl Mmu {
     }
 
     /// Lets the operating system handle the fault that `stopped` the request, and translates again,
-    /// until that succeeds. `resume` gets each fault that was handled and the cycle in which it was
-    /// raised, and returns the cycle in which the request is made again.
+    /// until that succeeds. `resume` gets each fault that was handled, the cycle in which it was raised,
+    /// and what the time until then was spent on; it returns the cycle in which the request is made again.
     ///
     /// # Errors
     /// When the operating system cannot handle a fault.
@@ -441,12 +460,12 @@ impl Mmu {
         mut stopped: Stopped,
         system: &mut System,
         reader: &mut R,
-        mut resume: impl FnMut(&Handled, u64, &mut R) -> u64,
+        mut resume: impl FnMut(&Handled, u64, &Timeline, &mut R) -> u64,
     ) -> Result<Translated, OsError> {
         for _ in 0..MOST_FAULTS {
             let handled = system.fault(stopped.untranslated, request.kind)?;
             self.carry_out(&handled.flushes);
-            let at = resume(&handled, stopped.at, reader);
+            let at = resume(&handled, stopped.at, &self.timeline, reader);
             match self.translate(Request { at, ..request }, system, reader) {
                 Ok(translated) => return Ok(translated),
                 Err(again) => stopped = again,

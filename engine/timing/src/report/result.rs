@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::core::stack::Part;
 use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
 use crate::mmu::event::Stage;
@@ -53,6 +54,8 @@ pub struct RunResult {
     pub loads: u64,
     /// Stores; an instruction may make several.
     pub stores: u64,
+    /// What the cycles went to. They add up to `cycles`; empty in functional mode.
+    pub cycle_stack: Vec<CyclePart>,
     /// Page walks: from a miss of the L2 TLB to a translation.
     pub walks: u64,
     /// Entries that a walk reads on average. A hit in a TLB or page-walk cache is not an access.
@@ -119,6 +122,15 @@ pub struct WindowResult {
     pub walk_latency_cycles: Option<u64>,
     /// Of that, waiting for a free walker.
     pub walk_queue_cycles: Option<u64>,
+}
+
+/// What some of the cycles went to.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct CyclePart {
+    /// To what.
+    pub part: Part,
+    /// How many.
+    pub cycles: u64,
 }
 
 /// The page table at the end.
@@ -273,6 +285,10 @@ pub struct OsResult {
     pub faults: u64,
     /// Time of all handlers.
     pub fault_cycles: Option<u64>,
+    /// Time of system calls that change the address space.
+    pub call_cycles: Option<u64>,
+    /// Time, contained in these two, in which nodes are merged or taken apart because of their density.
+    pub merge_cycles: Option<u64>,
     /// Faults that the host answered; absent without a guest.
     pub host_faults: Option<u64>,
     /// Faults that mapped a large page.
@@ -364,6 +380,10 @@ impl RunResult {
             ipc: cycles.and_then(|c| ratio(instructions as f64, c)),
             loads,
             stores,
+            cycle_stack: run
+                .cycle_stack()
+                .map(|(part, cycles)| CyclePart { part, cycles })
+                .collect(),
             walks: total.walks,
             accesses_per_walk: ratio(total.accesses as f64, total.walks),
             walk_latency_cycles: average(total.latency_cycles),
@@ -551,9 +571,12 @@ fn walk_result(run: &Run) -> WalkResult {
 
 fn os_result(run: &Run) -> OsResult {
     let (now, measured) = (run.system.statistics(), run.os_measured());
+    let core = run.timed.as_ref().map(|(core, _)| core.statistics);
     OsResult {
         faults: measured.faults,
-        fault_cycles: run.timed.as_ref().map(|(core, _)| core.statistics.fault_cycles),
+        fault_cycles: core.map(|s| s.fault_cycles),
+        call_cycles: core.map(|s| s.call_cycles),
+        merge_cycles: core.map(|s| s.merge_cycles),
         host_faults: run.host_faults(),
         large_page_faults: measured.large_page_faults,
         large_page_fallbacks: measured.large_page_fallbacks,

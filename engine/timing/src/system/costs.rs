@@ -20,27 +20,53 @@ pub struct Costs<'a> {
     pub host_merge_cycles: u64,
 }
 
+/// What some work of an operating system's costs, in cycles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// All but the others.
+    pub work: u64,
+    /// Merging nodes and taking them apart.
+    pub merges: u64,
+    /// Leaving the guest because of its shadowed table.
+    pub exits: u64,
+}
+
+impl Cost {
+    /// All of it.
+    pub fn cycles(&self) -> u64 {
+        self.work + self.merges + self.exits
+    }
+}
+
 impl Costs<'_> {
-    /// Cycles that a fault takes: the trap, for the host's the exit too, and the work.
-    pub fn fault_cycles(&self, handled: &Handled, l1d_latency: u64) -> u64 {
-        let (exit, merge) = if handled.by_host {
-            (self.exit_cycles, self.host_merge_cycles)
+    /// What a fault costs: the trap, for the host's the exit too, and the work.
+    pub fn fault(&self, handled: &Handled, l1d_latency: u64) -> Cost {
+        let mut cost = if handled.by_host {
+            self.work(&handled.work, self.host_merge_cycles, l1d_latency)
         } else {
-            (if self.shadow { self.exit_cycles } else { 0 }, self.merge_cycles)
+            self.call(&handled.work, l1d_latency)
         };
-        self.os.fault_cycles + exit + self.work(&handled.work, merge, l1d_latency)
+        cost.work += self.os.fault_cycles;
+        if handled.by_host {
+            cost.work += self.exit_cycles;
+        } else if self.shadow {
+            cost.exits += self.exit_cycles;
+        }
+        cost
     }
 
-    /// Cycles that the process's own kernel's work takes.
-    pub fn work_cycles(&self, work: &Work, l1d_latency: u64) -> u64 {
+    /// What the process's own kernel's work costs in a system call.
+    pub fn call(&self, work: &Work, l1d_latency: u64) -> Cost {
         self.work(work, self.merge_cycles, l1d_latency)
     }
 
     /// Zeroing, entries read and written, and nodes merged at `merge_cycles` each.
-    fn work(&self, work: &Work, merge_cycles: u64, l1d_latency: u64) -> u64 {
-        (work.data_bytes + work.node_bytes) / self.os.zero_bytes_per_cycle
-            + work.entries_read * l1d_latency
-            + work.entries_written * if self.shadow { 1 + self.exit_cycles } else { 1 }
-            + work.density_changes * merge_cycles
+    fn work(&self, work: &Work, merge_cycles: u64, l1d_latency: u64) -> Cost {
+        let zeroing = (work.data_bytes + work.node_bytes) / self.os.zero_bytes_per_cycle;
+        Cost {
+            work: zeroing + work.entries_read * l1d_latency + work.entries_written,
+            merges: work.density_changes * merge_cycles,
+            exits: if self.shadow { work.entries_written * self.exit_cycles } else { 0 },
+        }
     }
 }

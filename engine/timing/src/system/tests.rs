@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use flatwalk_os::{LargePages, Random};
 use flatwalk_paging::{Address, organisations};
@@ -13,22 +12,11 @@ use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
 use crate::mmu::event::Request;
 use crate::mmu::walker::Walker;
-use crate::tests::testing::{Scenario, as_host, go, scheme_with};
+use crate::tests::testing::{Scenario, as_host, go, scheme_with, shipped};
 
 /// Below 2^39, where tables of three levels reach too.
 const DATA: u64 = 64 << 30;
 const BYTES: u64 = 64 << 20;
-
-fn shipped() -> Vec<Scheme> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/flatwalk/data/schemes");
-    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-    let schemes: Vec<_> = files
-        .map(|path| toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
-        .collect();
-    assert!(schemes.len() >= 11);
-    // What has no table of its own needs a trace that has one.
-    schemes.into_iter().filter(|scheme: &Scheme| !scheme.recorded).collect()
-}
 
 /// Where `address` lies for an access that is made now.
 fn place(run: &mut Run, address: u64, kind: AccessKind) -> Hpa {

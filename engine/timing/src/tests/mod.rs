@@ -1,4 +1,5 @@
 //! Tests that cross rooms, and the small machine that tests use.
 
 mod mistakes;
+mod stack;
 pub mod testing;

@@ -1,5 +1,6 @@
 //! A small machine whose latencies can be computed by hand.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use flatwalk_trace::{
@@ -117,6 +118,20 @@ pub fn chained_scheme(organisation: &str, buckets: u32) -> Scheme {
 /// The table of `scheme`, as a host's.
 pub fn as_host(scheme: Scheme) -> HostTable {
     HostTable { table: scheme.table, organisation: Moved, mechanisms: scheme.mechanisms }
+}
+
+/// The schemes that come with flatwalk, but for those without a table of their own: they need a trace
+/// that has one.
+pub fn shipped() -> Vec<Scheme> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/flatwalk/data/schemes");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut schemes: Vec<Scheme> = files
+        .map(|path| toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+        .collect();
+    schemes.retain(|scheme| !scheme.recorded);
+    schemes.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(schemes.len() >= 11);
+    schemes
 }
 
 /// Where the tests' data lies.
