@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, mix, output, units
+from flatwalk import engine, mix, output, sampling, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
-from flatwalk.lengths import PROGRAM_INSTRUCTIONS, PROGRAM_WARMUP, Lengths
+from flatwalk.lengths import Lengths
 from flatwalk.presenting import note_warnings, show_table, write_json
-from flatwalk.results import add_energy, add_speedups, answer, grouped, pages_label
+from flatwalk.results import add_energy, answer, grouped, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
@@ -34,7 +34,14 @@ def run(options: Options) -> None:
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
-    lengths = Lengths.asked(options.instructions, options.warmup, options.skip)
+    lengths = Lengths.asked(
+        options.instructions,
+        options.warmup,
+        options.skip,
+        windows=options.windows,
+        window=options.window,
+        exhaustive=options.exhaustive,
+    )
     runs = configurations(options)
     if options.mix is not None:
         mix.run(options, options.mix, lengths, runs)
@@ -42,9 +49,8 @@ def run(options: Options) -> None:
     options.check_writable()
     with ExitStack() as stack:
         source = _source(options, lengths, stack)
-        response = _simulate(options, lengths.of(source), source, runs)
+        response = sampling.simulate(options, lengths, source, runs)
         ended_early = _ended_early(source)
-    add_speedups(response["runs"], response.get("sampling"))
     add_energy(response["runs"])
     for run_ in response["runs"] if ended_early else ():
         run_["warnings"].append(ENDED_EARLY)
@@ -111,22 +117,6 @@ def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
             f"{units.count(busiest.instructions)} of {units.count(result.instructions)} instructions."
         )
     return busiest.path
-
-
-def _simulate(
-    options: Options, lengths: Lengths, source: dict[str, Any], runs: list[dict[str, Any]]
-) -> Response:
-    request = {
-        "source": source,
-        "instructions": lengths.instructions,
-        "warmup": lengths.warmup,
-        "skip": lengths.skip,
-        "seed": options.seed,
-        "threads": options.jobs,
-        "runs": runs,
-    }
-    with output.Progress(f"Simulating {len(runs)} configurations") as progress:
-        return engine.simulate(request, progress)
 
 
 def _ended_early(source: dict[str, Any]) -> bool:

@@ -32,6 +32,10 @@ class Options:
     instructions: str | None
     warmup: str | None
     skip: str | None
+    windows: int | None
+    window: str | None
+    exhaustive: bool
+    error: float | None
     seed: int
     mode: str
     json: Path | None

@@ -30,17 +30,23 @@ def judged_words(response: Response) -> str:
     words = (
         f"Judged: {_number(sampling['windows'], 'window')} of {units.count(sampling['window_instructions'])}"
     )
-    words += " instructions, spread over "
-    if total is None:
-        words += "a run whose length is not known"
-    else:
-        share = sampling["coverage"] or sampling["instructions_measured"] / total
-        words += f"the whole run of {units.count(total)} ({_share(share)} of it)"
+    words += f" instructions, spread over {_spread_words(sampling)}"
     if sampling["warmup_instructions"]:
         words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _spread_words(sampling: Sampling) -> str:
+    total, spread = sampling["instructions_total"], sampling["instructions_represented"]
+    share = _share(sampling["coverage"] or 0.0)
+    if total is not None and spread > 0.99 * total:
+        return f"the whole run of {units.count(total)} ({share} of it)"
+    first = sampling["first_instruction"]
+    words = f"instructions {units.count(first)} to {units.count(first + spread)}"
+    whole = f" of {units.count(total)}" if total is not None else ""
+    return f"{words}{whole} ({share} of them)"
 
 
 def _part_words(response: Response, measured: int, total: int | None) -> str:

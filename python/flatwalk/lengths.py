@@ -10,7 +10,7 @@ from flatwalk import engine, units
 from flatwalk.errors import UsageError
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
-WINDOWS, WINDOW, WARMUP = 40, 500_000, 4_500_000
+WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
 #: Instructions of a workload, which may have no end, that the windows are spread over.
 WORKLOAD_INSTRUCTIONS = 1_000_000_000
 #: Instructions of each program of a mix, measured as one part, and those before them.
@@ -58,9 +58,7 @@ class Lengths:
                 where="--exhaustive",
                 remedy="leave out --windows and --window, or --exhaustive",
             )
-        return cls(
-            measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive
-        )
+        return cls(measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive)
 
     @property
     def is_part(self) -> bool:

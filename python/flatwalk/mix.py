@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, output, settings, units
 from flatwalk.differences import NOISE, WITHIN, joined
 from flatwalk.errors import UsageError
-from flatwalk.lengths import WORKLOAD_INSTRUCTIONS, WORKLOAD_WARMUP
+from flatwalk.lengths import MIX_INSTRUCTIONS, MIX_WARMUP
 from flatwalk.presenting import note_warnings, write_json
 from flatwalk.results import is_bound, pages_key, pages_label
 from flatwalk.workload import parse_workload
@@ -110,8 +110,8 @@ def _simulate(
 ) -> tuple[list[list[Run]], dict[str, Run]]:
     """The results: of each configuration by core, and of each program alone."""
     request = {
-        "instructions": lengths.instructions or WORKLOAD_INSTRUCTIONS,
-        "warmup": WORKLOAD_WARMUP if lengths.warmup is None else lengths.warmup,
+        "instructions": lengths.instructions or MIX_INSTRUCTIONS,
+        "warmup": MIX_WARMUP if lengths.warmup is None else lengths.warmup,
         "skip": lengths.skip,
         "threads": options.jobs,
     }

@@ -23,6 +23,7 @@ class RunResult(TypedDict):
     ipc: float | None
     loads: int
     stores: int
+    cycle_stack: list[CyclePart]
     walks: int
     accesses_per_walk: float | None
     walk_latency_cycles: float | None
@@ -32,6 +33,7 @@ class RunResult(TypedDict):
     page_table_bytes: int
     data_bytes: int
     page_table: PageTable
+    windows: list[WindowResult]
     tlb: list[TlbResult]
     pwc: list[PwcResult]
     walk: WalkResult
@@ -45,6 +47,36 @@ class RunResult(TypedDict):
     mechanism_words: list[str]
     warnings: list[str]
     configuration: RunConfiguration
+
+
+class CyclePart(TypedDict):
+    """What some of the cycles went to."""
+
+    part: Literal[
+        "base",
+        "branch_mispredictions",
+        "instruction_fetch",
+        "instruction_translation",
+        "data_l1",
+        "data_l2",
+        "data_llc",
+        "data_dram",
+        "store_queue",
+        "tlb",
+        "mechanisms",
+        "walk_queue",
+        "walk_lookups",
+        "walk_l1",
+        "walk_l2",
+        "walk_llc",
+        "walk_dram",
+        "page_faults",
+        "host_faults",
+        "system_calls",
+        "merges",
+        "guest_exits",
+    ]
+    cycles: int
 
 
 class PageTable(TypedDict):
@@ -62,6 +94,18 @@ class NodesResult(TypedDict):
     nodes: int
     bytes: int
     entries_used: int
+
+
+class WindowResult(TypedDict):
+    """What was counted in one window."""
+
+    at: int
+    instructions: int
+    cycles: int | None
+    walks: int
+    walk_accesses: int
+    walk_latency_cycles: int | None
+    walk_queue_cycles: int | None
 
 
 class TlbResult(TypedDict):
@@ -158,6 +202,8 @@ class OsResult(TypedDict):
 
     faults: int
     fault_cycles: int | None
+    call_cycles: int | None
+    merge_cycles: int | None
     host_faults: int | None
     large_page_faults: int
     large_page_fallbacks: int

@@ -54,6 +54,8 @@ class Sampling(TypedDict):
     warmup_instructions: int
     instructions_total: int | None
     instructions_measured: int
+    first_instruction: int
+    instructions_represented: int
     coverage: float | None
     sampled: bool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from flatwalk.errors import UsageError
@@ -37,6 +38,21 @@ def parse_count(text: str, where: str) -> int:
     if scaled is not None:
         return int(float(scaled[1]) * 10 ** int(scaled[2]))
     raise UsageError(f"{text!r} is not a count", where=where, remedy="write it like 100M, 1.5G or 250000")
+
+
+def parse_percent(text: str, where: str) -> float:
+    """Reads `1%` or `0.5`, which are 0.01 and 0.005.
+
+    Raises:
+        UsageError: If it is not a percentage above 0 and below 100.
+    """
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise UsageError(f"{text!r} is not a percentage above 0", where=where, remedy="for example 1%")
+    return value
 
 
 def size(count: float) -> str:

@@ -19,6 +19,7 @@ app = typer.Typer(**PLAIN)
         "compare --workload gups:8GiB --schemes radix4,fpt,fpt+ptp",
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
+        "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
         "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
 )
@@ -88,13 +89,33 @@ def compare(
             help="Empty TLBs and page-walk caches every so many milliseconds, as another process would.",
         ),
     ] = None,
-    instructions: Annotated[
-        str | None,
-        Option(metavar="COUNT", help="Instructions to measure [default: 50M; of a program 100M]."),
+    windows: Annotated[
+        int | None,
+        Option(metavar="N", min=3, help="Windows to measure, spread evenly over all of it [default: 40]."),
+    ] = None,
+    window: Annotated[
+        str | None, Option(metavar="COUNT", help="Instructions of each window [default: 400K].")
     ] = None,
     warmup: Annotated[
         str | None,
-        Option(metavar="COUNT", help="Instructions before them [default: 10M, of short traces a tenth]."),
+        Option(metavar="COUNT", help="Instructions that are warmed before each window [default: 2M]."),
+    ] = None,
+    error: Annotated[
+        str | None,
+        Option(
+            metavar="PERCENT", help="Measure more windows until all speed-ups are known to this, as in 1%."
+        ),
+    ] = None,
+    exhaustive: Annotated[
+        bool,
+        Option("--exhaustive", help="Record and measure every instruction, from the first to the last."),
+    ] = False,
+    instructions: Annotated[
+        str | None,
+        Option(
+            metavar="COUNT",
+            help="Only so many instructions [default: all; of a workload, or a mix, 1G or 50M].",
+        ),
     ] = None,
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
@@ -118,11 +139,13 @@ def compare(
 ) -> None:
     """Say which page-table organisation makes a program faster, by how much, and why.
 
-    Simulates every scheme on the same instructions: of a program that it records, of a trace, or of a
-    built-in workload. Prints a table and the answer, and writes an HTML report.
+    Simulates every scheme on the same windows, spread over the whole run of a program that it records, over
+    a trace, or over a built-in workload. Prints the answer with 95 % intervals, a table, and writes an
+    HTML report.
     """
     from flatwalk import compare as work  # noqa: PLC0415
     from flatwalk.configurations import Options  # noqa: PLC0415
+    from flatwalk.units import parse_percent  # noqa: PLC0415
 
     work.run(
         Options(
@@ -142,6 +165,10 @@ def compare(
             instructions=instructions,
             warmup=warmup,
             skip=skip,
+            windows=windows,
+            window=window,
+            exhaustive=exhaustive,
+            error=None if error is None else parse_percent(error, "--error"),
             seed=seed,
             mode=mode,
             json=json,

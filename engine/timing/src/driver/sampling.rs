@@ -83,10 +83,11 @@ pub struct Sampled {
     pub instructions_total: Option<u64>,
     /// Instructions measured.
     pub instructions_measured: u64,
-    /// Instructions of the part that the windows stand for.
+    /// Instructions that the windows stand for: what they are spread over, or themselves.
     pub instructions_represented: u64,
-    /// Share of that part that was measured.
-    pub coverage: f64,
+    /// Share that was measured: of what windows are spread over, or of the whole source; absent where
+    /// its length is not known.
+    pub coverage: Option<f64>,
 }
 
 /// Where windows are.
@@ -256,6 +257,7 @@ impl Schedule {
         };
         let first = self.first_instruction;
         let represented = if sampled { position.saturating_sub(first) } else { measured };
+        let whole = if sampled { Some(represented) } else { self.total };
         Sampled {
             sampled,
             windows,
@@ -265,7 +267,7 @@ impl Schedule {
             instructions_total: self.total,
             instructions_measured: measured,
             instructions_represented: represented,
-            coverage: if represented > 0 { measured as f64 / represented as f64 } else { 0.0 },
+            coverage: whole.filter(|&whole| whole > 0).map(|whole| measured as f64 / whole as f64),
         }
     }
 }
@@ -372,7 +374,7 @@ mod tests {
         assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
         assert_eq!((all.len(), all[0].2), (10, 950));
         let summary = schedule.summary(9_500, 10, 9_500);
-        assert!(!summary.sampled && summary.coverage == 1.0);
+        assert!(!summary.sampled && summary.coverage == Some(1.0));
     }
 
     #[test]

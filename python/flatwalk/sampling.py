@@ -1,0 +1,105 @@
+"""A simulation that samples: as many windows as are asked for or needed, and a check of their warm-up."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine, judged, output
+from flatwalk.results import add_speedups, grouped, is_bound
+
+if TYPE_CHECKING:
+    from flatwalk.configurations import Options
+    from flatwalk.lengths import Lengths
+    from flatwalk.results import Response
+
+#: Times that more windows are measured because the error is larger than asked for.
+ROUNDS = 4
+
+
+def simulate(
+    options: Options, lengths: Lengths, source: dict[str, Any], runs: list[dict[str, Any]]
+) -> Response:
+    """Simulates all runs, with their speed-ups, intervals and the check of the warm-up.
+
+    Goes on with more windows until `options.error` is reached, or says what is missing.
+
+    Raises:
+        FlatwalkError: If the source cannot be read, or a configuration is not possible.
+    """
+    response = _simulate(options, lengths, source, runs)
+    if options.error is not None:
+        response = _refine(options, options.error, lengths, source, runs, response)
+    sampling = response.get("sampling")
+    pair = _most_different(response, runs)
+    if sampling is not None and sampling["sampled"] and sampling["warmup_instructions"] and pair:
+        half = _simulate(options, lengths.with_half_warmup(), source, pair)
+        response["bias"] = judged.bias(response, half)
+    return response
+
+
+def _simulate(
+    options: Options, lengths: Lengths, source: dict[str, Any], runs: list[dict[str, Any]]
+) -> Response:
+    request = {
+        "source": source,
+        **lengths.request(source),
+        "seed": options.seed,
+        "threads": options.jobs,
+        "runs": runs,
+    }
+    with output.Progress(f"Simulating {len(runs)} configurations") as progress:
+        response = engine.simulate(request, progress)
+    add_speedups(response["runs"], response.get("sampling"))
+    return response
+
+
+def _refine(
+    options: Options,
+    error: float,
+    lengths: Lengths,
+    source: dict[str, Any],
+    runs: list[dict[str, Any]],
+    response: Response,
+) -> Response:
+    """The answer of more windows, until the error is reached or there are no more."""
+    is_recorded_sample = "trace" in source and bool(
+        engine.trace_info(Path(source["trace"])).get("gap_instructions")
+    )
+    for _ in range(ROUNDS):
+        sampling = response.get("sampling")
+        missing = judged.missing(response["runs"], sampling, error)
+        if missing is None or missing.reached or missing.needed is None or sampling is None:
+            break
+        if is_recorded_sample or not sampling["sampled"]:
+            break
+        output.note(missing.words)
+        windows = max(missing.needed, missing.windows + 1)
+        response = _simulate(options, lengths.with_windows(windows), source, runs)
+    missing = judged.missing(response["runs"], response.get("sampling"), error)
+    if missing is not None:
+        output.note(missing.words)
+        if not missing.reached and missing.needed is not None and is_recorded_sample:
+            output.note(
+                "All windows of the recording were measured; to record more: flatwalk record --windows "
+                f"{math.ceil(missing.needed / 2)} -o FILE -- CMD"
+            )
+    return response
+
+
+def _most_different(response: Response, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The configurations of the first scheme and of the design that differs most from it, at the first
+    large-page setting; none where nothing is to be compared."""
+    group = grouped(response["runs"])[0]
+    base = group[0]
+    others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
+    if not others:
+        return []
+    other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
+    chosen = (base, other)
+    return [
+        runs[index]
+        for index, run in enumerate(response["runs"])
+        if any(run is one for one in chosen)
+    ]
