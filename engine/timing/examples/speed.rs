@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use flatwalk_timing::driver::run::GuestFrames;
-use flatwalk_timing::{Limits, Machine, Mode, RunConfiguration, Scheme, simulate};
+use flatwalk_timing::{Limits, Machine, Mode, RunConfiguration, Sampling, Scheme, simulate};
 use flatwalk_trace::Source;
 use serde::de::DeserializeOwned;
 
@@ -38,17 +38,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let source = arguments.next().ok_or("no source; see the top of this file")?;
     let schemes = arguments.next().unwrap_or_else(|| "radix4".to_owned());
     let schemes: Vec<&str> = schemes.split(',').collect();
-    let mode = match arguments.next().as_deref() {
-        None | Some("timing") => Mode::Timing,
-        Some("functional") => Mode::Functional,
-        Some(other) => return Err(format!("`{other}` is no mode: timing or functional").into()),
+    let how = match arguments.next().as_deref() {
+        None | Some("timing") => (Mode::Timing, false),
+        Some("functional") => (Mode::Functional, false),
+        Some("warming") => (Mode::Timing, true),
+        Some(other) => {
+            return Err(format!("`{other}` is no mode: timing, functional or warming").into());
+        }
     };
     let instructions = arguments.next().map(|n| n.parse()).transpose()?;
     let rounds = if schemes.len() > 1 { ROUNDS } else { 1 };
     let mut best = vec![(f64::INFINITY, String::new()); schemes.len()];
     for _ in 0..rounds {
         for (scheme, best) in schemes.iter().zip(&mut best) {
-            let (seconds, told) = run(&source, scheme, mode, instructions)?;
+            let (seconds, told) = run(&source, scheme, how, instructions)?;
             if seconds < best.0 {
                 *best = (seconds, told);
             }
@@ -66,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn run(
     source: &str,
     scheme: &str,
-    mode: Mode,
+    (mode, is_warmed): (Mode, bool),
     instructions: Option<u64>,
 ) -> Result<(f64, String), Box<dyn Error>> {
     let configuration = RunConfiguration {
@@ -81,18 +84,27 @@ fn run(
         context_switch_ms: None,
         memory_bytes: None,
     };
-    let limits = Limits { instructions, ..Limits::default() };
+    // All but the last thousandth is warmed.
+    let window = instructions.unwrap_or(0) / 1000;
+    let warmup = instructions.unwrap_or(0) - window;
+    let limits = Limits {
+        skip: if is_warmed { warmup } else { 0 },
+        instructions: if is_warmed { Some(window + 1) } else { instructions },
+        sampling: is_warmed.then_some(Sampling { windows: 1, window, warmup }),
+        ..Limits::default()
+    };
     let start = Instant::now();
     let go_on = &mut |_| ControlFlow::Continue(());
     let simulation = simulate(open(source)?, vec![configuration], limits, 1, 1, go_on)?;
     let seconds = start.elapsed().as_secs_f64();
     let run = &simulation.runs[0];
+    let scale = simulation.instructions as f64 / run.instructions as f64;
     let per_second = |count: u64| count as f64 / seconds / 1e6;
     let told = format!(
         "{:.1} M instructions/s, {:.1} M accesses/s, {:.2} M walks/s",
-        per_second(run.instructions),
-        per_second(run.loads + run.stores),
-        per_second(run.walks),
+        per_second(simulation.instructions),
+        per_second(run.loads + run.stores) * scale,
+        per_second(run.walks) * scale,
     );
     Ok((seconds, told))
 }
