@@ -27,13 +27,13 @@ use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
 use flatwalk_trace::Access;
 
-use crate::counts::Visitor;
 use crate::config::machine;
 use crate::core::branch::Predictor;
 use crate::core::decode::{
     Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
 };
 use crate::core::stack::{CycleStack, Part};
+use crate::counts::Visitor;
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::event::{Request, Stopped};

@@ -209,13 +209,14 @@ fn one(
     let mut members = Vec::new();
     for (core, source) in sources.iter_mut().enumerate() {
         let info = source.info().clone();
-        let mut run = Run::new(configuration.clone(), &info, seed + core as u64)
-            .map_err(refused)?;
+        let mut run =
+            Run::new(configuration.clone(), &info, seed + core as u64).map_err(refused)?;
         if let Some((_, caches)) = &mut run.timed {
             caches.own(core as u64);
         }
         // Every core runs on until the last one is done.
-        let reader = StretchReader::new(&mut **source, Limits { instructions: None, ..limits }, seed);
+        let reader =
+            StretchReader::new(&mut **source, Limits { instructions: None, ..limits }, seed);
         members.push(Member {
             run,
             reader,
@@ -321,12 +322,8 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits {
-        skip: 0,
-        warmup: 20_000,
-        instructions: Some(40_000),
-        sampling: None,
-    };
+    const LIMITS: Limits =
+        Limits { skip: 0, warmup: 20_000, instructions: Some(40_000), sampling: None };
 
     fn mix(cores: usize, configuration: &RunConfiguration) -> Vec<RunResult> {
         mix_from(0, cores, configuration)

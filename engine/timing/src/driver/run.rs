@@ -14,8 +14,8 @@ pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
-use crate::counts::{Aside, Visitor, forget};
 use crate::core::stack::Part;
+use crate::counts::{Aside, Visitor, forget};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
 use crate::driver::sampling::Phase;
@@ -566,12 +566,7 @@ impl Run {
     }
 
     /// The same, and what caches, memory's rows and branch predictors hold changes as if time had passed.
-    fn run_warm(
-        &mut self,
-        blocks: &[u32],
-        rest: &mut &[u64],
-        stop: u64,
-    ) -> Result<usize, OsError> {
+    fn run_warm(&mut self, blocks: &[u32], rest: &mut &[u64], stop: u64) -> Result<usize, OsError> {
         let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
         let (mmu, system) = (&mut self.mmu, &mut self.system);
         let mut untimed = Untimed { mmu, system, reader: Warming(caches), at: core.cycle() };
@@ -589,8 +584,11 @@ impl Run {
                 }
                 self.code_line = pc >> LINE_SHIFT;
                 if pc >> 12 != self.code_page.0 {
-                    let physical =
-                        if fetches { untimed.translate(pc, AccessKind::Fetch)? } else { Hpa::new(pc) };
+                    let physical = if fetches {
+                        untimed.translate(pc, AccessKind::Fetch)?
+                    } else {
+                        Hpa::new(pc)
+                    };
                     self.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
                 }
                 let physical = self.code_page.1.offset(pc & 0xfff);

@@ -204,7 +204,10 @@ impl Schedule {
                     Some((Phase::Detailed, first))
                 } else {
                     let past = (position - first) / window + 1;
-                    Some((Phase::Measured, past.saturating_mul(window).saturating_add(first).min(end)))
+                    Some((
+                        Phase::Measured,
+                        past.saturating_mul(window).saturating_add(first).min(end),
+                    ))
                 }
             }
             Windows::Spread { first, spacing, count, end } => {
@@ -362,7 +365,9 @@ mod tests {
             all.iter().find(|s| s.0 == Phase::Measured).map(|s| s.1).unwrap()
         };
         let all: Vec<_> = (0..200).map(first).collect();
-        assert!(all.iter().any(|&first| first < 20_000) && all.iter().any(|&first| first > 180_000));
+        assert!(
+            all.iter().any(|&first| first < 20_000) && all.iter().any(|&first| first > 180_000)
+        );
         let mean = all.iter().sum::<u64>() / 200;
         assert!((90_000..110_000).contains(&mean), "{mean}");
     }

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::require;
+use crate::counts::Visitor;
 use crate::memory::reader::MemoryPort;
 use crate::mmu::event::{Found, Read, Stage, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine;
+use crate::counts::Visitor;
 use crate::memory::line::{LINE_SHIFT, Line, Set};
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::mechanism::{Mechanism, ResultView, figures};

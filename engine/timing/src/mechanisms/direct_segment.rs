@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
+use crate::counts::Visitor;
 use crate::mmu::mechanism::{Hooks, Mechanism, ResultView, figures};
 use crate::mmu::segment::Segment;
 
@@ -214,11 +214,11 @@ mod tests {
 
     use super::*;
     use crate::config::machine::Pwc;
+    use crate::counts::forget;
     use crate::driver::run::Run;
     use crate::memory::reader::NoClock;
     use crate::mmu::event::Request;
     use crate::system::System;
-    use crate::counts::forget;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
     const MIB: u64 = 1 << 20;

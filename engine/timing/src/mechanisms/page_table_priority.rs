@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
+use crate::counts::Visitor;
 use crate::memory::line::Set;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView, figures};

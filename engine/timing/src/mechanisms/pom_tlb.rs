@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
+use crate::counts::Visitor;
 use crate::memory::hierarchy::Served;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::MemoryPort;
@@ -274,9 +274,9 @@ mod tests {
     use flatwalk_trace::Event;
 
     use super::{Figures, Settings};
+    use crate::counts;
     use crate::driver::run::{Mode, Piece, Run};
     use crate::system::System;
-    use crate::counts;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
     const PAGE: u64 = 4096;

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
+use crate::counts::Visitor;
 use crate::mmu::event::{Found, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::Tlb;

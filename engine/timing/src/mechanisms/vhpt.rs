@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
-use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::Pwc;
 use crate::config::require;
+use crate::counts::Visitor;
 use crate::mmu::event::{Found, Read, Stopped};
 use crate::mmu::mechanism::{Explained, Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::{Tlb, Translation};
@@ -200,9 +200,9 @@ mod tests {
 
     use crate::config::machine::Pwc;
     use crate::config::table::Pages;
+    use crate::counts::forget;
     use crate::driver::run::{Mode, Piece};
     use crate::report::explain::{ExplainStep, explain};
-    use crate::counts::forget;
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};
 
     const LARGE: u64 = 2 << 20;

@@ -7,8 +7,8 @@
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
-use crate::counts::Visitor;
 use crate::config::machine::{Machine, WalkerEntry};
+use crate::counts::Visitor;
 use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::Dram;
 use crate::memory::line::{Line, OWNER_SHIFT};

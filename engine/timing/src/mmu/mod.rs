@@ -16,8 +16,8 @@ pub mod walker;
 use flatwalk_os::OsError;
 use flatwalk_paging::{AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
 
-use crate::counts::Visitor;
 use crate::config::machine::Machine;
+use crate::counts::Visitor;
 use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
 use crate::mmu::event::{Found, ReadCount, Request, Stopped, WalkLog, WalkObserver};

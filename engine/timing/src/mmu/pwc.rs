@@ -13,8 +13,8 @@
 
 use flatwalk_paging::{Geometry, Level, NodeRef, Physical, Rights};
 
-use crate::counts::Visitor;
 use crate::config::machine;
+use crate::counts::Visitor;
 use crate::memory::ways::Sets;
 
 /// Look-ups and hits of one structure (split) or of one level's prefixes (unified).

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use flatwalk_paging::keyed::{Design, Keyed, SideLineCount, SideLines};
 use flatwalk_paging::{Address, Geometry, Line, Physical};
 
-use crate::counts::{Visitor, forget};
 use crate::config::machine::{HashedWalks, WalkEnd};
+use crate::counts::{Visitor, forget};
 use crate::mmu::pwc::PwcStatistics;
 
 /// The lines of one structure.

@@ -2,8 +2,8 @@
 
 use flatwalk_paging::{Address, Geometry, Hpa, Level, Rights};
 
-use crate::counts::Visitor;
 use crate::config::machine;
+use crate::counts::Visitor;
 use crate::memory::ways::{Sets, Slot};
 
 /// What a TLB entry says.

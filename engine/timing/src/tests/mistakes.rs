@@ -7,8 +7,8 @@ use flatwalk_paging::{
 };
 use flatwalk_trace::Event;
 
-use crate::counts::forget;
 use crate::config::machine::{GuestPwc, Pwc, WalkerEntry};
+use crate::counts::forget;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::system::System;
 use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};

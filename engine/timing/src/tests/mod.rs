@@ -3,3 +3,4 @@
 mod mistakes;
 mod stack;
 pub mod testing;
+mod warming;

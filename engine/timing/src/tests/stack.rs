@@ -16,8 +16,8 @@ use crate::config::machine::{Isolation, Multicore, Pwc};
 use crate::config::scheme::{Scheme, TranslationMode};
 use crate::core::decode::BlockDecoder;
 use crate::core::stack::Part;
-use crate::driver::run::{Piece, Run};
 use crate::counts::forget;
+use crate::driver::run::{Piece, Run};
 use crate::driver::sampling::Limits;
 use crate::simulate_mix;
 use crate::tests::testing::{

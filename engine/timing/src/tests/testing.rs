@@ -7,11 +7,11 @@ use flatwalk_trace::{
     Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
 };
 
-use crate::counts::forget;
 use crate::config::machine::Machine;
 use crate::config::scheme::{HostTable, Scheme};
 use crate::config::table::Moved;
 use crate::core::decode::BlockDecoder;
+use crate::counts::forget;
 use crate::driver::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
 
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.

@@ -24,9 +24,9 @@ use flatwalk_paging::{
     Physical,
 };
 
-use crate::counts::Visitor;
 use crate::ConfigError;
 use crate::config::machine::{Machine, Virtualisation};
+use crate::counts::Visitor;
 use crate::memory::reader::TableReader;
 use crate::mmu::event::{Found, Stage, Stopped, WalkObserver};
 use crate::mmu::pwc::Pwc;

@@ -2,8 +2,8 @@ use flatwalk_os::Random;
 use flatwalk_trace::Event;
 
 use super::*;
-use crate::counts::forget;
 use crate::config::machine::WalkEnd;
+use crate::counts::forget;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;

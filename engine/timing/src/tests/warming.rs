@@ -1,0 +1,144 @@
+//! What is warmed is what it would be if it had been run, and only windows are counted.
+
+use flatwalk_os::Random;
+
+use crate::config::machine::Memory;
+use crate::config::scheme::Scheme;
+use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::sampling::Phase;
+use crate::tests::testing::{DATA, Do, Scenario, go, shipped};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 64 * MIB;
+
+/// Loads, chases and stores: half of them among a few pages, which many structures hold.
+fn accesses(seed: u64, count: usize) -> Vec<Do> {
+    let mut random = Random::new(seed);
+    let one = |_| {
+        let pages = if random.below(2) == 0 { 24 } else { SIZE / PAGE };
+        let address = DATA + random.below(pages) * PAGE + random.below(PAGE / 8) * 8;
+        match random.below(3) {
+            0 => Do::Load(address),
+            1 => Do::Chase(address),
+            _ => Do::Store(address),
+        }
+    };
+    (0..count).map(one).collect()
+}
+
+fn enter(run: &mut Run, phase: Phase) {
+    run.take(&Piece::Phase { phase, at: run.instructions() }).unwrap();
+}
+
+fn scenario(scheme: &Scheme, mode: Mode) -> Scenario {
+    let mut scenario = Scenario { mode, large_pages: 25, ..Scenario::new(scheme.clone()) };
+    scenario.machine.memory = Some(Memory::Ddr4 {
+        channels: 2,
+        ranks: 1,
+        banks: 4,
+        row_bytes: 8192,
+        data_rate_mts: 3200,
+        cl_ns: 10.0,
+        rcd_ns: 20.0,
+        rp_ns: 40.0,
+        controller_ns: 6.0,
+    });
+    scenario
+}
+
+/// What hit and what missed in a window, but for times and for what was on its way.
+fn counted(run: &Run) -> String {
+    let total = run.mmu.statistics.total();
+    let tlbs = run.mmu.tlbs().map(|(name, tlb)| (name, tlb.statistics()));
+    let caches = run.timed.as_ref().map(|(_, caches)| {
+        // But for L1I: the front end asks anew for the line of code that it is at.
+        let levels = caches.caches().split_first().map(|(_, others)| others.to_vec());
+        let levels = levels.unwrap_or_default().into_iter().map(|(name, s)| {
+            (name, s.data_accesses, s.data_misses, s.table_accesses, s.table_misses, s.writebacks)
+        });
+        let dram = &caches.dram().statistics;
+        let levels: Vec<_> = levels.collect();
+        (levels, dram.reads, dram.writes, dram.row_hits, caches.llc_table_lines())
+    });
+    format!("{} walks, {} accesses, {tlbs:?}, {caches:?}", total.walks, total.accesses)
+}
+
+/// Counts of a window after `phase` ran the accesses before it, if it did.
+fn after(scheme: &Scheme, phase: Option<Phase>) -> String {
+    let mut run = scenario(scheme, Mode::Timing).start(&[(DATA, SIZE)], true);
+    if let Some(phase) = phase {
+        enter(&mut run, phase);
+        go(&mut run, &accesses(1, 6_000));
+    }
+    enter(&mut run, Phase::Measured);
+    go(&mut run, &accesses(2, 2_000));
+    run.end();
+    counted(&run)
+}
+
+/// Schemes that run on the test machine, and whose contents do not depend on time: ASAP prefetches when
+/// an MSHR is free, a sequential prefetcher when a walker is.
+fn timeless() -> Vec<Scheme> {
+    let mut all = shipped();
+    all.retain(|scheme| {
+        let timed = ["asap", "sequential_prefetcher"];
+        !scheme.recorded
+            && !timed.iter().any(|name| scheme.mechanisms.names().any(|own| own == *name))
+            && scenario(scheme, Mode::Timing).configuration().validate().is_ok()
+    });
+    assert!(all.len() >= 20, "{}", all.len());
+    all
+}
+
+#[test]
+fn what_is_warmed_is_as_if_it_had_been_run() {
+    for scheme in timeless() {
+        let warmed = after(&scheme, Some(Phase::Warm));
+        let run = after(&scheme, Some(Phase::Detailed));
+        assert_eq!(warmed, run, "{}", scheme.name);
+        assert_ne!(warmed, after(&scheme, None), "{}: it makes no difference", scheme.name);
+    }
+}
+
+#[test]
+fn only_windows_are_counted() {
+    for mode in [Mode::Timing, Mode::Functional] {
+        for scheme in timeless().iter().step_by(5) {
+            let mut run = scenario(scheme, mode).start(&[(DATA, SIZE)], false);
+            let mut windows = Vec::new();
+            for (i, phase) in [Phase::Warm, Phase::Detailed, Phase::Measured, Phase::Pass]
+                .iter()
+                .cycle()
+                .take(16)
+                .enumerate()
+            {
+                enter(&mut run, *phase);
+                let before = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+                go(&mut run, &accesses(i as u64, 500));
+                let after = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+                if *phase == Phase::Measured {
+                    windows.push((500 * i as u64, 500, after - before));
+                }
+            }
+            run.end();
+            let seen: Vec<_> = run.windows().map(|w| (w.at, w.instructions, w.cycles)).collect();
+            assert_eq!(seen, windows, "{}", scheme.name);
+            let (instructions, loads, stores) = run.measured();
+            assert_eq!((instructions, loads + stores), (2_000, 2_000));
+            let total = run.mmu.statistics.total();
+            let walks: u64 = run.windows().map(|w| w.walks).sum();
+            assert_eq!(walks, total.walks);
+            if let Some(cycles) = run.cycles() {
+                assert_eq!(cycles, windows.iter().map(|w| w.2).sum::<u64>());
+                assert_eq!(run.cycle_stack().map(|(_, n)| n).sum::<u64>(), cycles);
+            }
+            let faults = run.os_measured().faults;
+            assert_eq!(faults, run.windows().map(|w| w.os.faults).sum::<u64>());
+            assert!(
+                faults < run.system.statistics().faults,
+                "pages were touched outside of windows"
+            );
+        }
+    }
+}
