@@ -272,36 +272,39 @@ impl Core {
         }
     }
 
-    /// The same of data that is asked for at cycle `at`.
+    /// The same of data that is asked for at cycle `at`, which was `queued` cycles later because its
+    /// translation's walk had to wait for a walker.
     #[inline]
-    fn account_data(&mut self, at: u64, response: Response) {
+    fn account_data(&mut self, at: u64, queued: u64, response: Response) {
         let from = at.max(self.accounted).max(self.retire.cycle);
         if response.ready > from {
             self.accounted = response.ready;
-            self.statistics.stack.add_data(response.awaited, response.ready - from);
+            let waited = queued.min(response.ready - from);
+            let stack = &mut self.statistics.stack;
+            stack.add(Part::WalkQueue, waited);
+            stack.add_data(response.awaited(), response.ready - from - waited);
         }
     }
 
     /// The same of a translation that was asked for at `asked`, known at `ready`, and took its time as
-    /// `timeline` says.
+    /// `timeline` says. Returns what is left of a wait for a walker.
     #[inline(never)]
     fn account_translation(
         &mut self,
         kind: AccessKind,
         (asked, ready): (u64, u64),
         timeline: &Timeline,
-    ) {
+    ) -> u64 {
         if kind == AccessKind::Fetch {
-            return self.account(Part::InstructionTranslation, asked, ready);
+            self.account(Part::InstructionTranslation, asked, ready);
+            return 0;
         }
         let from = asked.max(self.accounted).max(self.retire.cycle);
-        if ready > from {
-            self.accounted = ready;
-            let stack = &mut self.statistics.stack;
-            timeline.divide(from, ready, |spent, cycles| {
-                stack.add(Part::of_translation(spent), cycles);
-            });
-        }
+        self.accounted = self.accounted.max(if ready > from { ready } else { 0 });
+        let stack = &mut self.statistics.stack;
+        timeline.divide(from, ready, |spent, cycles| {
+            stack.add(Part::of_translation(spent), cycles);
+        })
     }
 
     /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
@@ -565,7 +568,7 @@ impl Core {
             // Without instruction TLBs code is taken to lie where its address says.
             _ if !env.mmu.translates_fetches() => Hpa::new(pc),
             _ => {
-                let t = self.translate(pc, AccessKind::Fetch, at, env)?;
+                let (t, _) = self.translate(pc, AccessKind::Fetch, at, env)?;
                 self.account_refill();
                 self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
                 self.fetched = self.fetched.max(t.ready);
@@ -597,10 +600,10 @@ impl Core {
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
-            let t = self.translate(address, kind, at, env)?;
+            let (t, queued) = self.translate(address, kind, at, env)?;
             let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
             if !store {
-                self.account_data(t.ready, response);
+                self.account_data(t.ready, queued, response);
             }
             AccessTimes { translated: t.ready, ready: response.ready }
         } else {
@@ -634,7 +637,7 @@ impl Core {
         let mut times = AccessTimes { translated: 0, ready: 0 };
         let mut from = address;
         loop {
-            let t = self.translate(from, kind, at, env)?;
+            let (t, queued) = self.translate(from, kind, at, env)?;
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
@@ -643,7 +646,7 @@ impl Core {
                 let at_line = Hpa::new(line << LINE_SHIFT);
                 let response = env.caches.access(at_line, t.ready, store, Requester::Data);
                 if !store {
-                    self.account_data(t.ready, response);
+                    self.account_data(t.ready, queued, response);
                 }
                 times.ready = times.ready.max(response.ready);
             }
@@ -654,7 +657,8 @@ impl Core {
         }
     }
 
-    /// Translates, and lets the operating system handle faults until that succeeds.
+    /// Translates, and lets the operating system handle faults until that succeeds. Beside the answer: what
+    /// nobody has waited for yet of the wait for a walker.
     #[inline]
     fn translate(
         &mut self,
@@ -662,17 +666,19 @@ impl Core {
         kind: AccessKind,
         at: u64,
         env: &mut Environment<'_>,
-    ) -> Result<Translated, OsError> {
+    ) -> Result<(Translated, u64), OsError> {
         let request = Request { address: Gva::new(address), kind, at };
         let translated = match env.mmu.translate(request, env.system, env.caches) {
             Ok(translated) => translated,
             Err(stopped) => self.fault(request, stopped, env)?,
         };
         // Most are known at once.
+        let mut queued = 0;
         if translated.ready > at {
-            self.account_translation(kind, (at, translated.ready), &env.mmu.timeline);
+            let times = (at, translated.ready);
+            queued = self.account_translation(kind, times, &env.mmu.timeline);
         }
-        Ok(translated)
+        Ok((translated, queued))
     }
 
     /// A fault: the handler starts when everything older has retired, and all that is younger starts

@@ -39,7 +39,7 @@ pub enum Part {
     Tlb,
     /// Look-ups of mechanisms between the L2 TLB's miss and the walk, reads of memory included.
     Mechanisms,
-    /// Waiting for a free page walker.
+    /// An access whose walk has had to wait for a free page walker, for as long as it did.
     WalkQueue,
     /// Walks while they wait for no entry: page-walk caches, the nested TLB, hashing, handlers in
     /// software.

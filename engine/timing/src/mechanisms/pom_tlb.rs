@@ -218,10 +218,10 @@ impl Mechanism for PomTlb {
                 entries[0][1]
             });
             let (response, bypassed) = miss.port.read_translations(line, now, predicted.bypass);
-            miss.log.mechanism_read(response.served);
+            miss.log.mechanism_read(response.served());
             now = response.ready;
             self.statistics.bypasses += u64::from(bypassed);
-            self.prediction(address).bypass = response.served == Served::Dram;
+            self.prediction(address).bypass = response.served() == Served::Dram;
             if let Some(value) = value {
                 self.prediction(address).large = size == 1;
                 self.statistics.hits += 1;

@@ -39,23 +39,47 @@ pub enum Requester {
     Fetch,
 }
 
-/// When the line is there, and who had it.
+impl Served {
+    /// Of the number that it is.
+    #[inline]
+    fn of(number: u8) -> Self {
+        [Self::L1, Self::L2, Self::Llc, Self::Dram][usize::from(number & 3)]
+    }
+}
+
+/// When the line is there, and who had it. Small enough to be returned in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Cycle in which the requester has it.
     pub ready: u64,
-    /// Who had it. A line on its way counts for where it comes from to the first requester, and
-    /// for the cache that waits for it to the others.
-    pub served: Served,
-    /// Whom the requester waits for: who had the line, for those too that found it on its way.
-    pub awaited: Served,
+    /// Who had it, and from bit 2 on whom the requester waits for.
+    from: u8,
 }
 
 impl Response {
     /// A line that is there at `ready`, from who had it.
     #[inline]
     pub fn new(ready: u64, served: Served) -> Self {
-        Self { ready, served, awaited: served }
+        Self::late(ready, served, served)
+    }
+
+    /// A line that `served` has to wait for itself, until `awaited` has delivered it.
+    #[inline]
+    fn late(ready: u64, served: Served, awaited: Served) -> Self {
+        Self { ready, from: served as u8 | (awaited as u8) << 2 }
+    }
+
+    /// Who had it. A line on its way counts for where it comes from to the first requester, and
+    /// for the cache that waits for it to the others.
+    #[inline]
+    pub fn served(self) -> Served {
+        Served::of(self.from)
+    }
+
+    /// Whom the requester waits for: who had the line, for those too that found it on its way.
+    #[inline]
+    pub fn awaited(self) -> Served {
+        Served::of(self.from >> 2)
     }
 }
 
@@ -189,7 +213,7 @@ impl Level {
     #[inline]
     fn found(&self, at: u64, ready: u64, served: Served) -> Response {
         let awaited = if ready > at + self.latency { self.awaited } else { served };
-        Response { ready, served, awaited }
+        Response::late(ready, served, awaited)
     }
 
     /// Books the MSHR that brought `line` between `start` and `ready`, from where `from` says; returns when
@@ -388,7 +412,7 @@ impl Hierarchy {
             Err(start) => {
                 let below = self.access_l2(line, start, false, walker);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, start, below.ready, below.awaited, frontier);
+                let ready = l1.book(line, start, below.ready, below.awaited(), frontier);
                 let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
@@ -417,7 +441,7 @@ impl Hierarchy {
             self.llc.cache.prefetch_hint(oldest);
         }
         let below = self.access_llc(line, start, walker);
-        let ready = self.l2.book(line, start, below.ready, below.awaited, frontier);
+        let ready = self.l2.book(line, start, below.ready, below.awaited(), frontier);
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
@@ -613,7 +637,7 @@ mod tests {
 
     fn read(h: &mut Hierarchy, address: u64, at: u64, by: Requester) -> (u64, Served) {
         let r = h.access(Hpa::new(address), at, false, by);
-        (r.ready - at, r.served)
+        (r.ready - at, r.served())
     }
 
     #[test]

@@ -111,14 +111,14 @@ impl WalkLog {
     /// Their stages, classes and who had them, in the order in which they were read.
     #[inline]
     pub fn reads(&self) -> impl Iterator<Item = (Stage, u8, Served)> {
-        self.reads.iter().map(|read| (read.stage, read.class, read.response.served))
+        self.reads.iter().map(|read| (read.stage, read.class, read.response.served()))
     }
 
     /// When each was asked for, when it was there, and whom it waited for meanwhile. A mechanism's own
     /// take no time here.
     #[inline]
     pub fn times(&self) -> impl Iterator<Item = (u64, u64, Served)> {
-        self.reads.iter().map(|read| (read.asked, read.response.ready, read.response.awaited))
+        self.reads.iter().map(|read| (read.asked, read.response.ready, read.response.awaited()))
     }
 
     /// How many they are.

@@ -13,7 +13,7 @@ pub enum Spent {
     Tlb,
     /// What mechanisms do between the last TLB's miss and the walk: look-ups of their own.
     Mechanism,
-    /// Waiting for a page walker.
+    /// Being later because no page walker was free.
     Queue,
     /// In a walk, whatever is not waiting for an entry: page-walk caches, the nested TLB, hashing, a
     /// handler in software.
@@ -41,21 +41,31 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Divides the cycles from `from` to `until` by what the translation known at `until` took them
-    /// for, from the last to the first. They add up to `until - from`.
-    pub fn divide(&self, from: u64, until: u64, mut add: impl FnMut(Spent, u64)) {
-        let mut left = until;
-        if until == self.ready {
-            let began = (self.start + self.delay).max(from);
-            self.divide_walk(began, left, &mut add);
-            left = left.min(began);
-            for (since, spent) in [(self.wanted, Spent::Queue), (self.missed, Spent::Mechanism)] {
-                let since = since.max(from).min(left);
-                add(spent, left - since);
-                left = since;
-            }
+    /// Divides the cycles from `from` to `until`, if there are any, by what the translation known at
+    /// `until` took them for. They add up to `until - from`.
+    ///
+    /// A walk that has waited for a walker, and all that follows, are later by as much. So whatever of
+    /// them is waited for is because of that first, and the rest is divided as if the walk had begun at
+    /// once. By their overlap alone such waits would never show: the walks that are waited for belong to
+    /// older instructions, which are waited for themselves, until their data is there. Returns the cycles of
+    /// the wait that are left, for the data.
+    pub fn divide(&self, from: u64, until: u64, mut add: impl FnMut(Spent, u64)) -> u64 {
+        let from = from.min(until);
+        if until != self.ready {
+            add(Spent::Tlb, until - from);
+            return 0;
         }
-        add(Spent::Tlb, left - from);
+        let began = self.start + self.delay;
+        let queued = began - self.wanted;
+        let waited = queued.min(until - from);
+        add(Spent::Queue, waited);
+        let from = from + waited;
+        self.divide_walk(began.max(from), until, &mut add);
+        let began = began.max(from).min(until);
+        let missed = (self.missed + queued).clamp(from, began);
+        add(Spent::Mechanism, began - missed);
+        add(Spent::Tlb, missed - from);
+        queued - waited
     }
 
     /// The same of the walk, back along the reads that each waited for the one before. Of several that
@@ -96,27 +106,37 @@ mod tests {
         Timeline { missed: 10, wanted: 13, start: 20, delay: 2, ready, log }
     }
 
-    fn divided(timeline: &Timeline, from: u64, until: u64) -> Vec<(Spent, u64)> {
+    /// The parts, the wait for a walker first and the others from the last to the first; and what is left
+    /// of that wait.
+    fn divided(timeline: &Timeline, from: u64, until: u64) -> (Vec<(Spent, u64)>, u64) {
         let mut parts = Vec::new();
-        timeline.divide(from, until, |spent, cycles| {
+        let left = timeline.divide(from, until, |spent, cycles| {
             if cycles > 0 {
                 parts.push((spent, cycles));
             }
         });
-        parts.reverse();
-        parts
+        (parts, left)
     }
 
     #[test]
     fn a_walk_is_divided_by_what_it_waited_for() {
         let serial = timeline(&[(21, 33, Served::L2), (33, 75, Served::Llc)], 77);
-        let walk = [(Spent::LookUps, 1), (Spent::Read(Served::L2), 12)];
-        let all = [(Spent::Tlb, 9), (Spent::Mechanism, 3), (Spent::Queue, 9)];
-        let last = (Spent::Read(Served::Llc), 42);
-        assert_eq!(divided(&serial, 1, 77), [&all[..], &walk, &[last]].concat());
-        assert_eq!(divided(&serial, 30, 77), [(Spent::Read(Served::L2), 5), last]);
-        assert_eq!(divided(&serial, 60, 77), [(Spent::Read(Served::Llc), 17)]);
-        assert_eq!(divided(&serial, 12, 20), [(Spent::Tlb, 8)], "that was another translation");
+        let all = [
+            (Spent::Queue, 9),
+            (Spent::Read(Served::Llc), 42),
+            (Spent::Read(Served::L2), 12),
+            (Spent::LookUps, 1),
+            (Spent::Mechanism, 3),
+            (Spent::Tlb, 9),
+        ];
+        assert_eq!(divided(&serial, 1, 77), (all.to_vec(), 0));
+        let some =
+            [(Spent::Queue, 9), (Spent::Read(Served::Llc), 42), (Spent::Read(Served::L2), 1)];
+        assert_eq!(divided(&serial, 25, 77), (some.to_vec(), 0));
+        assert_eq!(divided(&serial, 72, 77), (vec![(Spent::Queue, 5)], 4));
+        assert_eq!(divided(&serial, 80, 77), (vec![], 9), "nobody waits for it");
+        let other = (vec![(Spent::Tlb, 8)], 0);
+        assert_eq!(divided(&serial, 12, 20), other, "that was another translation");
     }
 
     #[test]
@@ -128,12 +148,11 @@ mod tests {
             (75, 90, Served::L2),
         ];
         // The read at 75 belongs to what is done after the walk.
-        let found = divided(&timeline(&reads, 77), 22, 77);
-        assert_eq!(
-            found,
-            [(Spent::LookUps, 1), (Spent::Read(Served::L2), 12), (Spent::Read(Served::Llc), 42)]
-        );
-        let last = divided(&timeline(&reads, 162), 22, 162);
-        assert_eq!(last, [(Spent::LookUps, 1), (Spent::Read(Served::Dram), 139)]);
+        let (found, _) = divided(&timeline(&reads, 77), 13, 77);
+        let walk =
+            [(Spent::Read(Served::Llc), 42), (Spent::Read(Served::L2), 12), (Spent::LookUps, 1)];
+        assert_eq!(found[1..], walk);
+        let (last, _) = divided(&timeline(&reads, 162), 13, 162);
+        assert_eq!(last[1..], [(Spent::Read(Served::Dram), 139), (Spent::LookUps, 1)]);
     }
 }

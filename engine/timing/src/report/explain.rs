@@ -389,7 +389,7 @@ fn served(
     free: bool,
 ) -> (Option<&'static str>, Option<u64>, String) {
     let timed = read.filter(|_| run.timed.is_some());
-    let served_by = timed.map(|read| match read.response.served {
+    let served_by = timed.map(|read| match read.response.served() {
         Served::L1 => "L1D",
         Served::L2 => "L2",
         Served::Llc => "LLC",
