@@ -104,7 +104,7 @@ def test_gups_walks_as_the_paper_says(flatwalk: Flatwalk, tmp_path: Path) -> Non
     large = {item["node_bytes"]: item["nodes"] for item in fpt["page_table"]["nodes"]}
     assert 9 <= large[2 << 20] <= 11
     assert re.search(
-        r"fpt: walks make (59|60) % fewer accesses: 1\.00 instead of 2\.[45]\d a walk", result.out
+        r"fpt is best, its walks make (59|60) % fewer accesses( \(.*\))? than radix4's", result.out
     )
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from flatwalk import twins
 from flatwalk.differences import speed_words, spread
 from flatwalk.explain import explain
 from flatwalk.results import add_speedups
@@ -265,4 +266,19 @@ def test_other_shares_of_large_pages_have_names() -> None:
     assert _points(_explain(*runs))[:2] == [
         "Huge pages: 50 % of memory on 2 MiB pages makes radix4 11 % faster than 4 KiB pages.",
         "Huge pages: THP always makes radix4 25 % faster than 4 KiB pages.",
+    ]
+
+
+def test_every_mechanism_is_compared_with_the_scheme_without_it() -> None:
+    said = _points(
+        _explain(fake.run("radix4"), fake.run("pom-tlb", cycles=950), fake.run("fpt+ptp", cycles=800))
+    )
+    assert said == [
+        "POM TLB at 4 KiB pages: pom-tlb is 5.3 % faster than radix4.",
+        "All together at 4 KiB pages: fpt+ptp is best, 25 % faster than radix4.",
+    ]
+    assert [twins.title(key) for key in ("page_table_priority", "csalt", "direct_segment")] == [
+        "Page-table priority",
+        "CSALT",
+        "Direct segment",
     ]

@@ -426,7 +426,7 @@ def test_nothing_is_half_written(
         (("pagefault", "--cpu", "4095"), "names no processors"),
         (("pagefault", "--cpu", "x"), "names no processors"),
         (("gups", "--table", "3000"), "power of two"),
-        (("walk", "--strides", "x"), "is not a size"),
+        (("walk", "--strides", "x"), "not understood"),
         (("diff", "a.json", "b.json"), "there is no file a.json"),
         (("diff", "a.json", "b.json", "--plot", "x/y.html"), "there is no directory"),
     ],

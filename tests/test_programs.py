@@ -54,7 +54,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, call: Call) ->
     ("arguments", "words"),
     [
         (["--workload", "oracle"], "there is no program 'oracle'"),
-        (["--workload", "redis:lots"], "is not a size"),
+        (["--workload", "redis:lots"], "not understood"),
         (["--workload", "redis:1KiB"], "too little data"),
         (["--workload", "redis", "--skip", "5"], "determines itself what is recorded"),
         (["--workload", "redis", "--", "true"], "determines itself what is recorded"),

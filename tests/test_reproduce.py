@@ -121,7 +121,7 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
         ("why = { small", "why = { tiny", "claim[1].why.tiny is not a known key"),
         ('why = { small = "Because." }', "why = 3", "claim[1].why must be a text or a table (it is 3)"),
         ('small = "Because."', "small = 3", "claim[1].why.small must be a text (it is 3)"),
-        ('instructions = "1M"', 'instructions = "many"', "is not a count"),
+        ('instructions = "1M"', 'instructions = "many"', "not understood"),
         ("[scale.paper]", "[scale.huge]", "scale.huge is not a known key; known here: small, paper"),
         ('id = "T1"\n', "", "claim[1].id is missing"),
         ('id = "T1"', "id = 1", "claim[1].id must be a text that is not empty (it is 1)"),

@@ -1,9 +1,9 @@
 """The answer in words, computed from the numbers.
 
-First what a performance engineer asks, in that order: huge pages, the page table's design, page-table
-priority, a fifth level. Then every scheme. Each difference stands with its interval; schemes that differ
-by no more than the noise are named together and not ranked. Everything is told against one scheme, the
-first that is not a bound.
+First what a performance engineer asks, in that order: huge pages, the page table's design, what mechanisms
+add (of the schemes that run by themselves, page-table priority), a fifth level. Then every scheme. Each
+difference stands with its interval; schemes that differ by no more than the noise are named together and
+not ranked. Everything is told against one scheme, the first that is not a bound.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def explain(response: Response) -> Answer:
         [
             *_huge_pages(settings),
             *_about("Page-table design", settings, _design),
-            *_about("Page-table priority", settings, _priority),
+            *_mechanism_points(settings),
             *_about("A fifth level", settings, _fifth_level),
             *_about("All together", settings, _together),
         ],
@@ -256,12 +256,12 @@ def _none_words(setting: _Setting, found: list[Difference]) -> str:
 
 
 def _designs(setting: _Setting) -> list[Difference]:
-    """Schemes with the reference's priority, and of its levels where they have a twin with these."""
+    """Schemes with the reference's mechanisms, and of its levels where they have a twin with these."""
     deeper = {five["scheme"] for _, five in twins.by_fifth_level(setting.runs)}
     return [
         one
         for one in setting.schemes
-        if twins.has_priority(one.run) == twins.has_priority(setting.reference)
+        if twins.mechanisms(one.run) == twins.mechanisms(setting.reference)
         and one.run["scheme"] not in deeper
     ]
 
@@ -298,8 +298,15 @@ def _pairs(setting: _Setting, pairs: list[tuple[Run, Run]]) -> str:
     return "; ".join(said)
 
 
-def _priority(setting: _Setting) -> str:
-    return _pairs(setting, twins.by_priority(setting.runs))
+def _mechanism_points(settings: list[_Setting]) -> list[Point]:
+    """What page-table priority adds, and any other mechanism, to a scheme that was run without it too."""
+    found = [(setting, twins.by_mechanism(setting.runs)) for setting in settings]
+    return [
+        Point(f"{twins.title(key)} at {setting.label}", said)
+        for key in dict.fromkeys(key for _, pairs in found for key in pairs)
+        for setting, pairs in found
+        if (said := _pairs(setting, pairs.get(key, [])))
+    ]
 
 
 def _fifth_level(setting: _Setting) -> str:

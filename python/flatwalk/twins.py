@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     Pairs = list[tuple[Run, Run]]
 
 _WORDS = ("name", "title", "description", "source")
-_PRIORITY = "page_table_priority"
+#: Sections of a scheme that are tables. Every other one switches on a mechanism.
+_TABLES = ("table", "host")
 
 
 def _plan(run: Run) -> dict[str, Any]:
@@ -21,23 +22,30 @@ def _plan(run: Run) -> dict[str, Any]:
     return {key: value for key, value in scheme.items() if key not in _WORDS and value is not None}
 
 
-def has_priority(run: Run) -> bool:
-    """Whether caches prefer lines of the page table."""
-    return _PRIORITY in _plan(run)
+def mechanisms(run: Run) -> list[str]:
+    """What a run's scheme has beside its table, as its sections are called."""
+    return [key for key, value in _plan(run).items() if isinstance(value, dict) and key not in _TABLES]
 
 
-def by_priority(runs: list[Run]) -> Pairs:
-    """The same scheme without and with page-table priority."""
+def title(mechanism: str) -> str:
+    """A section's name for a person: `Page-table priority`, `CSALT`, `POM TLB`."""
+    words = mechanism.split("_")
+    if len(words) == 1:  # a name that its authors made of initials
+        return mechanism.upper()
+    text = " ".join(word.upper() if len(word) <= 3 else word for word in words)
+    return f"{text[0].upper()}{text[1:]}".replace("Page table ", "Page-table ")
 
-    def plain(run: Run) -> dict[str, Any]:
-        return {key: value for key, value in _plan(run).items() if key != _PRIORITY}
 
-    return [
-        (without, run)
-        for without in runs
-        for run in runs
-        if has_priority(run) and not has_priority(without) and plain(run) == plain(without)
-    ]
+def by_mechanism(runs: list[Run]) -> dict[str, Pairs]:
+    """By mechanism: the same scheme without it and with it."""
+    found: dict[str, Pairs] = {}
+    for without in runs:
+        for run in runs:
+            added = [key for key in mechanisms(run) if key not in mechanisms(without)]
+            plan = _plan(run)
+            if len(added) == 1 and {key: plan[key] for key in plan if key != added[0]} == _plan(without):
+                found.setdefault(added[0], []).append((without, run))
+    return found
 
 
 def by_fifth_level(runs: list[Run]) -> Pairs:

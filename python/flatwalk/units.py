@@ -19,7 +19,9 @@ def parse_size(text: str, where: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise UsageError(f"{text!r} is not a size", where=where, remedy="write it like 1GiB, 512MiB or 8G")
+        raise UsageError(
+            f"size {text!r} not understood", where=where, remedy="for example 512GiB, 64MiB or 8G"
+        )
     return int(float(match[1]) * _BINARY[match[2].upper()])
 
 
@@ -37,7 +39,7 @@ def parse_count(text: str, where: str) -> int:
         return int(value) if value is not None else int(match[1]) * _DECIMAL[match[2].upper()]
     if scaled is not None:
         return int(float(scaled[1]) * 10 ** int(scaled[2]))
-    raise UsageError(f"{text!r} is not a count", where=where, remedy="write it like 100M, 1.5G or 250000")
+    raise UsageError(f"count {text!r} not understood", where=where, remedy="for example 100M, 1.5G or 250000")
 
 
 def parse_percent(text: str, where: str) -> float:
