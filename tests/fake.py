@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import _engine, settings
-from flatwalk.results import Response, Run, Sampling, StackPart, add_speedups
+from flatwalk.results import Response, Run, Sampling, add_speedups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,6 +81,8 @@ def run(
         "page_table_bytes": sum(item["bytes"] for item in nodes),
         "data_bytes": 8 << 30,
         "page_table": {"nodes": nodes},
+        "windows": [],
+        "cycle_stack": [],
         "tlb": [],
         "pwc": [],
         "walk": {
@@ -159,9 +161,9 @@ def gups(large_pages: int = 0) -> list[Run]:
         lost = 1 - 500_000 / (made["cycles"] or 1)
         stack(
             made,
-            data_from_DRAM=0.6 * (1 - lost),
-            walks=0.7 * lost,
-            waiting_for_a_walker=0.3 * lost,
+            data_dram=0.6 * (1 - lost),
+            walk_dram=0.7 * lost,
+            walk_queue=0.3 * lost,
         )
         runs.append(made)
     add_speedups(runs)
@@ -169,12 +171,15 @@ def gups(large_pages: int = 0) -> list[Run]:
 
 
 def stack(run: Run, **parts: float) -> None:
-    """Gives a run a cycle stack: shares of its cycles by part (`_` for a blank), and the rest as `base`."""
+    """Gives a run a cycle stack: shares of its cycles by part, and the rest as `base`."""
     total = run["cycles"] or 0
-    found: list[StackPart] = [
-        {"part": part.replace("_", " "), "cycles": round(share * total)} for part, share in parts.items()
-    ]
-    run["cycle_stack"] = [{"part": "base", "cycles": total - sum(item["cycles"] for item in found)}, *found]
+    cycles = {part: round(share * total) for part, share in parts.items()}
+    set_stack(run, {"base": total - sum(cycles.values()), **cycles})
+
+
+def set_stack(run: Run, cycles: dict[str, int]) -> None:
+    """Gives a run a cycle stack: cycles by part, which need not be one that the engine knows."""
+    run["cycle_stack"] = [{"part": part, "cycles": count} for part, count in cycles.items()]  # type: ignore[typeddict-item]
 
 
 def split(total: int, weights: Sequence[float]) -> list[int]:
@@ -224,6 +229,8 @@ def sample(
         "warmup_instructions": 200_000,
         "instructions_total": total,
         "instructions_measured": measured,
+        "first_instruction": 0,
+        "instructions_represented": total or 10**9,
         "coverage": None if total is None else measured / total,
         "sampled": True,
     }

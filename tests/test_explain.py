@@ -101,12 +101,12 @@ def test_what_is_not_decided_says_what_would_decide() -> None:
 def test_causes_sum_to_the_difference() -> None:
     """Bug of old: page faults of 1.8 % were told as the cause of 13 %."""
     base, other = fake.run("radix4", cycles=1000), fake.run("fpt", cycles=1149)
-    fake.stack(base, walks=0.1, page_faults=0.02, system_calls_for_memory=0.01)
+    fake.stack(base, walk_dram=0.1, page_faults=0.02, system_calls=0.01)
     fake.stack(
         other,
-        walks=100 / 1149,
+        walk_dram=100 / 1149,
         page_faults=(20 + 23) / 1149,
-        system_calls_for_memory=(10 + 126) / 1149,
+        system_calls=(10 + 126) / 1149,
     )
     base["os"]["faults"], other["os"]["faults"] = 10, 300
     lines = _lines(_explain(base, other))
@@ -118,30 +118,30 @@ def test_causes_sum_to_the_difference() -> None:
 
 def test_a_part_against_the_result_is_told_with_it() -> None:
     base, other = fake.run("radix4"), fake.run("radix4+ptp", cycles=800, reading=50.0, dram=0.05)
-    fake.stack(base, walks=0.5, data_from_DRAM=0.2)
-    fake.stack(other, walks=0.27 / 0.8, data_from_DRAM=0.23 / 0.8)
+    fake.stack(base, walk_dram=0.5, data_dram=0.2)
+    fake.stack(other, walk_dram=0.27 / 0.8, data_dram=0.23 / 0.8)
     other["caches"][0]["data_misses"] = 70_000
     said = _lines(_explain(base, other))["radix4+ptp"]
     assert said == (
-        "25 % faster; of the 25 %, 29 are walks, less 4 for data from DRAM; "
+        "25 % faster; of the 25 %, 29 are walk entries from DRAM, less 4 for data from DRAM; "
         "0.12 instead of 1.00 accesses a walk go to DRAM, data misses the LLC 40 % more often"
     )
 
 
 def test_counts_that_went_the_other_way_are_no_cause() -> None:
     base, other = fake.run("radix4"), fake.run("fpt", cycles=900, per_walk=3.0, dram=0.9)
-    fake.stack(base, walks=0.5)
-    fake.stack(other, walks=0.4 / 0.9)
-    assert _lines(_explain(base, other))["fpt"] == "11 % faster; all of it walks"
+    fake.stack(base, walk_dram=0.5)
+    fake.stack(other, walk_dram=0.4 / 0.9)
+    assert _lines(_explain(base, other))["fpt"] == "11 % faster; all of it walk entries from DRAM"
 
 
 def test_without_a_stack_no_cause_is_guessed() -> None:
     base, other = fake.run("radix4"), fake.run("fpt", cycles=900, per_walk=1.0)
     assert _lines(_explain(base, other))["fpt"] == "11 % faster"
-    fake.stack(base, walks=0.5)
+    fake.stack(base, walk_dram=0.5)
     assert _lines(_explain(base, other))["fpt"] == "11 % faster"
-    fake.stack(other, walks=0.4)
-    other["cycle_stack"][0]["cycles"] += 1  # type: ignore[index]
+    fake.stack(other, walk_dram=0.4)
+    other["cycle_stack"][0]["cycles"] += 1
     assert _lines(_explain(base, other))["fpt"] == "11 % faster", "its parts do not sum to its cycles"
 
 

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
     from flatwalk.results import Response, Run
 
 SCHEMES = ["radix4", "radix3", "radix5", "fpt", "fpt-nonf", "radix4+ptp", "fpt+ptp", "ideal"]
-PARTS = [
-    "base",
-    "data from DRAM",
-    "walks: reading",
-    "walks: waiting",
-    "page faults",
-    "system calls for memory",
-]
+PARTS = ["base", "data_dram", "walk_dram", "walk_queue", "page_faults", "system_calls"]
 
 
 def _response(seed: int) -> Response:
@@ -55,10 +48,7 @@ def _response(seed: int) -> Response:
             run["cycles"], run["ipc"] = cycles, run["instructions"] / cycles
             if rng.random() < 0.9:
                 weights = [rng.random() ** 3 for _ in PARTS]
-                run["cycle_stack"] = [
-                    {"part": part, "cycles": share}
-                    for part, share in zip(PARTS, fake.split(cycles, weights), strict=True)
-                ]
+                fake.set_stack(run, dict(zip(PARTS, fake.split(cycles, weights), strict=True)))
         runs.append(run)
     if rng.random() < 0.3:
         add_speedups(runs)

@@ -18,6 +18,29 @@ if TYPE_CHECKING:
 
     from flatwalk.results import Run
 
+#: What the parts of a cycle stack are called in sentences; docs/model.md says what each one is.
+_NAMES = {
+    "base": "computing",
+    "instruction_fetch": "fetching code",
+    "instruction_translation": "translating code addresses",
+    "data_l1": "data from L1",
+    "data_l2": "data from L2",
+    "data_llc": "data from the LLC",
+    "data_dram": "data from DRAM",
+    "store_queue": "a full store queue",
+    "tlb": "TLB look-ups",
+    "mechanisms": "look-ups of mechanisms",
+    "walk_queue": "waiting for a walker",
+    "walk_lookups": "walks without reads",
+    "walk_l1": "walk entries from L1",
+    "walk_l2": "walk entries from L2",
+    "walk_llc": "walk entries from the LLC",
+    "walk_dram": "walk entries from DRAM",
+    "host_faults": "page faults of the host",
+    "system_calls": "system calls for memory",
+    "merges": "merging of page-table nodes",
+    "guest_exits": "exits of the guest",
+}
 #: Relative change of a count that is worth a word.
 NOTICEABLE = 0.02
 #: Parts that are named, and the share of the difference that each must be.
@@ -54,6 +77,11 @@ def shares(run: Run, base: Run) -> list[Share]:
     return sorted(found, key=lambda share: -abs(share.change))
 
 
+def name(part: str) -> str:
+    """What a part of the cycle stack is called in a sentence."""
+    return _NAMES.get(part, part.replace("_", " "))
+
+
 def _rounded(values: list[float], total: float, digits: int) -> list[float]:
     """Values rounded so that they sum to the rounded total: the largest remainders give way."""
     unit = 10.0**-digits
@@ -83,14 +111,14 @@ def words(run: Run, base: Run) -> str:
         return f"{abs(value):.{digits}f}"
 
     kept = [(share, amount) for share, amount in zip(named, amounts, strict=True) if float(number(amount))]
-    towards = [f"{number(amount)} {share.part}" for share, amount in kept if amount > 0]
-    against = [f"{number(amount)} for {share.part}" for share, amount in kept if amount < 0]
+    towards = [f"{number(amount)} {name(share.part)}" for share, amount in kept if amount > 0]
+    against = [f"{number(amount)} for {name(share.part)}" for share, amount in kept if amount < 0]
     if float(number(rest)):
         (towards if rest > 0 else against).append(f"{number(rest)} {'for ' if rest < 0 else ''}all else")
     if not kept or not towards:
         return ""
     if len(towards) == 1 and not against:
-        told = f"all of it {kept[0][0].part}"
+        told = f"all of it {name(kept[0][0].part)}"
     else:
         first, *others = towards
         told = f"of the {number(100 * total)} %, {first.replace(' ', ' are ', 1)}"
@@ -113,18 +141,18 @@ def llc_data_misses(run: Run) -> int:
 
 def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
     """What was counted of a part and went its way, as words."""
-    part = share.part.lower()
+    part = share.part
 
     def agrees(new: float | None, old: float | None) -> bool:
         if new is None or old is None or abs(new - old) <= NOTICEABLE * max(abs(new), abs(old)):
             return False
         return (new < old) == (share.change > 0)
 
-    if "walk" in part and "wait" in part:
+    if part == "walk_queue":
         new, old = run["walk_queue_cycles"], base["walk_queue_cycles"]
         if agrees(new, old):
             yield f"walks wait {new:.1f} instead of {old:.1f} cycles for a walker"
-    elif "walk" in part:
+    elif part.startswith("walk_"):
         rates = [1000 * one["walks"] / (one["instructions"] or 1) for one in (run, base)]
         if agrees(*rates):
             yield f"{rates[0]:.3g} instead of {rates[1]:.3g} walks per 1000 instructions"
@@ -135,10 +163,10 @@ def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
         memory = [dram_per_walk(one) for one in (run, base)]
         if agrees(*memory) and abs(memory[0] - memory[1]) >= 0.01:
             yield f"{memory[0]:.2f} instead of {memory[1]:.2f} accesses a walk go to DRAM"
-    elif "fault" in part:
+    elif part == "page_faults":
         if agrees(run["os"]["faults"], base["os"]["faults"]):
             yield f"{run['os']['faults']} instead of {base['os']['faults']} page faults"
-    elif "data" in part:
+    elif part == "data_dram":
         misses, others = (llc_data_misses(one) / (one["instructions"] or 1) for one in (run, base))
         if others and agrees(misses, others):
             more = "more" if misses > others else "less"

@@ -40,12 +40,12 @@ def judged_words(response: Response) -> str:
 
 def _spread_words(sampling: Sampling) -> str:
     total, spread = sampling["instructions_total"], sampling["instructions_represented"]
-    share = _share(sampling["coverage"] or 0.0)
+    share = _share(sampling["coverage"] or sampling["instructions_measured"] / (spread or 1))
     if total is not None and spread > 0.99 * total:
         return f"the whole run of {units.count(total)} ({share} of it)"
     first = sampling["first_instruction"]
     words = f"instructions {units.count(first)} to {units.count(first + spread)}"
-    whole = f" of {units.count(total)}" if total is not None else ""
+    whole = f" of {units.count(total)}" if total is not None else " of a run whose length is not known"
     return f"{words}{whole} ({share} of them)"
 
 

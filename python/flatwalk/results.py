@@ -17,25 +17,6 @@ if TYPE_CHECKING:
 SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
 
 
-class Window(TypedDict):
-    """Sums over one window; `at` is the number of instructions that the program executed before it."""
-
-    at: int
-    instructions: int
-    cycles: int | None
-    walks: int
-    walk_accesses: int
-    walk_latency_cycles: int | None
-    walk_queue_cycles: int | None
-
-
-class StackPart(TypedDict):
-    """Cycles of a run that went to one cause; the parts' sum is the run's cycles."""
-
-    part: str
-    cycles: int
-
-
 class Intervals(TypedDict):
     """Of each mean of a run its 95 % interval, `[low, high]`; None where nothing is known of it."""
 
@@ -76,8 +57,6 @@ class Bias(TypedDict):
 class Run(RunResult):
     """One configuration's result, with what it is to the first scheme's with the same pages."""
 
-    windows: NotRequired[list[Window]]
-    cycle_stack: NotRequired[list[StackPart] | None]
     speedup: NotRequired[float | None]
     speedup_low: NotRequired[float | None]
     speedup_high: NotRequired[float | None]
@@ -132,9 +111,10 @@ def read_answer(path: Path) -> Response:
     if schema == FIRST_SCHEMA:
         found |= {"schema": SCHEMA, "sampling": None, "bias": None}
         for run in found["runs"]:
-            for key in ("speedup_low", "speedup_high", "intervals", "cycle_stack"):
+            for key in ("speedup_low", "speedup_high", "intervals"):
                 run.setdefault(key, None)
-            run.setdefault("windows", [])
+            for key in ("windows", "cycle_stack"):
+                run.setdefault(key, [])
     return cast("Response", found)
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flatwalk import units
+from flatwalk import causes, units
 from flatwalk.explain import served
 from flatwalk.results import grouped, is_bound, pages_label
 
@@ -218,7 +218,7 @@ def _speed(runs: list[Run]) -> Chart:
 
 def _cycles(runs: list[Run]) -> Chart:
     """What an instruction's cycles go to; the parts of a bar sum to all of it."""
-    stacks = {id(run): run.get("cycle_stack") or [] for run in runs}
+    stacks = {id(run): run["cycle_stack"] for run in runs}
     sizes: dict[str, int] = {}
     for stack_ in stacks.values():
         for item in stack_:
@@ -241,7 +241,9 @@ def _cycles(runs: list[Run]) -> Chart:
         if not stacks[id(run)]:
             return None
         found, total = parts(run), (run["cycles"] or 0) / (run["instructions"] or 1)
-        pieces = [(found[part], colours[part], _piece(run, part, found[part], total)) for part in drawn]
+        pieces = [
+            (found[part], colours[part], _piece(run, causes.name(part), found[part], total)) for part in drawn
+        ]
         if others is not None:
             rest = sum(value for part, value in found.items() if part not in colours)
             pieces.append((rest, COLOURS - 1, _piece(run, others, rest, total)))
@@ -254,12 +256,12 @@ def _cycles(runs: list[Run]) -> Chart:
         ["cycles per instr."],
         _panels(runs, row),
         spaced([Tick(step / top, _number(step)) for step in steps(top)]),
-        legend=[(colour, part) for part, colour in colours.items()]
+        legend=[(colour, causes.name(part)) for part, colour in colours.items()]
         + ([(COLOURS - 1, others)] if others else []),
         figures=[
             Figures(
                 pages_label(members[0]),
-                ["scheme", *present],
+                ["scheme", *map(causes.name, present)],
                 [[run["scheme"], *(f"{value:.4f}" for value in parts(run).values())] for run in members],
             )
             for members in grouped(runs)

@@ -11,7 +11,8 @@ from flatwalk.results import grouped, is_bound, pages_label
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flatwalk.results import Run, Sampling, Window
+    from flatwalk.result_types import WindowResult
+    from flatwalk.results import Run, Sampling
 
     Values = list[float | None]
 
@@ -67,8 +68,8 @@ class _Course:
     values: Values
 
 
-def _windows(run: Run) -> list[Window]:
-    return run.get("windows") or []
+def _windows(run: Run) -> list[WindowResult]:
+    return run["windows"]
 
 
 def _shown(members: list[Run]) -> list[tuple[Run, int]]:
@@ -83,7 +84,7 @@ def _shown(members: list[Run]) -> list[tuple[Run, int]]:
     return found
 
 
-def _over(windows: Sequence[Window], over: str, under: str, factor: float = 1.0) -> Values:
+def _over(windows: Sequence[WindowResult], over: str, under: str, factor: float = 1.0) -> Values:
     rows = cast("Sequence[dict[str, float | None]]", windows)
     return [factor * (row[over] or 0) / (row[under] or 1) if row[under] else None for row in rows]
 
@@ -96,7 +97,8 @@ def build(runs: list[Run], sampling: Sampling | None) -> list[Timeline]:
     every = _windows(groups[0][0])
     begin, end = every[0]["at"], every[-1]["at"] + every[-1]["instructions"]
     if sampling is not None and sampling["sampled"]:
-        begin, end = 0, max(sampling["instructions_total"] or 0, end)
+        begin = min(sampling["first_instruction"], begin)
+        end = max(sampling["first_instruction"] + sampling["instructions_represented"], end)
     shown = [(pages_label(members[0]), members[0], _shown(members)) for members in groups]
     timed = runs[0]["cycles"] is not None
 
@@ -123,7 +125,7 @@ def build(runs: list[Run], sampling: Sampling | None) -> list[Timeline]:
         def text(value: float) -> str:
             return units.signed_percent(value - 1) if zero is not None else f"{value:.3g}"
 
-        def line(course: _Course, windows: list[Window]) -> Line:
+        def line(course: _Course, windows: list[WindowResult]) -> Line:
             path, pen = [], "M"
             for window, value in zip(windows, course.values, strict=True):
                 if value is None:
