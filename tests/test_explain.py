@@ -282,3 +282,14 @@ def test_every_mechanism_is_compared_with_the_scheme_without_it() -> None:
         "CSALT",
         "Direct segment",
     ]
+
+
+def test_data_that_arrives_earlier_because_walks_are_shorter() -> None:
+    """Where loads overlap, the core waits for the data when the walks before it are long over."""
+    base, other = fake.run("radix4"), fake.run("radix4+ptp", cycles=800, reading=50.0)
+    fake.stack(base, data_dram=0.8)
+    fake.stack(other, data_dram=0.75)
+    assert _lines(_explain(base, other))["radix4+ptp"] == (
+        "25 % faster; all of it data from DRAM; "
+        "walks, which data waits for, take 63.0 instead of 108.0 cycles"
+    )

@@ -224,8 +224,10 @@ def _cycles(runs: list[Run]) -> Chart:
         for item in stack_:
             sizes[item["part"]] = max(sizes.get(item["part"], 0), item["cycles"])
     present = [part for part, cycles in sizes.items() if cycles]
-    # What has no colour of its own is drawn as one piece.
-    drawn = sorted(sorted(present, key=lambda part: -sizes[part])[: COLOURS - 1], key=present.index)
+    # What has no colour of its own, or could not be seen, is drawn as one piece.
+    least = 0.002 * max((run["cycles"] or 0 for run in runs), default=0)
+    visible = [part for part in present if sizes[part] >= least]
+    drawn = sorted(sorted(visible, key=lambda part: -sizes[part])[: COLOURS - 1], key=present.index)
     others = "all else" if len(drawn) < len(present) else None
     colours = {part: number for number, part in enumerate(drawn)}
     top = max((run["cycles"] or 0) / (run["instructions"] or 1) for run in runs) or 1
