@@ -106,7 +106,7 @@ impl MemoryPort for Warming<'_> {
     #[inline]
     fn read_entry(&mut self, address: Hpa, at: u64, write: bool) -> Response {
         self.0.warm(address, write, Requester::Walker);
-        Response { ready: at, served: Served::L1, awaited: Served::L1 }
+        Response::new(at, Served::L1)
     }
 
     #[inline]
@@ -116,7 +116,7 @@ impl MemoryPort for Warming<'_> {
 
     fn read_translations(&mut self, address: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
         let served = self.0.warm_l2(Line::of(address), false, true);
-        (Response { ready: at, served, awaited: served }, false)
+        (Response::new(at, served), false)
     }
 
     fn write_translations(&mut self, address: Hpa, _at: u64) {
