@@ -7,6 +7,7 @@
 //! becomes of the recorded program.
 
 pub mod channel;
+pub mod pages;
 pub mod plugin;
 pub mod sys;
 pub mod x86;

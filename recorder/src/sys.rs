@@ -192,6 +192,18 @@ pub fn is_readable(fd: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
 }
 
+/// The number of this thread.
+pub fn thread_number() -> i32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::gettid() }
+}
+
+/// True if this process has a thread of this number.
+pub fn thread_exists(thread: i32) -> bool {
+    // SAFETY: signal 0 only checks.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }
+}
+
 /// True if a process `pid` exists.
 pub fn process_exists(pid: i32) -> bool {
     // SAFETY: signal 0 only checks.

@@ -76,7 +76,7 @@ fn block(random: &mut Random, many_accesses: bool) -> Block {
         pc = pc.wrapping_add(u64::from(instruction.length));
         instructions.push(instruction);
     }
-    let accesses = if many_accesses { 40 } else { random.below(13) };
+    let accesses = if many_accesses { 40 } else { random.below(12) };
     let mut owners: Vec<u16> = (0..accesses).map(|_| random.below(count) as u16).collect();
     owners.sort_unstable();
     let accesses = owners.into_iter().map(|instruction| {
@@ -139,7 +139,7 @@ fn event(random: &mut Random) -> Event {
     let protection = Protection { read, write, execute };
     let backings = [Backing::Anonymous, Backing::File, Backing::Stack, Backing::Heap];
     let advices = [Advice::HugePage, Advice::NoHugePage, Advice::DontNeed, Advice::Populate];
-    match random.below(12) {
+    match random.below(13) {
         0 => Event::Map {
             address,
             length,

@@ -16,6 +16,16 @@ pub const CONTROL_FAILURE: u64 = 4;
 /// for the program while that was recorded, and how many of these were repetitions; each a `u64`.
 pub const CONTROL_CHECKED: u64 = 5;
 
+/// Of a sample: an epoch, in which nothing but this happened, and what; each a `u64`. One of `MARK_…`,
+/// with two numbers.
+pub const CONTROL_MARK: u64 = 6;
+/// The segment with this number begins.
+pub const MARK_BEGIN: u64 = 0;
+/// The segment has ended, and a gap begins.
+pub const MARK_END: u64 = 1;
+/// Of the segments so far, only those remain whose number, divided by the first, leaves the second.
+pub const MARK_THIN: u64 = 2;
+
 impl Region {
     /// Appends a control record. The caller holds the process's control lock.
     ///

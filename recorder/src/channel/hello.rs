@@ -13,6 +13,8 @@ pub struct Hello {
     pub origin: Origin,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// Instructions of a segment, if the recording is a sample.
+    pub segment: Option<u64>,
 }
 
 /// How a recorded process came to be.
@@ -28,4 +30,4 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/4");

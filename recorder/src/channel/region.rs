@@ -33,6 +33,8 @@ pub struct Slot {
     pub buffer: AtomicU32,
     /// Thread number plus one; 0 while its words are of no interest.
     pub thread: AtomicU32,
+    /// Instructions of all its threads that were counted and not recorded.
+    pub passed: AtomicU64,
 }
 
 /// A full (or final) buffer.
@@ -71,6 +73,10 @@ pub struct Region {
     pub submitted: AtomicU32,
     /// Incremented by the collector: room was made.
     pub drained: AtomicU32,
+    /// 1 while what passes is a gap in the recording; 0 before it begins, and while it pauses.
+    pub gaps_count: AtomicU32,
+    /// Instructions that were passed while it was 0.
+    pub discarded: AtomicU64,
     /// Events so far in the whole process.
     pub epoch: Counter,
     pub(super) control_tail: Counter,
@@ -161,6 +167,13 @@ impl Region {
     pub fn ring_drained(&self) {
         self.drained.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.drained);
+    }
+
+    /// Instructions that were counted and not recorded, of all threads.
+    pub fn passed(&self) -> u64 {
+        let used = (self.vcpus.load(Ordering::Acquire) as usize).min(SLOTS);
+        let passed = self.slots[..used].iter().map(|slot| slot.passed.load(Ordering::Relaxed));
+        passed.fold(0, u64::wrapping_add)
     }
 
     /// Whether the collector has taken everything, for its decision whether to sleep.

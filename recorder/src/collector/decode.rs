@@ -140,6 +140,11 @@ impl Decoder {
         Ok(())
     }
 
+    /// Instructions that a slice executed.
+    pub fn instructions_of(&self, slice: &Slice) -> u64 {
+        slice.blocks.iter().map(|&id| u64::from(self.blocks.length_of(id))).sum()
+    }
+
     /// Ends the slice under construction.
     fn close(&mut self, thread: ThreadId, state: &mut Thread) {
         if !state.slice.blocks.is_empty() {

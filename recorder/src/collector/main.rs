@@ -14,6 +14,7 @@ mod record;
 mod report;
 mod server;
 mod session;
+mod thin;
 mod translated;
 
 use std::env;

@@ -45,3 +45,10 @@ pub fn partial_name(target: &Path) -> PathBuf {
     name.push(".part");
     name.into()
 }
+
+/// The name that a trace has while segments are being taken out of it.
+pub fn thinned_name(partial: &Path) -> PathBuf {
+    let mut name = partial.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}

@@ -33,8 +33,9 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &At
         command: client.hello().command.clone(),
         file: target.into(),
     });
-    let mut instructions = 0;
-    let result = write(client, &partial, target, replaced, detach, &mut instructions);
+    let mut totals = Totals::default();
+    let result = write(client, &partial, target, replaced, detach, &mut totals);
+    let Totals { instructions, gap_instructions, segments } = totals;
     let (reason, error) = match result {
         Ok(reason) => (reason, None),
         Err(error) => {
@@ -46,7 +47,24 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &At
     let renamed = fs::rename(&partial, target);
     let file = renamed.is_ok().then(|| target.to_owned());
     let bytes = fs::metadata(target).map_or(0, |about| about.len());
-    report(&Report::End { pid, file, reason, instructions, bytes, error });
+    report(&Report::End {
+        pid,
+        file,
+        reason,
+        instructions,
+        gap_instructions,
+        segments,
+        bytes,
+        error,
+    });
+}
+
+/// What is in a trace.
+#[derive(Default)]
+struct Totals {
+    instructions: u64,
+    gap_instructions: u64,
+    segments: Option<usize>,
 }
 
 fn write(
@@ -55,7 +73,7 @@ fn write(
     target: &Path,
     replaced: &AtomicBool,
     detach: &AtomicBool,
-    instructions: &mut u64,
+    totals: &mut Totals,
 ) -> Result<Reason, RecordError> {
     let region = client.region();
     let mut session = Session::create(client, partial)?;
@@ -64,13 +82,10 @@ fn write(
         // Before looking, so that what it left is found after.
         let reason = end_reason(client, replaced, detach);
         let step = session.step();
-        *instructions = session.instructions();
         match (step, reason) {
             (Err(error), _) => break Err(error),
             (Ok(_), Some(reason)) => {
-                let rest = session.take_rest();
-                *instructions = session.instructions();
-                break rest.map(|()| reason);
+                break session.take_rest().map(|()| reason);
             }
             (Ok(true), None) => {}
             (Ok(false), None) => {
@@ -85,21 +100,23 @@ fn write(
             report(&Report::Progress {
                 pid: client.pid(),
                 file: target.into(),
-                instructions: *instructions,
+                instructions: session.executed(),
             });
         }
     };
+    if outcome.is_err() {
+        // What was understood so far is good; if a disk fails again, that is not news.
+        let _ = session.write_slices();
+    }
+    totals.instructions = session.instructions();
+    totals.segments = session.segments();
+    let summary = session.finish();
+    if let Ok(summary) = &summary {
+        totals.gap_instructions = summary.gap_instructions;
+    }
     match outcome {
-        Ok(reason) => {
-            session.finish()?;
-            Ok(reason)
-        }
-        Err(error) => {
-            // What was understood so far is good; if a disk fails again, that is not news.
-            let _ = session.write_slices();
-            let _ = session.finish();
-            Err(error)
-        }
+        Ok(reason) => summary.map(|_| reason).map_err(RecordError::from),
+        Err(error) => Err(error),
     }
 }
 

@@ -29,7 +29,7 @@ pub enum Report {
         pid: i32,
         /// The file of its trace, which distinguishes programs that ran in one process.
         file: PathBuf,
-        /// Instructions recorded so far.
+        /// Instructions executed so far, since recording began: recorded, or in a gap.
         instructions: u64,
     },
     /// Something that the user should read.
@@ -62,6 +62,10 @@ pub enum Report {
         reason: Reason,
         /// Instructions in it.
         instructions: u64,
+        /// Instructions that were executed and are not in it.
+        gap_instructions: u64,
+        /// Segments in it, if it is a sample.
+        segments: Option<usize>,
         /// Bytes of the file.
         bytes: u64,
         /// What went wrong, if anything.

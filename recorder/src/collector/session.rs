@@ -2,23 +2,32 @@
 //! what is complete.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 
 use flatwalk_recorder::channel::control::{
-    CONTROL_CHECKED, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_FAILURE, CONTROL_WARNING,
+    CONTROL_CHECKED, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_FAILURE, CONTROL_MARK, CONTROL_WARNING,
+    MARK_BEGIN, MARK_END, MARK_THIN,
 };
 use flatwalk_recorder::channel::hello::Origin;
 use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
-use flatwalk_trace::{Event, Header, TraceError, Writer};
+use flatwalk_trace::{Event, Header, Slice, Summary, TraceError, Writer};
 
 use crate::client::Client;
 use crate::decode::Decoder;
 use crate::error::RecordError;
 use crate::report::{Report, report};
+use crate::thin::{Segments, thin};
 
 /// The last epoch that words can name.
 const LAST_EPOCH: u64 = u64::MAX - 1;
+
+/// What happens between slices.
+enum Occurrence {
+    Event(Event),
+    /// One of `MARK_…`, with its numbers.
+    Mark(u64, u64, u64),
+}
 
 /// One process's trace under construction.
 pub struct Session<'a> {
@@ -27,7 +36,15 @@ pub struct Session<'a> {
     writer: Writer,
     decoder: Decoder,
     /// Events that were taken but not yet written, with the epochs that they start.
-    events: VecDeque<(u64, Event)>,
+    events: VecDeque<(u64, Occurrence)>,
+    /// Where the trace is, and how it describes itself.
+    path: PathBuf,
+    header: Header,
+    segments: Segments,
+    /// Instructions of the gaps that the process told of.
+    gaps: u64,
+    /// Instructions that came late, of segments that had been dropped, and are in no gap yet.
+    late: u64,
     /// Of each slot: the sequence number of a buffer, and how many of its words were taken.
     taken: Vec<(u64, usize)>,
     /// The payload of the latest control record.
@@ -48,12 +65,17 @@ impl<'a> Session<'a> {
                 Origin::Guest => "qemu-system".into(),
             },
             architecture: "x86_64".into(),
-            segment_instructions: None,
+            segment_instructions: hello.segment,
         };
         Ok(Session {
             pid: client.pid(),
             region: client.region(),
-            writer: Writer::create(path, header)?,
+            writer: Writer::create(path, header.clone())?,
+            path: path.into(),
+            header,
+            segments: Segments::default(),
+            gaps: 0,
+            late: 0,
             decoder: Decoder::default(),
             events: VecDeque::new(),
             taken: vec![(0, 0); SLOTS],
@@ -61,9 +83,30 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Instructions decoded so far.
+    /// Instructions executed so far, since recording began.
+    pub fn executed(&self) -> u64 {
+        self.decoder.instructions + self.gaps + self.passed()
+    }
+
+    /// Instructions in the trace so far.
     pub fn instructions(&self) -> u64 {
-        self.decoder.instructions
+        self.writer.instructions()
+    }
+
+    /// Segments in the trace so far, if it is a sample.
+    pub fn segments(&self) -> Option<usize> {
+        self.header.segment_instructions.map(|_| self.segments.count())
+    }
+
+    /// Instructions that passed and are in no gap that the process told of.
+    fn passed(&self) -> u64 {
+        let region = self.region;
+        if region.gaps_count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let known = region.discarded.load(Ordering::Relaxed).wrapping_add(self.gaps);
+        // What the program may have destroyed is not to be believed beyond reason.
+        region.passed().checked_sub(known).filter(|&passed| passed < 1 << 62).unwrap_or(0)
     }
 
     /// Takes the full buffers, then looks at those being filled, and writes what is
@@ -161,7 +204,17 @@ impl<'a> Session<'a> {
                             Some((u64::from_le_bytes(*epoch), serde_json::from_slice(text).ok()?))
                         })
                         .ok_or(RecordError::Corrupt("an event is malformed"))?;
-                    self.events.push_back(event);
+                    let (epoch, event) = event;
+                    self.events.push_back((epoch, Occurrence::Event(event)));
+                }
+                CONTROL_MARK => {
+                    let (words, rest) = self.control.as_chunks();
+                    let (&[epoch, mark, first, second], []) = (words, rest) else {
+                        return Err(RecordError::Corrupt("a mark is malformed"));
+                    };
+                    let [epoch, mark, first, second] =
+                        [epoch, mark, first, second].map(u64::from_le_bytes);
+                    self.events.push_back((epoch, Occurrence::Mark(mark, first, second)));
                 }
                 CONTROL_WARNING => report(&Report::Warning {
                     pid: self.pid,
@@ -200,7 +253,7 @@ impl<'a> Session<'a> {
         for (at, slices) in slices {
             self.emit_events(at)?;
             for slice in slices {
-                self.writer.slice(at, &slice)?;
+                self.write_slice(at, &slice)?;
             }
         }
         self.decoder.put_back(later);
@@ -211,9 +264,34 @@ impl<'a> Session<'a> {
     fn emit_events(&mut self, epoch: u64) -> Result<(), RecordError> {
         while let Some((at, _)) = self.events.front()
             && *at <= epoch
-            && let Some((at, event)) = self.events.pop_front()
+            && let Some((at, occurrence)) = self.events.pop_front()
         {
-            self.writer.event(at, &event)?;
+            match occurrence {
+                Occurrence::Event(Event::Gap { instructions }) => {
+                    self.gaps = self.gaps.saturating_add(instructions);
+                    let instructions = instructions.saturating_add(std::mem::take(&mut self.late));
+                    self.writer.event(at, &Event::Gap { instructions })?;
+                }
+                Occurrence::Event(event) => self.writer.event(at, &event)?,
+                Occurrence::Mark(MARK_BEGIN, number, _) => self.segments.begin(number, at),
+                Occurrence::Mark(MARK_END, ..) => self.segments.end(at),
+                Occurrence::Mark(MARK_THIN, stride, offset) if stride > 0 => {
+                    self.segments.end(at);
+                    self.segments.thin(stride, offset);
+                    thin(&mut self.writer, &self.path, &self.header, &self.segments)?;
+                }
+                Occurrence::Mark(..) => return Err(RecordError::Corrupt("a mark is malformed")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a slice, unless it is of a segment that was dropped before the slice came.
+    fn write_slice(&mut self, epoch: u64, slice: &Slice) -> Result<(), RecordError> {
+        if self.segments.has(epoch) {
+            self.writer.slice(epoch, slice)?;
+        } else {
+            self.late += self.decoder.instructions_of(slice);
         }
         Ok(())
     }
@@ -238,14 +316,27 @@ impl<'a> Session<'a> {
         self.take_control()?;
         self.decoder.end(&mut self.writer)?;
         self.write_slices()?;
-        self.emit_events(u64::MAX)
+        self.emit_events(u64::MAX)?;
+        self.write_last_gap()?;
+        Ok(())
+    }
+
+    /// Writes the gap that the recording ends with, if it does.
+    fn write_last_gap(&mut self) -> Result<(), TraceError> {
+        let instructions = self.passed().saturating_add(std::mem::take(&mut self.late));
+        if instructions > 0 {
+            self.gaps = self.gaps.saturating_add(instructions);
+            let epoch = self.region.epoch.0.load(Ordering::Relaxed).min(LAST_EPOCH) + 1;
+            self.writer.event(epoch, &Event::Gap { instructions })?;
+        }
+        Ok(())
     }
 
     /// Completes the file.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn finish(self) -> Result<(), TraceError> {
-        self.writer.finish().map(drop)
+    pub fn finish(self) -> Result<Summary, TraceError> {
+        self.writer.finish()
     }
 }

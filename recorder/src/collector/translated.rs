@@ -89,6 +89,8 @@ pub struct Variant {
 pub struct Blocks {
     translated: Vec<Translated>,
     variants: Vec<Variant>,
+    /// Of each of the trace's blocks: its instructions.
+    lengths: Vec<u32>,
 }
 
 impl Blocks {
@@ -101,6 +103,11 @@ impl Blocks {
             .ok_or(RecordError::Corrupt("a definition of code is malformed"))?;
         self.translated.push(block);
         Ok(())
+    }
+
+    /// Instructions of a block of the trace.
+    pub fn length_of(&self, id: u32) -> u32 {
+        self.lengths.get(id as usize).copied().unwrap_or(0)
     }
 
     /// The translated block of this number.
@@ -170,6 +177,7 @@ impl Blocks {
         let id = if count == 0 {
             NONE
         } else {
+            self.lengths.push(count as u32);
             writer.define(Block {
                 instructions: translated.instructions[..count].into(),
                 accesses: list.into(),

@@ -1,7 +1,7 @@
 //! Blocks that QEMU translates: the collector gets the definition of each once, and QEMU is asked to
 //! call back when one of them runs.
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -66,6 +66,68 @@ fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> boo
         || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
 }
 
+/// Whether QEMU carries out an access of this instruction in a helper of its own, rather than in the code that
+/// it generates. It does for atomic updates, the x87 unit's and other state, masks and gathers, and may
+/// for what is not known here.
+fn accesses_in_helper(code: &[u8], pc: u64) -> bool {
+    use iced_x86::{CpuidFeature, FlowControl, Mnemonic};
+    let instruction = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
+    let in_generated_code = |feature: &CpuidFeature| {
+        matches!(
+            feature,
+            CpuidFeature::INTEL8086
+                | CpuidFeature::INTEL186
+                | CpuidFeature::INTEL286
+                | CpuidFeature::INTEL386
+                | CpuidFeature::INTEL486
+                | CpuidFeature::X64
+                | CpuidFeature::CMOV
+                | CpuidFeature::MMX
+                | CpuidFeature::SSE
+                | CpuidFeature::SSE2
+                | CpuidFeature::SSE3
+                | CpuidFeature::SSSE3
+                | CpuidFeature::SSE4_1
+                | CpuidFeature::SSE4_2
+                | CpuidFeature::AVX
+                | CpuidFeature::AVX2
+                | CpuidFeature::BMI1
+                | CpuidFeature::BMI2
+                | CpuidFeature::POPCNT
+                | CpuidFeature::LZCNT
+                | CpuidFeature::MOVBE
+                | CpuidFeature::FMA
+        )
+    };
+    let is_far = instruction.is_jmp_far_indirect()
+        || instruction.is_call_far_indirect()
+        || matches!(instruction.flow_control(), FlowControl::Interrupt | FlowControl::Exception)
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Retf | Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Enter
+        );
+    instruction.is_invalid()
+        || is_far
+        || instruction.has_lock_prefix()
+        || instruction.mnemonic() == Mnemonic::Xchg
+        || instruction.is_save_restore_instruction()
+        || instruction.memory_index().is_vector_register()
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Maskmovq
+                | Mnemonic::Maskmovdqu
+                | Mnemonic::Vmaskmovdqu
+                | Mnemonic::Vmaskmovps
+                | Mnemonic::Vmaskmovpd
+                | Mnemonic::Vpmaskmovd
+                | Mnemonic::Vpmaskmovq
+        )
+        || !instruction.cpuid_features().iter().all(in_generated_code)
+}
+
+/// An access of no interest.
+unsafe extern "C" fn on_nothing(_: c_uint, _: u32, _: u64, _: *mut c_void) {}
+
 /// Whether an instruction is a string instruction that repeats itself.
 pub fn is_repeated(code: &[u8]) -> bool {
     x86::is_repeated(&Decoder::new(64, code, DecoderOptions::NONE).decode())
@@ -119,6 +181,28 @@ impl NewBlock {
         self.handles
             .iter()
             .map(|(handle, address, bytes)| (*handle, *address, &self.definition[bytes.clone()]))
+    }
+
+    /// Has QEMU call `on_block` with the block's length when it begins, and for next to nothing else.
+    ///
+    /// QEMU 7.2 leaves in the vCPU a pointer to the callbacks for accesses of a helper that a block ended with,
+    /// and frees them when it gives up its translations. So wherever a helper may look there, it has to find
+    /// something.
+    ///
+    /// # Safety
+    /// The block is still being translated, and the callback has QEMU's signature.
+    pub unsafe fn count(&self, qemu: &Qemu, on_block: ExecuteCallback) {
+        // SAFETY: the caller's promise; the handles are of this block.
+        unsafe {
+            (qemu.on_block)(self.block, on_block, NO_REGISTERS, self.len() as *mut c_void);
+            let mut factory = InstructionInfoFactory::new();
+            for (handle, address, bytes) in self.instructions() {
+                if may_access(&mut factory, bytes, address) && accesses_in_helper(bytes, address) {
+                    let nothing = std::ptr::null_mut();
+                    (qemu.on_access)(handle, on_nothing, NO_REGISTERS, LOADS_AND_STORES, nothing);
+                }
+            }
+        }
     }
 
     /// Has QEMU call `on_block` with `data` when the block begins, and `on_access` for each access.

@@ -11,13 +11,14 @@ use crate::channel::region::{SLOTS, STATE_LIMIT, Slot};
 use crate::channel::word::{
     ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
 };
-use crate::plugin::budget::{Part, UNLIMITED, give_back, grant};
+use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, pass};
 use crate::plugin::buffers::{change_buffer, has_room_for_two, put, room, slot};
 use crate::plugin::connection::{region, stop};
 use crate::plugin::phase::{Phase, phase};
+use crate::plugin::process::watching::begin;
 use crate::plugin::qemu::Qemu;
 use crate::plugin::setup::setup;
-use crate::plugin::state::start_recording;
+use crate::plugin::state::{end_segment, start_recording};
 use crate::sys;
 
 /// The thread that each vCPU runs.
@@ -101,6 +102,57 @@ pub fn is_layout_known(qemu: &Qemu) -> bool {
     })
 }
 
+/// A block begins of which only the length is of interest, which `data` is.
+///
+/// # Safety
+/// Called by QEMU with the data that was registered.
+pub unsafe extern "C" fn on_counted(vcpu: c_uint, data: *mut c_void) {
+    let slot = slot(vcpu);
+    let length = data as u64;
+    slot.passed.store(slot.passed.load(Ordering::Relaxed) + length, Ordering::Relaxed);
+    let left = slot.left.load(Ordering::Relaxed) - length as i64;
+    slot.left.store(left, Ordering::Relaxed);
+    if left < 0 {
+        attend_counted(vcpu, slot);
+    }
+}
+
+/// A thread that is only counted has used up what it was granted.
+#[cold]
+fn attend_counted(vcpu: c_uint, slot: &Slot) {
+    if phase() != Phase::Detached
+        && let Err(why) = region().commanded()
+    {
+        stop(why);
+    }
+    leave(vcpu, slot);
+    let enough = match phase() {
+        Phase::Skip => grant(slot, Part::Skip),
+        Phase::Gap => grant(slot, Part::Gap),
+        // For the moment until translations are others.
+        Phase::Record => {
+            (setup().hooks.watch)();
+            slot.left.store(MEANWHILE, Ordering::Relaxed);
+            true
+        }
+        Phase::Wait => {
+            slot.left.store(GRANT, Ordering::Relaxed);
+            true
+        }
+        Phase::Detached => {
+            slot.left.store(UNLIMITED, Ordering::Relaxed);
+            true
+        }
+    };
+    if !enough {
+        begin();
+        slot.left.store(MEANWHILE, Ordering::Relaxed);
+    }
+}
+
+/// Instructions that a thread executes before it asks again what is wanted of it.
+const MEANWHILE: i64 = 1 << 12;
+
 /// Starts a block when something has to be done first.
 #[cold]
 fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
@@ -120,6 +172,9 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
         match phase() {
             Phase::Record => {
                 if slot.left.load(Ordering::Relaxed) < 0 && !grant(slot, Part::Record) {
+                    if end_segment() {
+                        continue;
+                    }
                     region.state.store(STATE_LIMIT, Ordering::Release);
                     (setup().hooks.before_exit)();
                     sys::exit_now(0);
@@ -136,7 +191,23 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
                 }
                 start_recording();
             }
-            Phase::Wait | Phase::Detached => {
+            Phase::Gap => {
+                // For the moment until translations are others: nothing is granted, so that each block
+                // comes here.
+                leave(vcpu, slot);
+                let length = data >> 32;
+                slot.passed.store(slot.passed.load(Ordering::Relaxed) + length, Ordering::Relaxed);
+                pass(length as i64);
+                slot.left.store(-1, Ordering::Relaxed);
+                (setup().hooks.count)();
+                break;
+            }
+            Phase::Wait => {
+                leave(vcpu, slot);
+                slot.left.store(GRANT, Ordering::Relaxed);
+                break;
+            }
+            Phase::Detached => {
                 leave(vcpu, slot);
                 slot.left.store(UNLIMITED, Ordering::Relaxed);
                 break;
@@ -158,6 +229,11 @@ fn leave(vcpu: c_uint, slot: &Slot) {
     } else if !has_room_for_two(slot) {
         change_buffer(vcpu, slot, None);
     }
+}
+
+/// `vcpu`'s thread is to ask what is wanted of it as its next block begins.
+pub fn ask_again(vcpu: c_uint) {
+    slot(vcpu).left.store(-1, Ordering::Relaxed);
 }
 
 /// In a guest, where one vCPU runs all threads: `thread` runs from here on, or (`None`) something that is

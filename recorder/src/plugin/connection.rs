@@ -58,7 +58,12 @@ pub fn fail(why: &str) -> ! {
 ///
 /// # Errors
 /// A message for the user.
-pub fn attach(origin: Origin, socket: &Path, command: &[String]) -> Result<(), String> {
+pub fn attach(
+    origin: Origin,
+    socket: &Path,
+    command: &[String],
+    segment: Option<u64>,
+) -> Result<(), String> {
     let describe = |what: &str, error: io::Error| format!("{what}: {error}");
     let memory = sys::shared_memory(REGION_BYTES).map_err(|e| describe("no shared memory", e))?;
     let old = REGION.load(Ordering::Relaxed);
@@ -74,6 +79,7 @@ pub fn attach(origin: Origin, socket: &Path, command: &[String]) -> Result<(), S
         pid: std::process::id() as i32,
         origin,
         command: command.to_vec(),
+        segment,
     };
     let hello = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
     let mut stream =
@@ -90,11 +96,11 @@ pub fn attach(origin: Origin, socket: &Path, command: &[String]) -> Result<(), S
 /// In a forked child: makes a connection of its own. The parent's region is not mapped here, so nothing
 /// of the parent's can be written or sent twice. Without a collector the child has memory of its own to
 /// write to, and goes on unrecorded.
-pub fn renew(socket: &Path, command: &[String]) {
+pub fn renew(socket: &Path, command: &[String], segment: Option<u64>) {
     CONTROL.renew(());
     let is_wanted = phase() != Phase::Detached;
     let is_attached = is_wanted
-        && match attach(Origin::Fork, socket, command) {
+        && match attach(Origin::Fork, socket, command, segment) {
             Ok(()) => true,
             Err(error) => {
                 eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());

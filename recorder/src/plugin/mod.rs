@@ -17,6 +17,7 @@ mod options;
 mod phase;
 pub mod process;
 mod qemu;
+mod sample;
 mod setup;
 pub mod space;
 mod state;
@@ -50,6 +51,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
             .map(|i| CStr::from_ptr(*arguments.add(i)).to_string_lossy().into_owned());
         (&*info, strings.collect::<Vec<_>>())
     };
+    if setup::is_set_up() {
+        // SAFETY: called from QEMU's installation of this plugin, with its identity.
+        unsafe { process::watching::install(id) };
+        return 0;
+    }
     // SAFETY: a NUL-terminated string.
     let target = unsafe { CStr::from_ptr(info.target_name) };
     let result = if target != c"x86_64" {
@@ -81,7 +87,7 @@ fn install(id: qemu::PluginId, options: Options, is_guest: bool) -> Result<(), S
     }
     let command = options.name.clone().map_or_else(program, |name| vec![name]);
     let origin = if is_guest { Origin::Guest } else { Origin::Start };
-    connection::attach(origin, &options.socket, &command)?;
+    connection::attach(origin, &options.socket, &command, options.segment)?;
     budget::set_up(&options);
     let hooks = if is_guest { guest::HOOKS } else { process::HOOKS };
     setup::set_up(Setup { qemu, options, command, hooks });

@@ -11,6 +11,12 @@ pub struct Options {
     pub skip: u64,
     /// Instructions to record at most, in each process.
     pub limit: Option<u64>,
+    /// Of a sample: instructions of a segment; without it, everything is recorded.
+    pub segment: Option<u64>,
+    /// How many segments there are at least.
+    pub windows: u64,
+    /// What chance decides of a sample.
+    pub seed: u64,
     /// Where recording starts.
     pub start_at: Option<Place>,
     /// Where recording ends.
@@ -31,19 +37,18 @@ impl Options {
     /// # Errors
     /// A message that names the argument.
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
-        let mut options = Options { follow_exec: true, ..Options::default() };
+        let mut options = Options { follow_exec: true, windows: 32, ..Options::default() };
         for argument in arguments {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| format!("`{argument}` is not KEY=VALUE"))?;
-            let number = || {
-                value
-                    .parse::<u64>()
-                    .map_err(|_| format!("`{argument}`: not a number of instructions"))
-            };
+            let number = || value.parse::<u64>().map_err(|_| format!("`{argument}`: not a number"));
             match key {
                 "socket" => options.socket = value.into(),
                 "skip" => options.skip = number()?,
                 "limit" => options.limit = Some(number()?),
+                "segment" => options.segment = Some(number()?),
+                "windows" => options.windows = number()?,
+                "seed" => options.seed = number()?,
                 "start-at" => options.start_at = Some(value.parse()?),
                 "stop-at" => options.stop_at = Some(value.parse()?),
                 "follow-exec" => options.follow_exec = value == "on",
@@ -70,6 +75,11 @@ impl Options {
             arguments.push(("skip", self.skip.to_string()));
         }
         arguments.extend(self.limit.map(|limit| ("limit", limit.to_string())));
+        if let Some(segment) = self.segment {
+            arguments.push(("segment", segment.to_string()));
+            arguments.push(("windows", self.windows.to_string()));
+            arguments.push(("seed", self.seed.to_string()));
+        }
         arguments.extend(self.start_at.as_ref().map(|place| ("start-at", place.to_string())));
         arguments.extend(self.stop_at.as_ref().map(|place| ("stop-at", place.to_string())));
         arguments.push(("follow-exec", if self.follow_exec { "on" } else { "off" }.into()));

@@ -14,6 +14,8 @@ pub enum Phase {
     Record,
     /// Nothing is recorded any more: the collector wants no more, or is not there.
     Detached,
+    /// Passing over what is between two segments of a sample.
+    Gap,
 }
 
 static PHASE: AtomicU32 = AtomicU32::new(Phase::Wait as u32);
@@ -24,6 +26,7 @@ pub fn phase() -> Phase {
         0 => Phase::Skip,
         1 => Phase::Wait,
         2 => Phase::Record,
+        4 => Phase::Gap,
         _ => Phase::Detached,
     }
 }

@@ -144,6 +144,8 @@ interface! {
     on_vcpu_exit = "qemu_plugin_register_vcpu_exit_cb": fn(PluginId, VcpuCallback);
     /// Registers for translations.
     on_translate = "qemu_plugin_register_vcpu_tb_trans_cb": fn(PluginId, TranslateCallback);
+    /// Gives up all translations and registrations, then calls back.
+    reset = "qemu_plugin_reset": fn(PluginId, ResetCallback);
     /// Registers for a block's executions.
     on_block = "qemu_plugin_register_vcpu_tb_exec_cb": fn(*mut TranslationBlock, ExecuteCallback, c_int, *mut c_void);
     /// Registers for an instruction's executions.
@@ -181,8 +183,6 @@ interface! {
     System:
     /// Registers for walks of the guest's page tables.
     on_walk = "qemu_plugin_register_vcpu_page_walk_cb": fn(PluginId, WalkCallback);
-    /// Gives up all translations and registrations, then calls back.
-    reset = "qemu_plugin_reset": fn(PluginId, ResetCallback);
     /// Registers for QEMU's end.
     on_exit = "qemu_plugin_register_atexit_cb": fn(PluginId, ExitCallback, *mut c_void);
     /// Has QEMU add a number to a word whenever a block begins.

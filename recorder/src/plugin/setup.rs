@@ -22,6 +22,10 @@ pub struct Setup {
 pub struct Hooks {
     /// Recording begins after a part that was not recorded: emits which pages are in memory.
     pub populate: fn(&mut Space),
+    /// From here on blocks are to be watched with all accesses: recording begins.
+    pub watch: fn(),
+    /// From here on nothing is to be known of blocks but how many instructions they have.
+    pub count: fn(),
     /// The limit was reached: sends what can be sent only at the end, since QEMU is ended at once.
     pub before_exit: fn(),
 }
@@ -31,6 +35,11 @@ static SETUP: OnceLock<Setup> = OnceLock::new();
 /// Fixes what is fixed; the first call counts.
 pub fn set_up(setup: Setup) {
     let _ = SETUP.set(setup);
+}
+
+/// Whether it is fixed.
+pub fn is_set_up() -> bool {
+    SETUP.get().is_some()
 }
 
 /// What is fixed.

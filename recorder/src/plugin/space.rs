@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 
+use crate::pages::Pages;
+
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
 
@@ -29,6 +31,8 @@ pub struct Space {
     program_break: Option<u64>,
     /// Lengths of attached System V segments by address.
     attached: BTreeMap<u64, u64>,
+    /// The pages that the trace knows to be in memory.
+    pub known: Pages,
 }
 
 /// `value`, up to the next multiple of a page.
@@ -39,11 +43,17 @@ pub fn page_up(value: u64) -> u64 {
 impl Space {
     /// An address space without mappings.
     pub const fn new() -> Space {
-        Space { mappings: BTreeMap::new(), program_break: None, attached: BTreeMap::new() }
+        Space {
+            mappings: BTreeMap::new(),
+            program_break: None,
+            attached: BTreeMap::new(),
+            known: Pages::new(),
+        }
     }
 
     /// Takes note of an event.
     pub fn apply(&mut self, event: &Event) {
+        self.known.follow(event);
         match *event {
             Event::Map { address, length, protection, backing, shared } => {
                 let end = address.saturating_add(page_up(length));

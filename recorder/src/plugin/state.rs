@@ -1,11 +1,12 @@
 //! The recorded program's address space, and the events that change it: each is sent to the collector
 //! and starts a new epoch.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flatwalk_trace::Event;
 
-use crate::channel::control::CONTROL_EVENT;
+use crate::channel::control::{CONTROL_EVENT, CONTROL_MARK, MARK_BEGIN, MARK_END, MARK_THIN};
+use crate::plugin::budget::{self, Next};
 use crate::plugin::connection::{region, send, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase, set_phase};
@@ -79,14 +80,119 @@ pub fn push_populate(events: &mut Vec<Event>, address: u64, length: u64, stored:
     }
 }
 
-/// Recording begins after a part that was not recorded: emits which pages that part populated.
+/// Sends the collector a mark of the sample, in an epoch of its own.
+fn mark(mark: u64, first: u64, second: u64) {
+    let counter = &region().epoch.0;
+    let epoch = counter.load(Ordering::Relaxed) + 1;
+    let words = [epoch, mark, first, second].map(u64::to_le_bytes);
+    send(CONTROL_MARK, words.as_flattened());
+    counter.store(epoch, Ordering::Release);
+}
+
+/// What passes from here on is a gap in the recording. Of a sample, a segment begins.
+pub fn begin_sample(_: &mut Space) {
+    region().gaps_count.store(1, Ordering::Relaxed);
+    if let Some(segment) = budget::segment() {
+        mark(MARK_BEGIN, segment, 0);
+    }
+}
+
+/// Recording begins, after a part that was not to be recorded: emits which pages that part populated. Of a
+/// sample, what begins may also be the rest of a gap.
 pub fn start_recording() {
     with_space(|space| {
-        if phase() == Phase::Record {
+        if !matches!(phase(), Phase::Skip | Phase::Wait) {
+            return;
+        }
+        let region = region();
+        let gaps = GAPS.load(Ordering::Relaxed);
+        region.discarded.store(region.passed().wrapping_sub(gaps), Ordering::Relaxed);
+        if budget::is_in_gap() {
+            region.gaps_count.store(1, Ordering::Relaxed);
+            set_phase(Phase::Gap);
             return;
         }
         (setup().hooks.populate)(space);
+        (setup().hooks.watch)();
         set_phase(Phase::Record);
         emit(space, &Event::Marker { name: "start".into() });
+        begin_sample(space);
     });
+}
+
+/// Recording pauses.
+pub fn pause_recording() {
+    with_space(|space| {
+        if matches!(phase(), Phase::Record | Phase::Gap) {
+            set_phase(Phase::Wait);
+            emit_gap(space);
+            region().gaps_count.store(0, Ordering::Relaxed);
+            emit(space, &Event::Marker { name: "stop".into() });
+        }
+    });
+}
+
+/// Instructions of all gaps so far.
+static GAPS: AtomicU64 = AtomicU64::new(0);
+
+/// In a forked child, with a new region: there were no gaps.
+pub fn forget_gaps() {
+    GAPS.store(0, Ordering::Relaxed);
+}
+
+/// Emits how many instructions have passed that are not recorded, if any.
+fn emit_gap(space: &mut Space) {
+    let region = region();
+    let before = GAPS.load(Ordering::Relaxed);
+    let passed = region.passed().wrapping_sub(region.discarded.load(Ordering::Relaxed));
+    if passed > before {
+        GAPS.store(passed, Ordering::Relaxed);
+        emit(space, &Event::Gap { instructions: passed - before });
+    }
+}
+
+/// Of what is recorded, all is granted: turns to what comes next. False if nothing does.
+pub fn end_segment() -> bool {
+    with_space(|_| {
+        if phase() != Phase::Record {
+            return true;
+        }
+        let thin = |thinned| {
+            if let Some((stride, offset)) = thinned {
+                mark(MARK_THIN, stride, offset);
+            }
+        };
+        match budget::end_segment() {
+            Next::End => return false,
+            Next::Same => {}
+            Next::Segment(thinned, segment) => {
+                thin(thinned);
+                mark(MARK_BEGIN, segment, 0);
+            }
+            Next::Gap(thinned) => {
+                mark(MARK_END, 0, 0);
+                thin(thinned);
+                set_phase(Phase::Gap);
+                (setup().hooks.count)();
+            }
+        }
+        true
+    })
+}
+
+/// A gap is at its end. False if the limit is, too.
+pub fn begin_segment() -> bool {
+    with_space(|space| {
+        if phase() != Phase::Gap {
+            return true;
+        }
+        let goes_on = budget::begin_segment();
+        emit_gap(space);
+        if goes_on {
+            (setup().hooks.populate)(space);
+            set_phase(Phase::Record);
+            begin_sample(space);
+        }
+        goes_on
+    })
 }

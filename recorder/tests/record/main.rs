@@ -6,5 +6,6 @@ mod endings;
 mod memory;
 mod processes;
 mod regions;
+mod sampling;
 mod support;
 mod valgrind;

@@ -13,9 +13,9 @@ fn skip_and_limit_cut_exactly() {
     assert_eq!(recorded.ends[0]["reason"], "limit");
     assert_eq!(recorded.status.code(), Some(0));
     let part = Trace::read(&recorded.output).pcs();
-    // Blocks are not divided: less than one is missing at each end.
+    // Blocks are not divided: each end may be off by one.
     assert!((499_900..=500_000).contains(&part.len()), "{}", part.len());
-    let at = (999_900..=1_000_000).find(|&at| whole[at..][..part.len()] == part);
+    let at = (999_900..=1_000_100).find(|&at| whole[at..][..part.len()] == part);
     assert!(at.is_some());
 }
 

@@ -111,6 +111,9 @@ pub fn start(scratch: &Scratch, options: &str, command: &[&str]) -> Running {
     let guest = guest
         .arg("-plugin")
         .arg(format!("{},socket={}{options}", plugin().display(), socket.display()))
+        .arg("-plugin")
+        // Another path to the same file: the plugin's second registration.
+        .arg(plugin().to_str().unwrap().replace("/deps/", "/deps/./"))
         .arg("--")
         .args(command)
         .stdout(Stdio::piped())

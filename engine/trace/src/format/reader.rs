@@ -31,6 +31,8 @@ pub struct Reader {
     position: u64,
     /// Instructions before this one are skipped.
     start: u64,
+    /// Of the latest event or slice.
+    epoch: u64,
 }
 
 impl Reader {
@@ -89,6 +91,7 @@ impl Reader {
             yielded: 0,
             position: 0,
             start: 0,
+            epoch: 0,
         })
     }
 
@@ -105,6 +108,11 @@ impl Reader {
     /// The file has no footer: its writer died before it could finish, or its end was cut off.
     pub fn ended_early(&self) -> bool {
         self.ended_early
+    }
+
+    /// The epoch of the event or slice that was read last, for a copy of it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Length of the file in bytes.
@@ -232,8 +240,12 @@ impl Source for Reader {
                 return Ok(Some(Item::Define { id, block: block.clone() }));
             }
             match self.earliest()? {
-                Some((_, 0, lane)) => return Ok(self.events[lane].take().map(Item::Event)),
-                Some((_, _, lane)) => {
+                Some((epoch, 0, lane)) => {
+                    self.epoch = epoch;
+                    return Ok(self.events[lane].take().map(Item::Event));
+                }
+                Some((epoch, _, lane)) => {
+                    self.epoch = epoch;
                     if let Some(slice) = self.next_slice(lane)? {
                         return Ok(Some(Item::Slice(slice)));
                     }

@@ -241,6 +241,16 @@ impl Writer {
         Ok(())
     }
 
+    /// Gives the file another name, where another file may be.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn rename(&mut self, path: &Path) -> Result<(), TraceError> {
+        std::fs::rename(&self.path, path).map_err(|error| TraceError::io(path, error))?;
+        path.clone_into(&mut self.path);
+        Ok(())
+    }
+
     /// Instructions written so far.
     pub fn instructions(&self) -> u64 {
         self.summary.instructions + self.slices.sums.instructions

@@ -209,7 +209,7 @@ unsafe extern "C" fn on_start(vcpu: c_uint, _: *mut c_void) {
             tracker.begins(vcpu);
             // SAFETY: in a callback. QEMU gives up all translations before the next block, and calls back
             // with this signature.
-            unsafe { (system().reset)(PLUGIN.load(Ordering::Relaxed), on_reset) };
+            unsafe { (setup().qemu.reset)(PLUGIN.load(Ordering::Relaxed), on_reset) };
         }
     });
 }

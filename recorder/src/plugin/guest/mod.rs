@@ -27,8 +27,12 @@ use crate::plugin::qemu::{PluginId, System};
 use crate::plugin::setup::{Hooks, setup};
 
 /// What is particular to this mode.
-pub const HOOKS: Hooks =
-    Hooks { populate: tracker::populate, before_exit: callbacks::report_counts };
+pub const HOOKS: Hooks = Hooks {
+    populate: tracker::populate,
+    watch: || {},
+    count: || {},
+    before_exit: callbacks::report_counts,
+};
 
 /// Has QEMU call from now on.
 ///

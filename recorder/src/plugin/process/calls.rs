@@ -7,7 +7,7 @@ use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::connection::{region, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::{exec, fork, roi};
+use crate::plugin::process::{exec, fork, roi, watching};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
@@ -50,6 +50,11 @@ pub unsafe extern "C" fn on_syscall(
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
     for (kept, value) in call.arguments.iter().zip([a1, a2, a3, a4, a5, a6]) {
         kept.store(value, Ordering::Relaxed);
+    }
+    if is_made(number) {
+        watching::hold();
+    } else if number == libc::SYS_exit {
+        watching::leave();
     }
     if is_mapping_call(number) {
         MAPPING.acquire();
@@ -100,8 +105,17 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
         if let Some(before) = fork::take_in_child() {
             MAPPING.renew(());
             fork::become_child(vcpu, before);
+            return;
         }
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         region().state.store(STATE_RUNNING, Ordering::Release);
     }
+    if is_made(number) {
+        watching::release();
+    }
+}
+
+/// True for system calls that make a process or a thread.
+fn is_made(number: i64) -> bool {
+    matches!(number, libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone)
 }

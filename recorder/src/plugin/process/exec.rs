@@ -131,21 +131,29 @@ fn is_privileged(path: &Path, about: &Metadata) -> bool {
         || user != 0 && sys::has_capabilities(path)
 }
 
+/// A value within an argument of QEMU's: a comma is doubled.
+fn quoted(value: &[u8]) -> Vec<u8> {
+    let times = |byte| if byte == b',' { 2 } else { 1 };
+    value.iter().flat_map(|&byte| std::iter::repeat_n(byte, times(byte))).collect()
+}
+
+/// Another path to the same file, by which QEMU loads the plugin a second time.
+fn second(plugin: &Path) -> PathBuf {
+    let directory = plugin.parent().unwrap_or(Path::new("/"));
+    let mut path = directory.as_os_str().to_owned();
+    path.push("/./");
+    path.push(plugin.file_name().unwrap_or_default());
+    path.into()
+}
+
 /// QEMU's `-plugin` argument that loads this plugin with `options`.
 fn plugin_argument(plugin: &Path, options: &Options) -> Vec<u8> {
-    // A comma within a value is doubled.
-    let quote = |value: &[u8]| {
-        value
-            .iter()
-            .flat_map(|&byte| std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }))
-            .collect::<Vec<u8>>()
-    };
-    let mut text = quote(plugin.as_os_str().as_bytes());
+    let mut text = quoted(plugin.as_os_str().as_bytes());
     for (key, value) in options.as_arguments() {
         text.extend_from_slice(b",");
         text.extend_from_slice(key.as_bytes());
         text.extend_from_slice(b"=");
-        text.extend_from_slice(&quote(value.as_bytes()));
+        text.extend_from_slice(&quoted(value.as_bytes()));
     }
     text
 }
@@ -191,6 +199,8 @@ fn execute(
         qemu.as_os_str().as_bytes().to_vec(),
         b"-plugin".to_vec(),
         plugin_argument(&plugin, options),
+        b"-plugin".to_vec(),
+        quoted(second(&plugin).as_os_str().as_bytes()),
     ];
     let (guest, common): (Vec<_>, Vec<_>) =
         environment.into_iter().partition(|variable| is_for_guest_alone(variable));

@@ -5,13 +5,15 @@ use std::ffi::c_uint;
 
 use flatwalk_trace::Event;
 
+use crate::pages::Pages;
 use crate::plugin::budget::{self, Budget};
+use crate::plugin::phase::{Phase, phase, set_phase};
 use crate::plugin::process::pagemap::populate;
 use crate::plugin::process::roi::{self, Unresolved};
-use crate::plugin::process::threads;
+use crate::plugin::process::{threads, watching};
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::Space;
-use crate::plugin::state::{self, emit, with_space};
+use crate::plugin::state::{self, begin_sample, emit, with_space};
 use crate::plugin::{block, buffers, connection};
 
 /// What a child process will need, taken before the fork: afterwards, locks may be held by threads that
@@ -58,16 +60,27 @@ pub fn become_child(vcpu: c_uint, before: BeforeFork) {
     let mappings = before.space.as_events();
     state::renew(before.space);
     roi::renew(before.unresolved);
-    connection::renew(&options.socket, command);
+    connection::renew(&options.socket, command, options.segment);
     buffers::renew();
     budget::renew(options, before.budget);
     threads::renew(vcpu);
+    watching::renew();
+    state::forget_gaps();
     block::define_all();
+    if phase() == Phase::Gap {
+        // Its sample is its own, and begins here.
+        set_phase(Phase::Record);
+    }
     with_space(|space| {
+        space.known = Pages::new();
         emit(space, &Event::ThreadStart { thread: 0 });
         for event in &mappings {
             emit(space, event);
         }
         populate(space);
+        if phase() == Phase::Record {
+            begin_sample(space);
+            watching::watch();
+        }
     });
 }

@@ -14,26 +14,38 @@ mod pagemap;
 mod roi;
 mod threads;
 mod translate;
+pub mod watching;
 
-use crate::plugin::phase::set_phase;
+use crate::plugin::phase::{Phase, set_phase};
 use crate::plugin::qemu::PluginId;
-use crate::plugin::setup::{Hooks, setup};
+use crate::plugin::setup::{Hooks, Setup, setup};
+use crate::plugin::state::{begin_sample, with_space};
 
 /// What is particular to this mode.
-pub const HOOKS: Hooks = Hooks { populate: pagemap::populate, before_exit: || {} };
+pub const HOOKS: Hooks = Hooks {
+    populate: pagemap::populate,
+    watch: watching::watch,
+    count: watching::count,
+    before_exit: || {},
+};
 
 /// Has QEMU call from now on.
 ///
 /// # Safety
 /// `id` is this plugin's, and QEMU is at its installation.
 pub unsafe fn install(id: PluginId) {
-    let qemu = &setup().qemu;
-    set_phase(roi::first_phase(&setup().options));
+    let Setup { qemu, options, .. } = setup();
+    let phase = roi::first_phase(options);
+    set_phase(phase);
+    if phase == Phase::Record {
+        with_space(begin_sample);
+    } else {
+        watching::count_first();
+    }
     // SAFETY: the caller's promise; the callbacks have QEMU's signatures.
     unsafe {
         (qemu.on_vcpu_init)(id, threads::on_vcpu_init);
         (qemu.on_vcpu_exit)(id, threads::on_vcpu_exit);
-        (qemu.on_translate)(id, translate::on_translate);
         (qemu.on_syscall)(id, calls::on_syscall);
         (qemu.on_syscall_return)(id, calls::on_syscall_return);
     }

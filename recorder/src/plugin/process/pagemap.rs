@@ -22,14 +22,15 @@ pub fn populate(space: &mut Space) {
     }
 }
 
-/// `Populate` events for every page that is in memory now, as the kernel's page tables say
+/// `Populate` events for every page that is in memory now and was not known to be, as the kernel's page tables say
 /// (`/proc/self/pagemap`; the guest's address `a` is QEMU's `a + guest_base`). A page that
 /// is still the file's own counts as loaded, any other as stored to.
-fn populated(space: &Space, guest_base: u64) -> io::Result<Vec<Event>> {
+fn populated(space: &mut Space, guest_base: u64) -> io::Result<Vec<Event>> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const FILE_PAGE: u64 = 1 << 61;
     let map = File::open("/proc/self/pagemap")?;
+    let mut found = Vec::new();
     let mut events: Vec<Event> = Vec::new();
     let mut entries = vec![0u8; 8 * 8192];
     for (start, mapping) in space.mappings() {
@@ -41,7 +42,8 @@ fn populated(space: &Space, guest_base: u64) -> io::Result<Vec<Event>> {
             map.read_exact_at(bytes, (page + guest_base / PAGE) * 8)?;
             for entry in bytes.chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                if entry & (PRESENT | SWAPPED) != 0 {
+                if entry & (PRESENT | SWAPPED) != 0 && !space.known.contains(page) {
+                    found.push(page);
                     let stored = entry & FILE_PAGE == 0 && mapping.protection.write
                         || entry & FILE_PAGE != 0 && mapping.backing != Backing::File;
                     push_populate(&mut events, page * PAGE, PAGE, stored);
@@ -49,6 +51,9 @@ fn populated(space: &Space, guest_base: u64) -> io::Result<Vec<Event>> {
                 page += 1;
             }
         }
+    }
+    for page in found {
+        space.known.insert(page);
     }
     Ok(events)
 }

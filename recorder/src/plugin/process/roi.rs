@@ -9,6 +9,7 @@ use flatwalk_trace::Event;
 
 use crate::channel::region::STATE_LIMIT;
 use crate::plugin::budget::has_to_skip;
+use crate::plugin::capture::ask_again;
 use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
 use crate::plugin::markers::{Marker, name_address};
@@ -20,7 +21,7 @@ use crate::plugin::qemu::{
     ExecuteCallback, NO_REGISTERS, Qemu, TranslatedInstruction, TranslationBlock,
 };
 use crate::plugin::space::PAGE;
-use crate::plugin::state::{emit, start_recording, with_space};
+use crate::plugin::state::{emit, pause_recording, start_recording, with_space};
 use crate::sys;
 
 /// Whether the program's markers start and stop anything: not before the place to start at.
@@ -105,6 +106,11 @@ pub fn renew(unresolved: Unresolved) {
     UNRESOLVED.renew(unresolved);
 }
 
+/// Whether recording waits for a place that is in a block.
+pub fn starts_in(has: impl Fn(u64) -> bool) -> bool {
+    phase() == Phase::Wait && has(START.load(Ordering::Relaxed))
+}
+
 /// Has QEMU call when a block begins that has a place in it, if it has.
 ///
 /// # Safety
@@ -159,11 +165,12 @@ unsafe extern "C" fn on_place(vcpu: c_uint, data: *mut c_void) {
 }
 
 /// The program's own start of a region.
-unsafe extern "C" fn on_start(_: c_uint, _: *mut c_void) {
+unsafe extern "C" fn on_start(vcpu: c_uint, _: *mut c_void) {
     if phase() == Phase::Wait && MARKERS_COUNT.load(Ordering::Acquire) {
         if has_to_skip() {
             set_phase(Phase::Skip);
             with_space(|space| emit(space, &Event::Marker { name: "skip".into() }));
+            ask_again(vcpu);
         } else {
             start_recording();
         }
@@ -172,17 +179,12 @@ unsafe extern "C" fn on_start(_: c_uint, _: *mut c_void) {
 
 /// The program's own end of a region: recording pauses.
 unsafe extern "C" fn on_pause(_: c_uint, _: *mut c_void) {
-    if phase() == Phase::Record {
-        with_space(|space| {
-            set_phase(Phase::Wait);
-            emit(space, &Event::Marker { name: "stop".into() });
-        });
-    }
+    pause_recording();
 }
 
 /// The place was reached at which the user wants the recording to end.
 unsafe extern "C" fn on_stop(_: c_uint, _: *mut c_void) {
-    if phase() == Phase::Record {
+    if matches!(phase(), Phase::Record | Phase::Gap) {
         region().state.store(STATE_LIMIT, Ordering::Release);
         sys::exit_now(0);
     }

@@ -8,7 +8,8 @@ use flatwalk_trace::{Event, ThreadId};
 use crate::channel::region::SLOTS;
 use crate::plugin::buffers::release;
 use crate::plugin::capture::{set_thread, thread};
-use crate::plugin::connection::{region, warn};
+use crate::plugin::connection::{fail, region, warn};
+use crate::plugin::process::watching;
 use crate::plugin::qemu::PluginId;
 use crate::plugin::state::{emit, with_space};
 use crate::sys;
@@ -33,6 +34,11 @@ pub unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
             "the program has more than {SLOTS} threads at once, more than can be recorded; it was ended"
         ));
         sys::exit_now(1);
+    }
+    if !watching::is_installed() {
+        fail(
+            "the plugin is to be given to QEMU twice, the second time by another path and without options",
+        );
     }
     region().vcpus.fetch_max(vcpu + 1, Ordering::Release);
     let thread: ThreadId = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::plugin::block::{NewBlock, number_of};
-use crate::plugin::capture::{block_data, on_access, on_block};
+use crate::plugin::capture::{block_data, on_access, on_block, on_counted};
 use crate::plugin::process::memory::set_guest_base;
 use crate::plugin::process::pagemap::populate;
-use crate::plugin::process::{initial, roi};
+use crate::plugin::process::{initial, roi, watching};
 use crate::plugin::qemu::{PluginId, TranslationBlock};
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::state::{emit, with_space};
@@ -43,12 +43,15 @@ pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock)
     // function.
     unsafe {
         let new = NewBlock::read(qemu, block);
-        let number = number_of(&new.definition);
+        let has = |place| new.instructions().any(|(_, address, _)| address == place);
         // Callbacks run in the order of registration: a start counts for the block that it is in.
-        roi::watch_places(qemu, block, |place| {
-            new.instructions().any(|(_, address, _)| address == place)
-        });
-        new.watch(qemu, on_block, block_data(number, new.len() as u32), on_access);
+        roi::watch_places(qemu, block, has);
+        if watching::watches() || roi::starts_in(has) {
+            let number = number_of(&new.definition);
+            new.watch(qemu, on_block, block_data(number, new.len() as u32), on_access);
+        } else {
+            new.count(qemu, on_counted);
+        }
         let mut instructions = new.instructions().peekable();
         while let Some((handle, _, bytes)) = instructions.next() {
             let next = instructions.peek().map(|&(_, address, bytes)| (address, bytes));

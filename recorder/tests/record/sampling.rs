@@ -1,0 +1,266 @@
+//! Samples of whole runs, compared with recordings of everything.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use flatwalk_recorder::pages::Pages;
+use flatwalk_trace::{Backing, Block, Event, Item, Reader, Source};
+
+use crate::support::{BARE, Recorded, STATIC, Scratch, Trace, compile, path, record};
+
+/// A block executed, with where in the run and with what addresses.
+#[derive(Clone, Debug, PartialEq)]
+struct Executed {
+    at: u64,
+    block: Block,
+    addresses: Vec<u64>,
+}
+
+/// A trace, replayed.
+#[derive(Default)]
+struct Replay {
+    executed: Vec<Executed>,
+    /// The pages of anonymous memory that are there before each block that follows a gap, and the first.
+    present: Vec<(u64, BTreeSet<u64>)>,
+    /// Instructions in the trace, and in its gaps.
+    recorded: u64,
+    passed: u64,
+    hash: String,
+    /// Instructions of each stretch between gaps.
+    stretches: Vec<u64>,
+}
+
+/// Which anonymous pages are there.
+#[derive(Default)]
+struct Memory {
+    anonymous: Pages,
+    present: BTreeSet<u64>,
+}
+
+impl Memory {
+    fn touch(&mut self, address: u64, bytes: u64) {
+        for page in address >> 12..=(address + bytes - 1) >> 12 {
+            if self.anonymous.contains(page) {
+                self.present.insert(page);
+            }
+        }
+    }
+
+    fn follow(&mut self, event: &Event) {
+        // As the kernel does it, a moved mapping takes its pages along.
+        let mut moved = Vec::new();
+        if let Event::Remap { from, from_length, to, .. } = *event {
+            moved.extend(
+                (0..from_length >> 12)
+                    .filter(|page| self.present.contains(&((from >> 12) + page)))
+                    .map(|page| (to >> 12) + page),
+            );
+        }
+        let mut gone = Pages::new();
+        for &page in &self.present {
+            gone.insert(page);
+        }
+        gone.follow(event);
+        self.present.retain(|&page| gone.contains(page));
+        match *event {
+            Event::Map { address, length, backing: Backing::Anonymous, .. } => {
+                self.anonymous.insert_range(address, length);
+            }
+            Event::Remap { to, to_length, .. } => self.anonymous.insert_range(to, to_length),
+            _ => {}
+        }
+        self.present.extend(moved);
+        if let Event::Populate { address, length, .. } = *event {
+            for page in address >> 12..(address + length) >> 12 {
+                self.touch(page << 12, 1);
+            }
+        }
+    }
+}
+
+fn replay(file: &Path, starts: Option<&[u64]>) -> Replay {
+    let mut reader = Reader::open(file).unwrap();
+    assert!(!reader.ended_early());
+    reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    let mut replay = Replay { hash: reader.summary().hash.clone(), ..Replay::default() };
+    let (mut memory, mut blocks) = (Memory::default(), Vec::new());
+    let mut after_gap = true;
+    let (mut at, mut stretch) = (0, 0);
+    while let Some(item) = reader.next_item().unwrap() {
+        match item {
+            Item::Define { block, .. } => blocks.push(block),
+            Item::Event(Event::Gap { instructions }) => {
+                replay.passed += instructions;
+                at += instructions;
+                after_gap = true;
+            }
+            Item::Event(event) => memory.follow(&event),
+            Item::Slice(slice) => {
+                let mut addresses = slice.addresses.iter().copied();
+                for id in slice.blocks {
+                    let block = &blocks[id as usize];
+                    let wanted = starts.map_or(after_gap, |starts| starts.contains(&at));
+                    if wanted {
+                        replay.present.push((at, memory.present.clone()));
+                    }
+                    if after_gap && stretch > 0 {
+                        replay.stretches.push(std::mem::take(&mut stretch));
+                    }
+                    after_gap = false;
+                    let made: Vec<u64> = addresses.by_ref().take(block.accesses.len()).collect();
+                    for (access, &address) in block.accesses.iter().zip(&made) {
+                        memory.touch(address, u64::from(access.size));
+                    }
+                    let count = block.instructions.len() as u64;
+                    replay.executed.push(Executed {
+                        at,
+                        block: (**block).clone(),
+                        addresses: made,
+                    });
+                    (at, stretch, replay.recorded) =
+                        (at + count, stretch + count, replay.recorded + count);
+                }
+            }
+        }
+    }
+    replay.stretches.push(stretch);
+    assert_eq!(reader.info().gap_instructions, replay.passed);
+    replay
+}
+
+fn sampled(scratch: &Scratch, program: &Path, options: &str) -> Recorded {
+    let recorded = record(scratch, options, &[path(program)]);
+    assert_eq!(recorded.status.code(), Some(0), "{:?}", recorded.ends);
+    assert_eq!(recorded.warnings, [""; 0]);
+    recorded
+}
+
+#[test]
+fn a_sample_is_a_part_of_the_whole() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "grows", BARE);
+    let whole = replay(&sampled(&scratch, &program, "").output, Some(&[]));
+    assert_eq!(whole.passed, 0);
+    let mut hashes = BTreeSet::new();
+    // Of the long one, every other segment is dropped once: what remains adjoins what was recorded.
+    let long = whole.recorded / 11;
+    assert!(long > 20_000);
+    for (segment, seed) in [(10_000, 0), (10_000, 1), (long, 2), (long, 3), (long, 4)] {
+        let options = format!(",segment={segment},windows=4,seed={seed}");
+        let recorded = sampled(&scratch, &program, &options);
+        let part = replay(&recorded.output, None);
+        let end = &recorded.ends[0];
+        // Nothing is lost …
+        assert_eq!(part.recorded + part.passed, whole.recorded);
+        assert_eq!(end["instructions"], part.recorded);
+        assert_eq!(end["gap_instructions"], part.passed);
+        // … there are as many segments as there should be, of the length that they should have …
+        let segments = end["segments"].as_u64().unwrap();
+        assert!((4..=8).contains(&segments), "{segments}");
+        assert!((4..=8).contains(&part.stretches.len()), "{:?}", part.stretches);
+        let last = part.stretches.len() - 1;
+        for &length in &part.stretches[..last] {
+            assert!(length.abs_diff(segment) < 50, "{:?}", part.stretches);
+        }
+        // … what is in them is what was executed there …
+        let mut rest = &whole.executed[..];
+        for executed in &part.executed {
+            rest = &rest[rest.partition_point(|other| other.at < executed.at)..];
+            assert_eq!(Some(executed), rest.first());
+        }
+        // … and the pages that were there then are known to be there.
+        let starts: Vec<u64> = part.present.iter().map(|(at, _)| *at).collect();
+        let expected = replay(&sampled(&scratch, &program, "").output, Some(&starts));
+        assert!(expected.present.iter().any(|(_, pages)| pages.len() > 1000));
+        assert_eq!(part.present, expected.present);
+        hashes.insert(part.hash.clone());
+        assert_eq!(replay(&sampled(&scratch, &program, &options).output, None).hash, part.hash);
+    }
+    assert!(hashes.len() > 1);
+}
+
+#[test]
+fn a_short_program_is_recorded_whole() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "loops", BARE);
+    let whole = Trace::read(&record(&scratch, "", &[path(&program)]).output).pcs();
+    let length = whole.len() / 7;
+    let options = format!(",segment={length},windows=4");
+    let recorded = record(&scratch, &options, &[path(&program)]);
+    let part = Trace::read(&recorded.output);
+    assert_eq!(part.pcs(), whole);
+    assert!(!part.events.iter().any(|event| matches!(event, Event::Gap { .. })));
+    assert_eq!(recorded.ends[0]["gap_instructions"], 0);
+    let info = Reader::open(&recorded.output).unwrap().info().clone();
+    assert_eq!(info.segment_instructions, Some(length as u64));
+    // A limit is one of the run, not of what is in the trace.
+    let options = format!(",segment={},windows=2,limit={}", length / 4, 3 * length);
+    let limited = replay(&record(&scratch, &options, &[path(&program)]).output, None);
+    assert!(limited.passed > length as u64);
+    let total = limited.passed + limited.recorded;
+    assert!((3 * length as u64).abs_diff(total) < 200, "{total} of {length}");
+}
+
+#[test]
+fn threads_lose_nothing_between_segments() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "threads", STATIC);
+    let total = |recorded: &Recorded| {
+        let reader = Reader::open(&recorded.output).unwrap();
+        let info = reader.info();
+        let threads = reader.summary().events["thread_start"];
+        assert_eq!(recorded.stdout, b"120000\n");
+        (info.instructions.unwrap() + info.gap_instructions, threads, info.gap_instructions)
+    };
+    let (whole, threads, _) = total(&sampled(&scratch, &program, ""));
+    for seed in 0..4 {
+        let recorded =
+            sampled(&scratch, &program, &format!(",segment=20000,windows=4,seed={seed}"));
+        let (sum, started, passed) = total(&recorded);
+        assert_eq!(started, threads);
+        assert!(passed > whole / 2, "{passed} of {whole}");
+        // How often locks are tried depends on the moment.
+        assert!(sum.abs_diff(whole) < whole / 50, "{sum} and {whole}");
+        let trace = Trace::read(&recorded.output);
+        let ran: BTreeSet<u32> = trace.slices.iter().map(|slice| slice.thread).collect();
+        assert!(ran.len() > 1, "{ran:?}");
+        let mut reader = Reader::open(&recorded.output).unwrap();
+        reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    }
+}
+
+#[test]
+fn each_process_has_its_own_sample() {
+    let scratch = Scratch::new();
+    for (name, status) in [("forks", 5), ("families", 3)] {
+        let program = compile(&scratch, name, STATIC);
+        let totals = |options: &str| {
+            let recorded = record(&scratch, options, &[path(&program)]);
+            assert_eq!(recorded.status.code(), Some(status));
+            let mut totals: Vec<(String, u64)> = recorded
+                .ends
+                .iter()
+                .map(|end| {
+                    let file = Path::new(end["file"].as_str().unwrap());
+                    let mut reader = Reader::open(file).unwrap();
+                    reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+                    let info = reader.info();
+                    let sum = info.instructions.unwrap() + info.gap_instructions;
+                    (end["reason"].as_str().unwrap().to_owned(), sum)
+                })
+                .collect();
+            totals.sort_unstable();
+            if name == "families" {
+                // How often it asks for the ends of its children depends on the moment.
+                totals.pop();
+            }
+            totals
+        };
+        let whole = totals("");
+        for options in
+            [",segment=100000", ",segment=1000,windows=2", ",segment=300,windows=1,seed=1"]
+        {
+            assert_eq!(totals(options), whole, "{name} {options}");
+        }
+    }
+}
