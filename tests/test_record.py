@@ -17,7 +17,7 @@ import pytest
 from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
-from flatwalk.record import RecordError, collecting, find_qemu, find_recorder, record, tools
+from flatwalk.record import RecordError, Sample, collecting, find_qemu, find_recorder, record, tools
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
@@ -167,6 +167,62 @@ def test_a_limit_ends_the_program(tmp_path: Path, output: Path) -> None:
     assert 1_999_000 <= result.instructions <= 2_000_000
     assert set(seen) == {2_000_000}
     assert "ended at the limit" in str(result)
+
+
+def test_a_sample_says_how_much_of_the_run_it_is(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "grows", *BARE)
+    whole = record([str(program)], output)
+    assert whole.traces[0].segments is None
+    sample = Sample(windows=4, segment=10_000, seed=3)
+    seen: list[int] = []
+    result = record([str(program)], output, sample=sample, progress=lambda done, _: seen.append(done))
+    [trace] = result.traces
+    assert trace.executed == result.executed == whole.instructions == seen[-1]
+    assert trace.segments is not None
+    assert 4 <= trace.segments <= 8
+    assert trace.instructions <= 80_500
+    assert f"{trace.instructions:,} of {trace.executed:,} instructions in {trace.segments} seg" in str(result)
+    info = engine.trace_info(output, verify=True)
+    assert info["gap_instructions"] == trace.gap_instructions
+    assert info["segment_instructions"] == 10_000
+    again = record([str(program)], output, sample=sample).traces[0]
+    assert engine.trace_info(output)["hash"] == info["hash"]
+    assert again.instructions == trace.instructions
+
+
+@pytest.mark.parametrize(("windows", "segment", "seed"), [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
+def test_impossible_samples_are_refused(windows: int, segment: int, seed: int) -> None:
+    with pytest.raises(UsageError):
+        Sample(windows, segment, seed)
+
+
+def test_the_time_ends_the_program(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    result = record([str(program)], output, sample=Sample(2, 100_000), seconds=3)
+    assert result.status is None
+    assert "time was over" in str(result)
+    info = engine.trace_info(output, verify=True)
+    assert not info["ended_early"]
+    assert info["gap_instructions"] > 1_000_000
+    assert info["instructions"] <= 4 * 100_200
+
+
+@pytest.mark.parametrize(
+    ("options", "sampled"),
+    [
+        ([], True),
+        (["--exhaustive"], False),
+        (["--limit", "1M"], False),
+        (["--limit", "1M", "--seed", "1"], True),
+        (["--skip", "1k"], True),
+    ],
+)
+def test_what_is_sampled(tmp_path: Path, output: Path, options: list[str], *, sampled: bool) -> None:
+    program = compiled(tmp_path, "grows", *BARE)
+    subprocess.run(
+        [sys.executable, "-P", "-m", "flatwalk", "record", *options, "-o", output, "--", program], check=True
+    )
+    assert ("segment_instructions" in engine.trace_info(output)) == sampled
 
 
 def test_places(tmp_path: Path, output: Path) -> None:

@@ -92,29 +92,34 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
 
 def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
     """Records as much of `command` as will be simulated; returns the trace of its busiest process."""
-    from flatwalk.record import record  # noqa: PLC0415
+    from flatwalk.record import Sample, record  # noqa: PLC0415
 
-    warmup = PROGRAM_WARMUP if lengths.warmup is None else lengths.warmup
-    limit = lengths.skip + warmup + (lengths.instructions or PROGRAM_INSTRUCTIONS)
+    # What is asked for by place and length is recorded as such; otherwise a sample of the whole run.
+    sample, limit = None, None
+    if lengths.instructions is None and not lengths.skip:
+        sample = Sample()
+    else:
+        warmup = PROGRAM_WARMUP if lengths.warmup is None else lengths.warmup
+        limit = lengths.skip + warmup + (lengths.instructions or PROGRAM_INSTRUCTIONS)
     output.note(f"Recording {shlex.join(command)} …")
     with output.Progress("Recording") as progress:
-        result = record(list(command), path, limit=limit, progress=progress)
+        result = record(list(command), path, limit=limit, sample=sample, progress=progress)
     for warning in result.warnings:
         output.note(f"warning: {warning}")
     if result.status == -signal.SIGINT:  # the program was interrupted, and so are we
         raise KeyboardInterrupt
-    if result.status is None:
+    if result.status is None and limit is not None:
         output.note(
-            f"FinishedTest it after {units.count(limit)} instructions, which is what will be simulated; "
+            f"Stopped it after {units.count(limit)} instructions, which is what will be simulated; "
             "--instructions takes more."
         )
-    elif result.status != 0:
+    elif result.status:
         output.note(f"warning: the program ended with status {result.status}")
-    busiest = max(result.traces, key=lambda trace: trace.instructions)
+    busiest = max(result.traces, key=lambda trace: trace.executed)
     if busiest.path != result.traces[0].path:
         output.note(
             f"Simulating its busiest process, {shlex.join(busiest.command)}: "
-            f"{units.count(busiest.instructions)} of {units.count(result.instructions)} instructions."
+            f"{units.count(busiest.executed)} of {units.count(result.executed)} instructions."
         )
     return busiest.path
 

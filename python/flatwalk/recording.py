@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output, units
 from flatwalk.errors import UsageError
-from flatwalk.record import record
+from flatwalk.record import Sample, record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much of a program is recorded, as the user wrote it."""
+
+    windows: str | None = None
+    segment: str | None = None
+    seed: int | None = None
+    exhaustive: bool = False
+    time: str | None = None
+
+    def sample(self, *, limited: bool) -> Sample | None:
+        """The sample; none if everything is recorded.
+
+        A program is sampled unless there is a limit, and with one if the user says how.
+
+        Raises:
+            UsageError: If the options contradict each other.
+        """
+        given = {"--windows": self.windows, "--segment": self.segment, "--seed": self.seed}
+        asked = [option for option, value in given.items() if value is not None]
+        if self.exhaustive and asked:
+            raise UsageError(
+                "everything is recorded, or a sample",
+                where=f"--exhaustive with {asked[0]}",
+                remedy="leave one of them out",
+            )
+        if self.exhaustive or (limited and not asked):
+            return None
+        usual = Sample()
+        return Sample(
+            units.parse_count(self.windows, "--windows") if self.windows else usual.windows,
+            units.parse_count(self.segment, "--segment") if self.segment else usual.segment,
+            usual.seed if self.seed is None else self.seed,
+        )
+
+    def seconds(self) -> float | None:
+        """After how long the program is ended.
+
+        Raises:
+            UsageError: If that is no time.
+        """
+        if self.time is None:
+            return None
+        try:
+            return float(self.time)
+        except ValueError:
+            raise UsageError(
+                f"{self.time!r} is no number of seconds", where="--time", remedy="write it like 30"
+            ) from None
 
 
 def record_program(
@@ -22,12 +74,14 @@ def record_program(
     start_at: str | None,
     stop_at: str | None,
     follow_exec: bool,
+    sampling: Sampling,
 ) -> int:
     """Records `command` into `path` and says, on standard error, what was recorded.
 
     Returns:
         The program's exit status as a shell gives it: 128 and its number after a signal. 0 if the
-        recorder ended the program because the limit, or the place to stop at, was reached.
+        recorder ended the program because the limit, the place to stop at, or the end of the time was
+        reached.
 
     Raises:
         UsageError: If no command is given, or the path cannot be written to.
@@ -39,6 +93,7 @@ def record_program(
             remedy="put it after --, as in: flatwalk record -o sort.fwt -- sort big.txt",
         )
     output.check_writable(path, "--output")
+    sample, seconds = sampling.sample(limited=limit is not None), sampling.seconds()
     with output.Progress(f"Recording {shlex.join(command)}") as progress:
         result = record(
             command,
@@ -48,6 +103,8 @@ def record_program(
             start_at=start_at,
             stop_at=stop_at,
             follow_exec=follow_exec,
+            sample=sample,
+            seconds=seconds,
             progress=progress,
         )
     output.note(str(result))

@@ -17,6 +17,8 @@ app = typer.Typer(**PLAIN)
     context_settings=PROGRAM,
     epilog=examples(
         "record -o sort.fwt -- sort big.txt",
+        "record --time 60 --windows 64 -o server.fwt -- ./server",
+        "record --exhaustive -o short.fwt -- ./short",
         "record --skip 10M --limit 20M -o sort.fwt -- sort big.txt",
         "record --workload redis:256MiB --limit 100M -o redis.fwt",
         "record --start-at Py_RunMain --limit 5M -o run.fwt -- python3 -c 'print(sum(range(1000)))'",
@@ -39,7 +41,23 @@ def record(
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
     limit: Annotated[
-        str | None, Option(metavar="COUNT", help="Instructions to record [default: all].")
+        str | None,
+        Option(metavar="COUNT", help="Record the first COUNT instructions, then end the program."),
+    ] = None,
+    windows: Annotated[
+        str | None, Option(metavar="N", help="Segments of the sample: N to 2 N of them [default: 32].")
+    ] = None,
+    segment: Annotated[
+        str | None, Option(metavar="COUNT", help="Instructions of a segment [default: 5M].")
+    ] = None,
+    seed: Annotated[
+        int | None, Option(metavar="NUMBER", help="What chance decides of the sample [default: 0].")
+    ] = None,
+    exhaustive: Annotated[
+        bool, Option("--exhaustive", help="Record everything instead of a sample.")
+    ] = False,
+    time: Annotated[
+        str | None, Option(metavar="SECONDS", help="End the program after so long [default: run to its end].")
     ] = None,
     start_at: Annotated[
         str | None,
@@ -56,20 +74,21 @@ def record(
         bool, Option("--no-follow", help="Do not record programs that the program starts.")
     ] = False,
 ) -> int:
-    """Record every instruction and memory access of a program into a trace file.
+    """Record a program's instructions and memory accesses into a trace file.
 
-    Runs the program under QEMU's user-mode emulation. Its children by fork get trace files of their
-    own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
+    Runs the program under QEMU's user-mode emulation, to its end, and keeps a sample of the whole run: 32 to
+    64 segments of 5 million instructions, all of it if it is shorter. Its children by fork get trace files
+    of their own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
     """
     from flatwalk import recording as work  # noqa: PLC0415
 
     if workload is not None:
-        given = (command, skip, start_at, stop_at, no_follow)
-        if any(given):
+        given = (command, skip, start_at, stop_at, no_follow, windows, segment, exhaustive, time)
+        if any(given) or seed is not None:
             raise UsageError(
                 "a workload determines itself what is recorded",
                 where="--workload",
-                remedy="leave out the command, --skip, --start-at, --stop-at and --no-follow",
+                remedy="leave out the command and all options but --output and --limit",
             )
         return work.record_workload(workload, output, limit=limit)
     return work.record_program(
@@ -80,4 +99,5 @@ def record(
         start_at=start_at,
         stop_at=stop_at,
         follow_exec=not no_follow,
+        sampling=work.Sampling(windows, segment, seed, exhaustive, time),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flatwalk.record.collector import collecting
 from flatwalk.record.reports import Checked, KernelWork, Reports
-from flatwalk.record.request import Part, Surroundings, check_output
+from flatwalk.record.request import Part, Sample, Surroundings, check_output
 from flatwalk.record.result import ProcessTrace, RecordError, RecordResult
 from flatwalk.record.session import Progress, record
 from flatwalk.record.tools import find_qemu, find_recorder, plugin_argument
@@ -21,6 +21,7 @@ __all__ = [
     "RecordError",
     "RecordResult",
     "Reports",
+    "Sample",
     "Surroundings",
     "check_output",
     "collecting",

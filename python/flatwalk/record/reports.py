@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flatwalk.errors import FlatwalkError
 from flatwalk.record.result import ProcessTrace, RecordError
 
 
@@ -28,11 +29,21 @@ class KernelWork:
     repeated: int
 
 
+def _totals(file: Path) -> dict[str, Any] | None:
+    """What is in a trace that ended early; nothing if it cannot be read."""
+    from flatwalk import engine  # noqa: PLC0415
+
+    try:
+        return engine.trace_info(file)
+    except FlatwalkError:
+        return None
+
+
 class Reports:
     """What a collector has reported so far."""
 
     def __init__(self) -> None:
-        #: Instructions so far, by file.
+        #: Instructions executed so far, by file.
         self.counts: dict[str, int] = {}
         #: Process number and command, by file.
         self.commands: dict[str, tuple[int, list[str]]] = {}
@@ -59,7 +70,7 @@ class Reports:
                     self.errors.append(report["error"])
                 if report["file"]:
                     _, command = self.commands[report["file"]]
-                    self.counts[report["file"]] = report["instructions"]
+                    self.counts[report["file"]] = report["instructions"] + report["gap_instructions"]
                     self.traces.append(
                         ProcessTrace(
                             Path(report["file"]),
@@ -68,6 +79,8 @@ class Reports:
                             report["instructions"],
                             report["bytes"],
                             report["reason"],
+                            report["gap_instructions"],
+                            report["segments"],
                         )
                     )
 
@@ -75,11 +88,13 @@ class Reports:
         """Keeps as a trace what the collector could not finish because it was killed."""
         for file, (pid, command) in self.commands.items():
             partial = Path(f"{file}.part")
+            Path(f"{partial}.new").unlink(missing_ok=True)
             if partial.is_file() and all(str(trace.path) != file for trace in self.traces):
                 partial.rename(file)
                 size = Path(file).stat().st_size
-                count = self.counts.get(file, 0)
-                self.traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed"))
+                info = _totals(Path(file)) or {"instructions": self.counts.get(file, 0)}
+                count, gaps = info["instructions"], info.get("gap_instructions", 0)
+                self.traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed", gaps))
                 self.warnings.append(f"the collector was killed; {file} holds what it had written")
 
     def raise_errors(self, output: Path) -> None:

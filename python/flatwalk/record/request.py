@@ -70,6 +70,47 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A sample of a run, in place of all of it: segments, evenly spread over it however long it is.
+
+    A run of up to twice `windows` segments is recorded whole. Of a longer one between `windows` and twice as
+    many remain.
+
+    Args:
+        windows: Segments, at least.
+        segment: Instructions of each.
+        seed: What chance decides: which segments remain.
+    """
+
+    windows: int = 32
+    segment: int = 5_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks what a user may have given.
+
+        Raises:
+            UsageError: If there is no such sample.
+        """
+        if not 1 <= self.windows <= 1 << 20:
+            raise UsageError(
+                f"{self.windows} windows are no sample", where="--windows", remedy="give 1 to 1048576"
+            )
+        if not 1 <= self.segment < 1 << 60:
+            raise UsageError(
+                f"segments cannot have {self.segment} instructions",
+                where="--segment",
+                remedy="give 1 or more",
+            )
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"{self.seed} is no seed", where="--seed", remedy="give 0 to 2^64 - 1")
+
+    def options(self) -> dict[str, str]:
+        """The plugin's options."""
+        return {"segment": str(self.segment), "windows": str(self.windows), "seed": str(self.seed)}
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """What a program runs in, where that differs from what we run in."""
 

@@ -24,17 +24,35 @@ class ProcessTrace:
     path: Path
     pid: int
     command: list[str]
-    #: Instructions recorded.
+    #: Instructions in it.
     instructions: int
     #: Length of the file.
     bytes: int
     #: Why it ended: "exit", "exec", "limit" (or the place to stop at), "detached" or "failed".
     reason: str
+    #: Instructions that were executed and are not in it.
+    gap_instructions: int = 0
+    #: Segments in it, if it is a sample.
+    segments: int | None = None
+
+    @property
+    def executed(self) -> int:
+        """Instructions executed since recording began."""
+        return self.instructions + self.gap_instructions
 
     def __str__(self) -> str:
         per_instruction = self.bytes / self.instructions if self.instructions else 0.0
+        if self.gap_instructions:
+            # As many digits of both, so that they can be compared.
+            unit, name = (1_000_000, " M") if self.executed >= 10_000_000 else (1, "")
+            done, total = (round(count / unit) for count in (self.instructions, self.executed))
+            count = f"{done:,} of {total:,}{name} instructions"
+            if self.segments is not None:
+                count += f" in {self.segments} segments"
+        else:
+            count = f"{self.instructions:,} instructions"
         return (
-            f"{self.path}: {self.instructions:,} instructions of {_shortened(self.command)} "
+            f"{self.path}: {count} of {_shortened(self.command)} "
             f"({self.bytes / 1e6:,.1f} MB, {per_instruction:.2f} bytes each)"
         )
 
@@ -47,24 +65,33 @@ class RecordResult:
     path: Path
     #: All traces: that one first, then those of forked children and of programs before an exec.
     traces: list[ProcessTrace]
-    #: Instructions in all traces.
+    #: Instructions in all traces, without those of gaps.
     instructions: int
     #: Wall-clock time.
     seconds: float
     #: The program's exit status, negative the signal that ended it; None if the recorder ended it
-    #: because the limit, or the place to stop at, was reached.
+    #: because the limit, the place to stop at, or the end of the time was reached.
     status: int | None
     #: Things worth knowing.
     warnings: list[str] = field(default_factory=list)
+    #: The time was over.
+    timed_out: bool = False
+
+    @property
+    def executed(self) -> int:
+        """Instructions executed since recording began."""
+        return sum(trace.executed for trace in self.traces)
 
     def __str__(self) -> str:
         lines = [str(trace) for trace in self.traces]
-        speed = self.instructions / self.seconds / 1e6 if self.seconds > 0 else 0.0
+        speed = self.executed / self.seconds / 1e6 if self.seconds > 0 else 0.0
         lines.append(f"{self.seconds:.1f} s, {speed:.0f} million instructions per second; {self._ending()}")
         lines.extend(f"note: {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
     def _ending(self) -> str:
+        if self.timed_out:
+            return "ended when the time was over"
         if self.status is None:
             return "ended at the limit"
         if self.status < 0:

@@ -20,9 +20,9 @@ from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.record.collector import Collector, identity
 from flatwalk.record.reports import Reports
-from flatwalk.record.request import Part, Surroundings, check_output
+from flatwalk.record.request import Part, Sample, Surroundings, check_output
 from flatwalk.record.result import RecordError, RecordResult
-from flatwalk.record.tools import find_qemu, find_recorder, plugin_argument
+from flatwalk.record.tools import find_qemu, find_recorder, plugin_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,6 +43,8 @@ def record(
     start_at: str | None = None,
     stop_at: str | None = None,
     follow_exec: bool = True,
+    sample: Sample | None = None,
+    seconds: float | None = None,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     surroundings: Surroundings | None = None,
@@ -57,13 +59,15 @@ def record(
         output: Trace to write. Children of fork, and programs before an exec, get files next to it,
             named by their process number.
         skip: Instructions to pass over in each process.
-        limit: Instructions to record in each process, which then ends.
+        limit: Instructions to record in each process, which then ends. Of a sample, gaps count, too.
         start_at: Where recording starts: a symbol, an address (0x…), or "marker" (flatwalk_start() of
             flatwalk.h).
         stop_at: Where recording, and the program, ends: a symbol or an address.
         follow_exec: Whether to record programs that the program starts.
+        sample: Which sample of each process's run is recorded; all of it if not given.
+        seconds: After so much time what still runs is ended.
         env: The program's environment; this process's if not given.
-        progress: Called about ten times a second with the instructions recorded and the limit.
+        progress: Called about ten times a second with the instructions executed and the limit.
         surroundings: What it runs in, where that differs from what we run in.
 
     Raises:
@@ -73,6 +77,8 @@ def record(
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
     part = Part(skip, limit, start_at, stop_at)
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"{seconds} seconds record nothing", where="--time", remedy="give more than 0")
     environment = dict(os.environ if env is None else env)
     program, arguments = resolve(command, environment)
     qemu = find_qemu()
@@ -85,12 +91,13 @@ def record(
             shutil.chown(directory, around.user)
         socket = Path(directory) / "collector"
         options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
+        options |= sample.options() if sample else {}
         theirs, ours = _divided(environment)
         line = [
-            *(str(qemu), "-plugin", plugin_argument(plugin, options), *theirs),
+            *(str(qemu), *plugin_options(plugin, options), *theirs),
             *("-0", arguments[0], "--", str(program), *arguments[1:]),
         ]
-        session = _Session(output, part, progress, around)
+        session = _Session(output, part, progress, around, seconds)
         return session.run(Collector(collector, socket, output, around.user), line, ours)
 
 
@@ -112,12 +119,19 @@ class _Session:
     """One call of `record`."""
 
     def __init__(
-        self, output: Path, part: Part, progress: Progress | None, surroundings: Surroundings
+        self,
+        output: Path,
+        part: Part,
+        progress: Progress | None,
+        surroundings: Surroundings,
+        seconds: float | None,
     ) -> None:
         self._output = output
         self._part = part
         self._progress = progress
         self._around = surroundings
+        self._seconds = seconds
+        self._timed_out = False
         self._reports = Reports()
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
@@ -132,7 +146,7 @@ class _Session:
                 program = self._start(line, environment)
                 if self._around.on_start is not None:
                     self._around.on_start(program.pid)
-                self._follow(program, collector)
+                self._follow(program, collector, Path(line[0]), start)
         finally:
             if program is not None and program.poll() is None:
                 program.kill()
@@ -155,7 +169,9 @@ class _Session:
                 **identity(self._around.user),
             )
 
-    def _follow(self, program: subprocess.Popen[bytes], collector: Collector) -> None:
+    def _follow(
+        self, program: subprocess.Popen[bytes], collector: Collector, qemu: Path, start: float
+    ) -> None:
         """Reads reports until the collector ends, which it does after the last process it records."""
         ended: float | None = None
         noted = detached = False
@@ -164,6 +180,8 @@ class _Session:
                 self._reports.add(report)
             if self._progress:
                 self._progress(sum(self._reports.counts.values()), self._part.limit)
+            if self._seconds is not None and time.monotonic() - start > self._seconds:
+                self._end_all(program, qemu)
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
                 self._interrupted = 0
@@ -179,6 +197,19 @@ class _Session:
             if self._interrupted:
                 detached = True
                 collector.detach()
+
+    def _end_all(self, program: subprocess.Popen[bytes], qemu: Path) -> None:
+        """Ends what still runs: the time is over. Nothing that was recorded is lost by that."""
+        ended = {trace.path for trace in self._reports.traces}
+        running = {pid for file, (pid, _) in self._reports.commands.items() if Path(file) not in ended}
+        if program.poll() is None:
+            running.add(program.pid)
+        for pid in running:
+            # The number may be another process's by now.
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/exe").samefile(qemu):
+                    os.kill(pid, signal.SIGKILL)
+                    self._timed_out = True
 
     def _result(self, program: subprocess.Popen[bytes], line: list[str], seconds: float) -> RecordResult:
         """What was recorded, now that all has ended.
@@ -199,14 +230,15 @@ class _Session:
             if self._asked_to_end:
                 raise KeyboardInterrupt
             raise self._nothing_recorded(status, line)
-        at_limit = traces[0].reason == "limit"
+        ours = traces[0].reason == "limit" or (self._timed_out and status == -signal.SIGKILL)
         return RecordResult(
             self._output,
             traces,
             instructions,
             seconds,
-            None if at_limit else status,
+            None if ours else status,
             self._reports.warnings,
+            self._timed_out,
         )
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:

@@ -27,6 +27,16 @@ def plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
+def plugin_options(plugin: Path, options: Mapping[str, str]) -> list[str]:
+    """QEMU's options for recording a process.
+
+    The plugin is loaded twice, the second time by another path: only that registration is reset when other
+    things are to be watched.
+    """
+    again = f"{plugin.parent}/./{plugin.name}".replace(",", ",,")
+    return ["-plugin", plugin_argument(plugin, options), "-plugin", again]
+
+
 def find_qemu() -> Path:
     """Finds a `qemu-x86_64` with plugins.
 
