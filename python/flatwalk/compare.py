@@ -19,8 +19,6 @@ from flatwalk.results import add_energy, answer, grouped, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flatwalk.configurations import Options
     from flatwalk.results import Response
 
@@ -49,6 +47,8 @@ def run(options: Options) -> None:
     options.check_writable()
     with ExitStack() as stack:
         source = _source(options, lengths, stack)
+        if options.command:  # nothing else was recorded
+            lengths = lengths.whole()
         response = sampling.simulate(options, lengths, source, runs)
         ended_early = _ended_early(source)
     add_energy(response["runs"])
@@ -78,7 +78,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
             path = Path(directory) / "program.fwt"
         else:
             output.check_writable(path, "--keep-trace")
-        return {"trace": str(_record(options.command, lengths, path))}
+        return {"trace": str(_record(options, lengths, path))}
     if options.trace is not None:
         if not options.trace.is_file():
             raise UsageError(
@@ -90,29 +90,36 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
     return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
 
 
-def _record(command: Sequence[str], lengths: Lengths, path: Path) -> Path:
-    """Records as much of `command` as will be simulated; returns the trace of its busiest process."""
+def _record(options: Options, lengths: Lengths, path: Path) -> Path:
+    """Records a sample of the command's whole run, or of the part that is asked for.
+
+    Returns:
+        The trace of its busiest process.
+    """
     from flatwalk.record import Sample, record  # noqa: PLC0415
 
-    # What is asked for by place and length is recorded as such; otherwise a sample of the whole run.
-    sample, limit = None, None
-    if lengths.instructions is None and not lengths.skip:
-        sample = Sample()
-    else:
-        warmup = PROGRAM_WARMUP if lengths.warmup is None else lengths.warmup
-        limit = lengths.skip + warmup + (lengths.instructions or PROGRAM_INSTRUCTIONS)
-    output.note(f"Recording {shlex.join(command)} …")
+    sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.exhaustive else None
+    limit = lengths.recorded
+    output.note(f"Recording {shlex.join(options.command)} …")
     with output.Progress("Recording") as progress:
-        result = record(list(command), path, limit=limit, sample=sample, progress=progress)
+        result = record(
+            list(options.command),
+            path,
+            skip=lengths.skip,
+            limit=limit,
+            sample=sample,
+            seconds=options.time,
+            progress=progress,
+        )
     for warning in result.warnings:
         output.note(f"warning: {warning}")
     if result.status == -signal.SIGINT:  # the program was interrupted, and so are we
         raise KeyboardInterrupt
-    if result.status is None and limit is not None:
-        output.note(
-            f"Stopped it after {units.count(limit)} instructions, which is what will be simulated; "
-            "--instructions takes more."
+    if result.status is None:
+        after = (
+            f"{options.time:g} s (--time)" if result.timed_out else f"{units.count(limit or 0)} instructions"
         )
+        output.note(f"Stopped it after {after}: what would have come then is not judged.")
     elif result.status:
         output.note(f"warning: the program ended with status {result.status}")
     busiest = max(result.traces, key=lambda trace: trace.executed)

@@ -36,6 +36,7 @@ class Options:
     window: str | None
     exhaustive: bool
     error: float | None
+    time: float | None
     seed: int
     mode: str
     json: Path | None

@@ -11,6 +11,8 @@ from flatwalk.errors import UsageError
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
+#: Instructions that a segment of a recording has in addition.
+SPARE = 100_000
 #: Instructions of a workload, which may have no end, that the windows are spread over.
 WORKLOAD_INSTRUCTIONS = 1_000_000_000
 #: Instructions of each program of a mix, measured as one part, and those before them.
@@ -61,9 +63,19 @@ class Lengths:
         return cls(measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive)
 
     @property
-    def is_part(self) -> bool:
-        """Whether only a part of the source is asked for."""
-        return self.instructions is not None or self.skip > 0
+    def recorded(self) -> int | None:
+        """Instructions of a program to record, behind those that are left out; None for all."""
+        return None if self.instructions is None else self.instructions + (self.warmup or 0)
+
+    def sample(self) -> dict[str, int]:
+        """Windows and segments of a recording that holds what will be measured."""
+        warmup = WARMUP if self.warmup is None else self.warmup
+        segment = warmup + (self.window or WINDOW) + SPARE
+        return {"segment": segment} | ({} if self.windows is None else {"windows": self.windows})
+
+    def whole(self) -> Lengths:
+        """The same of a trace that holds what was asked for, and nothing else."""
+        return replace(self, instructions=None, skip=0)
 
     def with_windows(self, windows: int) -> Lengths:
         """The same with another number of windows."""

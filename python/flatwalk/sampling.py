@@ -30,9 +30,9 @@ def simulate(
     """
     response = _simulate(options, lengths, source, runs)
     if options.error is not None:
-        response = _refine(options, options.error, lengths, source, runs, response)
+        response = _refine(options, options.error, lengths, source, response)
     sampling = response.get("sampling")
-    pair = _most_different(response, runs)
+    pair = _most_different(response)
     if sampling is not None and sampling["sampled"] and sampling["warmup_instructions"] and pair:
         half = _simulate(options, lengths.with_half_warmup(), source, pair)
         response["bias"] = judged.bias(response, half)
@@ -60,7 +60,6 @@ def _refine(
     error: float,
     lengths: Lengths,
     source: dict[str, Any],
-    runs: list[dict[str, Any]],
     response: Response,
 ) -> Response:
     """The answer of more windows, until the error is reached or there are no more."""
@@ -76,6 +75,7 @@ def _refine(
             break
         output.note(missing.words)
         windows = max(missing.needed, missing.windows + 1)
+        runs = [run["configuration"] for run in response["runs"]]
         response = _simulate(options, lengths.with_windows(windows), source, runs)
     missing = judged.missing(response["runs"], response.get("sampling"), error)
     if missing is not None:
@@ -88,18 +88,14 @@ def _refine(
     return response
 
 
-def _most_different(response: Response, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The configurations of the first scheme and of the design that differs most from it, at the first
-    large-page setting; none where nothing is to be compared."""
+def _most_different(response: Response) -> list[dict[str, Any]]:
+    """The configurations of the first scheme and the design that differs most, of the first pages.
+
+    None where nothing is to be compared.
+    """
     group = grouped(response["runs"])[0]
-    base = group[0]
     others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
     if not others:
         return []
     other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
-    chosen = (base, other)
-    return [
-        runs[index]
-        for index, run in enumerate(response["runs"])
-        if any(run is one for one in chosen)
-    ]
+    return [run["configuration"] for run in (group[0], other)]

@@ -134,6 +134,9 @@ def compare(
         Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-report.html].")
     ] = None,
     no_report: NoReport = False,
+    time: Annotated[
+        float | None, Option(metavar="SECONDS", min=0.1, help="Stop the program after so long.")
+    ] = None,
     keep_trace: Annotated[Path | None, Option(metavar="FILE", help="Keep the recorded trace there.")] = None,
     jobs: Jobs = 0,
 ) -> None:
@@ -168,6 +171,7 @@ def compare(
             windows=windows,
             window=window,
             exhaustive=exhaustive,
+            time=time,
             error=None if error is None else parse_percent(error, "--error"),
             seed=seed,
             mode=mode,

@@ -83,7 +83,7 @@ class Sample:
     """
 
     windows: int = 32
-    segment: int = 5_000_000
+    segment: int = 2_500_000
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -97,8 +97,9 @@ enum Windows {
     Adjacent { first: u64, warmup: u64, window: u64, end: u64 },
     /// Number k from `first + k × spacing` on, `count` of them, until `end`.
     Spread { first: u64, spacing: u64, count: u64, end: u64 },
-    /// At the end of each segment of a recording, of which `segment` instructions are recorded.
-    Segments { segment: u64, end: u64 },
+    /// At the end of each segment of a recording, of which `segment` instructions are recorded, from
+    /// `first` on.
+    Segments { segment: u64, first: u64, end: u64 },
 }
 
 /// What to do at each instruction.
@@ -163,7 +164,7 @@ impl Schedule {
         if info.gap_instructions > 0
             && let Some(segment) = info.segment_instructions
         {
-            return Windows::Segments { segment, end };
+            return Windows::Segments { segment, first: skip, end };
         }
         let spacing = length / windows;
         if spacing <= window {
@@ -221,12 +222,12 @@ impl Schedule {
                 }
                 Some(before(position, first + number * spacing, window, warmup))
             }
-            Windows::Segments { segment, end } => {
+            Windows::Segments { segment, first, end } => {
                 if position >= end {
                     return None;
                 }
                 let start = self.segment_start + segment.saturating_sub(window);
-                if position >= start + window {
+                if position >= start + window || start < first {
                     return Some((Phase::Pass, end));
                 }
                 let (phase, until) = before(position, start, window, warmup);

@@ -338,7 +338,8 @@ fn protecting(scheme: Scheme) -> Watched {
 #[test]
 fn what_protecting_costs_explains_the_difference_between_tables() {
     let (radix, flat) = (protecting(scheme(4, &[])), protecting(scheme(4, &["L4L3", "L2L1"])));
-    let more = |what: &dyn Fn(&Watched) -> u64| what(&flat).cast_signed() - what(&radix).cast_signed();
+    let more =
+        |what: &dyn Fn(&Watched) -> u64| what(&flat).cast_signed() - what(&radix).cast_signed();
     let difference = more(&|run| stack(run).iter().map(|(_, cycles)| cycles).sum());
     let parts = Part::ALL.map(|part| (part, more(&|run| of(run, part))));
     assert_eq!(parts.iter().map(|(_, cycles)| cycles).sum::<i64>(), difference, "part by part");
