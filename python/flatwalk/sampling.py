@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output
 from flatwalk.results import add_speedups, grouped, is_bound
@@ -75,7 +75,7 @@ def _refine(
             break
         output.note(missing.words)
         windows = max(missing.needed, missing.windows + 1)
-        runs = [run["configuration"] for run in response["runs"]]
+        runs = cast("list[dict[str, Any]]", [run["configuration"] for run in response["runs"]])
         response = _simulate(options, lengths.with_windows(windows), source, runs)
     missing = judged.missing(response["runs"], response.get("sampling"), error)
     if missing is not None:
@@ -98,4 +98,4 @@ def _most_different(response: Response) -> list[dict[str, Any]]:
     if not others:
         return []
     other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
-    return [run["configuration"] for run in (group[0], other)]
+    return cast("list[dict[str, Any]]", [run["configuration"] for run in (group[0], other)])
