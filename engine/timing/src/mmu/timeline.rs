@@ -96,14 +96,14 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    /// A miss at 10; a mechanism until 13, a walker at 20, and 2 later; reads as given; known at
-    /// `ready`.
-    fn timeline(reads: &[(u64, u64, Served)], ready: u64) -> Timeline {
+    /// A miss at 10; a mechanism until 13, a walker at 20, and 2 later; reads as given; known as
+    /// said.
+    fn timeline(reads: &[(u64, u64, Served)], known: u64) -> Timeline {
         let mut log = WalkLog::default();
-        for &(asked, ready, awaited) in reads {
-            log.note_times(asked, ready, awaited);
+        for &(asked, there, awaited) in reads {
+            log.note_times(asked, there, awaited);
         }
-        Timeline { missed: 10, wanted: 13, start: 20, delay: 2, ready, log }
+        Timeline { missed: 10, wanted: 13, start: 20, delay: 2, ready: known, log }
     }
 
     /// The parts, the wait for a walker first and the others from the last to the first; and what is left
