@@ -66,7 +66,18 @@ def compare(options: list[str], command: list[str], directory: Path) -> Timed:
     """What `flatwalk compare` answers."""
     before = os.times()
     target = directory / "answer.json"
-    arguments = [ROOT / "flatwalk", "compare", "--no-report", "--json", target, *options, "--", *command]
+    arguments = [
+        sys.executable,
+        "-m",
+        "flatwalk",
+        "compare",
+        "--no-report",
+        "--json",
+        target,
+        *options,
+        "--",
+        *command,
+    ]
     done = subprocess.run(
         [str(word) for word in arguments], cwd=directory, capture_output=True, text=True, check=False
     )

@@ -116,7 +116,8 @@ def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["flatwalk-report.html", "out.json"]
     (asked,) = fake_engine.requests
     assert asked["source"] == {"workload": {"name": "gups", "size_bytes": 1 << 30}}
-    assert (asked["instructions"], asked["warmup"], asked["skip"]) == (50_000_000, 10_000_000, 0)
+    assert (asked["instructions"], asked["warmup"], asked["skip"]) == (1_000_000_000, 0, 2_000_000)
+    assert asked["sampling"] == {"windows": 40, "window": 400_000, "warmup": 2_000_000}
     assert (asked["seed"], asked["threads"]) == (1, 0)
 
 
@@ -130,7 +131,8 @@ def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> No
     assert "Report" not in result.out
     (asked,) = fake_engine.requests
     assert asked["source"]["workload"]["size_bytes"] == 8 << 30
-    assert (asked["instructions"], asked["warmup"]) == (1_000_000, 200_000)
+    assert (asked["instructions"], asked["warmup"], asked["skip"]) == (1_000_000, 0, 200_000)
+    assert asked["sampling"] == {"windows": 40, "window": 400_000, "warmup": 200_000}
     assert (asked["seed"], asked["threads"]) == (7, 1)
     shape = [(run["scheme"]["name"], run["large_pages"], run["thp"]) for run in asked["runs"]]
     assert shape == [("fpt", 50, None), ("radix4", 50, None), ("fpt", 0, None), ("radix4", 0, None)]

@@ -366,3 +366,17 @@ class TraceSummary(TypedDict):
     instructions: int
     skip: int
     warmup: int
+
+
+class Sampled(TypedDict):
+    """What was measured of a source."""
+
+    sampled: bool
+    windows: int
+    window_instructions: int
+    warmup_instructions: int
+    first_instruction: int
+    instructions_total: int | None
+    instructions_measured: int
+    instructions_represented: int
+    coverage: float | None

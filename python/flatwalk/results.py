@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 from flatwalk import intervals
 from flatwalk.errors import FlatwalkError
 from flatwalk.intervals import Estimate
-from flatwalk.result_types import RunResult, TraceSummary
+from flatwalk.result_types import RunResult, Sampled, TraceSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,18 +27,8 @@ class Intervals(TypedDict):
     walk_queue_cycles: list[float] | None
 
 
-class Sampling(TypedDict):
-    """What was measured; not `sampled`: one part without gaps, which the windows divide."""
-
-    windows: int
-    window_instructions: int
-    warmup_instructions: int
-    instructions_total: int | None
-    instructions_measured: int
-    first_instruction: int
-    instructions_represented: int
-    coverage: float | None
-    sampled: bool
+#: What was measured.
+Sampling = Sampled
 
 
 class Bias(TypedDict):

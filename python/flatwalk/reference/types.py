@@ -93,4 +93,5 @@ def text() -> str:
     types = _Types(schema)
     types.of({"$ref": "#/$defs/RunResult"}, "RunResult")
     types.of(schema["properties"]["trace"], "TraceSummary")
+    types.of(schema["properties"]["sampling"], "Sampled")
     return f"{_HEAD}\n\n{types.text()}\n"
