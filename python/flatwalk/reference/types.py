@@ -22,6 +22,10 @@ _FILES = {"Machine", "Scheme"}
 _SIMPLE = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 
 
+#: Characters of a line, at most.
+_WIDTH = 110
+
+
 class _Types:
     """The types of a schema, as they are met."""
 
@@ -64,13 +68,23 @@ class _Types:
             for key, value in node["properties"].items():
                 # A mechanism's figures are called after it.
                 type_ = self.of(value, _camel(key) if name == "Mechanisms" else name + _camel(key))
-                lines.append(f"    {key}: {type_ if key in required else f'NotRequired[{type_}]'}")
+                line = f"    {key}: {type_ if key in required else f'NotRequired[{type_}]'}"
+                lines.append(_wrapped(line))
             self._classes[name] = "\n".join(lines)
         return name
 
     def text(self) -> str:
         """All classes."""
         return "\n\n\n".join(self._classes.values())
+
+
+def _wrapped(line: str) -> str:
+    """A line as the formatter would have it: one word a line if it has too many."""
+    if len(line) <= _WIDTH or not line.endswith("]"):
+        return line
+    first, _, rest = line.partition("[")
+    words = "".join(f"        {word},\n" for word in rest.removesuffix("]").split(", "))
+    return f"{first}[\n{words}    ]"
 
 
 def _camel(key: str) -> str:
