@@ -308,10 +308,11 @@ def test_a_recording_is_compared(flatwalk: Flatwalk, tmp_path: Path, program: Pa
     assert result.code == 0, result.err
     runs = _runs(tmp_path / "out.json")
     assert len(runs) == 22
-    # Without a --warmup, a tenth of a short trace warms up, to the end of a block, and the rest is measured.
+    # What is short is measured whole.
     (measured,) = {run["instructions"] for run in runs.values()}
-    rest = info["instructions"] - info["instructions"] // 10
-    assert rest - LONGEST_BLOCK < measured <= rest
+    assert measured == info["instructions"]
+    sampling = json.loads((tmp_path / "out.json").read_text())["sampling"]
+    assert (sampling["sampled"], sampling["coverage"]) == (False, 1.0)
 
 
 def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path
         *["--json", "out.json", "--", "python3", "-c", "print('the program ran')"],
     )
     assert result.code == 0, result.err
-    assert "FinishedTest it after 400 k instructions" in result.err
+    assert "Stopped it after 400 k instructions" in result.err
     assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
     assert flatwalk("trace", "info", "kept.fwt").code == 0
 

@@ -17,8 +17,8 @@ app = typer.Typer(**PLAIN)
     context_settings=PROGRAM,
     epilog=examples(
         "record -o sort.fwt -- sort big.txt",
-        "record --time 60 --windows 64 -o server.fwt -- ./server",
-        "record --exhaustive -o short.fwt -- ./short",
+        "record --time 60 --windows 64 -o sorted.fwt -- sort big.txt",
+        "record --exhaustive -o listed.fwt -- ls /",
         "record --skip 10M --limit 20M -o sort.fwt -- sort big.txt",
         "record --workload redis:256MiB --limit 100M -o redis.fwt",
         "record --start-at Py_RunMain --limit 5M -o run.fwt -- python3 -c 'print(sum(range(1000)))'",

@@ -343,7 +343,6 @@ impl Core {
         self.resolve_branch(block.pc());
         let mut next_access = 0;
         let mut done = 0;
-        let last: *const Op = &raw const block.ops[block.ops.len() - 1];
         for op in &block.ops {
             if op.new_line && op.pc >> LINE_SHIFT != self.line {
                 self.fetch(op.pc, env)?;
@@ -366,8 +365,8 @@ impl Core {
                     self.general(op, &block.accesses[its.clone()], &addresses[its], env)?
                 }
             };
-            // Nothing may be accounted for that no operation of the block waits for.
-            if self.refilled > 0 && !std::ptr::eq(op, last) {
+            // Nothing is accounted for at the end of a block that has not been waited for.
+            if self.refilled > 0 && block.ops.last().is_some_and(|last| !std::ptr::eq(op, last)) {
                 self.account_refill();
             }
         }

@@ -100,13 +100,12 @@ pub struct CacheStatistics {
     pub mshr_wait_cycles: u64,
 }
 
-/// A line on its way: asked for at cycle `start`, there at `end`, from where it was.
+/// A line on its way: asked for at cycle `start`, there at `end`.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     line: Line,
     start: u64,
     end: u64,
-    from: Served,
 }
 
 /// Misses remembered before those that have arrived are dropped.
@@ -119,8 +118,8 @@ struct Level {
     mshrs: Mshrs,
     /// Misses that may be on their way, in the order of requests.
     outstanding: Vec<Miss>,
-    /// Where the line comes from that was last found on its way.
-    awaited: Served,
+    /// How long the line takes that was last found on its way.
+    taken: u64,
     /// What decides which line goes; the least recently used one unless given.
     policy: Option<Box<dyn ReplacementPolicy>>,
     /// The policy wants to know of each look-up.
@@ -135,7 +134,7 @@ impl Level {
             latency: config.latency_cycles,
             mshrs: Mshrs::new(config.mshrs),
             outstanding: Vec::with_capacity(OUTSTANDING),
-            awaited: Served::L1,
+            taken: 0,
             policy: None,
             watched: false,
             statistics: CacheStatistics::default(),
@@ -205,27 +204,19 @@ impl Level {
         // A younger instruction may ask at an earlier time than the older one that missed: then it
         // is this request that brings the line, as much earlier.
         let earlier = miss.start.saturating_sub(at);
-        self.awaited = miss.from;
+        self.taken = miss.end - miss.start;
         hit.max(miss.end - earlier)
     }
 
-    /// The response of a look-up at cycle `at` that found the line, there at `ready`.
+    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
     #[inline]
-    fn found(&self, at: u64, ready: u64, served: Served) -> Response {
-        let awaited = if ready > at + self.latency { self.awaited } else { served };
-        Response::late(ready, served, awaited)
-    }
-
-    /// Books the MSHR that brought `line` between `start` and `ready`, from where `from` says; returns when
-    /// it is there.
-    #[inline]
-    fn book(&mut self, line: Line, start: u64, ready: u64, from: Served, frontier: u64) -> u64 {
+    fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
         if self.outstanding.len() == self.outstanding.capacity() {
             self.outstanding.retain(|miss| miss.end > frontier);
         }
-        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay, from });
+        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
         ready + delay
     }
 }
@@ -357,9 +348,9 @@ impl Hierarchy {
         let frontier = self.frontier.min(self.others_frontier);
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
-        let read = self.llc.book(owned, start, read, Served::Dram, frontier);
+        let read = self.llc.book(owned, start, read, frontier);
         self.fill_llc(owned, true, false, true, read);
-        let ready = self.l2.book(line, start, read, Served::Dram, self.frontier);
+        let ready = self.l2.book(line, start, read, self.frontier);
         self.fill_l2(line, true, false, true, ready);
         (Response::new(ready, Served::Dram), true)
     }
@@ -408,11 +399,14 @@ impl Hierarchy {
             return Response::new(at + l1.latency, Served::L1);
         }
         match l1.look_up(line, at, write, walker, frontier) {
-            Ok(ready) => l1.found(at, ready, Served::L1),
+            Ok(ready) => {
+                let (hit, taken) = (at + l1.latency, l1.taken);
+                self.found(Served::L1, (hit, taken), ready)
+            }
             Err(start) => {
                 let below = self.access_l2(line, start, false, walker);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, start, below.ready, below.awaited(), frontier);
+                let ready = l1.book(line, start, below.ready, frontier);
                 let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
@@ -425,6 +419,24 @@ impl Hierarchy {
         }
     }
 
+    /// The response of a level that has the line, would have it in cycle `hit`, and has it in `ready`. If that
+    /// is later, the line is on its way and takes as long as `taken` says, which tells from where: behind
+    /// L2's latency is the last-level cache, and behind that one's memory.
+    #[inline]
+    fn found(&self, served: Served, (hit, taken): (u64, u64), ready: u64) -> Response {
+        if ready <= hit {
+            return Response::new(ready, served);
+        }
+        let awaited = if taken <= self.l2.latency {
+            Served::L2
+        } else if taken <= self.llc.latency {
+            Served::Llc
+        } else {
+            Served::Dram
+        };
+        Response::late(ready, served, awaited)
+    }
+
     fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
         let frontier = self.frontier;
         if self.l2.watched {
@@ -433,7 +445,10 @@ impl Hierarchy {
         let found = self.l2.look_up(line, at, write, walker, frontier);
         self.count_l2_data(walker, found.is_ok());
         let start = match found {
-            Ok(ready) => return self.l2.found(at, ready, Served::L2),
+            Ok(ready) => {
+                let (hit, taken) = (at + self.l2.latency, self.l2.taken);
+                return self.found(Served::L2, (hit, taken), ready);
+            }
             Err(start) => start,
         };
         // What will have to go for the line is looked up there next.
@@ -441,7 +456,7 @@ impl Hierarchy {
             self.llc.cache.prefetch_hint(oldest);
         }
         let below = self.access_llc(line, start, walker);
-        let ready = self.l2.book(line, start, below.ready, below.awaited(), frontier);
+        let ready = self.l2.book(line, start, below.ready, frontier);
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
@@ -459,11 +474,14 @@ impl Hierarchy {
             self.llc.watch(line, walker);
         }
         let start = match self.llc.look_up(line, at, false, walker, frontier) {
-            Ok(ready) => return self.llc.found(at, ready, Served::Llc),
+            Ok(ready) => {
+                let (hit, taken) = (at + self.llc.latency, self.llc.taken);
+                return self.found(Served::Llc, (hit, taken), ready);
+            }
             Err(start) => start,
         };
         let read = self.dram.read(line, start + self.llc.latency, frontier);
-        let ready = self.llc.book(line, start, read, Served::Dram, frontier);
+        let ready = self.llc.book(line, start, read, frontier);
         self.fill_llc(line, walker, false, true, ready);
         Response::new(ready, Served::Dram)
     }
@@ -695,6 +713,35 @@ mod tests {
         read(&mut h, 0, 0, Requester::Data);
         assert_eq!(read(&mut h, 0, 1000, Requester::Walker), (12, Served::L2));
         assert_eq!(h.caches()[1].1.table_accesses, 0);
+    }
+
+    #[test]
+    fn a_line_on_its_way_is_awaited_from_where_it_is() {
+        let mut h = hierarchy();
+        // Asked for at `at`, and again a cycle later: what the second request says.
+        let twice = |h: &mut Hierarchy, at: u64, by: Requester| {
+            let first = h.access(Hpa::new(0), at, false, Requester::Data);
+            assert_eq!(first.served(), first.awaited());
+            let second = h.access(Hpa::new(0), at + 1, false, by);
+            (second.ready - at, second.served(), second.awaited())
+        };
+        assert_eq!(twice(&mut h, 0, Requester::Data), (142, Served::L1, Served::Dram));
+        // Two more lines of its set push it out of L1D.
+        let others = |h: &mut Hierarchy, numbers: &[u64], at: u64| {
+            for n in numbers {
+                h.access(Hpa::new(n * 256), at + 1000 * n, false, Requester::Data);
+            }
+        };
+        others(&mut h, &[1, 2], 1000);
+        assert_eq!(twice(&mut h, 9000, Requester::Data), (12, Served::L1, Served::L2));
+        // And four of its set out of L2.
+        others(&mut h, &[4, 8, 12, 16], 10_000);
+        assert_eq!(twice(&mut h, 40_000, Requester::Data), (42, Served::L1, Served::Llc));
+        others(&mut h, &[4, 8, 12, 16], 50_000);
+        let fetch = twice(&mut h, 80_000, Requester::Fetch);
+        assert_eq!(fetch, (42, Served::L2, Served::Llc), "another L1 that finds it in L2");
+        let there = h.access(Hpa::new(0), 90_000, false, Requester::Data);
+        assert_eq!((there.ready, there.awaited()), (90_004, Served::L1));
     }
 
     #[test]

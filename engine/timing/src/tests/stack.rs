@@ -18,7 +18,8 @@ use crate::core::decode::BlockDecoder;
 use crate::core::stack::Part;
 use crate::counts::forget;
 use crate::driver::run::{Piece, Run};
-use crate::driver::sampling::Limits;
+use crate::driver::sampling::{Limits, Sampling};
+use crate::driver::simulate::simulate;
 use crate::simulate_mix;
 use crate::tests::testing::{
     DATA, Do, Scenario, as_host, cuckoo_scheme, go, host_table, merging_scheme, scheme, shipped,
@@ -545,5 +546,23 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
         assert_eq!(Some(sum), core.cycles);
         let of = |part| core.cycle_stack.iter().find(|p| p.part == part).map(|p| p.cycles);
         assert!(of(Part::DataDram) > Some(0) && of(Part::Base) > Some(0));
+    }
+}
+
+#[test]
+fn the_parts_add_up_over_windows() {
+    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000 });
+    for scheme in [scheme(4, &["L4L3", "L2L1"]), merging_scheme(8, 4, 20.0)] {
+        let configurations = vec![Scenario::new(scheme).configuration()];
+        let source = flatwalk_workloads::open("graphbig-bfs", 16 << 20, 1).unwrap();
+        let limits = Limits { instructions: Some(2_000_000), sampling, ..Limits::default() };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let run = simulate(source, configurations, limits, 1, 1, go_on).unwrap().runs.remove(0);
+        assert_eq!(run.windows.len(), 7);
+        let windows: u64 = run.windows.iter().filter_map(|window| window.cycles).sum();
+        let sum: u64 = run.cycle_stack.iter().map(|part| part.cycles).sum();
+        assert_eq!((Some(sum), windows), (run.cycles, sum));
+        let base = run.cycle_stack[0];
+        assert!(base.part == Part::Base && base.cycles > run.instructions / 8, "{base:?}");
     }
 }
