@@ -160,6 +160,9 @@ pub struct Core {
     fetched: u64,
     /// All cycles before this one are in the stack, and those in which instructions before have retired.
     accounted: u64,
+    /// So many cycles later is the data of the load under way, because its walk had to wait for a walker;
+    /// those that are in the stack excluded.
+    queued: u64,
     /// A fault lets the front end be refilled until this cycle, which has not been accounted for; or 0.
     refilled: u64,
     /// What that counts as.
@@ -189,6 +192,7 @@ impl Core {
             last_store_leaves: 0,
             fetched: 0,
             accounted: 0,
+            queued: 0,
             refilled: 0,
             refill: Part::PageFaults,
             line: u64::MAX,
@@ -272,39 +276,46 @@ impl Core {
         }
     }
 
-    /// The same of data that is asked for at cycle `at`, which was `queued` cycles later because its
-    /// translation's walk had to wait for a walker.
+    /// The same of data that is asked for at cycle `at`.
     #[inline]
-    fn account_data(&mut self, at: u64, queued: u64, response: Response) {
+    fn account_data(&mut self, at: u64, response: Response) {
+        if self.queued > 0 {
+            self.account_queued(response.ready);
+        }
         let from = at.max(self.accounted).max(self.retire.cycle);
         if response.ready > from {
             self.accounted = response.ready;
-            let waited = queued.min(response.ready - from);
-            let stack = &mut self.statistics.stack;
-            stack.add(Part::WalkQueue, waited);
-            stack.add_data(response.awaited(), response.ready - from - waited);
+            self.statistics.stack.add_data(response.awaited(), response.ready - from);
         }
     }
 
+    /// The same of what a wait for a walker delays until `until`: so much of it counts as that wait.
+    #[cold]
+    fn account_queued(&mut self, until: u64) {
+        let from = self.accounted.max(self.retire.cycle);
+        self.account(Part::WalkQueue, from, until.min(from + self.queued));
+        self.queued = 0;
+    }
+
     /// The same of a translation that was asked for at `asked`, known at `ready`, and took its time as
-    /// `timeline` says. Returns what is left of a wait for a walker.
+    /// `timeline` says.
     #[inline(never)]
     fn account_translation(
         &mut self,
         kind: AccessKind,
         (asked, ready): (u64, u64),
         timeline: &Timeline,
-    ) -> u64 {
+    ) {
         if kind == AccessKind::Fetch {
-            self.account(Part::InstructionTranslation, asked, ready);
-            return 0;
+            return self.account(Part::InstructionTranslation, asked, ready);
         }
         let from = asked.max(self.accounted).max(self.retire.cycle);
         self.accounted = self.accounted.max(if ready > from { ready } else { 0 });
         let stack = &mut self.statistics.stack;
-        timeline.divide(from, ready, |spent, cycles| {
+        let queued = timeline.divide(from, ready, |spent, cycles| {
             stack.add(Part::of_translation(spent), cycles);
-        })
+        });
+        self.queued = if kind == AccessKind::Load { queued } else { 0 };
     }
 
     /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
@@ -343,6 +354,7 @@ impl Core {
         self.resolve_branch(block.pc());
         let mut next_access = 0;
         let mut done = 0;
+        let last: *const Op = &raw const block.ops[block.ops.len() - 1];
         for op in &block.ops {
             if op.new_line && op.pc >> LINE_SHIFT != self.line {
                 self.fetch(op.pc, env)?;
@@ -366,7 +378,7 @@ impl Core {
                 }
             };
             // Nothing is accounted for at the end of a block that has not been waited for.
-            if self.refilled > 0 && block.ops.last().is_some_and(|last| !std::ptr::eq(op, last)) {
+            if self.refilled > 0 && !std::ptr::eq(op, last) {
                 self.account_refill();
             }
         }
@@ -567,7 +579,7 @@ impl Core {
             // Without instruction TLBs code is taken to lie where its address says.
             _ if !env.mmu.translates_fetches() => Hpa::new(pc),
             _ => {
-                let (t, _) = self.translate(pc, AccessKind::Fetch, at, env)?;
+                let t = self.translate(pc, AccessKind::Fetch, at, env)?;
                 self.account_refill();
                 self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
                 self.fetched = self.fetched.max(t.ready);
@@ -599,10 +611,10 @@ impl Core {
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
-            let (t, queued) = self.translate(address, kind, at, env)?;
+            let t = self.translate(address, kind, at, env)?;
             let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
             if !store {
-                self.account_data(t.ready, queued, response);
+                self.account_data(t.ready, response);
             }
             AccessTimes { translated: t.ready, ready: response.ready }
         } else {
@@ -636,7 +648,7 @@ impl Core {
         let mut times = AccessTimes { translated: 0, ready: 0 };
         let mut from = address;
         loop {
-            let (t, queued) = self.translate(from, kind, at, env)?;
+            let t = self.translate(from, kind, at, env)?;
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
@@ -645,7 +657,7 @@ impl Core {
                 let at_line = Hpa::new(line << LINE_SHIFT);
                 let response = env.caches.access(at_line, t.ready, store, Requester::Data);
                 if !store {
-                    self.account_data(t.ready, queued, response);
+                    self.account_data(t.ready, response);
                 }
                 times.ready = times.ready.max(response.ready);
             }
@@ -656,8 +668,7 @@ impl Core {
         }
     }
 
-    /// Translates, and lets the operating system handle faults until that succeeds. Beside the answer: what
-    /// nobody has waited for yet of the wait for a walker.
+    /// Translates, and lets the operating system handle faults until that succeeds.
     #[inline]
     fn translate(
         &mut self,
@@ -665,19 +676,17 @@ impl Core {
         kind: AccessKind,
         at: u64,
         env: &mut Environment<'_>,
-    ) -> Result<(Translated, u64), OsError> {
+    ) -> Result<Translated, OsError> {
         let request = Request { address: Gva::new(address), kind, at };
         let translated = match env.mmu.translate(request, env.system, env.caches) {
             Ok(translated) => translated,
             Err(stopped) => self.fault(request, stopped, env)?,
         };
         // Most are known at once.
-        let mut queued = 0;
         if translated.ready > at {
-            let times = (at, translated.ready);
-            queued = self.account_translation(kind, times, &env.mmu.timeline);
+            self.account_translation(kind, (at, translated.ready), &env.mmu.timeline);
         }
-        Ok((translated, queued))
+        Ok(translated)
     }
 
     /// A fault: the handler starts when everything older has retired, and all that is younger starts

@@ -400,8 +400,11 @@ impl Hierarchy {
         }
         match l1.look_up(line, at, write, walker, frontier) {
             Ok(ready) => {
-                let (hit, taken) = (at + l1.latency, l1.taken);
-                self.found(Served::L1, (hit, taken), ready)
+                if ready > at + l1.latency {
+                    let taken = l1.taken;
+                    return self.on_its_way(Served::L1, taken, ready);
+                }
+                Response::new(ready, Served::L1)
             }
             Err(start) => {
                 let below = self.access_l2(line, start, false, walker);
@@ -419,14 +422,11 @@ impl Hierarchy {
         }
     }
 
-    /// The response of a level that has the line, would have it in cycle `hit`, and has it in `ready`. If that
-    /// is later, the line is on its way and takes as long as `taken` says, which tells from where: behind
-    /// L2's latency is the last-level cache, and behind that one's memory.
-    #[inline]
-    fn found(&self, served: Served, (hit, taken): (u64, u64), ready: u64) -> Response {
-        if ready <= hit {
-            return Response::new(ready, served);
-        }
+    /// The response of a level that has to wait for the line until `ready`. It takes as long as `taken`
+    /// says, which tells from where: behind L2's latency is the last-level cache, and behind that one's
+    /// memory.
+    #[inline(never)]
+    fn on_its_way(&self, served: Served, taken: u64, ready: u64) -> Response {
         let awaited = if taken <= self.l2.latency {
             Served::L2
         } else if taken <= self.llc.latency {
@@ -446,8 +446,10 @@ impl Hierarchy {
         self.count_l2_data(walker, found.is_ok());
         let start = match found {
             Ok(ready) => {
-                let (hit, taken) = (at + self.l2.latency, self.l2.taken);
-                return self.found(Served::L2, (hit, taken), ready);
+                if ready > at + self.l2.latency {
+                    return self.on_its_way(Served::L2, self.l2.taken, ready);
+                }
+                return Response::new(ready, Served::L2);
             }
             Err(start) => start,
         };
@@ -475,8 +477,10 @@ impl Hierarchy {
         }
         let start = match self.llc.look_up(line, at, false, walker, frontier) {
             Ok(ready) => {
-                let (hit, taken) = (at + self.llc.latency, self.llc.taken);
-                return self.found(Served::Llc, (hit, taken), ready);
+                if ready > at + self.llc.latency {
+                    return self.on_its_way(Served::Llc, self.llc.taken, ready);
+                }
+                return Response::new(ready, Served::Llc);
             }
             Err(start) => start,
         };
