@@ -718,7 +718,7 @@ impl Untimed<'_, Warming<'_>> {
         let mut at = address;
         while at >> LINE_SHIFT != last >> LINE_SHIFT {
             let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
-            physical = if line & 0xfff == 0 {
+            physical = if line.is_multiple_of(1 << 12) {
                 self.translate(line, kind)?
             } else {
                 physical.offset(line - at)

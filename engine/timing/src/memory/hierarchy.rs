@@ -466,7 +466,7 @@ impl Hierarchy {
     #[inline]
     fn count_l2_data(&mut self, walker: bool, hit: bool) {
         self.l2_data.0 += u64::from(!walker);
-        self.l2_data.1 += u64::from(!walker & !hit);
+        self.l2_data.1 += u64::from(!walker && !hit);
     }
 
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
