@@ -113,9 +113,9 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         )
     for warning in result.warnings:
         output.note(f"warning: {warning}")
-    if result.status == -signal.SIGINT:  # the program was interrupted, and so are we
-        raise KeyboardInterrupt
-    if result.status is None:
+    if result.status == -signal.SIGINT:
+        output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
+    elif result.status is None:
         after = (
             f"{options.time:g} s (--time)" if result.timed_out else f"{units.count(limit or 0)} instructions"
         )
