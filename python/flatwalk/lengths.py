@@ -92,7 +92,7 @@ class Lengths:
         a trace if `--warmup` was asked for.
 
         Raises:
-            UsageError: If the source has nothing left to measure.
+            UsageError: If the source has nothing left to measure, or not all of what is asked for.
         """
         is_workload = "workload" in source
         warmup = self.warmup
@@ -102,12 +102,8 @@ class Lengths:
         instructions = self.instructions
         if is_workload:
             instructions = instructions or WORKLOAD_INSTRUCTIONS
-        elif (available := _available(source)) is not None and available - self.skip - lead < 1:
-            raise UsageError(
-                f"the trace has {available} instructions, which leaves none to measure",
-                where="--skip and --warmup" if self.warmup is not None else "--skip",
-                remedy=f"together they must stay below {available}",
-            )
+        else:
+            self._check(engine.trace_info(Path(source["trace"])), lead)
         if self.exhaustive:
             return {"instructions": instructions, "warmup": lead, "skip": self.skip, "sampling": None}
         return {
@@ -121,9 +117,19 @@ class Lengths:
             },
         }
 
-
-def _available(source: dict[str, Any]) -> int | None:
-    """Instructions that a trace stands for; None of a foreign one, which is read as it comes."""
-    info = engine.trace_info(Path(source["trace"]))
-    recorded = info["instructions"]
-    return None if recorded is None else recorded + (info.get("gap_instructions") or 0)
+    def _check(self, info: dict[str, Any], lead: int) -> None:
+        """Passes a trace that has what is asked for; a foreign one is read as it comes."""
+        gaps = info.get("gap_instructions") or 0
+        if self.exhaustive and gaps:
+            raise UsageError(
+                "the trace is a sample: most of the program's instructions are not in it",
+                where="--exhaustive",
+                remedy="leave it out, or record everything: flatwalk record --exhaustive -o FILE -- CMD",
+            )
+        recorded = info["instructions"]
+        if recorded is not None and recorded + gaps - self.skip - lead < 1:
+            raise UsageError(
+                f"the trace has {recorded + gaps} instructions, which leaves none to measure",
+                where="--skip and --warmup" if self.warmup is not None else "--skip",
+                remedy=f"together they must stay below {recorded + gaps}",
+            )

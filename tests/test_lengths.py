@@ -1,0 +1,71 @@
+"""Which instructions are measured, as the command line asks and the source allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flatwalk import engine
+from flatwalk.errors import UsageError
+from flatwalk.lengths import Lengths
+
+TRACE = {"trace": "program.fwt"}
+WORKLOAD = {"workload": {"name": "gups", "size_bytes": 1 << 30}}
+
+
+def asked(**options: Any) -> Lengths:
+    return Lengths.asked(options.pop("instructions", None), options.pop("warmup", None), None, **options)
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """What the trace says of itself."""
+    info = {"instructions": 1_000_000, "gap_instructions": 0}
+    monkeypatch.setattr(engine, "trace_info", lambda _path: info)
+    return info
+
+
+def test_a_program_is_sampled_from_its_first_instruction(trace: dict[str, int]) -> None:
+    trace["gap_instructions"] = 10**9
+    found = asked().request(TRACE)
+    assert found == {
+        "instructions": None,
+        "warmup": 0,
+        "skip": 0,
+        "sampling": {"windows": 40, "window": 400_000, "warmup": 2_000_000},
+    }
+
+
+def test_a_workload_is_warm_when_its_first_window_begins() -> None:
+    assert asked(warmup="3M", windows=7, window="100K").request(WORKLOAD) == {
+        "instructions": 10**9,
+        "warmup": 0,
+        "skip": 3_000_000,
+        "sampling": {"windows": 7, "window": 100_000, "warmup": 3_000_000},
+    }
+
+
+def test_everything_is_one_part(trace: dict[str, int]) -> None:
+    found = asked(exhaustive=True).request(TRACE)
+    assert found == {"instructions": None, "warmup": 0, "skip": 0, "sampling": None}
+    trace["gap_instructions"] = 1
+    with pytest.raises(UsageError, match="the trace is a sample"):
+        asked(exhaustive=True).request(TRACE)
+
+
+def test_what_leaves_nothing_to_measure_is_refused(trace: dict[str, int]) -> None:
+    assert trace["instructions"] == 1_000_000
+    with pytest.raises(UsageError, match="leaves none to measure"):
+        asked(warmup="1M").request(TRACE)
+    assert asked(warmup="999999").request(TRACE)["skip"] == 999_999
+
+
+def test_a_recording_holds_what_will_be_measured() -> None:
+    assert asked().sample() == {"segment": 2_500_000}
+    assert asked(windows=100, window="1M", warmup="5M").sample() == {"segment": 6_100_000, "windows": 100}
+    assert (asked().recorded, asked(instructions="2M", warmup="1M").recorded) == (None, 3_000_000)
+
+
+def test_half_of_the_warm_up() -> None:
+    assert asked().with_half_warmup().request(WORKLOAD)["sampling"]["warmup"] == 1_000_000
