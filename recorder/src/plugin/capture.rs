@@ -15,7 +15,6 @@ use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, pass};
 use crate::plugin::buffers::{change_buffer, has_room_for_two, put, room, slot};
 use crate::plugin::connection::{region, stop};
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::watching::begin;
 use crate::plugin::qemu::Qemu;
 use crate::plugin::setup::setup;
 use crate::plugin::state::{end_segment, start_recording};
@@ -145,7 +144,7 @@ fn attend_counted(vcpu: c_uint, slot: &Slot) {
         }
     };
     if !enough {
-        begin();
+        (setup().hooks.begin)();
         slot.left.store(MEANWHILE, Ordering::Relaxed);
     }
 }

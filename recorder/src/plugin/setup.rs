@@ -26,6 +26,8 @@ pub struct Hooks {
     pub watch: fn(),
     /// From here on nothing is to be known of blocks but how many instructions they have.
     pub count: fn(),
+    /// What was only counted is at its end: recording begins with the next block.
+    pub begin: fn(),
     /// The limit was reached: sends what can be sent only at the end, since QEMU is ended at once.
     pub before_exit: fn(),
 }

@@ -31,6 +31,7 @@ pub const HOOKS: Hooks = Hooks {
     populate: tracker::populate,
     watch: || {},
     count: || {},
+    begin: || {},
     before_exit: callbacks::report_counts,
 };
 

@@ -14,6 +14,7 @@ mod pagemap;
 mod roi;
 mod threads;
 mod translate;
+mod watched;
 pub mod watching;
 
 use crate::plugin::phase::{Phase, set_phase};
@@ -26,6 +27,7 @@ pub const HOOKS: Hooks = Hooks {
     populate: pagemap::populate,
     watch: watching::watch,
     count: watching::count,
+    begin: watching::begin,
     before_exit: || {},
 };
 

@@ -6,7 +6,8 @@ use crate::plugin::block::{NewBlock, number_of};
 use crate::plugin::capture::{block_data, on_access, on_block, on_counted};
 use crate::plugin::process::memory::set_guest_base;
 use crate::plugin::process::pagemap::populate;
-use crate::plugin::process::{initial, roi, watching};
+use crate::plugin::process::watched::is_watched;
+use crate::plugin::process::{initial, roi};
 use crate::plugin::qemu::{PluginId, TranslationBlock};
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::state::{emit, with_space};
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn on_translate(_: PluginId, block: *mut TranslationBlock)
         let has = |place| new.instructions().any(|(_, address, _)| address == place);
         // Callbacks run in the order of registration: a start counts for the block that it is in.
         roi::watch_places(qemu, block, has);
-        if watching::watches() || roi::starts_in(has) {
+        if is_watched() || roi::starts_in(has) {
             let number = number_of(&new.definition);
             new.watch(qemu, on_block, block_data(number, new.len() as u32), on_access);
         } else {

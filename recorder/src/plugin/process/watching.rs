@@ -6,7 +6,7 @@
 //! would lose the callbacks for system calls and threads, some of which may be under way; therefore the
 //! plugin is loaded twice, and only the second registration, which is for translations alone, is ever reset.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
 use crate::plugin::process::translate::on_translate;
+use crate::plugin::process::watched::{is_watched, set_watched};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::setup;
 use crate::plugin::state::{begin_segment, start_recording};
@@ -22,8 +23,6 @@ use crate::sys;
 
 /// The registration that is reset; QEMU numbers none of them 0.
 static SECOND: AtomicU64 = AtomicU64::new(0);
-/// What the translations that there are watch.
-static WATCHES: AtomicBool = AtomicBool::new(true);
 static CHANGE: Lock<Change> = Lock::new(NONE);
 const NONE: Change =
     Change { under_way: false, watches: true, begins: false, held: 0, leaving: Vec::new() };
@@ -69,41 +68,36 @@ pub fn is_installed() -> bool {
     SECOND.load(Ordering::Relaxed) != 0
 }
 
-/// Whether blocks are translated so that all accesses are watched.
-pub fn watches() -> bool {
-    WATCHES.load(Ordering::Relaxed)
-}
-
 /// Before the first block: recording begins later.
 pub fn count_first() {
-    WATCHES.store(false, Ordering::Relaxed);
+    set_watched(false);
 }
 
 /// Blocks are to be watched with all accesses from the next one on.
 pub fn watch() {
-    if !watches() {
+    if !is_watched() {
         change(true, false);
     }
 }
 
 /// Blocks are only to be counted from the next one on.
 pub fn count() {
-    if watches() {
+    if is_watched() {
         change(false, false);
     }
 }
 
-/// The part that is passed over is at its end: recording begins with the next block. False if it cannot
-/// now: see [`hold`].
-pub fn begin() -> bool {
-    change(true, true)
+/// The part that is passed over is at its end: recording begins with the next block, unless that cannot
+/// be now (see [`hold`]).
+pub fn begin() {
+    change(true, true);
 }
 
-/// Asks QEMU for a reset; false if that cannot be now.
-fn change(watches: bool, begins: bool) -> bool {
+/// Asks QEMU for a reset, unless that cannot be now.
+fn change(watches: bool, begins: bool) {
     CHANGE.with(|change| {
         if change.is_held() {
-            return false;
+            return;
         }
         change.watches = watches;
         change.begins |= begins;
@@ -112,8 +106,7 @@ fn change(watches: bool, begins: bool) -> bool {
             // SAFETY: on a vCPU's thread, outside of translation; QEMU calls back with this signature.
             unsafe { (setup().qemu.reset)(SECOND.load(Ordering::Relaxed), on_reset) };
         }
-        true
-    })
+    });
 }
 
 /// No thread executes anything, and QEMU has no translations any more.
@@ -125,7 +118,7 @@ unsafe extern "C" fn on_reset(id: PluginId) {
     unsafe { install(id) };
     let begins = CHANGE.with(|change| {
         change.under_way = false;
-        WATCHES.store(change.watches, Ordering::Relaxed);
+        set_watched(change.watches);
         std::mem::take(&mut change.begins)
     });
     if !begins {
