@@ -30,7 +30,7 @@ def simulate(
     """
     response = _simulate(options, lengths, source, runs)
     if options.error is not None:
-        response = _refine(options, options.error, lengths, source, response)
+        lengths, response = _refine(options, options.error, lengths, source, response)
     sampling = response.get("sampling")
     pair = _most_different(response)
     if sampling is not None and sampling["sampled"] and sampling["warmup_instructions"] and pair:
@@ -61,8 +61,8 @@ def _refine(
     lengths: Lengths,
     source: dict[str, Any],
     response: Response,
-) -> Response:
-    """The answer of more windows, until the error is reached or there are no more."""
+) -> tuple[Lengths, Response]:
+    """More windows and their answer, until the error is reached or there are no more."""
     is_recorded_sample = "trace" in source and bool(
         engine.trace_info(Path(source["trace"])).get("gap_instructions")
     )
@@ -74,9 +74,9 @@ def _refine(
         if is_recorded_sample or not sampling["sampled"]:
             break
         output.note(missing.words)
-        windows = max(missing.needed, missing.windows + 1)
+        lengths = lengths.with_windows(max(missing.needed, missing.windows + 1))
         runs = cast("list[dict[str, Any]]", [run["configuration"] for run in response["runs"]])
-        response = _simulate(options, lengths.with_windows(windows), source, runs)
+        response = _simulate(options, lengths, source, runs)
     missing = judged.missing(response["runs"], response.get("sampling"), error)
     if missing is not None:
         output.note(missing.words)
@@ -85,7 +85,7 @@ def _refine(
                 "All windows of the recording were measured; to record more: flatwalk record --windows "
                 f"{math.ceil(missing.needed / 2)} -o FILE -- CMD"
             )
-    return response
+    return lengths, response
 
 
 def _most_different(response: Response) -> list[dict[str, Any]]:
