@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import mix, settings
+from flatwalk import mix, settings, weighing
 from flatwalk.errors import UsageError
 from flatwalk.report.mix import render
 from tests import fake
@@ -46,7 +46,7 @@ def test_weighted_speed_up_by_hand() -> None:
     base = [fake.run(cycles=2000), fake.run(cycles=500)]  # half as fast each
     other = [fake.run("fpt", cycles=1000), fake.run("fpt", cycles=1000)]  # all of a, a quarter of b
     large = [fake.run(cycles=1250, large_pages=100), fake.run(cycles=312.5, large_pages=100)]  # type: ignore[arg-type]
-    results = mix.weigh(["a", "b"], [base, other, large], alone)
+    results = weighing.weigh(["a", "b"], [base, other, large], alone)
     assert [result["weighted_speedup"] for result in results] == pytest.approx([1.0, 1.25, 1.6])
     relative = [result["relative_weighted_speedup"] for result in results]
     assert relative == pytest.approx([1.0, 1.25, 1.0]), "each over the first at its own pages"
@@ -60,7 +60,7 @@ def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
         "version": "0",
         "mix": {"name": "mine", "title": "A & B", "source": "none", "programs": ["a", "b"]},
         "alone": [{"program": program, **run} for program, run in alone.items()],
-        "runs": mix.weigh(["a", "b"], [base, other], alone),
+        "runs": weighing.weigh(["a", "b"], [base, other], alone),
     }
     page = render(answer)
     assert "A &amp; B" in page
@@ -91,7 +91,7 @@ def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
 )
 def test_the_best_of_a_mix_is_best_by_more_than_noise(cycles: dict[str, int], words: str) -> None:
     runs = [[fake.run()], *([fake.run(scheme, cycles=number)] for scheme, number in cycles.items())]
-    assert mix.words(mix.weigh(["a"], runs, {"a": fake.run()})) == words
+    assert weighing.words(weighing.weigh(["a"], runs, {"a": fake.run()})) == words
 
 
 def test_a_mix_runs_and_says_how_much_faster(flatwalk: Flatwalk, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 from flatwalk import intervals
 from flatwalk.errors import FlatwalkError
@@ -11,7 +11,11 @@ from flatwalk.intervals import Estimate
 from flatwalk.result_types import RunResult, Sampled, TraceSummary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 #: What `compare --json` writes, and what it once wrote.
 SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
@@ -123,9 +127,14 @@ def pages_label(run: Run) -> str:
 
 def grouped(runs: list[Run]) -> list[list[Run]]:
     """Runs by large-page setting, each group in request order."""
-    groups: dict[tuple[int | None, str | None], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(pages_key(run), []).append(run)
+    return grouped_by(runs, pages_key)
+
+
+def grouped_by(items: list[T], key: Callable[[T], K]) -> list[list[T]]:
+    """Items with the same key together, groups and members in the order of the items."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import mix, templates
+from flatwalk import templates
 from flatwalk.report import charts, configurations
 from flatwalk.results import is_bound, pages_label, warnings_of
+from flatwalk.weighing import by_pages, words
 
 if TYPE_CHECKING:
     from flatwalk.results import Run
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def render(answer: dict[str, Any]) -> str:
     """The report of what `compare --mix --json` writes."""
-    groups = mix.by_pages(answer["runs"])
+    groups = by_pages(answer["runs"])
     runs: list[Run] = [run for result in answer["runs"] for run in result["cores"]]
     first, programs = runs[0], answer["mix"]["programs"]
     alone = {run["program"]: run["ipc"] for run in answer["alone"]}
@@ -28,7 +29,7 @@ def render(answer: dict[str, Any]) -> str:
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
         machine_name=first["machine"],
         first=first,
-        headlines=[(_label(results), mix.words(results)) for results in groups],
+        headlines=[(_label(results), words(results)) for results in groups],
         warnings=warnings_of(runs),
         charts=[_weighted(groups), _shares(groups, programs, alone)],
         alone=[(program, "–" if ipc is None else f"{ipc:.3f}") for program, ipc in alone.items()],
