@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import pytest
 from flatwalk import engine, output
 from flatwalk.errors import FlatwalkError
 from tests import fake
+from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -287,25 +287,9 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_a_framed_table(tmp_path: Path) -> None:
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", "list", "machines"],
-        cwd=tmp_path,
-        stdout=follower,
-        stderr=follower,
-        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"},
-    )
-    os.close(follower)
-    seen = b""
-    try:
-        while chunk := os.read(leader, 4096):
-            seen += chunk
-    except OSError:  # the other end is closed: all was read
-        pass
-    os.close(leader)
-    assert process.wait() == 0
-    assert "skylake-server" in seen.decode()
-    assert "─" in seen.decode()
+    seen = on_terminal([sys.executable, "-I", "-m", "flatwalk", "list", "machines"], 200, tmp_path)
+    assert "skylake-server" in seen
+    assert "─" in seen
 
 
 def test_walk_prints_the_steps(call: Call, fake_engine: fake.Engine, monkeypatch: pytest.MonkeyPatch) -> None:

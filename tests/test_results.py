@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +13,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.judged import bias, bias_words, judged_words, missing
 from flatwalk.results import add_speedups, answer, read_answer
 from tests import fake
+from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,28 +230,14 @@ show_table(response["runs"], "gups:8GiB on it")
 """
 
 
-def _on_terminal(width: int) -> list[str]:
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _TABLE],
-        stdout=follower,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": str(width)},
-    )
-    os.close(follower)
-    seen = b""
-    try:
-        while chunk := os.read(leader, 4096):
-            seen += chunk
-    except OSError:  # the other end is closed: all was read
-        pass
-    os.close(leader)
-    assert process.wait() == 0
-    return re.sub(r"\x1b\[[\d;]*m", "", seen.decode()).splitlines()
+def _table_lines(width: int) -> list[str]:
+    seen = on_terminal([sys.executable, "-c", _TABLE], width)
+    return re.sub(r"\x1b\[[\d;]*m", "", seen).splitlines()
 
 
 @pytest.mark.parametrize("width", [50, 80, 100, 200])
 def test_nothing_is_cut_on_a_terminal(width: int) -> None:
-    lines = _on_terminal(width)
+    lines = _table_lines(width)
     text = "\n".join(lines)
     assert "…" not in text
     assert max(len(line.rstrip()) for line in lines) <= width

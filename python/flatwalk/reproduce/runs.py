@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, mix, settings
+from flatwalk import engine, settings, weighing
 from flatwalk.reproduce.planning import CROWD
 from flatwalk.vm import bench
 
@@ -72,7 +72,7 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
             asked = {**common, "seed": request["seed"] + core, "sources": [member], "runs": [today]}
             alone[programs[core]] = engine.simulate_mix(asked, lambda _done, _total: None)[0][0]
     cores = engine.simulate_mix({**common, "sources": sources, "runs": request["runs"]}, progress)
-    weighed = mix.weigh(programs, cores, alone)
+    weighed = weighing.weigh(programs, cores, alone)
     return [cast("Run", {**result["cores"][0], "ipc": result["weighted_speedup"]}) for result in weighed]
 
 
