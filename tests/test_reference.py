@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine, settings
-from flatwalk.reference import page, types
+from flatwalk.reference import columns, page, types
 from flatwalk.results import Response, Run
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ REMEDY = "run: python -m flatwalk.reference"
 
 def test_the_page_of_keys_is_up_to_date() -> None:
     assert page.PATH.read_text(encoding="utf-8") == page.text(), REMEDY
+
+
+def test_the_columns_of_stored_results_are_up_to_date() -> None:
+    assert columns.PATH.read_text(encoding="utf-8") == columns.text(), REMEDY
 
 
 def test_the_types_of_results_are_up_to_date() -> None:
@@ -117,7 +121,7 @@ def test_a_figure_that_is_not_a_number_is_refused() -> None:
 
 def test_keys_and_experiments_are_listed(call: Call) -> None:
     listed = json.loads(call("list", "keys", "--json").out)
-    assert list(listed) == ["machine", "scheme", "mix", "experiment", "results"]
+    assert list(listed) == ["machine", "scheme", "mix", "experiment", "sweep", "results"]
     window = next(key for key in listed["machine"] if key["key"] == "core.window")
     assert window["meaning"] == "Reorder-buffer entries."
     assert window["range"] == "1 to 65536"

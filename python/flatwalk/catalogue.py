@@ -57,8 +57,15 @@ def experiments(*, as_json: bool) -> None:
     _show(found, ["experiment", "what it is ", "claims "], rows, as_json=as_json)
 
 
+def sweeps(*, as_json: bool) -> None:
+    """Shows the sweeps."""
+    found = [settings.sweep(name)[0] for name in settings.names("sweep")]
+    rows = [[sweep["name"], sweep.get("title", "")] for sweep in found]
+    _show(found, ["sweep", "what it is "], rows, as_json=as_json)
+
+
 def keys(*, as_json: bool) -> None:
-    """Shows every key of machines, schemes, mixes, experiments and results."""
+    """Shows every key of machines, schemes, mixes, experiments, sweeps and results."""
     found = {kind: engine.describe(kind) for kind in page.KINDS}
     if as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))

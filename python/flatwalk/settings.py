@@ -1,4 +1,4 @@
-"""Schemes, machines, mixes and experiments: found by name or path, read from TOML.
+"""Schemes, machines, mixes, experiments and sweeps: found by name or path, read from TOML.
 
 The engine checks them; it knows every key, its meaning and its range. Here each problem gets the file that
 it is in, and what a misspelt word was probably meant to be.
@@ -66,7 +66,7 @@ def _folder(kind: str) -> Path:
 
 
 def read(path: Path, kind: str) -> dict[str, Any]:
-    """What a file of a kind (`scheme`, `machine`, `mix` or `experiment`) says.
+    """What a file of a kind (`scheme`, `machine`, `mix`, `experiment` or `sweep`) says.
 
     Raises:
         UsageError: If it cannot be read, or with every problem of it.
@@ -94,8 +94,13 @@ def read(path: Path, kind: str) -> dict[str, Any]:
 
 def _find(name: str, kind: str, where: str) -> dict[str, Any]:
     """Loads a setting by its shipped name, or by path if `name` looks like one."""
+    return read(_path(name, kind, where), kind)
+
+
+def _path(name: str, kind: str, where: str) -> Path:
+    """The file of a shipped name, or of a path."""
     if "/" in name or name.endswith(".toml"):
-        return read(Path(name), kind)
+        return Path(name)
     path = _folder(kind) / f"{name}.toml"
     if not path.is_file():
         near = _nearest(name, names(kind))
@@ -105,7 +110,7 @@ def _find(name: str, kind: str, where: str) -> dict[str, Any]:
             where=where,
             remedy=f"did you mean {near}? {remedy}" if near else remedy,
         )
-    return read(path, kind)
+    return path
 
 
 def names(kind: str) -> list[str]:
@@ -204,6 +209,16 @@ def mix(name: str, where: str = "--mix") -> dict[str, Any]:
         UsageError: If there is none, or the file is not a valid mix.
     """
     return _find(name, "mix", where)
+
+
+def sweep(name: str, where: str = "SWEEP") -> tuple[dict[str, Any], Path]:
+    """The sweep of that shipped name, or in that TOML file, and the file's path.
+
+    Raises:
+        UsageError: If there is none, or the file is not a valid sweep.
+    """
+    path = _path(name, "sweep", where)
+    return read(path, "sweep"), path
 
 
 def is_timed(machine: Mapping[str, Any]) -> bool:

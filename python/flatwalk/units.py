@@ -97,3 +97,17 @@ def percent(share: float) -> str:
     if abs(share) < 0.001:
         return "under 0.1 %"
     return f"{share:.0%}".replace("%", " %") if share >= 0.1 else f"{share:.1%}".replace("%", " %")
+
+
+def several(number: int, noun: str) -> str:
+    """A number of things: `1 run`, `1,200 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """A time for a person: `40 seconds`, `14 minutes`, `3.5 hours`."""
+    if seconds < 100:
+        return several(max(round(seconds), 1), "second")
+    if seconds < 6000:
+        return several(round(seconds / 60), "minute")
+    return f"{seconds / 3600:.3g} hours"

@@ -10,8 +10,8 @@ from flatwalk.errors import UsageError
 DEFAULT_WORKLOAD = "gups:1GiB"
 
 
-def parse_workload(text: str) -> dict[str, Any]:
-    """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads.
+def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
+    """Reads `NAME` or `NAME:SIZE` against the engine's list of workloads; `where` names the option.
 
     Raises:
         UsageError: If there is no such workload, or its size is not valid.
@@ -21,8 +21,8 @@ def parse_workload(text: str) -> dict[str, Any]:
     if name not in known:
         raise UsageError(
             f"there is no workload {name!r}",
-            where="--workload",
+            where=where,
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )
-    size_bytes = units.parse_size(size, "--workload") if size else known[name]["default_size_bytes"]
+    size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
     return {"name": name, "size_bytes": size_bytes}

@@ -15,6 +15,7 @@ use crate::config::mix::Mix;
 use crate::config::run::RunConfiguration;
 use crate::config::schema::{self, KeyDescription, Problem};
 use crate::config::scheme::Scheme;
+use crate::config::sweep::Sweep;
 use crate::mechanisms::{REGISTRY, Registered, Section};
 use crate::report::response::Response;
 
@@ -29,6 +30,8 @@ pub enum Kind {
     Mix,
     /// An experiment file.
     Experiment,
+    /// A sweep file.
+    Sweep,
     /// One configuration of a request.
     Run,
     /// The answer to a request.
@@ -37,8 +40,15 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Machine, Self::Scheme, Self::Mix, Self::Experiment, Self::Run, Self::Results];
+    pub const ALL: [Self; 7] = [
+        Self::Machine,
+        Self::Scheme,
+        Self::Mix,
+        Self::Experiment,
+        Self::Sweep,
+        Self::Run,
+        Self::Results,
+    ];
 
     /// The kind's name.
     pub fn name(self) -> &'static str {
@@ -47,6 +57,7 @@ impl Kind {
             Self::Scheme => "scheme",
             Self::Mix => "mix",
             Self::Experiment => "experiment",
+            Self::Sweep => "sweep",
             Self::Run => "run",
             Self::Results => "results",
         }
@@ -66,6 +77,7 @@ impl Kind {
             Self::Scheme => with_registries(Scheme::schema().clone()),
             Self::Mix => schema::read::<Mix>().to_value(),
             Self::Experiment => schema::read::<Experiment>().to_value(),
+            Self::Sweep => schema::read::<Sweep>().to_value(),
             Self::Run => with_registries(RunConfiguration::schema().clone()),
             Self::Results => {
                 let settings = SchemaSettings::draft2020_12().for_serialize();
@@ -86,7 +98,7 @@ impl Kind {
             Self::Machine => together(value, Machine::validate_together),
             Self::Scheme => together(value, Scheme::validate_together),
             Self::Run => together(value, RunConfiguration::validate_together),
-            Self::Mix | Self::Experiment | Self::Results => Ok(()),
+            Self::Mix | Self::Experiment | Self::Sweep | Self::Results => Ok(()),
         };
         together.err().into_iter().collect()
     }

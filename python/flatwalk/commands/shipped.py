@@ -7,7 +7,7 @@ from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,
-    help="Show what is shipped: schemes, machines, workloads, mixes, experiments; and the keys of files.",
+    help="Show what is shipped: schemes, machines, workloads, mixes, experiments, sweeps, keys of files.",
     epilog=examples("list schemes"),
 )
 
@@ -52,9 +52,17 @@ def list_experiments(*, json: JsonFlag = False) -> None:
     catalogue.experiments(as_json=json)
 
 
+@app.command("sweeps", epilog=examples("list sweeps"))
+def list_sweeps(*, json: JsonFlag = False) -> None:
+    """Show the sweeps that are shipped."""
+    from flatwalk import catalogue  # noqa: PLC0415
+
+    catalogue.sweeps(as_json=json)
+
+
 @app.command("keys", epilog=examples("list keys"))
 def list_keys(*, json: JsonFlag = False) -> None:
-    """Show every key of machines, schemes, mixes, experiments and results: meaning, unit, range, default."""
+    """Show every key of files and results: its meaning, unit, range and default."""
     from flatwalk import catalogue  # noqa: PLC0415
 
     catalogue.keys(as_json=json)

@@ -47,6 +47,12 @@ A TOML file for `--mix`; those that come with flatwalk are in `python/flatwalk/d
 A TOML file in `python/flatwalk/data/experiments`, for `flatwalk reproduce`; [reproducing.md](reproducing.md)
 explains how they are used.""",
     ),
+    "sweep": (
+        "Sweeps",
+        """\
+A TOML file for `flatwalk sweep`; those that come with flatwalk are in `python/flatwalk/data/sweeps`.
+[lab.md](lab.md) explains how they are used.""",
+    ),
     "results": (
         "Results",
         """\

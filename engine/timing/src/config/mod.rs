@@ -1,5 +1,5 @@
-//! What is simulated, as files say it: machines, schemes, mixes and experiments, their keys, and what
-//! makes them valid.
+//! What is simulated, as files say it: machines, schemes, mixes, experiments and sweeps, their keys, and
+//! what makes them valid.
 //!
 //! The structures are the one description of the files: what each key means, its range, whether it
 //! may be left out. [`schema`] reads it off them; [`crate::schemas`] checks files by it.
@@ -11,6 +11,7 @@ pub mod run;
 pub mod schema;
 pub mod scheme;
 pub mod sections;
+pub mod sweep;
 pub mod table;
 
 use crate::ConfigError;

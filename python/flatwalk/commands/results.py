@@ -1,0 +1,87 @@
+"""`flatwalk results …`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.commands.options import JsonFlag
+from flatwalk.commands.sweep import RESULTS, ResultsDirectory
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(
+    **PLAIN,
+    help="Query, compare and export what sweeps found.",
+    epilog=examples('results query "select scheme, avg(speedup) from runs group by scheme"'),
+)
+
+Where = Annotated[
+    str | None, Option(metavar="SQL", help="Only runs for which this holds, as in \"mode = 'timing'\".")
+]
+
+
+@app.command(
+    epilog=examples(
+        'results query "select scheme, avg(speedup) from runs group by scheme"',
+        'results query "select \\"llc.size_bytes\\", scheme, speedup from runs" --csv --results results',
+        'results query "describe runs"',
+    )
+)
+def query(
+    sql: Annotated[str, Argument(metavar="SQL", help="A query over the table runs, in DuckDB's SQL.")],
+    *,
+    results: ResultsDirectory = RESULTS,
+    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Ask SQL of the stored runs; docs/lab.md explains the columns."""
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.query(results, sql, as_csv=csv, as_json=json)
+
+
+@app.command(
+    epilog=examples(
+        "results diff zen4 golden-cove --by machine",
+        "results diff 0.1.0 0.2.0 --by version --where \"scheme = 'fpt'\"",
+        "results diff old-results new-results",
+    )
+)
+def diff(
+    first: Annotated[str, Argument(metavar="A", help="A value of the column, or a directory of results.")],
+    second: Annotated[str, Argument(metavar="B", help="Another one.")],
+    *,
+    by: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="What the runs differ in; without it, A and B are directories."),
+    ] = None,
+    where: Where = None,
+    results: ResultsDirectory = RESULTS,
+    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Compare runs in pairs that are alike but for one thing: how much faster B is than A.
+
+    The 95 % intervals are from the same windows on both sides.
+    """
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.diff(results, first, second, by=by, where=where, as_csv=csv, as_json=json)
+
+
+@app.command(
+    epilog=examples("results export runs.csv", "results export fpt.arrow --where \"scheme = 'fpt'\"")
+)
+def export(
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="Its ending says how: .csv, .arrow, .parquet, .json.")
+    ],
+    *,
+    where: Where = None,
+    results: ResultsDirectory = RESULTS,
+) -> None:
+    """Write all runs to one file for other programs."""
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.export(results, file, where)

@@ -1,0 +1,46 @@
+"""`flatwalk sweep`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.commands.options import Jobs
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+ResultsDirectory = Annotated[Path, Option("--results", metavar="DIR", help="Where results are.")]
+RESULTS = Path("flatwalk-results")
+
+
+@app.command(
+    epilog=examples(
+        "sweep llc-size --dry-run",
+        "sweep mine.toml --results results",
+        "sweep mine.toml --results results --cluster tcp://node1:8786",
+        "sweep mine.toml --results results --status",
+    )
+)
+def sweep(
+    file: Annotated[str, Argument(metavar="SWEEP", help="A TOML file, or a shipped sweep by name.")],
+    *,
+    results: ResultsDirectory = RESULTS,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check it and say how much it is; run nothing.")
+    ] = False,
+    status: Annotated[bool, Option("--status", help="Say how much of it is stored; run nothing.")] = False,
+    cluster: Annotated[
+        str | None, Option(metavar="ADDRESS", help="Run on a Dask cluster, by its scheduler's address.")
+    ] = None,
+    jobs: Jobs = 0,
+) -> None:
+    """Run every combination of a file's lists, and keep each result.
+
+    What is stored already is not run again, so the same command goes on after an interruption, runs what
+    was added to the file, and tries again what failed. docs/lab.md explains the file and the results.
+    """
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.sweep(file, results, dry_run=dry_run, status=status, cluster=cluster, jobs=jobs)

@@ -1,0 +1,1 @@
+"""Sweeps, on this machine or many, and their results: docs/lab.md."""

@@ -1,0 +1,258 @@
+"""Changed machines: keys by dotted name, lists of values for them, values that follow from others."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import itertools
+import operator
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import engine, settings, units
+from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    #: New values of a machine's keys, by dotted key.
+    Changes = dict[str, Any]
+
+_KEY = re.compile(r"[a-z][a-z0-9_]*(\[\d+\])?(\.[a-z0-9][a-z0-9_]*(\[\d+\])?)*")
+
+
+def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A table's keys by their dotted names, as `llc.size_bytes`; `machine.` in front of one is left out.
+
+    Raises:
+        UsageError: If a key is not one, or is there twice.
+    """
+    found: dict[str, Any] = {}
+    for name, value in _leaves(table):
+        key = name.removeprefix("machine.")
+        if not _KEY.fullmatch(key):
+            raise UsageError(
+                f"{name!r} is not a machine's key", where=where, remedy="as llc.size_bytes or tlb.l1d[0].ways"
+            )
+        if (general := re.sub(r"\[\d+\]", "[]", key)) not in _known():
+            raise UsageError(
+                settings.words(
+                    {"key": name, "problem": "is not a known key", "given": general, "known": _known()}
+                ),
+                where=where,
+                remedy="`flatwalk list keys` shows what a machine may have",
+            )
+        if key in found:
+            raise UsageError(f"{key} is there twice", where=where, remedy="leave one of them out")
+        found[key] = value
+    return found
+
+
+@functools.cache
+def _known() -> list[str]:
+    """Every key of a machine that has a value, `[]` for the number of a table."""
+    found: list[str] = []
+    for key in engine.describe("machine"):
+        if "table" not in key["type"]:
+            found.append(key["key"])
+        elif (like := key["same_as"]) is not None:
+            inside = [other for other in found if other.startswith((f"{like}.", f"{like}[]."))]
+            found += [key["key"] + other.removeprefix(like) for other in inside]
+    return found
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def read_value(key: str, value: object, where: str) -> object:
+    """A value as the engine takes it: text of a size or a count is a number, where the key is one.
+
+    Raises:
+        UsageError: If the text is not understood.
+    """
+    if not isinstance(value, str) or not value[:1].isdigit():
+        return value
+    return units.parse_size(value, where) if key.endswith("_bytes") else units.parse_count(value, where)
+
+
+def combinations(
+    lists: Mapping[str, Any], zips: Sequence[Mapping[str, Any]], derived: Mapping[str, str], where: str
+) -> list[Changes]:
+    """Every combination of the lists, the zipped lists moving together, with what is derived from each.
+
+    Args:
+        lists: Values of each key, or one value; all are combined, the last key fastest.
+        zips: Tables of lists of equal length; the values of each position belong together.
+        derived: Expressions over keys of the same machine, for `evaluated`; they are left as they are here.
+        where: The file or option.
+
+    Returns:
+        At least one set of changes, perhaps empty; the keys are in the order of the arguments.
+
+    Raises:
+        UsageError: If a key is not one or is there twice, or lists do not fit together.
+    """
+    axes: list[list[Changes]] = []
+    for key, values in flat(lists, where).items():
+        axes.append([{key: read_value(key, value, where)} for value in _several(values, key, where)])
+    for number, table in enumerate(zips):
+        place = f"{where}, zip[{number}]"
+        columns = {key: _several(value, key, place) for key, value in flat(table, place).items()}
+        lengths = {key: len(values) for key, values in columns.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            raise UsageError(
+                f"lists of different lengths: {told}", where=place, remedy="give as many values for each key"
+            )
+        axes.append(
+            [
+                {key: read_value(key, value, place) for key, value in zip(columns, row, strict=True)}
+                for row in zip(*columns.values(), strict=True)
+            ]
+        )
+    keys = [key for axis in axes for key in axis[0]] + list(flat(derived, where))
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise UsageError(
+            f"{', '.join(sorted(twice))} is set twice",
+            where=where,
+            remedy="a key stands in one of set, zip and derive",
+        )
+    return [
+        {key: value for part in parts for key, value in part.items()} for parts in itertools.product(*axes)
+    ]
+
+
+def _several(values: object, key: str, where: str) -> list[Any]:
+    found = values if isinstance(values, list) else [values]
+    if not found:
+        raise UsageError(f"{key} has no values", where=where, remedy="give at least one")
+    return found
+
+
+def changed(machine: Mapping[str, Any], changes: Changes, where: str) -> dict[str, Any]:
+    """The machine with new values.
+
+    Raises:
+        UsageError: If there is no such table to put a key into. What a key may be is the engine's to check.
+    """
+    result = copy.deepcopy(dict(machine))
+    for key, value in changes.items():
+        *path, last = _steps(key)
+        table: Any = result
+        for step in path:
+            table = _entered(table, step, key, where)
+        _put(table, last, value, key, where)
+    return result
+
+
+def value_of(machine: Mapping[str, Any], key: str, where: str) -> object:
+    """The value of a dotted key.
+
+    Raises:
+        UsageError: If the machine has none.
+    """
+    found: Any = machine
+    for step in _steps(key):
+        try:
+            found = found[step]
+        except (KeyError, IndexError, TypeError):
+            raise UsageError(
+                f"the machine {machine.get('name')} has no {key}",
+                where=where,
+                remedy="`flatwalk list keys` shows what a machine may have",
+            ) from None
+    return found
+
+
+def _steps(key: str) -> list[str | int]:
+    steps: list[str | int] = []
+    for part in key.split("."):
+        name, bracket, number = part.partition("[")
+        steps.append(name)
+        if bracket:
+            steps.append(int(number.removesuffix("]")))
+    return steps
+
+
+def _entered(table: object, step: str | int, key: str, where: str) -> object:
+    if isinstance(step, str) and isinstance(table, dict):
+        return table.setdefault(step, {})
+    if isinstance(step, int) and isinstance(table, list) and step < len(table):
+        return table[step]
+    raise _no_table(key, where)
+
+
+def _put(table: object, step: str | int, value: object, key: str, where: str) -> None:
+    _entered(table, step, key, where)
+    cast("dict[str | int, object]", table)[step] = value
+
+
+def _no_table(key: str, where: str) -> UsageError:
+    return UsageError(
+        f"the machine has no table for {key}",
+        where=where,
+        remedy="`flatwalk list keys` shows what a machine may have; tables of an array have numbers from 0",
+    )
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def evaluated(expression: str, machine: Mapping[str, Any], where: str) -> int | float:
+    """The value of an expression of numbers, machine's keys, `+ - * / // %`, parentheses, `min`, `max`.
+
+    Raises:
+        UsageError: If it is not one, or divides by 0.
+    """
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _not_understood(expression, where) from None
+    try:
+        value = _evaluate(tree.body, expression, machine, where)
+    except (ZeroDivisionError, OverflowError):
+        raise UsageError(f"{expression!r} has no value", where=where, remedy="it divides by 0") from None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _not_understood(expression: str, where: str) -> UsageError:
+    return UsageError(
+        f"expression {expression!r} not understood",
+        where=where,
+        remedy='as "llc.size_bytes / 16", of numbers, keys, + - * / // %, parentheses, min and max',
+    )
+
+
+def _evaluate(node: ast.expr, expression: str, machine: Mapping[str, Any], where: str) -> int | float:
+    def inner(part: ast.expr) -> int | float:
+        return _evaluate(part, expression, machine, where)
+
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            result = _OPERATORS[type(op)](inner(left), inner(right))
+            assert isinstance(result, int | float)
+            return result
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -inner(operand)
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, *_] as parts, keywords=[]):
+            return (min if name == "min" else max)(map(inner, parts))
+        case ast.Name() | ast.Attribute() | ast.Subscript() if _KEY.fullmatch(key := ast.unparse(node)):
+            value = value_of(machine, key, where)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return value
+    raise _not_understood(expression, where)

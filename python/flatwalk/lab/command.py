@@ -1,0 +1,159 @@
+"""`flatwalk sweep` and `flatwalk results`: what they print."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from flatwalk import output, units
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.lab import engines, run, store
+from flatwalk.lab import query as ask
+from flatwalk.lab.plan import plan
+from flatwalk.lab.sweep import Sweep
+
+if TYPE_CHECKING:
+    from flatwalk.intervals import Estimate
+    from flatwalk.lab.plan import Unit
+
+#: Failures that are told one by one.
+_TOLD = 20
+
+
+def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str | None, jobs: int) -> None:
+    """Runs what of a sweep is not stored yet, or says how much that is.
+
+    Raises:
+        FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
+    """
+    asked = Sweep.read(name)
+    wanted = plan(asked)
+    stored = store.Results(place).keys() if (place / "runs").is_dir() else set()
+    missing = [unit for unit in wanted if unit.key not in stored]
+    is_done = f"{len(wanted) - len(missing):,} of {units.several(len(wanted), 'run')} are stored in {place}"
+    if status:
+        print(f"{asked.name}: {is_done}.")
+        return
+    workers = jobs or os.cpu_count() or 1
+    if missing:
+        seconds = run.estimate_seconds(missing, workers)
+        told = "" if seconds is None or cluster is not None else f", about {units.duration(seconds)}"
+        before = f" ({is_done})" if len(missing) < len(wanted) else ""
+        output.note(f"{asked.name}: {units.several(len(missing), 'run')}{told}{before}")
+    if dry_run:
+        return
+    results = store.Results(place, make=True)
+    outcome = run.Outcome()
+    if missing:
+        with ExitStack() as stack:
+            make = stack.enter_context(engines.cluster(cluster) if cluster else engines.local(workers))
+            progress = stack.enter_context(output.Progress("Running"))
+            outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
+        results.compact()
+    print(
+        f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
+        f"stored in {place}, {outcome.done:,} of them new."
+    )
+    if outcome.failed:
+        raise _failure(outcome.failed)
+
+
+def _failure(failed: list[tuple[Unit, str]]) -> FlatwalkError:
+    lines = [f"{unit.label}: {error.splitlines()[0]}" for unit, error in failed[:_TOLD]]
+    if len(failed) > _TOLD:
+        lines.append(f"and {len(failed) - _TOLD} more")
+    return FlatwalkError(
+        f"{units.several(len(failed), 'run')} failed:\n         " + "\n         ".join(lines),
+        remedy="the same command runs these again, and nothing else",
+    )
+
+
+def _runs(place: Path, where: str | None) -> pa.Table:
+    table = store.Results(place).table()
+    return table if where is None else ask.selected(table, where)
+
+
+def query(place: Path, sql: str, *, as_csv: bool, as_json: bool) -> None:
+    """Prints the answer to SQL.
+
+    Raises:
+        FlatwalkError: If there are no results, or the SQL is wrong.
+    """
+    ask.print_table(ask.query(store.Results(place).table(), sql), as_csv=as_csv, as_json=as_json)
+
+
+def export(place: Path, path: Path, where: str | None) -> None:
+    """Writes runs to a file.
+
+    Raises:
+        FlatwalkError: If there are none, or it cannot be written.
+    """
+    output.check_writable(path, "FILE")
+    table = _runs(place, where)
+    ask.export(table, path)
+    print(f"{path}: {units.several(table.num_rows, 'run')}")
+
+
+def diff(
+    place: Path, first: str, second: str, *, by: str | None, where: str | None, as_csv: bool, as_json: bool
+) -> None:
+    """Prints by how much runs of B are faster than those of A.
+
+    Raises:
+        FlatwalkError: If there are none that can be compared.
+    """
+    if by is None:
+        tables = [_runs(Path(name), where) for name in (first, second)]
+        but = {"version", "engine"}
+    else:
+        table = _runs(place, where)
+        if by not in table.column_names:
+            raise UsageError(
+                f"there is no column {by}",
+                where="--by",
+                remedy='`flatwalk results query "describe runs"` shows all',
+            )
+        column = [str(value) for value in table.column(by).to_pylist()]
+        tables = [table.filter(pa.array([value == name for value in column])) for name in (first, second)]
+        for name, found in zip((first, second), tables, strict=True):
+            if not found.num_rows:
+                known = ", ".join(sorted(set(column)))
+                raise UsageError(f"no run has {by} {name}", where="A and B", remedy=f"there are {known}")
+        # Another version has another engine.
+        but = {by, "engine"} if by == "version" else {by}
+    pairs = ask.diff(tables[0], tables[1], but)
+    print_table = {"as_csv": as_csv, "as_json": as_json}
+    rows = [
+        {
+            **one.same,
+            "speed-up": None if one.speed is None else one.speed.value,
+            "low": None if one.speed is None else one.speed.low,
+            "high": None if one.speed is None else one.speed.high,
+            "walks": one.walks,
+        }
+        for one in pairs
+    ]
+    if as_csv or as_json:
+        ask.print_table(pa.Table.from_pylist(rows), **print_table)
+        return
+    names = list(pairs[0].same)
+    output.table(
+        [*(f"{name} " for name in names), "B against A", "±", "walks"],
+        [[*(str(one.same[name]) for name in names), *_speed(one.speed), _change(one.walks)] for one in pairs],
+        title=f"{second} against {first}",
+    )
+
+
+def _change(ratio: float | None) -> str:
+    return "–" if ratio is None else units.signed_percent(ratio - 1)
+
+
+def _speed(speed: Estimate | None) -> tuple[str, str]:
+    if speed is None:
+        return "–", "–"
+    half = speed.half
+    return _change(speed.value), "–" if half is None else f"±{100 * half * speed.value:.1f}"

@@ -1,0 +1,126 @@
+"""Where runs are done: processes of this machine, or the workers of a Dask cluster or of Slurm.
+
+All of them are `concurrent.futures.Executor`s (docs/adr/0009).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import multiprocessing
+import os
+import signal
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import cache, engine
+from flatwalk.errors import FlatwalkError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.synchronize import Event
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a worker answers: the engine's answer, or what is wrong, and the processor time."""
+
+    response: dict[str, Any] | None
+    error: str
+    seconds: float
+
+
+class StoppedError(Exception):
+    """The worker was told to stop."""
+
+
+#: In a worker: set once it shall stop.
+_stop: Event | None = None
+#: From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
+def _begin(stop: Event, parent: int) -> None:
+    """What a process of this machine does first. Ctrl-C is its parent's to hear, which then sets `stop`."""
+    global _stop  # noqa: PLW0603
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A pool's process that waits for work does not notice that its parent was killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    _stop = stop
+
+
+def _look(_done: int, _total: int | None) -> None:
+    """Called ten times a second while the engine works."""
+    if _stop is not None and _stop.is_set():
+        raise StoppedError
+
+
+def work(request: str, digest: str) -> Done:
+    """Runs a request, in whatever process this is called.
+
+    Args:
+        request: The engine's request, as JSON.
+        digest: Hash of the engine that is asked for; another one may have other results.
+    """
+    before = os.times()
+    try:
+        if cache.digest(engine.path()) != digest:
+            return Done(None, "the worker has another engine: install the same build on all machines", 0.0)
+        response = engine.simulate(json.loads(request), _look)
+    except FlatwalkError as error:
+        return Done(None, str(error), 0.0)
+    after = os.times()
+    return Done(cast("dict[str, Any]", response), "", after.user + after.system - before.user - before.system)
+
+
+@contextmanager
+def local(jobs: int) -> Iterator[Callable[[], Executor]]:
+    """Makes executors of `jobs` processes of this machine; all of them stop when this ends."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    made: list[Executor] = []
+
+    def make() -> Executor:
+        pool = ProcessPoolExecutor(jobs, context, _begin, (stop, os.getpid()))
+        made.append(pool)
+        return pool
+
+    try:
+        yield make
+    finally:
+        stop.set()
+        for pool in made:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Callable[[], Executor]]:
+    """The workers of a running Dask cluster, by its scheduler's address, as `tcp://node1:8786`.
+
+    Raises:
+        UsageError: If Dask is not installed, or there is no scheduler.
+    """
+    try:
+        import distributed  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(
+            "Dask is not installed", where="--cluster", remedy="pip install distributed"
+        ) from error
+    try:
+        client = cast("Any", distributed).Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"there is no scheduler at {address}: {error}",
+            where="--cluster",
+            remedy="start one: `dask scheduler`, then `dask worker ADDRESS` on each machine",
+        ) from error
+    try:
+        # A run is the same wherever and however often it is done; Dask does those of lost workers again.
+        yield functools.partial(client.get_executor, pure=False, retries=2)
+    finally:
+        client.close()

@@ -1,0 +1,229 @@
+"""From a sweep to its runs, each known by the hash of all that decides its result."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import cache, engine, settings
+from flatwalk.errors import UsageError
+from flatwalk.lab import changes
+from flatwalk.units import short_size
+from flatwalk.workload import parse_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from flatwalk.lab.sweep import Sweep
+
+#: More runs than this are a mistake.
+MOST_RUNS = 1_000_000
+#: Runs of one call of the engine, at most: it decodes their source once, and what it was doing is lost if
+#: it is killed.
+MOST_AT_ONCE = 16
+#: What a byte of a source's memory takes of this machine's, for each run: its page table's share and the
+#: model's data about its frames, as measured.
+_BYTES_PER_BYTE = 1 / 64
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to simulate."""
+
+    #: As the engine takes it.
+    request: dict[str, Any]
+    #: Its columns in the results.
+    columns: dict[str, Any]
+    #: Bytes of its memory.
+    size_bytes: int
+    #: Instructions of all of it; None for a workload, which has no end, and where it is not known.
+    instructions: int | None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run."""
+
+    #: Hash of the engine, the source's contents, the lengths, the seed and the configuration.
+    key: str
+    #: Key of the run that its speed-up is over: the first scheme's under the same conditions.
+    baseline: str
+    #: The engine's request but for `runs` and `threads`; the same for runs that can share a call.
+    request: dict[str, Any]
+    configuration: dict[str, Any]
+    #: What tells it from the others of the sweep, by column of the results.
+    columns: dict[str, Any]
+    source: Source
+
+    @property
+    def label(self) -> str:
+        """What a person knows it by."""
+        unusual = [
+            f"{key} {value}"
+            for key, value in self.columns.items()
+            if key not in {"source", "source_hash", "scheme", "machine", "mode"} and value not in {None, ""}
+        ]
+        names = (self.columns[key] for key in ("source", "scheme", "machine"))
+        return f"{', '.join([*names, *unusual])}"
+
+
+def count(sweep: Sweep) -> int:
+    """How many runs a sweep has, without planning them.
+
+    Raises:
+        UsageError: If its lists do not fit together.
+    """
+    points = 1
+    for values in changes.flat(sweep.set, sweep.where).values():
+        points *= len(values) if isinstance(values, list) else 1
+    for table in sweep.zip:
+        columns = changes.flat(table, sweep.where).values()
+        points *= max((len(values) if isinstance(values, list) else 1 for values in columns), default=1)
+    lists = (sweep.schemes, sweep.machines, sweep.pages, sweep.fragmentation, sweep.host_large_pages)
+    for values in (*lists, sweep.guest_frames, sweep.seeds):
+        points *= len(dict.fromkeys(map(str, values)))
+    return points * (len(sweep.workloads) + len(sweep.traces))
+
+
+def plan(sweep: Sweep) -> list[Unit]:
+    """Every run of a sweep, checked, each once.
+
+    Raises:
+        UsageError: If there is no such source, scheme or machine, or a run is not possible.
+    """
+    runs = count(sweep)
+    if runs > MOST_RUNS:
+        raise UsageError(
+            f"{runs:,} runs are more than a sweep may have",
+            where=sweep.where,
+            remedy=f"at most {MOST_RUNS:,}: shorten some lists",
+        )
+    digest = cache.digest(engine.path())
+    sources = list(_sources(sweep))
+    groups = list(_configurations(sweep))
+    units: dict[str, Unit] = {}
+    for source, seed in itertools.product(sources, dict.fromkeys(sweep.seeds)):
+        request = {"source": source.request, **sweep.lengths.request(source.request), "seed": seed}
+        # The same trace elsewhere is the same source.
+        contents = {"trace": source.columns["source_hash"]} if "trace" in source.request else source.request
+        for group in groups:
+            keys = [
+                cache.key(
+                    {"engine": digest, "request": {**request, "source": contents}, "run": configuration}
+                )
+                for configuration, _ in group
+            ]
+            for key, (configuration, own) in zip(keys, group, strict=True):
+                columns = {**source.columns, **own, "seed": seed}
+                units.setdefault(key, Unit(key, keys[0], request, configuration, columns, source))
+    return list(units.values())
+
+
+def _sources(sweep: Sweep) -> Iterator[Source]:
+    for text in dict.fromkeys(sweep.workloads):
+        workload = parse_workload(text, where=sweep.where)
+        name = f"{workload['name']}:{short_size(workload['size_bytes'])}"
+        columns = {"source": name, "source_hash": None}
+        yield Source({"workload": workload}, columns, workload["size_bytes"], None)
+    for path in dict.fromkeys(sweep.traces):
+        if not path.is_file():
+            raise UsageError(
+                f"there is no file {path}",
+                where=sweep.where,
+                remedy="record one: flatwalk record -o FILE -- CMD; paths are from the sweep's folder",
+            )
+        info = engine.trace_info(path)
+        contents = info.get("hash") or cache.digest(path)
+        length = info["instructions"]
+        yield Source(
+            {"trace": str(path.resolve())},
+            {"source": path.name, "source_hash": contents},
+            info.get("footprint_bytes") or 0,
+            None if length is None else length + (info.get("gap_instructions") or 0),
+        )
+
+
+def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """The engine's configurations with their columns, in groups that share their baseline."""
+    schemes = {name: _scheme(name, sweep) for name in sweep.schemes}
+    points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
+    machines = {
+        name: settings.machine(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
+        for name in sweep.machines
+    }
+    for (name, machine), point in itertools.product(machines.items(), points):
+        own, told = _machine(sweep, machine, point)
+        for pages, fragmentation, host_large_pages, guest_frames in itertools.product(
+            dict.fromkeys(sweep.pages),
+            dict.fromkeys(sweep.fragmentation),
+            dict.fromkeys(sweep.host_large_pages),
+            dict.fromkeys(sweep.guest_frames),
+        ):
+            conditions = {
+                "large_pages": pages if isinstance(pages, int) else None,
+                "thp": pages if isinstance(pages, str) else None,
+                "fragmentation": fragmentation,
+                "host_large_pages": host_large_pages,
+                "guest_frames": guest_frames,
+                "mode": sweep.mode,
+            }
+            group = []
+            for scheme_name, scheme in schemes.items():
+                run = {"scheme": scheme, "machine": own, **conditions, "memory_bytes": None}
+                columns = {"scheme": scheme_name, "machine": name, **conditions, **told}
+                _check(run, columns, sweep.where)
+                group.append((run, columns))
+            yield group
+
+
+def _scheme(name: str, sweep: Sweep) -> dict[str, Any]:
+    """A scheme by name or path, or a pair of them."""
+    if name.endswith(".toml"):
+        return settings.scheme(str(sweep.folder / name), sweep.where)
+    return settings.guest(name, sweep.where) if "/" in name else settings.scheme(name, sweep.where)
+
+
+def _machine(
+    sweep: Sweep, machine: dict[str, Any], point: changes.Changes
+) -> tuple[dict[str, Any], changes.Changes]:
+    """The machine at a point, and all of its changed keys with their values."""
+    own = changes.changed(machine, point, sweep.where)
+    told = dict(point)
+    for key, expression in changes.flat(sweep.derive, sweep.where).items():
+        value = changes.evaluated(str(expression), own, f"{sweep.where}, derive.{key}")
+        own = changes.changed(own, {key: value}, sweep.where)
+        told[key] = value
+    return own, told
+
+
+def _check(run: dict[str, Any], columns: dict[str, Any], where: str) -> None:
+    """Passes a configuration that the engine can run."""
+    for problem in engine.check("run", run):
+        point = ", ".join(f"{key} = {value}" for key, value in columns.items() if "." in key)
+        place = f"{where}: {columns['scheme']} on {columns['machine']}" + (f", {point}" if point else "")
+        raise UsageError(
+            settings.words(problem), where=place, remedy=f"{settings.REFERENCE} explains every key"
+        )
+
+
+def batches(units: Iterable[Unit], workers: int, memory_bytes: int) -> list[list[Unit]]:
+    """Runs in pieces that the engine does in one call each, in the order of the sweep.
+
+    Args:
+        units: Runs; those with the same request share a call.
+        workers: Calls at a time; every one of them shall have several pieces, so that none waits long.
+        memory_bytes: For all calls at a time.
+    """
+    groups: dict[str, list[Unit]] = {}
+    for unit in units:
+        groups.setdefault(json.dumps(unit.request, sort_keys=True), []).append(unit)
+    total = sum(map(len, groups.values()))
+    fair = max(total // (4 * workers), 1)
+    found = []
+    for group in groups.values():
+        each = max(group[0].source.size_bytes * _BYTES_PER_BYTE, 1 << 20)
+        most = max(min(int(memory_bytes / workers / each), MOST_AT_ONCE, fair), 1)
+        found += [group[start : start + most] for start in range(0, len(group), most)]
+    return found

@@ -1,0 +1,147 @@
+"""Runs what of a sweep is missing, and stores each result as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flatwalk import cache, engine
+from flatwalk.lab import engines, plan, store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor, Future
+
+    from flatwalk.lab.plan import Unit
+    from flatwalk.lab.store import Results
+
+#: How often progress is told, at least.
+_LOOK_SECONDS = 0.2
+#: Calls that wait in the executor for each one that it can do at a time.
+_AHEAD = 2
+#: Instructions of the run by which the time of all is estimated.
+_REHEARSAL = 1_000_000
+
+
+@dataclass
+class Outcome:
+    """What became of the runs."""
+
+    done: int = 0
+    #: With what is wrong.
+    failed: list[tuple[Unit, str]] = field(default_factory=list)
+
+
+def memory_bytes() -> int:
+    """Memory that runs may take together: half of this machine's."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def run(
+    name: str,
+    units: list[Unit],
+    results: Results,
+    *,
+    make: Callable[[], Executor],
+    workers: int,
+    progress: Callable[[int, int | None], None],
+) -> Outcome:
+    """Runs units, none of which is stored.
+
+    Args:
+        name: The sweep's.
+        units: What to run.
+        results: Where each result goes as soon as it is there.
+        make: Makes an executor; another one is made if it breaks because a worker was killed.
+        workers: Calls that the executor does at a time.
+        progress: Called with runs done and in all.
+
+    Raises:
+        FlatwalkError: If results cannot be stored.
+    """
+    digest = cache.digest(engine.path())
+    outcome = Outcome()
+    waiting = plan.batches(units, workers, memory_bytes())[::-1]
+    running: dict[Future[engines.Done], list[Unit]] = {}
+    executor, at_once = make(), _AHEAD * workers
+
+    def submit(batch: list[Unit]) -> None:
+        request = {**batch[0].request, "threads": 1, "runs": [unit.configuration for unit in batch]}
+        running[executor.submit(engines.work, json.dumps(request), digest)] = batch
+
+    def fail(batch: list[Unit], error: str) -> None:
+        if len(batch) > 1:  # which of them it is shows when each is run alone
+            waiting.extend([unit] for unit in reversed(batch))
+        else:
+            outcome.failed.append((batch[0], error))
+
+    while waiting or running:
+        try:
+            while waiting and len(running) < at_once:
+                submit(waiting[-1])
+                waiting.pop()
+        except BrokenExecutor:
+            if not running:
+                executor = make()
+        for future in wait(running, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done:
+            batch, error = running.pop(future), future.exception()
+            if isinstance(error, BrokenExecutor):
+                if at_once == 1:
+                    fail(batch, "its worker was killed: perhaps there was not enough memory")
+                else:  # any of those that ran may have been the reason
+                    waiting.append(batch)
+                if not running:
+                    executor, at_once = make(), 1
+            elif error is not None:
+                fail(batch, f"{type(error).__name__}: {error}")
+            elif (done := future.result()).response is None:
+                fail(batch, done.error)
+            else:
+                _store(name, batch, done, results, digest)
+                outcome.done += len(batch)
+        progress(outcome.done + len(outcome.failed), len(units))
+    return outcome
+
+
+def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, digest: str) -> None:
+    assert done.response is not None
+    about = {
+        "sweep": name,
+        "seconds": done.seconds / len(batch),
+        "version": done.response["version"],
+        "engine": digest,
+    }
+    sampling = done.response.get("sampling")
+    runs = zip(batch, done.response["runs"], strict=True)
+    results.append([store.row(unit, run, sampling, **about) for unit, run in runs])
+
+
+def estimate_seconds(units: Iterable[Unit], workers: int) -> float | None:
+    """About how long units take, by running the beginning of the first; None if that fails."""
+    units = list(units)
+    first = units[0]
+    request = {**first.request, "sampling": None, "warmup": 0, "skip": 0, "instructions": _REHEARSAL}
+    before = time.process_time()
+    done = engines.work(
+        json.dumps({**request, "threads": 1, "runs": [first.configuration]}), cache.digest(engine.path())
+    )
+    if done.response is None or not done.response["runs"][0]["instructions"]:
+        return None
+    each: float = (time.process_time() - before) / done.response["runs"][0]["instructions"]
+    return each * sum(map(_instructions, units)) / workers
+
+
+def _instructions(unit: Unit) -> int:
+    """Instructions that a unit simulates, about."""
+    request = unit.request
+    sampling, length = request["sampling"], request["instructions"]
+    if length is None:
+        length = unit.source.instructions
+    if sampling is None:
+        return int((length or 0) + request["warmup"])
+    sampled = sampling["windows"] * (sampling["window"] + sampling["warmup"])
+    return int(sampled if length is None else min(length, sampled))

@@ -1,0 +1,314 @@
+"""Results on disk: a data set in Parquet that grows by whole files, one row a run.
+
+A file is complete or missing, and a run is in it once: whoever appends holds the lock, and leaves out what
+is there already. docs/lab.md explains the columns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flatwalk import results
+from flatwalk.errors import FlatwalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from flatwalk.lab.plan import Unit
+    from flatwalk.result_types import Sampled
+    from flatwalk.results import Run
+
+#: The form of the files, in their metadata.
+SCHEMA = "flatwalk-results/1"
+
+_WINDOW = pa.struct(
+    [
+        ("at", pa.int64()),
+        ("instructions", pa.int64()),
+        ("cycles", pa.int64()),
+        ("walks", pa.int64()),
+        ("walk_accesses", pa.int64()),
+        ("walk_latency_cycles", pa.int64()),
+        ("walk_queue_cycles", pa.int64()),
+    ]
+)
+
+#: Figures that are columns by the names that they have in a result (docs/result-format.md).
+_FIGURES: dict[str, pa.DataType] = {
+    "instructions": pa.int64(),
+    "cycles": pa.int64(),
+    "ipc": pa.float64(),
+    "loads": pa.int64(),
+    "stores": pa.int64(),
+    "walks": pa.int64(),
+    "accesses_per_walk": pa.float64(),
+    "walk_latency_cycles": pa.float64(),
+    "walk_queue_cycles": pa.float64(),
+    "walk_access_cycles": pa.float64(),
+    "translation_cycles": pa.int64(),
+    "page_table_bytes": pa.int64(),
+    "data_bytes": pa.int64(),
+}
+
+#: Every column but those of changed keys of machines, with what it means.
+COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "key": (pa.string(), "hash of all that decides the result"),
+    "baseline": (pa.string(), "`key` of the run that its speed-up is over"),
+    "sweep": (pa.string(), "name of the sweep that ran it"),
+    "finished": (pa.timestamp("ms", tz="UTC"), "when it was stored"),
+    "seconds": (pa.float64(), "processor time of its share of the engine's call"),
+    "version": (pa.string(), "flatwalk's version"),
+    "engine": (pa.string(), "hash of the engine's binary"),
+    "source": (pa.string(), "workload, or file name of the trace"),
+    "source_hash": (pa.string(), "hash of the trace's contents; null for a workload"),
+    "scheme": (pa.string(), "scheme"),
+    "machine": (pa.string(), "machine; changed keys have columns of their own"),
+    "large_pages": (pa.int64(), "per cent of memory on 2 MiB pages; null with `thp`"),
+    "thp": (pa.string(), "Linux's policy for large pages; null with `large_pages`"),
+    "fragmentation": (pa.float64(), "share of physical 2 MiB blocks that cannot be had whole"),
+    "host_large_pages": (pa.int64(), "per cent of a guest's memory on 2 MiB pages of the host"),
+    "guest_frames": (pa.string(), "where a guest's frames lie"),
+    "mode": (pa.string(), "timing or functional"),
+    "seed": (pa.int64(), "seed of all that is random"),
+    **{name: (kind, f"as `{name}` in result-format.md") for name, kind in _FIGURES.items()},
+    "sampled": (pa.bool_(), "whether windows were spread over more than what was measured"),
+    "coverage": (pa.float64(), "share of the source that was measured; null where its length is not known"),
+    "windows": (pa.list_(_WINDOW), "the windows, as in result-format.md"),
+    "warnings": (pa.list_(pa.string()), "doubts about the run"),
+    "result": (pa.string(), "the whole result as JSON, as one of `runs` in result-format.md"),
+}
+
+#: Columns that are computed when results are read.
+COMPUTED = {
+    "walks_per_1000": "walks per 1000 instructions",
+    "speedup": "speed over the baseline's; null where nothing was timed or the baseline is missing",
+    "speedup_low": "lower end of its 95 % interval; null where nothing is known of it",
+    "speedup_high": "upper end",
+}
+
+#: More files than this are made one after a sweep.
+_MOST_FILES = 32
+
+
+def row(unit: Unit, run: Run, sampling: Sampled | None, **about: object) -> dict[str, Any]:
+    """A run as a row, without what is computed when it is read."""
+    figures = {name: cast("dict[str, Any]", run)[name] for name in _FIGURES}
+    return {
+        "key": unit.key,
+        "baseline": unit.baseline,
+        "finished": datetime.now(UTC),
+        **about,
+        **unit.columns,
+        **figures,
+        "sampled": None if sampling is None else sampling["sampled"],
+        "coverage": None if sampling is None else sampling["coverage"],
+        "windows": run["windows"],
+        "warnings": run["warnings"],
+        "result": json.dumps(run),
+    }
+
+
+class Results:
+    """The results in a directory.
+
+    Args:
+        place: The directory.
+        make: Make it if it is not there.
+
+    Raises:
+        FlatwalkError: If there is none, or it cannot be made.
+    """
+
+    def __init__(self, place: Path, *, make: bool = False) -> None:
+        self._runs = place / "runs"
+        self._lock = place / "lock"
+        self._keys: set[str] = set()
+        self._seen: set[str] = set()
+        if make:
+            try:
+                self._runs.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FlatwalkError(
+                    f"results cannot be kept: {error.strerror}",
+                    where=str(place),
+                    remedy="choose another directory with --results DIR",
+                ) from error
+        elif not self._runs.is_dir():
+            raise FlatwalkError(
+                "there are no results",
+                where=str(place),
+                remedy="run a sweep: flatwalk sweep FILE --results DIR",
+            )
+
+    def keys(self) -> set[str]:
+        """Keys of the runs that are stored.
+
+        Raises:
+            FlatwalkError: If a file is not one of results.
+        """
+        for path in self._files():
+            if path.name not in self._seen:
+                self._keys.update(map(str, _read(path, ["key"]).column("key").to_pylist()))
+                self._seen.add(path.name)
+        return self._keys
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> int:
+        """Stores the rows that are not there yet, in one step.
+
+        Returns:
+            How many they were.
+
+        Raises:
+            FlatwalkError: If they cannot be written.
+        """
+        with self._locked():
+            stored = self.keys()
+            new = [one for one in rows if one["key"] not in stored]
+            if new:
+                self._write(_table(new))
+                stored.update(one["key"] for one in new)
+        return len(new)
+
+    def compact(self) -> None:
+        """Makes one file of many.
+
+        Raises:
+            FlatwalkError: If it cannot be written.
+        """
+        with self._locked():
+            files = self._files()
+            if len(files) > _MOST_FILES:
+                self._write(_once(_joined(map(_read, files))))
+                for path in files:
+                    path.unlink()
+
+    def table(self) -> pa.Table:
+        """All runs, each once, in the order in which they were stored, with what is computed.
+
+        Raises:
+            FlatwalkError: If there are none, or a file is not one of results.
+        """
+        files = self._files()
+        if not files:
+            raise FlatwalkError(
+                "there are no results yet", where=str(self._runs), remedy="run a sweep: flatwalk sweep FILE"
+            )
+        return computed(_once(_joined(map(_read, files))).sort_by("finished"))
+
+    def _files(self) -> list[Path]:
+        return sorted(self._runs.glob("*.parquet"))
+
+    def _write(self, table: pa.Table) -> None:
+        path = self._runs / f"{uuid4().hex}.parquet"
+        temporary = path.with_suffix(".part")
+        try:
+            with temporary.open("wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise FlatwalkError(
+                f"results cannot be written: {error.strerror}",
+                where=str(self._runs),
+                remedy="free some space; the same command then goes on from what is stored",
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._seen.add(path.name)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, on all machines that see the directory."""
+        try:
+            with self._lock.open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                for left in self._runs.glob("*.part"):  # of a writer that was killed: it held the lock
+                    left.unlink()
+                yield
+        except OSError as error:
+            raise FlatwalkError(
+                f"results cannot be locked: {error.strerror}",
+                where=str(self._lock),
+                remedy="choose a directory that you may write to, on a file system with locks",
+            ) from error
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    names = {name: None for one in rows for name in one if name not in COLUMNS}
+    arrays = {name: pa.array([one.get(name) for one in rows], kind) for name, (kind, _) in COLUMNS.items()}
+    arrays |= {name: pa.array([one.get(name) for one in rows]) for name in names}
+    return pa.table(arrays).replace_schema_metadata({"flatwalk": SCHEMA})
+
+
+def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
+    try:
+        table = pq.read_table(path, columns=columns, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise FlatwalkError(
+            f"not a file of results: {error}", where=str(path), remedy="move it out of the directory"
+        ) from error
+    form = (table.schema.metadata or {}).get(b"flatwalk", b"").decode(errors="replace")
+    if form != SCHEMA:
+        raise FlatwalkError(
+            f"the file has the form {form or 'of something else'!r}, and this version reads {SCHEMA}",
+            where=str(path),
+            remedy="use the version of flatwalk that wrote it, or move it out of the directory",
+        )
+    return table
+
+
+def _joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """Tables one after another; a column that one lacks is null there."""
+    return pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(
+        {"flatwalk": SCHEMA}
+    )
+
+
+def _once(table: pa.Table) -> pa.Table:
+    """The first row of each run. It is there twice if the writer was killed while it joined files."""
+    first: dict[Any, int] = {}
+    for number, key in enumerate(table.column("key").to_pylist()):
+        first.setdefault(key, number)
+    return table if len(first) == table.num_rows else table.take(list(first.values()))
+
+
+def computed(table: pa.Table) -> pa.Table:
+    """A table of runs with the columns that follow from several of them."""
+    names = ["key", "baseline", "sampled", "coverage", "windows", *_FIGURES]
+    runs = cast("list[Any]", table.select(names).to_pylist())
+    by_key = {run["key"]: run for run in runs}
+    found: dict[str, list[float | None]] = {name: [] for name in COMPUTED}
+    for run in runs:
+        base = by_key.get(run["baseline"])
+        speed = None if base is None else results.speed_ratio(run, base, sampling_of(run))
+        rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
+        figures = (rate, *((speed.value, speed.low, speed.high) if speed else (None, None, None)))
+        for column, figure in zip(found.values(), figures, strict=True):
+            column.append(figure)
+    for name, column in found.items():
+        table = table.append_column(name, pa.array(column, pa.float64()))
+    return table
+
+
+def sampling_of(run: dict[str, Any]) -> Sampled | None:
+    """What is known of how a stored run was sampled."""
+    if run["sampled"] is None:
+        return None
+    return cast("Sampled", {"sampled": run["sampled"], "coverage": run["coverage"]})
+
+
+def changed_keys(table: pa.Table) -> list[str]:
+    """The columns of machines' changed keys."""
+    return [name for name in table.column_names if name not in itertools.chain(COLUMNS, COMPUTED)]

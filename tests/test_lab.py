@@ -1,0 +1,603 @@
+"""Sweeps: what a file asks for, that every run is stored once, and what can be asked of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flatwalk import settings
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.lab import changes, engines, plan, run, store
+from flatwalk.lab.sweep import Sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "workloads": ["gups:16MiB"],
+    "schemes": ["radix4", "fpt"],
+    "mode": "functional",
+    "instructions": "200K",
+    "exhaustive": True,
+    "warmup": 0,
+}
+
+
+def sweep_of(**keys: object) -> Sweep:
+    return Sweep.of({**SMALL, **keys})
+
+
+def write(path: Path, **keys: object) -> Path:
+    """A sweep file; JSON's lists, numbers and text are TOML's, too."""
+    table = {**SMALL, **keys}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for name, section in table.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f'"{key}" = {json.dumps(value)}' for key, value in section.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+# --- what a file asks for
+
+
+def test_lists_are_combined_and_zipped_ones_move_together() -> None:
+    found = changes.combinations(
+        {"llc": {"size_bytes": ["4MiB", 8388608]}, "machine.core.width": 4},
+        [{"l2.ways": [4, 8], "l2.latency_cycles": [12, 14]}],
+        {},
+        "here",
+    )
+    assert found == [
+        {"llc.size_bytes": size, "core.width": 4, "l2.ways": ways, "l2.latency_cycles": latency}
+        for size in (4 << 20, 8 << 20)
+        for ways, latency in ((4, 12), (8, 14))
+    ]
+    assert changes.combinations({}, [], {}, "here") == [{}]
+
+
+@pytest.mark.parametrize(
+    ("lists", "zips", "derived", "words"),
+    [
+        ({"llc.size_byte": [1]}, [], {}, "did you mean llc.size_bytes"),
+        ({"llc": 5}, [], {}, "llc is not a known key"),
+        ({"a b": 5}, [], {}, "not a machine's key"),
+        ({"llc.ways": []}, [], {}, "no values"),
+        ({"llc.ways": [4], "llc": {"ways": [8]}}, [], {}, "there twice"),
+        ({"llc.ways": [4]}, [{"llc.ways": [8]}], {}, "set twice"),
+        ({}, [{"llc.ways": [4, 8], "l2.ways": [4]}], {}, "llc.ways has 2, l2.ways has 1"),
+        ({"llc.ways": [4]}, [], {"llc.ways": "8"}, "set twice"),
+        ({"llc.size_bytes": ["4XiB"]}, [], {}, "not understood"),
+    ],
+)
+def test_lists_that_do_not_fit_together_are_refused(
+    lists: dict[str, Any], zips: list[dict[str, Any]], derived: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        changes.combinations(lists, zips, derived, "here")
+
+
+def test_a_changed_machine_has_the_new_values_and_nothing_else() -> None:
+    machine = settings.machine("skylake-server")
+    before = json.dumps(machine)
+    found = changes.changed(machine, {"llc.ways": 4, "tlb.l2[0].entries": 3072, "tlb.l1d[1].ways": 2}, "here")
+    assert json.dumps(machine) == before
+    assert (found["llc"]["ways"], found["tlb"]["l2"][0]["entries"], found["tlb"]["l1d"][1]["ways"]) == (
+        4,
+        3072,
+        2,
+    )
+    found["llc"]["ways"] = machine["llc"]["ways"]
+    found["tlb"]["l2"][0]["entries"] = machine["tlb"]["l2"][0]["entries"]
+    found["tlb"]["l1d"][1]["ways"] = machine["tlb"]["l1d"][1]["ways"]
+    assert found == machine
+    with pytest.raises(UsageError, match="no table"):
+        changes.changed(machine, {"tlb.l2[7].entries": 1}, "here")
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("llc.size_bytes / 16", 1 << 20),
+        ("2 * (core.width + 1) - 3", 7),
+        ("7 / 2", 3.5),
+        ("-7 // 2", -4),
+        ("min(llc.ways, tlb.l2[0].entries, 5) % 4", 1),
+    ],
+)
+def test_expressions(expression: str, value: float) -> None:
+    found = changes.evaluated(expression, settings.machine("skylake-server"), "here")
+    assert found == value
+    assert isinstance(found, type(value))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "llc.size",
+        "1 / 0",
+        "__import__('os')",
+        "name",
+        "(lambda: 1)()",
+        "2 ** 99",
+        "llc",
+        "",
+        "1 +",
+        "max(1, key=2)",
+        "l2[llc.ways].x",
+        "True + 1",
+        "(" * 500,
+    ],
+)
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    with pytest.raises(UsageError):
+        changes.evaluated(expression, settings.machine("skylake-server"), "here")
+
+
+def test_every_combination_is_a_run_and_has_its_baseline() -> None:
+    sweep = sweep_of(
+        schemes=["radix4", "fpt", "radix4/fpt"],
+        large_pages=[0, 100],
+        seeds=[1, 2],
+        machines=["skylake-server", "skylake-server-4core"],
+        set={"llc.size_bytes": ["16MiB", "32MiB"]},
+        derive={"l2.size_bytes": "llc.size_bytes / 32"},
+    )
+    units = plan.plan(sweep)
+    assert len(units) == plan.count(sweep) == 3 * 2 * 2 * 2 * 2
+    assert len({unit.key for unit in units}) == len(units)
+    by_key = {unit.key: unit for unit in units}
+    for unit in units:
+        base = by_key[unit.baseline]
+        assert base.columns == {**unit.columns, "scheme": "radix4"}
+        machine = unit.configuration["machine"]
+        assert (
+            machine["llc"]["size_bytes"]
+            == unit.columns["llc.size_bytes"]
+            == 32 * unit.columns["l2.size_bytes"]
+        )
+        assert machine["l2"]["size_bytes"] == unit.columns["l2.size_bytes"]
+        assert machine["name"] == unit.columns["machine"]
+    assert {unit.columns["scheme"] for unit in units} == {"radix4", "fpt", "radix4/fpt"}
+
+
+def test_what_is_there_twice_is_one_run() -> None:
+    assert len(plan.plan(sweep_of(seeds=[1, 1], large_pages=[0, 0], schemes=["radix4", "radix4"]))) == 1
+
+
+def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    first, second = tmp_path / "a.fwt", tmp_path / "b.fwt"
+    assert flatwalk("record", "-o", first, "--exhaustive", "--", "true").code == 0
+    second.write_bytes(first.read_bytes())
+    keys = [
+        {unit.key for unit in plan.plan(sweep_of(workloads=[], traces=[str(path)], instructions="10K"))}
+        for path in (first, second)
+    ]
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"workloads": []}, "neither workloads nor traces"),
+        ({"workloads": ["nope:1GiB"]}, "no workload 'nope'"),
+        ({"traces": ["nowhere.fwt"]}, "no file nowhere.fwt"),
+        ({"schemes": ["fptt"]}, "did you mean fpt"),
+        ({"machines": ["zen5"]}, "did you mean zen4"),
+        ({"scheme": ["fpt"]}, "scheme is not a known key; did you mean schemes"),
+        ({"thp": ["always"], "large_pages": [0]}, "give one of them"),
+        ({"set": {"llc.ways": [7]}}, "llc.size_bytes must make a power of two"),
+        ({"set": {"llc.ways": ["x"]}}, "must be a whole number"),
+        ({"seeds": []}, "a list that is not empty"),
+        (
+            {"set": {f"tlb.l2[0].{key}": list(range(1, 1500)) for key in ("entries", "ways")}},
+            "2,000,000|4,49",
+        ),
+    ],
+)
+def test_a_sweep_is_refused_before_anything_runs(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan.plan(sweep_of(**keys))
+
+
+def test_batches_share_a_request_and_fit_into_memory() -> None:
+    units = plan.plan(sweep_of(seeds=[1, 2, 3], set={"llc.ways": [4, 8, 16]}))
+    for memory, most in ((1 << 40, 16), (1 << 20, 1)):
+        found = plan.batches(units, 1, memory)
+        assert [unit for batch in found for unit in batch] == units
+        assert all(len({json.dumps(unit.request) for unit in batch}) == 1 for batch in found)
+        assert max(map(len, found)) <= most
+    assert len(plan.batches(units, 4, 1 << 40)) == len(units), "every worker has several"
+
+
+# --- running
+
+
+class Here(Executor):
+    """Runs each call at once, in this process; the given ones kill their worker first."""
+
+    def __init__(self, deadly: set[str], calls: list[dict[str, Any]]) -> None:
+        self._deadly, self._calls, self._broken = deadly, calls, False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._broken:
+            raise BrokenExecutor
+        future: Future[Any] = Future()
+        request = json.loads(args[0])
+        self._calls.append(request)
+        names = {one["scheme"]["name"] for one in request["runs"]}
+        if names & self._deadly:
+            self._broken = True
+            future.set_exception(BrokenExecutor())
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def ran(
+    sweep: Sweep, results: store.Results, deadly: set[str] | None = None
+) -> tuple[run.Outcome, list[dict[str, Any]]]:
+    calls: list[dict[str, Any]] = []
+    missing = [unit for unit in plan.plan(sweep) if unit.key not in results.keys()]  # noqa: SIM118 - no dict
+    outcome = run.run(
+        sweep.name,
+        missing,
+        results,
+        make=lambda: Here(deadly or set(), calls),
+        workers=1,
+        progress=lambda *_: None,
+    )
+    return outcome, calls
+
+
+def test_runs_are_those_of_compare(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    options = ["--workload", "gups:16MiB", "--schemes", "radix4,fpt", "--large-pages", "0,100", "--seed", "3"]
+    lengths = ["--instructions", "2M", "--windows", "5", "--window", "20K", "--warmup", "50K"]
+    done = flatwalk("compare", *options, *lengths, "--no-report", "--json", "-")
+    assert done.code == 0, done.err
+    wanted = json.loads(done.out)["runs"]
+    results = store.Results(tmp_path / "r", make=True)
+    keys = {"windows": 5, "window": "20K", "warmup": "50K", "instructions": "2M", "exhaustive": False}
+    outcome, _ = ran(sweep_of(seeds=[3], large_pages=[0, 100], mode="timing", **keys), results)
+    assert (outcome.done, outcome.failed) == (4, [])
+    found = {(row["scheme"], row["large_pages"]): row for row in results.table().to_pylist()}
+    for one in wanted:
+        row = found[one["scheme"], one["large_pages"]]
+        for name in ("cycles", "walks", "ipc", "speedup", "speedup_low", "speedup_high", "windows"):
+            assert row[name] == one[name], name
+        assert json.loads(row["result"])["cycle_stack"] == one["cycle_stack"]
+
+
+def test_only_what_is_missing_runs(tmp_path: Path) -> None:
+    results = store.Results(tmp_path, make=True)
+    outcome, calls = ran(sweep_of(), results)
+    assert (outcome.done, sum(len(call["runs"]) for call in calls)) == (2, 2)
+    assert ran(sweep_of(), results)[1] == []
+    outcome, calls = ran(sweep_of(schemes=["radix4", "fpt", "radix5"]), results)
+    assert [one["scheme"]["name"] for call in calls for one in call["runs"]] == ["radix5"]
+    row = next(row for row in results.table().to_pylist() if row["scheme"] == "radix5")
+    assert row["speedup"] is None, "nothing was timed"
+    assert row["baseline"] in results.keys()  # noqa: SIM118
+
+
+def test_two_writers_store_each_run_once(tmp_path: Path) -> None:
+    writers = [store.Results(tmp_path, make=True) for _ in range(4)]
+    rows: list[dict[str, Any]] = [
+        {"key": str(number), "finished": None, "x.y": number} for number in range(50)
+    ]
+
+    def write_all(results: store.Results, seed: int) -> None:
+        shuffled = rows.copy()
+        random.Random(seed).shuffle(shuffled)
+        for row in shuffled:
+            results.append([row])
+
+    threads = [threading.Thread(target=write_all, args=(one, seed)) for seed, one in enumerate(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(stored_keys(tmp_path)) == sorted(row["key"] for row in rows)
+    writers[0].compact()
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert sorted(stored_keys(tmp_path)) == sorted(row["key"] for row in rows)
+
+
+def stored_keys(place: Path) -> list[str]:
+    """Keys of all rows of all files, as another program reads them."""
+    return [
+        str(key)
+        for path in (place / "runs").glob("*.parquet")
+        for key in pq.read_table(path)["key"].to_pylist()
+    ]
+
+
+def test_a_run_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
+    results = store.Results(tmp_path, make=True)
+    sweep = sweep_of(schemes=["radix4", "fpt", "radix5", "fpt-l3l2"], seeds=[1, 2, 3])
+    outcome, _ = ran(sweep, results, deadly={"radix5"})
+    assert outcome.done == 9
+    assert {unit.configuration["scheme"]["name"] for unit, _ in outcome.failed} == {"radix5"}
+    assert len(outcome.failed) == 3
+    assert all("killed" in error for _, error in outcome.failed)
+    outcome, calls = ran(sweep, results)
+    assert (outcome.done, outcome.failed) == (3, [])
+    assert {one["scheme"]["name"] for call in calls for one in call["runs"]} == {"radix5"}
+
+
+def test_another_engine_is_refused() -> None:
+    done = engines.work("{}", "another digest")
+    assert done.response is None
+    assert "another engine" in done.error
+
+
+def test_a_failed_run_is_named(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    trace = tmp_path / "t.fwt"
+    assert flatwalk("record", "-o", trace, "--exhaustive", "--", "true").code == 0
+    whole = trace.read_bytes()
+    middle = len(whole) // 2
+    trace.write_bytes(
+        whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle : middle + 64]) + whole[middle + 64 :]
+    )
+    file = write(tmp_path / "s.toml", workloads=["gups:16MiB"], traces=["t.fwt"], instructions="1M")
+    done = flatwalk("sweep", file, "--results", tmp_path / "r", "-j", "1")
+    assert done.code == 1
+    assert "2 runs failed" in done.err
+    assert "t.fwt, fpt" in done.err
+    assert "Traceback" not in done.err
+    assert len(stored_keys(tmp_path / "r")) == 2
+    status = flatwalk("sweep", file, "--results", tmp_path / "r", "--status")
+    assert "2 of 4 runs are stored" in status.out
+
+
+def big(tmp_path: Path, instructions: str = "400K") -> Path:
+    """A sweep of 64 runs; with the usual length it takes some seconds."""
+    return write(
+        tmp_path / "big.toml",
+        seeds=list(range(8)),
+        large_pages=[0, 50],
+        instructions=instructions,
+        set={"tlb.l2[0].entries": [768, 1536]},
+    )
+
+
+def begin(file: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-m", "flatwalk", "sweep", str(file), "--results", str(place), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for(process: subprocess.Popen[bytes], place: Path, runs: int) -> None:
+    """Waits until so many runs are stored, or the sweep has ended."""
+    while process.poll() is None and len(stored_keys(place)) < runs:
+        pass
+
+
+@pytest.mark.slow
+def test_kill_at_any_time_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    file, place = big(tmp_path), tmp_path / "r"
+    rng = random.Random(11)
+    before: dict[str, Any] = {}
+    for _ in range(10):
+        (place / "runs").mkdir(parents=True, exist_ok=True)
+        process = begin(file, place, "-j", "2")
+        wait_for(process, place, len(before) + rng.randint(1, 6))
+        process.kill()
+        process.communicate(timeout=60)  # ends when its workers have
+        tables = [pq.read_table(path) for path in (place / "runs").glob("*.parquet")]
+        now = {row["key"]: row for table in tables for row in table.to_pylist()}
+        assert sum(table.num_rows for table in tables) == len(now), "each once"
+        assert before.items() <= now.items(), "what was stored is there as it was"
+        before = now
+    process = begin(file, place)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    keys = stored_keys(place)
+    assert Counter(keys) == Counter(unit.key for unit in plan.plan(Sweep.read(str(file))))
+    assert f"{64 - len(before)} of them new" in out.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_its_workers(tmp_path: Path, number: signal.Signals) -> None:
+    file, place = big(tmp_path, "10M"), tmp_path / "r"
+    (place / "runs").mkdir(parents=True)
+    process = begin(file, place, "-j", "2")
+    wait_for(process, place, 1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)  # ends when the workers have, too: they could write there
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert not list(place.rglob("*.part"))
+
+
+# --- a cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and two workers, each a process of its own."""
+    environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30"}
+    about = tmp_path / "scheduler.json"
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(about)]
+    started = [subprocess.Popen([*dask, *options], **quiet)]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        "--scheduler-file",
+        str(about),
+        "--no-dashboard",
+    ]
+    one = [
+        "--scheduler-file",
+        str(about),
+        "--nthreads",
+        "1",
+        "--no-nanny",
+        "--local-directory",
+        str(tmp_path),
+    ]
+    try:
+        while not about.exists() and started[0].poll() is None:
+            pass
+        started += [subprocess.Popen([*worker, *one], **quiet) for _ in range(2)]
+        yield json.loads(about.read_text())["address"], started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def figures(place: Path) -> list[dict[str, Any]]:
+    """All results but for when and how long."""
+    rows = [row for path in (place / "runs").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    return sorted(
+        ({key: value for key, value in row.items() if key not in {"finished", "seconds"}} for row in rows),
+        key=lambda row: str(row["key"]),
+    )
+
+
+@pytest.mark.slow
+def test_a_cluster_finds_the_same_though_a_worker_is_killed(
+    tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    address, processes = cluster
+    file, place = big(tmp_path), tmp_path / "cluster"
+    (place / "runs").mkdir(parents=True)
+    process = begin(file, place, "--cluster", address)
+    wait_for(process, place, 8)
+    assert process.poll() is None, process.communicate()
+    processes[1].kill()
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    alone = begin(file, tmp_path / "alone", "-j", "1")
+    alone.communicate()
+    assert figures(place) == figures(tmp_path / "alone")
+    assert len(figures(place)) == 64
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    file = write(tmp_path / "s.toml")
+    done = flatwalk("sweep", file, "--results", tmp_path / "r", "--cluster", "tcp://127.0.0.1:1")
+    assert done.code == 2
+    assert "no scheduler at tcp://127.0.0.1:1" in done.err
+    assert "Traceback" not in done.err
+
+
+# --- questions
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of four timed runs on each of two machines."""
+    place = tmp_path_factory.mktemp("stored")
+    sweep = sweep_of(
+        mode="timing",
+        machines=["skylake-server", "zen4"],
+        instructions="1M",
+        exhaustive=False,
+        windows=5,
+        window="20K",
+        warmup="20K",
+        set={"llc.latency_cycles": [40, 60]},
+    )
+    outcome, _ = ran(sweep, store.Results(place, make=True))
+    assert outcome.done == 8
+    return place
+
+
+def test_sql_is_answered(stored: Path, flatwalk: Callable[..., Result]) -> None:
+    sql = 'select scheme, "llc.latency_cycles" as latency, count(*) as n from runs group by all order by all'
+    done = flatwalk("results", "query", sql, "--results", stored, "--csv")
+    assert done.out == "scheme,latency,n\nfpt,40,2\nfpt,60,2\nradix4,40,2\nradix4,60,2\n"
+    done = flatwalk(
+        "results",
+        "query",
+        "select max(speedup) as s from runs where scheme='radix4'",
+        "--results",
+        stored,
+        "--json",
+    )
+    assert json.loads(done.out) == [{"s": 1.0}]
+    done = flatwalk("results", "query", "select speed from runs", "--results", stored)
+    assert done.code == 2
+    assert "speedup" in done.err
+    assert "Traceback" not in done.err
+    done = flatwalk("results", "query", "select 1", "--results", stored / "no")
+    assert "there are no results" in done.err
+
+
+def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result]) -> None:
+    rows = {
+        (row["machine"], row["scheme"], row["llc.latency_cycles"]): row
+        for row in store.Results(stored).table().to_pylist()
+    }
+    done = flatwalk(
+        "results", "diff", "40", "60", "--by", "llc.latency_cycles", "--results", stored, "--json",
+        "--where", "machine = 'zen4'",
+    )  # fmt: skip
+    found = json.loads(done.out)
+    assert [one["scheme"] for one in found] == ["radix4", "fpt"]
+    for one in found:
+        slow, fast = (rows["zen4", one["scheme"], latency] for latency in (60, 40))
+        assert one["speed-up"] == pytest.approx(slow["ipc"] / fast["ipc"])
+        assert one["low"] <= one["speed-up"] <= one["high"]
+        assert one["speed-up"] < 1
+    done = flatwalk("results", "diff", "zen4", "zen9", "--by", "machine", "--results", stored)
+    assert "no run has machine zen9" in done.err
+    assert "there are skylake-server, zen4" in done.err
+
+
+@pytest.mark.parametrize("ending", ["csv", "arrow", "parquet", "json"])
+def test_exports_hold_every_run(
+    stored: Path, tmp_path: Path, flatwalk: Callable[..., Result], ending: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.csv
+
+    path = tmp_path / f"x.{ending}"
+    done = flatwalk("results", "export", path, "--results", stored, "--where", "scheme = 'fpt'")
+    assert done.out == f"{path}: 4 runs\n"
+    read: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "csv": lambda: pa.csv.read_csv(path).to_pylist(),
+        "arrow": lambda: pa.ipc.open_file(str(path)).read_all().to_pylist(),
+        "parquet": lambda: pq.read_table(path).to_pylist(),
+        "json": lambda: json.loads(path.read_text()),
+    }
+    rows = read[ending]()
+    assert [row["scheme"] for row in rows] == ["fpt"] * 4
+    wanted = [row["cycles"] for row in store.Results(stored).table().to_pylist() if row["scheme"] == "fpt"]
+    assert [row["cycles"] for row in rows] == wanted
+    done = flatwalk("results", "export", tmp_path / "x.txt", "--results", stored)
+    assert done.code == 2
+    assert not (tmp_path / "x.txt").exists()
+
+
+def test_a_foreign_file_among_the_results_is_named(tmp_path: Path) -> None:
+    results = store.Results(tmp_path, make=True)
+    (tmp_path / "runs" / "x.parquet").write_bytes(b"no")
+    with pytest.raises(FlatwalkError, match="not a file of results"):
+        results.table()
+
+
+def test_shipped_sweeps_can_run() -> None:
+    for name in settings.names("sweep"):
+        sweep = Sweep.read(name)
+        assert sweep.name == name
+        assert plan.plan(sweep)
