@@ -1,6 +1,8 @@
 # The engine. Requests and answers are JSON; docs/guide.md describes them.
 from collections.abc import Callable
 
+from typing_extensions import Buffer
+
 __all__ = [
     "EngineError",
     "check",
@@ -19,7 +21,11 @@ __all__ = [
 class EngineError(Exception): ...
 
 def version() -> str: ...
-def simulate(request: str, progress: Callable[[int, int | None], None] | None = None) -> str: ...
+def simulate(
+    request: str,
+    progress: Callable[[int, int | None], None] | None = None,
+    addresses: Buffer | None = None,
+) -> str: ...
 def simulate_mix(request: str, progress: Callable[[int, int | None], None] | None = None) -> str: ...
 def trace_info(
     path: str, verify: bool = False, progress: Callable[[int, int | None], None] | None = None

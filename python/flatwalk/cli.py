@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Option
 
-from flatwalk.commands import compare, record, reproduce, results, shipped, sweep, trace, version, walk
+from flatwalk.commands import (
+    compare,
+    figures,
+    record,
+    reproduce,
+    results,
+    shipped,
+    sweep,
+    trace,
+    version,
+    walk,
+)
 from flatwalk.errors import FlatwalkError
 from flatwalk.help import PLAIN, examples
 from flatwalk.host import commands as host
@@ -27,7 +38,7 @@ app = typer.Typer(
     help="What another page-table organisation would do to a program's speed.",
     epilog=examples("compare -- python3 -c 'print(sum(range(10**5)))'"),
 )
-for module in (compare, sweep, reproduce, record, walk, version):
+for module in (compare, figures, sweep, reproduce, record, walk, version):
     app.add_typer(module.app)
 app.add_typer(results.app, name="results")
 app.add_typer(trace.app, name="trace")

@@ -72,14 +72,19 @@ def show_table(runs: list[Run], title: str, *, energy: bool = False) -> None:
     have them.
     """
     columns = _columns(runs, energy=energy)
-
-    def table() -> tuple[list[str], list[list[str]]]:
-        rows = zip(*(column.cells for column in columns), strict=True)
-        return [column.header for column in columns], [list(row) for row in rows]
-
-    while len(columns) > 2 and not output.fits(*table()):
+    while len(columns) > 2 and not output.fits(*_rows(columns)):
         columns.remove(min(columns, key=lambda column: column.rank))
-    output.table(*table(), title=title)
+    output.table(*_rows(columns), title=title)
+
+
+def cells(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
+    """The result table of one large-page setting, whole: headers and rows."""
+    return _rows(_columns(runs, energy=False))
+
+
+def _rows(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return [column.header for column in columns], [list(row) for row in rows]
 
 
 def note_warnings(runs: list[Run]) -> None:

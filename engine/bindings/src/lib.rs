@@ -13,6 +13,7 @@ use flatwalk_timing::{
     Kind, Limits, Response, RunConfiguration, RunResult, Sampling, SimulateError,
 };
 use flatwalk_trace::{Format, Source};
+use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -30,6 +31,8 @@ enum SourceRequest {
     Workload { name: String, size_bytes: u64 },
     /// A process's mapping, and accesses to it.
     Mapping(flatwalk_workloads::mapping::Mapping),
+    /// Addresses that come with the request.
+    Addresses { name: String, instructions_per_access: u64 },
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +115,38 @@ fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
         SourceRequest::Mapping(mapping) => {
             flatwalk_workloads::mapping::open(mapping.clone(), seed).map_err(error)
         }
+        SourceRequest::Addresses { .. } => Err(error("the source has no addresses with it")),
+    }
+}
+
+/// Addresses in a buffer of Python's.
+struct Buffer(PyBuffer<u64>);
+
+impl Buffer {
+    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::get(object).map_err(|e| {
+            error(format!("addresses must be unsigned 64-bit numbers, as of a NumPy array: {e}"))
+        })?;
+        if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
+            return Err(error("addresses must be one-dimensional and contiguous"));
+        }
+        Ok(Self(buffer))
+    }
+}
+
+impl flatwalk_workloads::addresses::Addresses for Buffer {
+    fn count(&self) -> u64 {
+        self.0.item_count() as u64
+    }
+
+    fn read(&mut self, from: u64, into: &mut [u64]) {
+        Python::attach(|py| {
+            // It is contiguous, and has the address that `from` names.
+            let all = self.0.as_slice(py).unwrap_or_default();
+            for (to, cell) in into.iter_mut().zip(&all[from as usize..]) {
+                *to = cell.get();
+            }
+        });
     }
 }
 
@@ -159,12 +194,26 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// Runs one trace through several configurations.
+/// Runs one trace through several configurations. `addresses` are those of the source `addresses`: a
+/// buffer of unsigned 64-bit numbers, such as a NumPy array, which is not copied.
 #[pyfunction]
-#[pyo3(signature = (request, progress=None))]
-fn simulate(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
+#[pyo3(signature = (request, progress=None, addresses=None))]
+fn simulate(
+    py: Python<'_>,
+    request: &str,
+    progress: Option<Py<PyAny>>,
+    addresses: Option<&Bound<'_, PyAny>>,
+) -> PyResult<String> {
     let mut request: SimulateRequest = read(request)?;
-    let source = open(&request.source, request.seed)?;
+    let source = match (&request.source, addresses) {
+        (SourceRequest::Addresses { name, instructions_per_access }, Some(addresses)) => {
+            let addresses = Box::new(Buffer::new(addresses)?);
+            let open = || flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access);
+            py.detach(open).map_err(error)?
+        }
+        (source, None) => open(source, request.seed)?,
+        (_, Some(_)) => return Err(error("addresses are given, and another source")),
+    };
     let SimulateRequest { skip, warmup, instructions, sampling, seed, .. } = request;
     let limits = Limits { skip, warmup, instructions, sampling };
     let total = limits.simulated(source.info(), seed);

@@ -21,6 +21,12 @@ pub enum WorkloadError {
         /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
+    /// Addresses cannot be a trace.
+    #[error("the addresses are impossible: {what}")]
+    Addresses {
+        /// What is wrong.
+        what: String,
+    },
     /// A process's mapping contradicts itself.
     #[error("the mapping is impossible: {what}")]
     Mapping {

@@ -8,6 +8,7 @@
 // Sizes and numbers of records are computed from positive floating-point numbers.
 #![allow(clippy::cast_sign_loss)]
 
+pub mod addresses;
 mod btree;
 mod chase;
 mod error;

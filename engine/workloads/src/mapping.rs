@@ -68,10 +68,10 @@ pub struct Mapping {
     pub accesses: u64,
 }
 
-const PAGE: u64 = 4096;
-const LARGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const LARGE: u64 = 2 << 20;
 /// User addresses of five-level tables end here.
-const LIMIT: u64 = 1 << 56;
+pub(crate) const LIMIT: u64 = 1 << 56;
 /// Instructions of a block, one of which is the access.
 const INSTRUCTIONS: u64 = 4;
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from flatwalk.commands.figures import Columns
 from flatwalk.commands.options import JsonFlag
 from flatwalk.commands.sweep import RESULTS, ResultsDirectory
 from flatwalk.help import PLAIN, examples
@@ -85,3 +86,32 @@ def export(
     from flatwalk.lab import command  # noqa: PLC0415
 
     command.export(results, file, where)
+
+
+@app.command(
+    epilog=examples(
+        "results plot llc.pdf --x llc.size_bytes --y speedup --by scheme",
+        "results plot map.svg --x llc.size_bytes --over l2.size_bytes --y speedup --where \"scheme = 'fpt'\"",
+    )
+)
+def plot(
+    file: Annotated[Path, Argument(metavar="FILE", help="Its ending says how: .pdf, .svg, .png.")],
+    *,
+    x: Annotated[str, Option(metavar="COLUMN", help="What the horizontal axis is.")],
+    y: Annotated[str, Option(metavar="COLUMN", help="What is drawn.")] = "speedup",
+    by: Annotated[str | None, Option(metavar="COLUMN", help="A curve for each value of it.")] = None,
+    over: Annotated[
+        str | None, Option(metavar="COLUMN", help="A heat map, with this as the vertical axis.")
+    ] = None,
+    where: Where = None,
+    columns: Columns = 1,
+    results: ResultsDirectory = RESULTS,
+) -> None:
+    """Draw stored runs: curves with their intervals, or a heat map.
+
+    Runs at the same place are one point, their mean. Its whisker holds all of their 95 % intervals, or all of
+    their values where they have none.
+    """
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.plot(results, file, where, x=x, y=y, by=by, over=over, columns=columns)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flatwalk import output, units
+from flatwalk import drawing, output, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, run, store
 from flatwalk.lab import query as ask
@@ -96,6 +96,25 @@ def export(place: Path, path: Path, where: str | None) -> None:
     table = _runs(place, where)
     ask.export(table, path)
     print(f"{path}: {units.several(table.num_rows, 'run')}")
+
+
+def plot(
+    place: Path,
+    path: Path,
+    where: str | None,
+    *,
+    x: str,
+    y: str,
+    by: str | None,
+    over: str | None,
+    columns: int,
+) -> None:
+    """Draws runs.
+
+    Raises:
+        FlatwalkError: If there are none, there is no such column, or the file cannot be written.
+    """
+    drawing.plot(_runs(place, where), path, x=x, y=y, by=by, over=over, columns=columns)
 
 
 def diff(

@@ -1,0 +1,39 @@
+"""`flatwalk figures`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from flatwalk.help import PLAIN, examples
+
+app = typer.Typer(**PLAIN)
+
+Columns = Annotated[
+    int, Option(min=1, max=2, metavar="N", help="Width in columns of a paper of two: 1 or 2.")
+]
+
+
+@app.command(
+    epilog=examples(
+        "figures answer.json",
+        "figures answer.json --only speed,cycles --format svg --columns 2 --to figures",
+        "figures answer.json --latex",
+    )
+)
+def figures(
+    answer: Annotated[Path, Argument(metavar="ANSWER", help="What `flatwalk compare --json` wrote.")],
+    *,
+    to: Annotated[Path, Option(metavar="DIR", help="Where the files go.")] = Path(),
+    only: Annotated[
+        str | None, Option(metavar="A,B,...", help="Charts by name, as in the files' names [default: all].")
+    ] = None,
+    kind: Annotated[str, Option("--format", metavar="FORMAT", help="pdf, svg or png.")] = "pdf",
+    columns: Columns = 1,
+    latex: Annotated[bool, Option("--latex", help="Print the results as a LaTeX table instead.")] = False,
+) -> None:
+    """Draw the report's charts for a paper, or print its table in LaTeX."""
+    from flatwalk import drawing  # noqa: PLC0415
+
+    drawing.figures(answer, to, only=only, kind=kind, columns=columns, latex=latex)

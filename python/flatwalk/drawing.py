@@ -1,0 +1,112 @@
+"""`flatwalk figures` and `flatwalk results plot`: what is drawn of answers and stored results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import figures as draw
+from flatwalk import output
+from flatwalk.errors import UsageError
+from flatwalk.presenting import cells
+from flatwalk.results import grouped, pages_label, read_answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, latex: bool) -> None:
+    """Draws the charts of an answer, or prints its table in LaTeX.
+
+    Raises:
+        FlatwalkError: If the answer cannot be read, there is no such chart, or a file cannot be written.
+    """
+    from flatwalk.report import charts  # noqa: PLC0415
+
+    runs = read_answer(path)["runs"]
+    if latex:
+        for members in grouped(runs):
+            caption = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
+            print(draw.latex(*cells(members), caption), end="")
+        return
+    known = {chart.key: chart for chart in charts.build(runs)}
+    wanted = list(known) if only is None else [name.strip() for name in only.split(",")]
+    if unknown := [name for name in wanted if name not in known]:
+        raise UsageError(
+            f"there is no chart {', '.join(unknown)}", where="--only", remedy=f"there are {', '.join(known)}"
+        )
+    if kind not in draw.FORMATS:
+        raise UsageError(
+            f"{kind!r} is not a format", where="--format", remedy=f"one of {', '.join(draw.FORMATS)}"
+        )
+    if not to.is_dir():
+        raise UsageError(f"there is no directory {to}", where="--to", remedy="make it, or choose another one")
+    for name in wanted:
+        target = to / f"{path.stem}-{name}.{kind}"
+        draw.write(draw.draw(known[name], columns), target)
+        print(target)
+
+
+def plot(
+    table: pa.Table, target: Path, *, x: str, y: str, by: str | None, over: str | None, columns: int
+) -> None:
+    """Draws stored results: curves of `y` over `x`, or a heat map over `x` and `over`.
+
+    Where several runs have the same place, their mean is drawn; its whiskers reach from the lowest end of
+    their intervals to the highest, or if they have none, from the lowest to the highest value.
+
+    Raises:
+        FlatwalkError: If there is no such column, nothing to draw, or the file cannot be written.
+    """
+    for name, option in ((x, "--x"), (y, "--y"), (by, "--by"), (over, "--over")):
+        if name is not None and name not in table.column_names:
+            raise UsageError(
+                f"there is no column {name}",
+                where=option,
+                remedy='`flatwalk results query "describe runs"` shows all',
+            )
+    found: dict[str, dict[Any, list[dict[str, Any]]]] = {}
+    for run in table.to_pylist():
+        if run[x] is None or run[y] is None or (over is not None and run[over] is None):
+            continue
+        place = run[x] if over is None else (run[x], run[over])
+        found.setdefault("" if by is None else str(run[by]), {}).setdefault(place, []).append(run)
+    if not found:
+        raise UsageError(f"no run has both {x} and {y}", where="--x and --y", remedy="choose other columns")
+    if over is not None:
+        if len(found) > 1:
+            raise UsageError(
+                f"a map has one value a cell, and there are several {by}",
+                where="--by",
+                remedy="choose with --where",
+            )
+        values = {place: _mean(runs, y) for place, runs in next(iter(found.values())).items()}
+        figure = draw.draw_map(values, x, over, y, columns)
+    else:
+        curves = [
+            draw.Curve(name, [(place, *_spread(runs, y)) for place, runs in places.items()])
+            for name, places in found.items()
+        ]
+        figure = draw.draw_curves(curves, x, y, columns)
+    output.check_writable(target, "FILE")
+    draw.write(figure, target)
+    print(target)
+
+
+def _mean(runs: list[dict[str, Any]], y: str) -> float:
+    return float(sum(run[y] for run in runs)) / len(runs)
+
+
+def _spread(runs: list[dict[str, Any]], y: str) -> tuple[float, float | None, float | None]:
+    """The mean of a column, and from where to where its whisker reaches."""
+    mean = _mean(runs, y)
+    lows, highs = (
+        [one for run in runs if (one := run.get(f"{y}_{end}")) is not None] for end in ("low", "high")
+    )
+    if len(lows) == len(highs) == len(runs):
+        return mean, min(lows), max(highs)
+    if len(runs) > 1:
+        values = [run[y] for run in runs]
+        return mean, min(values), max(values)
+    return mean, None, None

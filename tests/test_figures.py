@@ -1,0 +1,180 @@
+"""Figures for papers: what is drawn has the figures' sizes, and what is written is as wide as a column."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flatwalk import drawing, figures
+from flatwalk.report import charts
+from flatwalk.results import answer
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+
+def drawn(key: str, columns: int = 2) -> Any:
+    runs = fake.sample(fake.gups())["runs"]
+    chart = next(chart for chart in charts.build(runs) if chart.key == key)
+    return figures.draw(chart, columns).axes
+
+
+def scale(axes: Any) -> tuple[float, float]:
+    """Where 0 is, and the axis' own units for each of its width, read off its ticks."""
+    marks = [label.get_text().replace("−", "-").strip(" %") for label in axes.get_xticklabels()]
+    places = axes.get_xticks()
+    unit = (float(marks[-1]) - float(marks[0])) / (places[-1] - places[0])
+    return places[0] - float(marks[0]) / unit, unit
+
+
+def values(axes: Any) -> dict[str, float]:
+    """The end of each row's bars in the axis' own units."""
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    zero, unit = scale(axes)
+    ends: dict[str, float] = {}
+    for patch in axes.patches:
+        (left, top), (right, bottom) = patch.get_window_extent().get_points()
+        (left, top), (right, bottom) = axes.transData.inverted().transform([(left, top), (right, bottom)])
+        name = names[round((top + bottom) / 2)]
+        end = left if right <= zero + 1e-6 else right
+        ends[name] = max(ends.get(name, end), end, key=lambda x: abs(x - zero))
+    return {name: (end - zero) * unit for name, end in ends.items()}
+
+
+def test_bars_are_as_long_as_the_figures() -> None:
+    found = values(drawn("speed")[0])
+    base = fake.GUPS["radix4"][0]
+    for name, (cycles, *_) in fake.GUPS.items():
+        assert found[name] == pytest.approx(100 * (base / cycles - 1), abs=0.01), name
+    found = values(drawn("accesses")[0])
+    for name, (_, accesses, *_) in fake.GUPS.items():
+        if accesses is not None:
+            assert found[name] == pytest.approx(accesses, rel=0.001), name
+
+
+def test_whiskers_are_the_intervals() -> None:
+    runs = fake.sample(fake.gups())["runs"][: len(fake.GUPS)]
+    axes = drawn("speed")[0]
+    zero, unit = scale(axes)
+    found = [path.vertices[:, 0] for lines in axes.collections for path in lines.get_paths()]
+    wanted = [(run["speedup_low"], run["speedup_high"]) for run in runs]
+    wanted = [(low, high) for low, high in wanted if low != high]
+    assert len(found) == len(wanted) > 5
+    for (left, right), (low, high) in zip(found, wanted, strict=True):
+        assert low is not None
+        assert high is not None
+        assert (left - zero) * unit == pytest.approx(100 * (low - 1), abs=0.01)
+        assert (right - zero) * unit == pytest.approx(100 * (high - 1), abs=0.01)
+
+
+@pytest.mark.parametrize("key", ["speed", "cycles", "accesses", "latency", "served", "memory", "histogram"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_nothing_stands_outside(key: str, columns: int) -> None:
+    runs = fake.sample(fake.gups())["runs"]
+    chart = next(chart for chart in charts.build(runs) if chart.key == key)
+    figure: Any = figures.draw(chart, columns)
+    figure.canvas.draw()
+    width, height = figure.bbox.width, figure.bbox.height
+    texts = [text for axes in figure.axes for text in (*axes.texts, *axes.get_yticklabels())] + figure.texts
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= -1, text
+        assert box.x1 <= width + 1, text
+        assert box.y1 <= height + 1, text
+
+
+def test_files_are_as_wide_as_a_column_and_the_same_twice(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(answer(fake.sample(fake.gups()))))
+    done = call("figures", "a.json", "--only", "speed, cycles")
+    assert done.out.split() == ["a-speed.pdf", "a-cycles.pdf"]
+    first = (tmp_path / "a-speed.pdf").read_bytes()
+    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", first)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(3.33 * 72, abs=0.1)
+    assert b"/Type3" not in first, "journals refuse such fonts"
+    call("figures", "a.json", "--only", "speed")
+    assert (tmp_path / "a-speed.pdf").read_bytes() == first
+    assert call("figures", "a.json", "--format", "svg", "--columns", "2", "--only", "speed").code == 0
+    svg = (tmp_path / "a-speed.svg").read_text()
+    assert 'width="504pt"' in svg
+    for name in fake.GUPS:
+        assert f">{name}</text>" in svg
+    assert call("figures", "a.json", "--format", "png", "--only", "served").code == 0
+    assert (tmp_path / "a-served.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "speeds"], "there are speed, cycles"),
+        (["--format", "jpg"], "one of pdf, svg, png"),
+        (["--to", "nowhere"], "no directory nowhere"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    tmp_path: Path, call: Call, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(answer(fake.sample(fake.gups()))))
+    done = call("figures", "a.json", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_latex_has_every_row_and_no_raw_character(tmp_path: Path, call: Call) -> None:
+    response = fake.sample(fake.gups())
+    response["runs"][1]["scheme"] = r"a_b&c\d#"
+    (tmp_path / "a.json").write_text(json.dumps(answer(response)))
+    out = call("figures", "a.json", "--latex").out
+    assert r"a\_b\&c\textbackslash{}d\#" in out
+    rows = [line for line in out.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == len(response["runs"]) + out.count(r"\toprule")
+    assert len({line.count(" & ") for line in rows}) == 1
+    assert not re.search(r"(?<!\\)[%#_]", out)
+    out.encode("ascii")
+
+
+def runs(**columns: Any) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_curves_go_through_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = runs(
+        size=[4, 4, 8, 8],
+        scheme=["a", "a", "a", "b"],
+        speedup=[1.0, 1.2, 1.3, 2.0],
+        speedup_low=[0.9, 1.1, 1.2, None],
+        speedup_high=[1.1, 1.4, 1.5, None],
+    )
+    found: list[figures.Curve] = []
+    monkeypatch.setattr(figures, "draw_curves", lambda curves, *_: found.extend(curves))
+    monkeypatch.setattr(figures, "write", lambda *_: None)
+    drawing.plot(table, tmp_path / "x.pdf", x="size", y="speedup", by="scheme", over=None, columns=1)
+    assert [curve.name for curve in found] == ["a", "b"]
+    assert found[0].points == [(4, pytest.approx(1.1), 0.9, 1.4), (8, 1.3, 1.2, 1.5)]
+    assert found[1].points == [(8, 2.0, None, None)]
+
+
+def test_curves_and_maps_are_drawn(tmp_path: Path) -> None:
+    table = runs(
+        **{"llc.size_bytes": [1 << 20, 2 << 20] * 2, "ways": [4, 4, 8, 8], "speedup": [1.0, 1.1, 1.2, 1.3]}
+    )
+    size = "llc.size_bytes"
+    drawing.plot(table, tmp_path / "c.svg", x=size, y="speedup", by="ways", over=None, columns=1)
+    curves = (tmp_path / "c.svg").read_text()
+    assert ">1 MiB</text>" in curves
+    assert ">2 MiB</text>" in curves
+    drawing.plot(table, tmp_path / "m.svg", x=size, y="speedup", by=None, over="ways", columns=1)
+    cells = (tmp_path / "m.svg").read_text()
+    for value in ("1", "1.1", "1.2", "1.3"):
+        assert f">{value}</text>" in cells
