@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: New values of a machine's keys, by dotted key.
     Changes = dict[str, Any]
 
-_KEY = re.compile(r"[a-z][a-z0-9_]*(\[\d+\])?(\.[a-z0-9][a-z0-9_]*(\[\d+\])?)*")
+_KEY = re.compile(r"[a-z]\w*(\[\d+\])?(\.\w+(\[\d+\])?)*", re.ASCII)
 
 
 def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
