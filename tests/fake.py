@@ -59,6 +59,7 @@ def run(
     result: dict[str, Any] = {
         "scheme": scheme,
         "machine": "skylake-server",
+        "settings": {},
         "workload": "gups:8GiB",
         "large_pages": None if thp else large_pages,
         "thp": thp,

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, mix, output, sampling, units
+from flatwalk import across, engine, mix, output, sampling, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
 from flatwalk.lengths import Lengths
 from flatwalk.presenting import note_warnings, show_table, write_json
-from flatwalk.results import add_energy, answer, grouped, pages_label
+from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
@@ -139,9 +139,14 @@ def _ended_early(source: dict[str, Any]) -> bool:
 def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
     if str(options.json) != "-":
-        for members in grouped(runs):
-            title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
+        machines = by_machine(runs)
+        for members in grouped(runs) if len(machines) <= across.MOST else []:
+            title = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
             show_table(members, title, energy=options.energy)
+        for label, schemes in across.places(runs) if len(machines) > 1 else []:
+            names = ", ".join(dict.fromkeys(run["machine"] for run in runs))
+            title = f"{runs[0]['workload']} on {names}, {label}"
+            output.table(*across.rows(schemes, runs), title=title)
     say = output.note if str(options.json) == "-" else print
     note_warnings(runs)
     told = explain(response)
@@ -150,7 +155,10 @@ def _present(options: Options, response: Response) -> None:
     say(told.judged)
     if told.bias is not None and told.is_warm:
         say(told.bias)
-    for point in told.points:
+    if len(by_machine(runs)) <= across.MOST:
+        for point in told.points:
+            say(point.words)
+    for point in told.machines:
         say(point.words)
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415

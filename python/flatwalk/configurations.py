@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings
+from flatwalk import engine, output, settings, variations
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Options:
     host_large_pages: int
     guest_frames: str
     machine: str
+    set: Sequence[str]
     large_pages: str | None
     thp: str | None
     fragmentation: float
@@ -66,19 +67,29 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
-    machine = settings.machine(options.machine)
-    if options.energy and (options.mode != "timing" or "energy" not in machine):
+    machines = _machines(options)
+    grid = variations.grid(options.set)
+    for machine in machines:
+        if options.energy and (options.mode != "timing" or "energy" not in machine):
+            raise UsageError(
+                f"the machine {machine['name']} has no [energy] section"
+                if options.mode == "timing"
+                else "functional mode has no caches",
+                where="--energy",
+                remedy="see docs/energy.md; skylake-server has figures, in timing mode",
+            )
+    several = [(file, variation) for file in machines for variation in grid]
+    if options.mix is not None and len(several) > 1:
         raise UsageError(
-            f"the machine {machine['name']} has no [energy] section"
-            if options.mode == "timing"
-            else "functional mode has no caches",
-            where="--energy",
-            remedy="see docs/energy.md; skylake-server has figures, in timing mode",
+            "a mix runs on one machine",
+            where="--mix with several machines",
+            remedy="name one --machine, and one value for each --set; run it again for the others",
         )
     runs = [
         {
             "scheme": scheme,
             "machine": machine,
+            "settings": changes,
             "large_pages": large_pages,
             "thp": options.thp,
             "fragmentation": options.fragmentation,
@@ -88,16 +99,28 @@ def configurations(options: Options) -> list[dict[str, Any]]:
             "context_switch_ms": options.context_switch_ms,
             "memory_bytes": None,
         }
+        for file, variation in several
+        for machine in [variations.machine(file, variation)]
+        for changes in [variations.as_settings(variation)]
         for large_pages in _large_pages(options)
-        for scheme in schemes
+        for scheme in variations.schemes(schemes, variation)
     ]
     for run in runs:
         _check(run)
     return runs
 
 
+def _machines(options: Options) -> list[dict[str, Any]]:
+    """The machines that are named."""
+    found = [(name, settings.machine(name)) for name in _listed(options.machine)]
+    if not found:
+        raise UsageError("no machine is named", where="--machine", remedy="as in --machine zen4")
+    return settings.distinct(found, "machine", "--machine")
+
+
 #: Where a configuration's keys come from, and what to do about what the engine refuses.
 _SOURCES = {
+    "settings": ("--set", "see docs/settings.md"),
     "scheme": ("--schemes", "leave the scheme out, or fix a copy of its file"),
     "machine": ("--machine", "choose another machine, or add what it lacks to a copy of the file"),
     "large_pages": ("--large-pages", "give whole numbers from 0 to 100"),
@@ -127,17 +150,21 @@ def _large_pages(options: Options) -> list[int | None]:
     return [*parse_large_pages(options.large_pages or "0,100")]
 
 
-def _schemes(options: Options) -> list[dict[str, Any]]:
-    def listed(text: str) -> list[str]:
-        return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
+def _listed(text: str) -> list[str]:
+    """Names between commas, each once."""
+    return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
 
-    pairs = listed(options.virt or "")
+
+def _schemes(options: Options) -> list[dict[str, Any]]:
+    pairs = _listed(options.virt or "")
     if options.schemes is not None:
-        names = listed(options.schemes)
+        names = _listed(options.schemes)
     else:
         # Pairs alone are measured against what today's virtual machines do.
         names = ["virt-radix4"] if pairs else list(settings.DEFAULT_SCHEMES)
-    return [settings.scheme(name) for name in names] + [settings.guest(pair) for pair in pairs]
+    found = [(name, settings.scheme(name)) for name in names]
+    found += [(pair, settings.guest(pair)) for pair in pairs]
+    return settings.distinct(found, "scheme", "--schemes")
 
 
 def parse_large_pages(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output
-from flatwalk.results import add_speedups, grouped, is_bound
+from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
@@ -89,13 +89,14 @@ def _refine(
 
 
 def _most_different(response: Response) -> list[dict[str, Any]]:
-    """The configurations of the first scheme and the design that differs most, of the first pages.
+    """Of each machine's first pages the configurations of the first scheme and the design that differs most.
 
     None where nothing is to be compared.
     """
-    group = grouped(response["runs"])[0]
-    others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
-    if not others:
-        return []
-    other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
-    return cast("list[dict[str, Any]]", [run["configuration"] for run in (group[0], other)])
+    found: list[Any] = []
+    for group, *_ in by_machine(response["runs"]):
+        others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
+        if others:
+            other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
+            found += [run["configuration"] for run in (group[0], other)]
+    return found
