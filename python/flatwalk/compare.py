@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, engine, mix, output, sampling, units
+from flatwalk import across, engine, mix, output, sampling, simpoints, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -39,7 +39,11 @@ def run(options: Options) -> None:
         windows=options.windows,
         window=options.window,
         exhaustive=options.exhaustive,
+        simpoints=options.simpoints,
+        weights=options.weights,
+        aligned=options.simpoints_out is not None,
     )
+    _check_simpoints(options)
     runs = configurations(options)
     if options.mix is not None:
         mix.run(options, options.mix, lengths, runs)
@@ -57,6 +61,36 @@ def run(options: Options) -> None:
     if options.json is not None:
         write_json(options.json, answer(response))
     _present(options, response)
+    sampled = response.get("sampling")
+    if options.simpoints_out is not None and sampled is not None:
+        paths = simpoints.write(options.simpoints_out, response["runs"][0], sampled)
+        output.note(
+            f"Windows: {' and '.join(map(str, paths))}, of {sampled['window_instructions']} instructions each"
+        )
+
+
+def _check_simpoints(options: Options) -> None:
+    """Passes options that go together with SimPoint's files, in or out."""
+    is_in = options.simpoints is not None
+    refused = {
+        "--mix": (options.mix, "a program of a mix is measured as one part"),
+        "--error": (
+            options.error if is_in else None,
+            "SimPoint's intervals are no random sample: no error is known",
+        ),
+        "--energy": (options.energy if is_in else None, "energy is summed over the intervals, not weighed"),
+        "--simpoints-out": (
+            options.simpoints_out if is_in else None,
+            "these intervals are in a file already",
+        ),
+    }
+    for option, (value, why) in refused.items() if is_in or options.simpoints_out is not None else ():
+        if value:
+            raise UsageError(
+                why,
+                where=f"{option} with {'--simpoints' if is_in else '--simpoints-out'}",
+                remedy="leave one of them out",
+            )
 
 
 def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
@@ -98,7 +132,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     """
     from flatwalk.record import Sample, record  # noqa: PLC0415
 
-    sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.exhaustive else None
+    sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
     limit = lengths.recorded
     output.note(f"Recording {shlex.join(options.command)} …")
     with output.Progress("Recording") as progress:

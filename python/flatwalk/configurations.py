@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, variations
 from flatwalk.errors import UsageError
+from flatwalk.simpoints import paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,9 @@ class Options:
     skip: str | None
     windows: int | None
     window: str | None
+    simpoints: Path | None
+    weights: Path | None
+    simpoints_out: Path | None
     exhaustive: bool
     error: float | None
     time: float | None
@@ -53,7 +57,10 @@ class Options:
         Raises:
             UsageError: If one could not.
         """
-        for path, option in ((self.json, "--json"), (self.report, "--report")):
+        written = [(self.json, "--json"), (self.report, "--report")]
+        if self.simpoints_out is not None:
+            written += [(path, "--simpoints-out") for path in paths_of(self.simpoints_out)]
+        for path, option in written:
             if path is not None and str(path) != "-":
                 output.check_writable(path, option)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import intervals, units
 from flatwalk.differences import NOISE, difference
 from flatwalk.results import by_machine, coverage, grouped, machine_phrase, place_key, place_label
+from flatwalk.simpoints import TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,8 @@ def judged_words(response: Response) -> str:
     if sampling is None:
         return _part_words(response, first["instructions"], None)
     total = sampling["instructions_total"]
+    if weights := sampling.get("weights"):
+        return _simpoint_words(sampling, weights)
     if coverage(sampling) == 1:
         return (
             f"Judged: the whole run, all of its {units.count(total or first['instructions'])} instructions."
@@ -38,6 +42,20 @@ def judged_words(response: Response) -> str:
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
+    total = math.fsum(weights)
+    words = f"Judged: {_number(len(weights), 'interval')} of {units.count(sampling['window_instructions'])}"
+    words += " instructions that SimPoint chose, each by its weight"
+    if total < 1 - TOLERANCE:
+        words += f"; the weights sum to {total:.3g}, so the rest of the program is taken to be like these"
+    if sampling["warmup_instructions"]:
+        words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    words += (
+        ". They were chosen, not drawn at random: how far off the figures are cannot be known from them. "
+    )
+    return words + "Speeds, walks and what cycles went to are weighted means; other counts are plain sums."
 
 
 def _spread_words(sampling: Sampling) -> str:

@@ -32,8 +32,10 @@ class Intervals(TypedDict):
     walk_queue_cycles: list[float] | None
 
 
-#: What was measured.
-Sampling = Sampled
+class Sampling(Sampled):
+    """What was measured; with SimPoint's intervals, the weight of each as its file says it."""
+
+    weights: NotRequired[list[float] | None]
 
 
 class Bias(TypedDict):
@@ -56,6 +58,7 @@ class Run(RunResult):
 
     Where there are several machines, or settings of one, `machine_speedup` is its speed in time over that
     of the same scheme and pages on the first of them, and `speedup_change` its speed-up over that one's.
+    `weighted` is true of runs over SimPoint's intervals (`simpoints.weigh`).
     """
 
     speedup: NotRequired[float | None]
@@ -68,6 +71,7 @@ class Run(RunResult):
     speedup_change_low: NotRequired[float | None]
     speedup_change_high: NotRequired[float | None]
     intervals: NotRequired[Intervals | None]
+    weighted: NotRequired[bool]
     relative_cache_energy: NotRequired[float | None]
     relative_off_chip_accesses: NotRequired[float | None]
 
@@ -234,8 +238,8 @@ def _figures(found: Estimate | None) -> tuple[float | None, float | None, float 
 
 
 def coverage(sampling: Sampling | None) -> float | None:
-    """Share of the program that was measured; None where the windows are no sample of the whole of it."""
-    if sampling is None:
+    """Share of the program that was measured; None where the windows are no random sample of it."""
+    if sampling is None or sampling.get("weights"):
         return None
     share = sampling["coverage"]
     if share is not None and share > 1 - 1e-6:

@@ -6,13 +6,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, judged, output
+from flatwalk import engine, judged, output, simpoints
+from flatwalk.errors import FlatwalkError
 from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.lengths import Lengths
     from flatwalk.results import Response
+    from flatwalk.simpoints import SimPoints
 
 #: Times that more windows are measured because the error is larger than asked for.
 ROUNDS = 4
@@ -51,8 +53,29 @@ def _simulate(
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
         response = engine.simulate(request, progress)
+    if lengths.points is not None:
+        _weigh(response, lengths.points)
     add_speedups(response["runs"], response.get("sampling"))
     return response
+
+
+def _weigh(response: Response, points: SimPoints) -> None:
+    """Weighs the windows of all runs as SimPoint says.
+
+    Raises:
+        FlatwalkError: If the program ended before one of them.
+    """
+    measured = len(response["runs"][0]["windows"])
+    if measured < len(points.starts):
+        raise FlatwalkError(
+            f"the program ended before its interval at instruction {points.starts[measured]}",
+            where="--simpoints and --window",
+            remedy="give the length of an interval that SimPoint was told, and the same program",
+        )
+    for run in response["runs"]:
+        simpoints.weigh(run, points.weights)
+    if (sampling := response.get("sampling")) is not None:
+        sampling["weights"] = points.weights
 
 
 def _refine(

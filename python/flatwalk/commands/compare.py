@@ -20,6 +20,7 @@ app = typer.Typer(**PLAIN)
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
         "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
+        "compare --trace program.fwt --simpoints a.simpoints --weights a.weights --window 100M",
         "compare --schemes radix4,fpt --machine golden-cove,zen4 --set llc.size_bytes=8MiB,32MiB",
         "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
@@ -102,6 +103,20 @@ def compare(
         str | None,
         Option(metavar="COUNT", help="Instructions that are warmed before each window [default: 2M]."),
     ] = None,
+    simpoints: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Measure SimPoint's intervals instead, of --window instructions each; with --weights.",
+        ),
+    ] = None,
+    weights: Annotated[Path | None, Option(metavar="FILE", help="SimPoint's weights of these.")] = None,
+    simpoints_out: Annotated[
+        Path | None,
+        Option(
+            metavar="NAME", help="Write the windows as NAME.simpoints and NAME.weights, for other simulators."
+        ),
+    ] = None,
     error: Annotated[
         str | None,
         Option(
@@ -173,6 +188,9 @@ def compare(
             skip=skip,
             windows=windows,
             window=window,
+            simpoints=simpoints,
+            weights=weights,
+            simpoints_out=simpoints_out,
             exhaustive=exhaustive,
             time=time,
             error=None if error is None else parse_percent(error, "--error"),
