@@ -147,6 +147,7 @@ def test_a_round_trip_gives_the_same_figures(flatwalk: Flatwalk, tmp_path: Path)
         assert other["weighted"] is True
         assert other["speedup_low"] is None
     assert again["sampling"]["weights"] == [1 / 7] * 7
+    assert again["sampling"]["first_instruction"] == 0, "intervals count from the program's first instruction"
     # One interval has the figures of its window, whatever the others have.
     (tmp_path / "one.simpoints").write_text(f"{points[3][0]} 0\n")
     (tmp_path / "one.weights").write_text("1 0\n")
