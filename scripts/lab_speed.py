@@ -3,9 +3,9 @@
 
     scripts/lab_speed.py [--runs N] [--instructions COUNT]
 
-Runs a sweep of functional configurations on two processes, and the same configurations by one call of the engine
-with two threads. Prints both times, of this process and all that it started, and the sweep's share of the
-engine's speed; elapsed times, too, which mean something only on a machine that does nothing else.
+Runs a sweep of functional configurations on two processes, and the same configurations by one call of
+the engine with two threads. Prints both times, of this process and all that it started, and the sweep's
+share of the engine's speed; elapsed times, too, which mean something only where nothing else runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def main() -> None:
     print(f"{len(units)} runs of {options.instructions} instructions")
     print(f"sweep:  {swept:.1f} s of processor time, {elapsed:.1f} s elapsed")
     print(f"engine: {alone:.1f} s of processor time, {other:.1f} s elapsed")
-    print(f"the sweep runs at {alone / swept:.0%} of the engine's speed by processor time, {other / elapsed:.0%} elapsed")
+    shares = f"{alone / swept:.0%} by processor time, {other / elapsed:.0%} elapsed"
+    print(f"the sweep's share of the engine's speed: {shares}")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def run(
     result: dict[str, Any] = {
         "scheme": scheme,
         "machine": "skylake-server",
+        "settings": {},
         "workload": "gups:8GiB",
         "large_pages": None if thp else large_pages,
         "thp": thp,
@@ -292,7 +293,12 @@ class Engine:
         """A trace that was cut off."""
         return json.dumps({"instructions": 2_000_000, "ended_early": True})
 
-    def simulate(self, request: str, progress: Callable[[int, int | None], None] | None = None) -> str:
+    def simulate(
+        self,
+        request: str,
+        progress: Callable[[int, int | None], None] | None = None,
+        addresses: object = None,  # noqa: ARG002 - as the engine has it
+    ) -> str:
         """Answers with the runs of `gups` that were asked for, or with what the test chose."""
         asked = json.loads(request)
         self.requests.append(asked)

@@ -50,6 +50,9 @@ def test_the_types_have_every_key_of_a_result() -> None:
     assert set(Response.__annotations__) - {"sampling", "bias"} == set(schema["properties"]) - {"sampling"}
     extra = set(Run.__annotations__) - written["RunResult"] - {"windows", "cycle_stack"}
     added = {"speedup", "speedup_low", "speedup_high", "intervals"}
+    added |= {"weighted"} | {
+        f"{key}{end}" for key in ("machine_speedup", "speedup_change") for end in ("", "_low", "_high")
+    }
     assert extra == added | {"relative_cache_energy", "relative_off_chip_accesses"}
 
 

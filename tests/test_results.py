@@ -153,6 +153,8 @@ def test_half_the_warm_up_must_agree() -> None:
     found = bias(response, half)
     assert found == {
         "schemes": ["radix4", "fpt+ptp"],
+        "machine": "skylake-server",
+        "settings": {},
         "large_pages": 0,
         "thp": None,
         "warmup_instructions": 200_000,

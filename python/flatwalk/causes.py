@@ -140,7 +140,7 @@ def llc_data_misses(run: Run) -> int:
 
 
 def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
-    """What was counted of a part and went its way, as words."""
+    """What was counted of a part and went its way, as words; of a weighted run only what is weighted."""
     part = share.part
 
     def agrees(new: float | None, old: float | None) -> bool:
@@ -161,14 +161,14 @@ def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
         elif agrees(read, others_read):
             yield f"walks read {read:.2f} instead of {others_read:.2f} entries"
         memory = [dram_per_walk(one) for one in (run, base)]
-        if agrees(*memory) and abs(memory[0] - memory[1]) >= 0.01:
+        if not run.get("weighted") and agrees(*memory) and abs(memory[0] - memory[1]) >= 0.01:
             yield f"{memory[0]:.2f} instead of {memory[1]:.2f} accesses a walk go to DRAM"
     elif part == "page_faults":
-        if agrees(run["os"]["faults"], base["os"]["faults"]):
+        if not run.get("weighted") and agrees(run["os"]["faults"], base["os"]["faults"]):
             yield f"{run['os']['faults']} instead of {base['os']['faults']} page faults"
     elif part.startswith("data_"):
         misses, others = (llc_data_misses(one) / (one["instructions"] or 1) for one in (run, base))
-        if others and agrees(misses, others):
+        if others and not run.get("weighted") and agrees(misses, others):
             more = "more" if misses > others else "less"
             yield f"data misses the LLC {units.percent(abs(misses / others - 1))} {more} often"
         # Data that waits for a translation arrives later: the end of that wait counts as the data's.

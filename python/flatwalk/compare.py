@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, mix, output, sampling, units
+from flatwalk import across, engine, mix, output, sampling, simpoints, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
 from flatwalk.lengths import Lengths
 from flatwalk.presenting import note_warnings, show_table, write_json
-from flatwalk.results import add_energy, answer, grouped, pages_label
+from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
@@ -32,19 +32,34 @@ def run(options: Options) -> None:
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
-    lengths = Lengths.asked(
-        options.instructions,
-        options.warmup,
-        options.skip,
-        windows=options.windows,
-        window=options.window,
-        exhaustive=options.exhaustive,
-    )
-    runs = configurations(options)
+    _check_simpoints(options)
     if options.mix is not None:
-        mix.run(options, options.mix, lengths, runs)
+        mix.run(options, options.mix, _lengths(options), configurations(options))
         return
     options.check_writable()
+    response = respond(options)
+    if options.json is not None:
+        write_json(options.json, answer(response))
+    _present(options, response)
+    sampled = response.get("sampling")
+    if options.simpoints_out is not None and sampled is not None:
+        paths = simpoints.write(options.simpoints_out, response["runs"][0], sampled)
+        output.note(
+            f"Windows: {' and '.join(map(str, paths))}, of {sampled['window_instructions']} instructions each"
+        )
+
+
+def respond(options: Options, runs: list[dict[str, Any]] | None = None) -> Response:
+    """Records where there is something to record, simulates, and gives runs what follows from others.
+
+    Args:
+        options: Source, lengths and conditions.
+        runs: Configurations, instead of those that the options name.
+
+    Raises:
+        FlatwalkError: With what is wrong and what to do.
+    """
+    lengths, runs = _lengths(options), configurations(options) if runs is None else runs
     with ExitStack() as stack:
         source = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
@@ -54,13 +69,52 @@ def run(options: Options) -> None:
     add_energy(response["runs"])
     for run_ in response["runs"] if ended_early else ():
         run_["warnings"].append(ENDED_EARLY)
-    if options.json is not None:
-        write_json(options.json, answer(response))
-    _present(options, response)
+    return response
+
+
+def _lengths(options: Options) -> Lengths:
+    return Lengths.asked(
+        options.instructions,
+        options.warmup,
+        options.skip,
+        windows=options.windows,
+        window=options.window,
+        exhaustive=options.exhaustive,
+        simpoints=options.simpoints,
+        weights=options.weights,
+        aligned=options.simpoints_out is not None,
+    )
+
+
+def _check_simpoints(options: Options) -> None:
+    """Passes options that go together with SimPoint's files, in or out."""
+    is_in = options.simpoints is not None
+    refused = {
+        "--mix": (options.mix, "a program of a mix is measured as one part"),
+        "--error": (
+            options.error if is_in else None,
+            "SimPoint's intervals are no random sample: no error is known",
+        ),
+        "--energy": (options.energy if is_in else None, "energy is summed over the intervals, not weighed"),
+        "--simpoints-out": (
+            options.simpoints_out if is_in else None,
+            "these intervals are in a file already",
+        ),
+    }
+    for option, (value, why) in refused.items() if is_in or options.simpoints_out is not None else ():
+        if value:
+            raise UsageError(
+                why,
+                where=f"{option} with {'--simpoints' if is_in else '--simpoints-out'}",
+                remedy="leave one of them out",
+            )
 
 
 def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
     """The engine's source. Records a program into a file that lives as long as `stack`."""
+    if options.addresses is not None:
+        each = options.instructions_per_access
+        return {"addresses": {"name": "addresses", "instructions_per_access": each}}
     if sum([options.workload is not None, options.trace is not None, bool(options.command)]) > 1:
         raise UsageError(
             "more than one thing to simulate",
@@ -98,7 +152,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     """
     from flatwalk.record import Sample, record  # noqa: PLC0415
 
-    sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.exhaustive else None
+    sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
     limit = lengths.recorded
     output.note(f"Recording {shlex.join(options.command)} …")
     with output.Progress("Recording") as progress:
@@ -139,9 +193,14 @@ def _ended_early(source: dict[str, Any]) -> bool:
 def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
     if str(options.json) != "-":
-        for members in grouped(runs):
-            title = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
+        machines = by_machine(runs)
+        for members in grouped(runs) if len(machines) <= across.MOST else []:
+            title = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
             show_table(members, title, energy=options.energy)
+        for label, schemes in across.places(runs) if len(machines) > 1 else []:
+            names = ", ".join(dict.fromkeys(run["machine"] for run in runs))
+            title = f"{runs[0]['workload']} on {names}, {label}"
+            output.table(*across.rows(schemes, runs), title=title)
     say = output.note if str(options.json) == "-" else print
     note_warnings(runs)
     told = explain(response)
@@ -150,7 +209,10 @@ def _present(options: Options, response: Response) -> None:
     say(told.judged)
     if told.bias is not None and told.is_warm:
         say(told.bias)
-    for point in told.points:
+    if len(by_machine(runs)) <= across.MOST:
+        for point in told.points:
+            say(point.words)
+    for point in told.machines:
         say(point.words)
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415

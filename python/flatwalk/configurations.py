@@ -5,46 +5,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings
+from flatwalk import engine, output, settings, variations
 from flatwalk.errors import UsageError
+from flatwalk.simpoints import paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line said, read but not yet acted upon."""
+    """What is asked for, as the command line says it; not yet acted upon."""
 
-    workload: str | None
-    trace: Path | None
-    command: Sequence[str]
-    schemes: str | None
-    virt: str | None
-    host_large_pages: int
-    guest_frames: str
-    machine: str
-    large_pages: str | None
-    thp: str | None
-    fragmentation: float
-    context_switch_ms: float | None
-    instructions: str | None
-    warmup: str | None
-    skip: str | None
-    windows: int | None
-    window: str | None
-    exhaustive: bool
-    error: float | None
-    time: float | None
-    seed: int
-    mode: str
-    json: Path | None
-    energy: bool
-    mix: str | None
-    report: Path | None
-    keep_trace: Path | None
-    jobs: int
+    workload: str | None = None
+    trace: Path | None = None
+    command: Sequence[str] = ()
+    #: A buffer of unsigned 64-bit addresses, instead of a source by name.
+    addresses: Any = None
+    instructions_per_access: int = 4
+    schemes: str | None = None
+    virt: str | None = None
+    host_large_pages: int = 0
+    guest_frames: str = "scattered"
+    machine: str = "skylake-server"
+    set: Sequence[str] = ()
+    large_pages: str | None = None
+    thp: str | None = None
+    fragmentation: float = 0.0
+    context_switch_ms: float | None = None
+    instructions: str | None = None
+    warmup: str | None = None
+    skip: str | None = None
+    windows: int | None = None
+    window: str | None = None
+    simpoints: Path | None = None
+    weights: Path | None = None
+    simpoints_out: Path | None = None
+    exhaustive: bool = False
+    error: float | None = None
+    time: float | None = None
+    seed: int = 1
+    mode: str = "timing"
+    json: Path | None = None
+    energy: bool = False
+    mix: str | None = None
+    report: Path | None = None
+    keep_trace: Path | None = None
+    jobs: int = 0
 
     def check_writable(self) -> None:
         """Fails early if a file could not be written.
@@ -52,7 +60,10 @@ class Options:
         Raises:
             UsageError: If one could not.
         """
-        for path, option in ((self.json, "--json"), (self.report, "--report")):
+        written = [(self.json, "--json"), (self.report, "--report")]
+        if self.simpoints_out is not None:
+            written += [(path, "--simpoints-out") for path in paths_of(self.simpoints_out)]
+        for path, option in written:
             if path is not None and str(path) != "-":
                 output.check_writable(path, option)
 
@@ -66,19 +77,39 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
-    machine = settings.machine(options.machine)
-    if options.energy and (options.mode != "timing" or "energy" not in machine):
+    machines = _machines(options)
+    grid = variations.grid(options.set)
+    for machine in machines:
+        if options.energy and (options.mode != "timing" or "energy" not in machine):
+            raise UsageError(
+                f"the machine {machine['name']} has no [energy] section"
+                if options.mode == "timing"
+                else "functional mode has no caches",
+                where="--energy",
+                remedy="see docs/energy.md; skylake-server has figures, in timing mode",
+            )
+    if options.mix is not None and len(machines) * len(grid) > 1:
         raise UsageError(
-            f"the machine {machine['name']} has no [energy] section"
-            if options.mode == "timing"
-            else "functional mode has no caches",
-            where="--energy",
-            remedy="see docs/energy.md; skylake-server has figures, in timing mode",
+            "a mix runs on one machine",
+            where="--mix with several machines",
+            remedy="name one --machine, and one value for each --set; run it again for the others",
         )
+    return runs_of(options, machines, schemes)
+
+
+def runs_of(
+    options: Options, machines: Sequence[dict[str, Any]], schemes: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Every run of schemes on machines, as the engine takes it, with the other conditions of the options.
+
+    Raises:
+        UsageError: If one is not possible.
+    """
     runs = [
         {
             "scheme": scheme,
             "machine": machine,
+            "settings": changes,
             "large_pages": large_pages,
             "thp": options.thp,
             "fragmentation": options.fragmentation,
@@ -88,16 +119,29 @@ def configurations(options: Options) -> list[dict[str, Any]]:
             "context_switch_ms": options.context_switch_ms,
             "memory_bytes": None,
         }
+        for file in machines
+        for variation in variations.grid(options.set)
+        for machine in [variations.machine(file, variation)]
+        for changes in [variations.as_settings(variation)]
         for large_pages in _large_pages(options)
-        for scheme in schemes
+        for scheme in variations.schemes(schemes, variation)
     ]
     for run in runs:
         _check(run)
     return runs
 
 
+def _machines(options: Options) -> list[dict[str, Any]]:
+    """The machines that are named."""
+    found = [(name, settings.machine(name)) for name in _listed(options.machine)]
+    if not found:
+        raise UsageError("no machine is named", where="--machine", remedy="as in --machine zen4")
+    return settings.distinct(found, "machine", "--machine")
+
+
 #: Where a configuration's keys come from, and what to do about what the engine refuses.
 _SOURCES = {
+    "settings": ("--set", "see docs/settings.md"),
     "scheme": ("--schemes", "leave the scheme out, or fix a copy of its file"),
     "machine": ("--machine", "choose another machine, or add what it lacks to a copy of the file"),
     "large_pages": ("--large-pages", "give whole numbers from 0 to 100"),
@@ -127,17 +171,21 @@ def _large_pages(options: Options) -> list[int | None]:
     return [*parse_large_pages(options.large_pages or "0,100")]
 
 
-def _schemes(options: Options) -> list[dict[str, Any]]:
-    def listed(text: str) -> list[str]:
-        return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
+def _listed(text: str) -> list[str]:
+    """Names between commas, each once."""
+    return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
 
-    pairs = listed(options.virt or "")
+
+def _schemes(options: Options) -> list[dict[str, Any]]:
+    pairs = _listed(options.virt or "")
     if options.schemes is not None:
-        names = listed(options.schemes)
+        names = _listed(options.schemes)
     else:
         # Pairs alone are measured against what today's virtual machines do.
         names = ["virt-radix4"] if pairs else list(settings.DEFAULT_SCHEMES)
-    return [settings.scheme(name) for name in names] + [settings.guest(pair) for pair in pairs]
+    found = [(name, settings.scheme(name)) for name in names]
+    found += [(pair, settings.guest(pair)) for pair in pairs]
+    return settings.distinct(found, "scheme", "--schemes")
 
 
 def parse_large_pages(text: str) -> list[int]:

@@ -8,7 +8,7 @@ and what neither leaves 0 nor stays within `NOISE` is told as undecided.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,10 @@ class Difference:
     timed: bool
     windows: int
     coverage: float | None
+
+    def with_ratio(self, ratio: Estimate) -> Difference:
+        """The same pair by another figure."""
+        return replace(self, ratio=ratio)
 
     @property
     def change(self) -> float:

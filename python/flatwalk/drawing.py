@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from flatwalk.report.charts import Chart
+    from flatwalk.results import Run
+
 
 def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, latex: bool) -> None:
     """Draws the charts of an answer, or prints its table in LaTeX.
@@ -30,12 +33,10 @@ def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, 
             caption = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
             print(draw.latex(*cells(members), caption), end="")
         return
-    known = {chart.key: chart for chart in charts.build(runs)}
-    wanted = list(known) if only is None else [name.strip() for name in only.split(",")]
-    if unknown := [name for name in wanted if name not in known]:
-        raise UsageError(
-            f"there is no chart {', '.join(unknown)}", where="--only", remedy=f"there are {', '.join(known)}"
-        )
+    names = [chart.key for chart in charts.build(runs)]
+    wanted = names if only is None else [name.strip() for name in only.split(",")]
+    for name in wanted:
+        _chart(runs, name, "--only")
     if kind not in draw.FORMATS:
         raise UsageError(
             f"{kind!r} is not a format", where="--format", remedy=f"one of {', '.join(draw.FORMATS)}"
@@ -44,8 +45,26 @@ def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, 
         raise UsageError(f"there is no directory {to}", where="--to", remedy="make it, or choose another one")
     for name in wanted:
         target = to / f"{path.stem}-{name}.{kind}"
-        draw.write(draw.draw(known[name], columns), target)
+        chart(runs, name, target, columns)
         print(target)
+
+
+def chart(runs: list[Run], name: str, target: Path, columns: int) -> None:
+    """Draws one chart of the report.
+
+    Raises:
+        FlatwalkError: If there is no such chart or format, or the file cannot be written.
+    """
+    draw.write(draw.draw(_chart(runs, name, "chart"), columns), target)
+
+
+def _chart(runs: list[Run], name: str, where: str) -> Chart:
+    from flatwalk.report import charts  # noqa: PLC0415
+
+    known = {chart.key: chart for chart in charts.build(runs)}
+    if name not in known:
+        raise UsageError(f"there is no chart {name}", where=where, remedy=f"there are {', '.join(known)}")
+    return known[name]
 
 
 def plot(

@@ -103,17 +103,20 @@ def path() -> Path:
     return Path(str(_module().__file__))
 
 
-def simulate(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> Response:
+def simulate(
+    request: dict[str, Any], progress: Callable[[int, int | None], None], addresses: object = None
+) -> Response:
     """Runs every configuration of `request` over its source; decodes the source once.
 
     Args:
         request: As in docs/guide.md, section "Requests".
         progress: Called about ten times a second with instructions done and in all.
+        addresses: Those of the source `addresses`: a buffer of unsigned 64-bit numbers, which is not copied.
 
     Raises:
         FlatwalkError: If the source cannot be read, or a configuration is not possible.
     """
-    return cast("Response", json.loads(_call("simulate", json.dumps(request), progress)))
+    return cast("Response", json.loads(_call("simulate", json.dumps(request), progress, addresses)))
 
 
 def simulate_mix(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[list[Run]]:

@@ -11,10 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import causes, twins, units
+from flatwalk import across, causes, twins, units
 from flatwalk.differences import NOISE, WITHIN, Standing, difference, joined
 from flatwalk.judged import bias_words, judged_words
-from flatwalk.results import grouped, is_bound, lost_to_translation, pages_label
+from flatwalk.results import (
+    by_machine,
+    is_bound,
+    lost_to_translation,
+    machine_phrase,
+    pages_label,
+    place_label,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,13 +76,14 @@ class Answer:
     judged: str
     points: list[Point]
     groups: list[Group]
+    machines: list[Point]  # what differs between machines, or settings of one
     bias: str | None
     is_warm: bool = True
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """One large-page setting: its runs against the reference."""
+    """One machine and large-page setting: its runs against the reference."""
 
     label: str
     runs: list[Run]
@@ -84,14 +92,14 @@ class _Setting:
     sampling: Sampling | None
 
     @classmethod
-    def of(cls, members: list[Run], sampling: Sampling | None) -> _Setting:
+    def of(cls, members: list[Run], among: list[Run], sampling: Sampling | None) -> _Setting:
         reference = next((run for run in members if not is_bound(run)), members[0])
         found = {
             run["scheme"]: compared
             for run in members
             if run is not reference and (compared := difference(run, reference, sampling)) is not None
         }
-        return cls(pages_label(members[0]), members, reference, found, sampling)
+        return cls(place_label(members[0], among), members, reference, found, sampling)
 
     @property
     def timed(self) -> bool:
@@ -138,19 +146,22 @@ def served(run: Run) -> dict[str, float]:
 def explain(response: Response) -> Answer:
     """The answer; runs carry their speed-ups."""
     sampling = response.get("sampling")
-    settings = [_Setting.of(members, sampling) for members in grouped(response["runs"])]
+    runs = response["runs"]
+    machines = [[_Setting.of(members, runs, sampling) for members in pages] for pages in by_machine(runs)]
+    settings = [setting for pages in machines for setting in pages]
     bias = response.get("bias")
     return Answer(
         judged_words(response),
         [
-            *_huge_pages(settings),
+            *(point for pages in machines for point in _huge_pages(pages, runs)),
             *_about("Page-table design", settings, _design),
             *_mechanism_points(settings),
             *_about("A fifth level", settings, _fifth_level),
             *_about("All together", settings, _together),
         ],
         [_group(setting) for setting in settings],
-        bias_words(bias) if bias is not None else None,
+        [Point(topic, said) for topic, said in across.words(response)],
+        bias_words(bias, runs) if bias is not None else None,
         is_warm=bias is None or bias["agrees"],
     )
 
@@ -162,29 +173,31 @@ def _about(topic: str, settings: list[_Setting], words: Callable[[_Setting], str
     return [Point(f"{topic} at {setting.label}", said) for setting in settings if (said := words(setting))]
 
 
-def _huge_pages(settings: list[_Setting]) -> list[Point]:
-    """What each further large-page setting does to the reference, against the first setting."""
+def _huge_pages(settings: list[_Setting], among: list[Run]) -> list[Point]:
+    """What each further large-page setting of a machine does to the reference, against its first."""
     first = settings[0]
+    here, old = pages_label(first.reference), first.reference
+    topic = f"Huge pages{machine_phrase(old, among)}"
     points = []
     for setting in settings[1:]:
         run, base = setting.reference, first.reference
         compared = difference(run, base, first.sampling)
         if run["scheme"] != base["scheme"] or compared is None:
             continue
-        name, label = base["scheme"], setting.label
+        name, label = base["scheme"], pages_label(run)
         makes = "make" if label[0].isdigit() and " of memory " not in label else "makes"
         if compared.standing is Standing.NONE:
-            words = f"{label} {makes} no difference to {name} ({WITHIN} of {first.label})"
+            words = f"{label} {makes} no difference to {name} ({WITHIN} of {here})"
         elif compared.standing is Standing.UNDECIDED:
-            words = f"{label} instead of {first.label}, of {name}: {compared.words}"
+            words = f"{label} instead of {here}, of {name}: {compared.words}"
         elif setting.timed:
             amount, _, interval = compared.words.partition(" (")
-            words = f"{label} {makes} {name} {amount} than {first.label}"
+            words = f"{label} {makes} {name} {amount} than {here}"
             words += f" ({interval}" if interval else ""
             words += causes.words(run, base)
         else:
-            words = f"with {label} {name}'s walks make {compared.words} than with {first.label}"
-        points.append(Point("Huge pages", words))
+            words = f"with {label} {name}'s walks make {compared.words} than with {here}"
+        points.append(Point(topic, words))
     return points
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import intervals, units
 from flatwalk.differences import NOISE, difference
-from flatwalk.results import coverage, grouped, pages_key, pages_label
+from flatwalk.results import by_machine, coverage, grouped, machine_phrase, place_key, place_label
+from flatwalk.simpoints import TOLERANCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flatwalk.intervals import Estimate
     from flatwalk.results import Bias, Response, Run, Sampling
 
@@ -21,6 +25,8 @@ def judged_words(response: Response) -> str:
     if sampling is None:
         return _part_words(response, first["instructions"], None)
     total = sampling["instructions_total"]
+    if weights := sampling.get("weights"):
+        return _simpoint_words(sampling, weights)
     if coverage(sampling) == 1:
         return (
             f"Judged: the whole run, all of its {units.count(total or first['instructions'])} instructions."
@@ -36,6 +42,20 @@ def judged_words(response: Response) -> str:
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
+    total = math.fsum(weights)
+    words = f"Judged: {_number(len(weights), 'interval')} of {units.count(sampling['window_instructions'])}"
+    words += " instructions that SimPoint chose, each by its weight"
+    if total < 1 - TOLERANCE:
+        words += f"; the weights sum to {total:.3g}, so the rest of the program is taken to be like these"
+    if sampling["warmup_instructions"]:
+        words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    words += (
+        ". They were chosen, not drawn at random: how far off the figures are cannot be known from them. "
+    )
+    return words + "Speeds, walks and what cycles went to are weighted means; other counts are plain sums."
 
 
 def _spread_words(sampling: Sampling) -> str:
@@ -77,6 +97,7 @@ class Missing:
     half: float | None  # None: there are no intervals
     windows: int
     needed: int | None
+    place: str
 
     @property
     def reached(self) -> bool:
@@ -91,7 +112,7 @@ class Missing:
             return f"Whether speed-ups are known to {asked} cannot be said: there are no intervals."
         if self.reached:
             return f"All speed-ups are known to {asked} or better."
-        name = f"{self.run['scheme']} at {pages_label(self.run)}"
+        name = f"{self.run['scheme']} at {self.place}"
         return (
             f"{asked} is not reached: the speed-up of {name} is known to ±{100 * self.half:.2g} %. About "
             f"{_number(max(self.needed - self.windows, 1), 'window')} more would do it, "
@@ -104,9 +125,9 @@ def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing
 
     Counts the speed-ups of all schemes, and those of large pages; in functional mode the accesses.
     """
-    groups = grouped(runs)
-    pairs = [(run, members[0]) for members in groups for run in members[1:]]
-    pairs += [(members[0], groups[0][0]) for members in groups[1:]]
+    machines = by_machine(runs)
+    pairs = [(run, members[0]) for pages in machines for members in pages for run in members[1:]]
+    pairs += [(members[0], pages[0][0]) for pages in machines for members in pages[1:]]
     found: list[tuple[Run, Estimate]] = []
     for run, base in pairs:
         compared = difference(run, base, sampling)
@@ -118,10 +139,11 @@ def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing
     windows = len(runs[0].get("windows") or [])
     if share is None or any(ratio.half is None for _, ratio in found):
         run = next((run for run, ratio in found if ratio.half is None), found[0][0])
-        return Missing(error, run, None, windows, None)
+        return Missing(error, run, None, windows, None, place_label(run, runs))
     run, worst = max(found, key=lambda item: item[1].half or 0.0)
     half = worst.half or 0.0
-    return Missing(error, run, half, windows, intervals.needed(windows, half, error, share))
+    needed = intervals.needed(windows, half, error, share)
+    return Missing(error, run, half, windows, needed, place_label(run, runs))
 
 
 def bias(response: Response, half: Response) -> Bias | None:
@@ -135,15 +157,15 @@ def bias(response: Response, half: Response) -> Bias | None:
         half: That of the same source, with half the warm-up and at least two of the same configurations
             of one large-page setting.
     """
-    others = {(run["scheme"], pages_key(run)): run for run in response["runs"]}
+    others = {(run["scheme"], place_key(run)): run for run in response["runs"]}
     candidates: list[tuple[Run, Run, float, float]] = []
     for members in grouped(half["runs"]):
         again = members[0]
-        first = others.get((again["scheme"], pages_key(again)))
+        first = others.get((again["scheme"], place_key(again)))
         if first is None:
             continue
         for run in members[1:]:
-            original = others.get((run["scheme"], pages_key(run)))
+            original = others.get((run["scheme"], place_key(run)))
             short = difference(run, again, None)
             long = difference(original, first, None) if original else None
             if original is not None and short and long:
@@ -158,6 +180,8 @@ def bias(response: Response, half: Response) -> Bias | None:
     lengths = [sampling["warmup_instructions"] if sampling else 0 for sampling in samplings]
     return {
         "schemes": [base["scheme"], run["scheme"]],
+        "machine": run["machine"],
+        "settings": run["settings"],
         "large_pages": run["large_pages"],
         "thp": run["thp"],
         "warmup_instructions": lengths[0],
@@ -168,13 +192,20 @@ def bias(response: Response, half: Response) -> Bias | None:
     }
 
 
-def bias_words(found: Bias) -> str:
-    """Whether the warm-up is long enough, and what to do if not."""
+def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
+    """Whether the warm-up is long enough, and what to do if not; with the machine if `runs` have several."""
+    tried = ((run, list(runs)) for run in runs if _is_of(run, found))
+    on = next((machine_phrase(run, among) for run, among in tried), "")
     base, scheme = found["schemes"]
     values = [units.signed_percent(found[key] - 1) for key in ("half_warmup_speedup", "speedup")]
-    said = f"with half the warm-up {scheme} is {values[0]} against {base}, with all of it {values[1]}"
+    said = f"with half the warm-up {scheme} is {values[0]} against {base}{on}, with all of it {values[1]}"
     if found["agrees"]:
         return f"The warm-up is long enough: {said}."
     longer = units.count(4 * found["warmup_instructions"]).replace(" ", "")
     remedy = f"--warmup {longer}" if found["warmup_instructions"] else "a longer --warmup"
     return f"The warm-up is too short: {said}, more apart than the interval allows; try {remedy}."
+
+
+def _is_of(run: Run, found: Bias) -> bool:
+    """Whether a run is on the machine of a check of the warm-up."""
+    return run["machine"] == found["machine"] and run["settings"] == found["settings"]

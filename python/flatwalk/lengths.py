@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
 from flatwalk.errors import UsageError
+from flatwalk.simpoints import SimPoints, read_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
@@ -29,6 +33,10 @@ class Lengths:
     windows: int | None = None
     window: int | None = None
     exhaustive: bool = False
+    #: Where the windows are, instead of spread evenly.
+    points: SimPoints | None = None
+    #: Whether windows begin at multiples of their length.
+    aligned: bool = False
 
     @classmethod
     def asked(
@@ -40,6 +48,9 @@ class Lengths:
         windows: int | None = None,
         window: str | None = None,
         exhaustive: bool = False,
+        simpoints: Path | None = None,
+        weights: Path | None = None,
+        aligned: bool = False,
     ) -> Lengths:
         """The lengths that the command line asks for.
 
@@ -60,12 +71,30 @@ class Lengths:
                 where="--exhaustive",
                 remedy="leave out --windows and --window, or --exhaustive",
             )
-        return cls(measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive)
+        if aligned and exhaustive:
+            raise UsageError(
+                "everything is to be measured, so no interval is chosen",
+                where="--simpoints-out and --exhaustive",
+                remedy="leave one of them out",
+            )
+        points = None
+        if simpoints is not None or weights is not None:
+            given = {"--windows": windows, "--exhaustive": exhaustive or None, "--skip": skip}
+            points = _points(simpoints, weights, length, given)
+        lengths = cls(
+            measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive
+        )
+        return replace(lengths, points=points, aligned=aligned)
 
     @property
     def recorded(self) -> int | None:
         """Instructions of a program to record, behind those that are left out; None for all."""
         return None if self.instructions is None else self.instructions + (self.warmup or 0)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether a program must be recorded whole: a sample of it lacks what is asked for."""
+        return self.exhaustive or self.aligned or self.points is not None
 
     def sample(self) -> dict[str, int]:
         """Windows and segments of a recording that holds what will be measured."""
@@ -102,34 +131,76 @@ class Lengths:
         instructions = self.instructions
         if is_workload:
             instructions = instructions or WORKLOAD_INSTRUCTIONS
-        else:
+        elif "trace" in source:
             self._check(engine.trace_info(Path(source["trace"])), lead)
         if self.exhaustive:
             return {"instructions": instructions, "warmup": lead, "skip": self.skip, "sampling": None}
+        window, skip, count = self.window or WINDOW, self.skip + lead, self.windows or WINDOWS
+        places: dict[str, Any] = {"places": "aligned"} if self.aligned else {}
+        if self.points is not None:
+            # Positions count from the first instruction, so nothing is left out; what follows is passed over.
+            starts = self.points.starts
+            if instructions is not None:
+                instructions = max(instructions + skip, starts[-1] + window)
+            skip, count, places = 0, len(starts), {"places": {"at": starts}}
         return {
             "instructions": instructions,
             "warmup": 0,
-            "skip": self.skip + lead,
-            "sampling": {
-                "windows": self.windows or WINDOWS,
-                "window": self.window or WINDOW,
-                "warmup": warmup,
-            },
+            "skip": skip,
+            "sampling": {"windows": count, "window": window, "warmup": warmup} | places,
         }
 
     def _check(self, info: dict[str, Any], lead: int) -> None:
         """Passes a trace that has what is asked for; a foreign one is read as it comes."""
         gaps = info.get("gap_instructions") or 0
-        if self.exhaustive and gaps:
+        if self.needs_all and gaps:
             raise UsageError(
                 "the trace is a sample: most of the program's instructions are not in it",
-                where="--exhaustive",
+                where="--exhaustive"
+                if self.exhaustive
+                else "--simpoints-out"
+                if self.aligned
+                else "--simpoints",
                 remedy="leave it out, or record everything: flatwalk record --exhaustive -o FILE -- CMD",
             )
         recorded = info["instructions"]
+        if self.points is not None and recorded is not None and self.points.starts[-1] >= recorded:
+            raise UsageError(
+                f"an interval begins at instruction {self.points.starts[-1]}, and the trace has {recorded}",
+                where="--simpoints and --window",
+                remedy="give the length of an interval that SimPoint was told, and the trace of that program",
+            )
         if recorded is not None and recorded + gaps - self.skip - lead < 1:
             raise UsageError(
                 f"the trace has {recorded + gaps} instructions, which leaves none to measure",
                 where="--skip and --warmup" if self.warmup is not None else "--skip",
                 remedy=f"together they must stay below {recorded + gaps}",
             )
+
+
+def _points(
+    simpoints: Path | None, weights: Path | None, interval: int | None, given: Mapping[str, object]
+) -> SimPoints:
+    """SimPoint's intervals, of `interval` instructions; `given` are options that say otherwise.
+
+    Raises:
+        UsageError: If something is missing, too much, or not right.
+    """
+    if simpoints is None or weights is None:
+        raise UsageError(
+            "SimPoint writes two files, and one of them is missing",
+            where="--simpoints and --weights",
+            remedy="give both, as in --simpoints a.simpoints --weights a.weights --window 100M",
+        )
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"the intervals are those of {simpoints}", where=option, remedy="leave it out, or --simpoints"
+            )
+    if interval is None:
+        raise UsageError(
+            "the files do not say how many instructions an interval has",
+            where="--simpoints",
+            remedy="give the length that SimPoint's profile had, as in --window 100M",
+        )
+    return read_files(simpoints, weights, interval)

@@ -9,7 +9,7 @@ from flatwalk import engine, output, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.lengths import MIX_INSTRUCTIONS, MIX_WARMUP
 from flatwalk.presenting import note_warnings, write_json
-from flatwalk.results import pages_label
+from flatwalk.results import machine_label, pages_label
 from flatwalk.weighing import by_pages, weigh, words
 from flatwalk.workload import parse_workload
 
@@ -159,7 +159,7 @@ def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]
                 row += ["–" if run["ipc"] is None else format(run["ipc"], ".3f") for run in result["cores"]]
                 rows.append(row)
             first = group[0]["cores"][0]
-            title = f"{mix['name']} on {first['machine']}, {pages_label(first)}"
+            title = f"{mix['name']} on {machine_label(first)}, {pages_label(first)}"
             output.table(headers, rows, title=title)
     note_warnings([run for result in results for run in result["cores"]])
     say = output.note if str(options.json) == "-" else print

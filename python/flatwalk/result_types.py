@@ -10,6 +10,7 @@ class RunResult(TypedDict):
 
     scheme: str
     machine: str
+    settings: dict[str, Any]
     workload: str
     large_pages: int | None
     thp: Literal["always", "madvise", "never"] | None
@@ -102,6 +103,7 @@ class WindowResult(TypedDict):
     at: int
     instructions: int
     cycles: int | None
+    cycle_stack: list[int]
     walks: int
     walk_accesses: int
     walk_latency_cycles: int | None
@@ -348,6 +350,7 @@ class RunConfiguration(TypedDict):
 
     scheme: dict[str, Any]
     machine: dict[str, Any]
+    settings: dict[str, Any]
     large_pages: int | None
     thp: Literal["always", "madvise", "never"] | None
     fragmentation: float

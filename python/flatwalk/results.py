@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
-from flatwalk import intervals
+from flatwalk import intervals, variations
 from flatwalk.errors import FlatwalkError
 from flatwalk.intervals import Estimate
 from flatwalk.result_types import RunResult, Sampled, TraceSummary
@@ -31,14 +32,18 @@ class Intervals(TypedDict):
     walk_queue_cycles: list[float] | None
 
 
-#: What was measured.
-Sampling = Sampled
+class Sampling(Sampled):
+    """What was measured; with SimPoint's intervals, the weight of each as its file says it."""
+
+    weights: NotRequired[list[float] | None]
 
 
 class Bias(TypedDict):
     """Whether windows that are warmed half as long give the same speed-up of the second scheme."""
 
     schemes: list[str]
+    machine: str
+    settings: dict[str, Any]
     large_pages: int | None
     thp: str | None
     warmup_instructions: int
@@ -49,12 +54,24 @@ class Bias(TypedDict):
 
 
 class Run(RunResult):
-    """One configuration's result, with what it is to the first scheme's with the same pages."""
+    """One configuration's result, with what it is to the first scheme's on the same machine and pages.
+
+    Where there are several machines, or settings of one, `machine_speedup` is its speed in time over that
+    of the same scheme and pages on the first of them, and `speedup_change` its speed-up over that one's.
+    `weighted` is true of runs over SimPoint's intervals (`simpoints.weigh`).
+    """
 
     speedup: NotRequired[float | None]
     speedup_low: NotRequired[float | None]
     speedup_high: NotRequired[float | None]
+    machine_speedup: NotRequired[float | None]
+    machine_speedup_low: NotRequired[float | None]
+    machine_speedup_high: NotRequired[float | None]
+    speedup_change: NotRequired[float | None]
+    speedup_change_low: NotRequired[float | None]
+    speedup_change_high: NotRequired[float | None]
     intervals: NotRequired[Intervals | None]
+    weighted: NotRequired[bool]
     relative_cache_energy: NotRequired[float | None]
     relative_off_chip_accesses: NotRequired[float | None]
 
@@ -109,6 +126,8 @@ def read_answer(path: Path) -> Response:
                 run.setdefault(key, None)
             for key in ("windows", "cycle_stack"):
                 run.setdefault(key, [])
+    for run in found["runs"]:
+        run.setdefault("settings", {})
     return cast("Response", found)
 
 
@@ -125,9 +144,55 @@ def pages_label(run: Run) -> str:
     return {0: "4 KiB pages", 100: "2 MiB pages"}.get(share or 0, f"{share} % of memory on 2 MiB pages")
 
 
+def machine_key(run: Run) -> tuple[str, str]:
+    """What tells the machine of a run, with its settings, from others."""
+    return run["machine"], json.dumps(run["settings"], sort_keys=True)
+
+
+def machine_label(run: Run) -> str:
+    """The machine of a run for a person, with what differs from its file."""
+    return ", ".join(filter(None, (run["machine"], variations.label(run["settings"]))))
+
+
+def machines_label(run: Run, runs: list[Run]) -> str:
+    """What the machine of a run is called among those of `runs`: its name, its settings, or both.
+
+    Empty if there is only one.
+    """
+    if len({machine_key(other) for other in runs}) == 1:
+        return ""
+    settings = variations.label(run["settings"])
+    if len({other["machine"] for other in runs}) == 1:
+        return settings
+    return machine_label(run)
+
+
+def machine_phrase(run: Run, runs: list[Run]) -> str:
+    """` on zen4` or ` with llc.size_bytes=4MiB`, behind what is said of a run; empty for one machine."""
+    name = machines_label(run, runs)
+    if not name:
+        return ""
+    return f" {'on' if name.startswith(run['machine']) else 'with'} {name}"
+
+
+def place_key(run: Run) -> tuple[tuple[str, str], tuple[int | None, str | None]]:
+    """What runs have in common that are compared: the machine and the large-page setting."""
+    return machine_key(run), pages_key(run)
+
+
+def place_label(run: Run, runs: list[Run]) -> str:
+    """The large-page setting of a run for a person, with its machine if `runs` have several."""
+    return pages_label(run) + machine_phrase(run, runs)
+
+
 def grouped(runs: list[Run]) -> list[list[Run]]:
-    """Runs by large-page setting, each group in request order."""
-    return grouped_by(runs, pages_key)
+    """Runs by machine and large-page setting, each group in request order."""
+    return grouped_by(runs, place_key)
+
+
+def by_machine(runs: list[Run]) -> list[list[list[Run]]]:
+    """By machine: its runs by large-page setting."""
+    return grouped_by(grouped(runs), lambda members: machine_key(members[0]))
 
 
 def grouped_by(items: list[T], key: Callable[[T], K]) -> list[list[T]]:
@@ -139,23 +204,42 @@ def grouped_by(items: list[T], key: Callable[[T], K]) -> list[list[T]]:
 
 
 def add_speedups(runs: list[Run], sampling: Sampling | None = None) -> None:
-    """Gives every run its speed-up over the first scheme at the same large-page setting, and intervals.
+    """Gives every run its speed-up over the first scheme on the same machine and pages, and intervals.
 
-    The speed-up is a ratio of cycles per instruction, so 1.092 is 9.2 % faster; `None` where nothing
-    was timed. Without `sampling` nothing is known of how sure the figures are.
+    Also what it is to the same scheme and pages on the first machine, if there are several. The speed-up
+    is a ratio of cycles per instruction, so 1.092 is 9.2 % faster; `None` where nothing was timed. Without
+    `sampling` nothing is known of how sure the figures are.
     """
     for group in grouped(runs):
         for run in group:
             speed = speed_ratio(run, group[0], sampling)
-            run["speedup"] = speed.value if speed else None
-            run["speedup_low"] = speed.low if speed else None
-            run["speedup_high"] = speed.high if speed else None
+            run["speedup"], run["speedup_low"], run["speedup_high"] = _figures(speed)
             run["intervals"] = _means(run, sampling)
+    _add_machines(runs, sampling)
+
+
+def _add_machines(runs: list[Run], sampling: Sampling | None) -> None:
+    """What each run is to the same scheme and pages on the first machine."""
+    machines = by_machine(runs)
+    if len(machines) == 1:
+        return
+    firsts = {(run["scheme"], pages_key(run)): (run, group[0]) for group in machines[0] for run in group}
+    for group in itertools.chain.from_iterable(machines):
+        for run in group:
+            there, base_there = firsts[run["scheme"], pages_key(run)]
+            speed = time_ratio(run, there, sampling)
+            change = speedup_ratio((run, group[0]), (there, base_there), sampling)
+            run["machine_speedup"], run["machine_speedup_low"], run["machine_speedup_high"] = _figures(speed)
+            run["speedup_change"], run["speedup_change_low"], run["speedup_change_high"] = _figures(change)
+
+
+def _figures(found: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    return (found.value, found.low, found.high) if found else (None, None, None)
 
 
 def coverage(sampling: Sampling | None) -> float | None:
-    """Share of the program that was measured; None where the windows are no sample of the whole of it."""
-    if sampling is None:
+    """Share of the program that was measured; None where the windows are no random sample of it."""
+    if sampling is None or sampling.get("weights"):
         return None
     share = sampling["coverage"]
     if share is not None and share > 1 - 1e-6:
@@ -192,6 +276,44 @@ def speed_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | No
     if not base["ipc"] or run["ipc"] is None:
         return None
     return _ratio(run["ipc"] / base["ipc"], run, base, "cycles", coverage(sampling))
+
+
+def time_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | None:
+    """The same in time rather than cycles: the two may be on machines with different clocks."""
+    speed = speed_ratio(run, base, sampling)
+    if speed is None:
+        return None
+    clock = _frequency(run) / _frequency(base)
+    low, high = (None if bound is None else bound * clock for bound in (speed.low, speed.high))
+    return Estimate(speed.value * clock, low, high)
+
+
+def _frequency(run: Run) -> float:
+    return float(run["configuration"]["machine"]["frequency_mhz"])
+
+
+def speedup_ratio(
+    pair: tuple[Run, Run], other: tuple[Run, Run], sampling: Sampling | None
+) -> Estimate | None:
+    """The speed-up of a run over its baseline, over that of another pair; None where nothing was timed.
+
+    All four are over the same windows, so what they have in common drops out.
+    """
+    (run, base), (other_run, other_base) = pair, other
+    speeds = [speed_ratio(run, base, sampling), speed_ratio(other_run, other_base, sampling)]
+    if speeds[0] is None or speeds[1] is None or not speeds[1].value:
+        return None
+    value = speeds[0].value / speeds[1].value
+    share = coverage(sampling)
+    every = (base, other_run, run, other_base)
+    lengths = {len(one.get("windows") or []) for one in every}
+    if share is None or len(lengths) > 1 or lengths == {0}:
+        return Estimate(value)
+    if run is other_run or run is base:
+        return Estimate(value, value, value)
+    # Windows have the same instructions in all four, so these cancel.
+    columns = [_columns(one, "cycles")[0] for one in every]
+    return _bounded(value, intervals.estimate(columns[:2], columns[2:], share))
 
 
 def accesses_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | None:
@@ -279,5 +401,5 @@ def warnings_of(runs: list[Run]) -> list[tuple[str, list[str]]]:
     owners: dict[str, list[str]] = {}
     for run in runs:
         for warning in dict.fromkeys(run["warnings"]):
-            owners.setdefault(warning, []).append(f"{run['scheme']} at {pages_label(run)}")
+            owners.setdefault(warning, []).append(f"{run['scheme']} at {place_label(run, runs)}")
     return [(text, [] if len(names) == len(runs) else names) for text, names in owners.items()]

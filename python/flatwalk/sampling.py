@@ -6,13 +6,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, judged, output
-from flatwalk.results import add_speedups, grouped, is_bound
+from flatwalk import engine, judged, output, simpoints
+from flatwalk.errors import FlatwalkError
+from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.lengths import Lengths
     from flatwalk.results import Response
+    from flatwalk.simpoints import SimPoints
 
 #: Times that more windows are measured because the error is larger than asked for.
 ROUNDS = 4
@@ -50,9 +52,30 @@ def _simulate(
         "runs": runs,
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
-        response = engine.simulate(request, progress)
+        response = engine.simulate(request, progress, options.addresses)
+    if lengths.points is not None:
+        _weigh(response, lengths.points)
     add_speedups(response["runs"], response.get("sampling"))
     return response
+
+
+def _weigh(response: Response, points: SimPoints) -> None:
+    """Weighs the windows of all runs as SimPoint says.
+
+    Raises:
+        FlatwalkError: If the program ended before one of them.
+    """
+    measured = len(response["runs"][0]["windows"])
+    if measured < len(points.starts):
+        raise FlatwalkError(
+            f"the program ended before its interval at instruction {points.starts[measured]}",
+            where="--simpoints and --window",
+            remedy="give the length of an interval that SimPoint was told, and the same program",
+        )
+    for run in response["runs"]:
+        simpoints.weigh(run, points.weights)
+    if (sampling := response.get("sampling")) is not None:
+        sampling["weights"] = points.weights
 
 
 def _refine(
@@ -89,13 +112,14 @@ def _refine(
 
 
 def _most_different(response: Response) -> list[dict[str, Any]]:
-    """The configurations of the first scheme and the design that differs most, of the first pages.
+    """Of each machine's first pages the configurations of the first scheme and the design that differs most.
 
     None where nothing is to be compared.
     """
-    group = grouped(response["runs"])[0]
-    others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
-    if not others:
-        return []
-    other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
-    return cast("list[dict[str, Any]]", [run["configuration"] for run in (group[0], other)])
+    found: list[Any] = []
+    for group, *_ in by_machine(response["runs"]):
+        others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
+        if others:
+            other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
+            found += [run["configuration"] for run in (group[0], other)]
+    return found

@@ -15,7 +15,7 @@ from flatwalk import engine
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flatwalk.engine import Problem
 
@@ -94,7 +94,9 @@ def read(path: Path, kind: str) -> dict[str, Any]:
 
 def _find(name: str, kind: str, where: str) -> dict[str, Any]:
     """Loads a setting by its shipped name, or by path if `name` looks like one."""
-    return read(_path(name, kind, where), kind)
+    path = _path(name, kind, where)
+    table = read(path, kind)
+    return _apart(table, name, kind) if path == Path(name) else table
 
 
 def _path(name: str, kind: str, where: str) -> Path:
@@ -111,6 +113,34 @@ def _path(name: str, kind: str, where: str) -> Path:
             remedy=f"did you mean {near}? {remedy}" if near else remedy,
         )
     return path
+
+
+def _apart(table: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
+    """A user's file; with its path beside its name if that is the name of a shipped one that differs."""
+    name = table.get("name")
+    shipped = _folder(kind) / f"{name}.toml"
+    if name not in names(kind) or read(shipped, kind) == table:
+        return table
+    return table | {"name": f"{name} ({path})"}
+
+
+def distinct(found: Sequence[tuple[str, dict[str, Any]]], kind: str, where: str) -> list[dict[str, Any]]:
+    """Settings of a kind, each by what the user wrote, with names that differ.
+
+    Raises:
+        UsageError: If two have one name and are not both files.
+    """
+    taken: dict[str, dict[str, Any]] = {}
+    for text, table in found:
+        name = table["name"]
+        if name in taken and taken[name] != table and name != (own := f"{name} ({text})"):
+            name = own
+        if name in taken:
+            raise UsageError(
+                f"two {kind}s are called {name}", where=where, remedy=f"leave out one of them: {text}"
+            )
+        taken[name] = table | {"name": name}
+    return list(taken.values())
 
 
 def names(kind: str) -> list[str]:

@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, output, settings, units, variations
 from flatwalk.errors import UsageError
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -23,6 +24,7 @@ class Options:
     trace: Path | None
     scheme: str
     machine: str
+    set: Sequence[str]
     large_pages: int
     instructions: str
     as_json: bool
@@ -35,12 +37,19 @@ def run(options: Options) -> None:
         UsageError: If there is no such address, or more than one address space.
     """
     address = None if options.address is None else _address(options.address)
-    machine = settings.machine(options.machine)
+    grid = variations.grid(options.set)
+    if len(grid) > 1:
+        raise UsageError(
+            "one translation is shown", where="--set", remedy="give each key one value, or use `compare`"
+        )
+    file, scheme = settings.machine(options.machine), settings.scheme(options.scheme, "--scheme")
+    machine, (scheme,) = variations.machine(file, grid[0]), variations.schemes([scheme], grid[0])
     request: dict[str, Any] = {
         "source": _source(options),
         "run": {
-            "scheme": settings.scheme(options.scheme, "--scheme"),
+            "scheme": scheme,
             "machine": machine,
+            "settings": variations.as_settings(grid[0]),
             "large_pages": options.large_pages,
             "mode": "timing" if settings.is_timed(machine) else "functional",
         },
@@ -48,6 +57,7 @@ def run(options: Options) -> None:
         "address": address,
     }
     answer = engine.walk(request)
+    answer["settings"] = request["run"]["settings"]
     if options.as_json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
     else:
@@ -78,8 +88,9 @@ def _source(options: Options) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
+    on = ", ".join(filter(None, (answer["machine"], variations.label(answer["settings"]))))
     print(
-        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {answer['machine']}, "
+        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {on}, "
         f"after {units.count(answer['instructions'])} instructions"
     )
     if answer["moved_to"] is not None:

@@ -221,7 +221,7 @@ fn simulate(
     let runs = std::mem::take(&mut request.runs);
     let result = py.detach(|| {
         let report = &mut |done| progress.report(done, total);
-        flatwalk_timing::simulate(source, runs, limits, seed, request.threads, report)
+        flatwalk_timing::simulate(source, runs, &limits, seed, request.threads, report)
     });
     let simulation = progress.answer(result)?;
     write(&Response {
@@ -255,7 +255,7 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
     let result = py.detach(|| {
         let report = &mut |done: u64| progress.report(done.min(total), Some(total));
         let runs = &request.runs;
-        flatwalk_timing::simulate_mix(&open_core, cores, runs, limits, seed, threads, report)
+        flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, threads, report)
     });
     let runs = progress.answer(result)?;
     write(&MixResponse { version: version(), runs })

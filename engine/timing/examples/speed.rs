@@ -14,7 +14,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use flatwalk_timing::driver::run::GuestFrames;
-use flatwalk_timing::{Limits, Machine, Mode, RunConfiguration, Sampling, Scheme, simulate};
+use flatwalk_timing::{
+    Limits, Machine, Mode, Places, RunConfiguration, Sampling, Scheme, simulate,
+};
 use flatwalk_trace::Source;
 use serde::de::DeserializeOwned;
 
@@ -75,6 +77,7 @@ fn run(
     let configuration = RunConfiguration {
         scheme: shipped::<Scheme>("schemes", scheme)?,
         machine: shipped::<Machine>("machines", "skylake-server")?,
+        settings: serde_json::Map::new(),
         large_pages: Some(0),
         thp: None,
         fragmentation: 0.0,
@@ -90,12 +93,17 @@ fn run(
     let limits = Limits {
         skip: if is_warmed { warmup } else { 0 },
         instructions: if is_warmed { Some(window + 1) } else { instructions },
-        sampling: is_warmed.then_some(Sampling { windows: 1, window, warmup }),
+        sampling: is_warmed.then_some(Sampling {
+            windows: 1,
+            window,
+            warmup,
+            places: Places::Spread,
+        }),
         ..Limits::default()
     };
     let start = Instant::now();
     let go_on = &mut |_| ControlFlow::Continue(());
-    let simulation = simulate(open(source)?, vec![configuration], limits, 1, 1, go_on)?;
+    let simulation = simulate(open(source)?, vec![configuration], &limits, 1, 1, go_on)?;
     let seconds = start.elapsed().as_secs_f64();
     let run = &simulation.runs[0];
     let scale = simulation.instructions as f64 / run.instructions as f64;

@@ -23,7 +23,7 @@ pub use config::machine::Machine;
 pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
-pub use driver::sampling::{Limits, Sampled, Sampling};
+pub use driver::sampling::{Limits, Places, Sampled, Sampling};
 pub use driver::simulate::{SimulateError, Simulation, simulate};
 pub use report::response::Response;
 pub use report::result::RunResult;

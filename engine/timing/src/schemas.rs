@@ -204,7 +204,7 @@ mod tests {
             "l2.size_bytes must make a power of two of 64-byte sets: 4096 in 3 ways do not";
         assert_eq!(problems(Kind::Machine, &value), [uneven]);
         value["frequency_mhz"] = json!(0);
-        let slow = "frequency_mhz must be a whole number, 1 to 100000 (it is 0)";
+        let slow = "frequency_mhz must be a whole number, 100 to 20000 (it is 0)";
         assert_eq!(problems(Kind::Machine, &value), [slow]);
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, report_path
+from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, Settings, report_path
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -20,6 +20,8 @@ app = typer.Typer(**PLAIN)
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
         "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
+        "compare --trace program.fwt --simpoints a.simpoints --weights a.weights --window 100M",
+        "compare --schemes radix4,fpt --machine golden-cove,zen4 --set llc.size_bytes=8MiB,32MiB",
         "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
 )
@@ -65,11 +67,12 @@ def compare(
     machine: Annotated[
         str | None,
         Option(
-            metavar="NAME|PATH",
-            help="Machine by name or as path to a TOML file [default: skylake-server; with --mix "
+            metavar="A,B,...",
+            help="Machines by name or as path to a TOML file [default: skylake-server; with --mix "
             "skylake-server-4core].",
         ),
     ] = None,
+    set_: Settings = None,
     large_pages: Annotated[
         str | None,
         Option(metavar="P,Q,...", help="Per cent of memory on 2 MiB pages, lowest first [default: 0,100]."),
@@ -99,6 +102,20 @@ def compare(
     warmup: Annotated[
         str | None,
         Option(metavar="COUNT", help="Instructions that are warmed before each window [default: 2M]."),
+    ] = None,
+    simpoints: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Measure SimPoint's intervals instead, of --window instructions each; with --weights.",
+        ),
+    ] = None,
+    weights: Annotated[Path | None, Option(metavar="FILE", help="SimPoint's weights of these.")] = None,
+    simpoints_out: Annotated[
+        Path | None,
+        Option(
+            metavar="NAME", help="Write the windows as NAME.simpoints and NAME.weights, for other simulators."
+        ),
     ] = None,
     error: Annotated[
         str | None,
@@ -161,6 +178,7 @@ def compare(
             guest_frames=guest_frames,
             mix=mix,
             machine=machine or ("skylake-server" if mix is None else "skylake-server-4core"),
+            set=set_ or [],
             large_pages=large_pages,
             thp=thp,
             fragmentation=fragmentation,
@@ -170,6 +188,9 @@ def compare(
             skip=skip,
             windows=windows,
             window=window,
+            simpoints=simpoints,
+            weights=weights,
+            simpoints_out=simpoints_out,
             exhaustive=exhaustive,
             time=time,
             error=None if error is None else parse_percent(error, "--error"),

@@ -17,6 +17,16 @@ Command = Annotated[
 JsonFlag = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
+Settings = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="KEY=V1,V2",
+        help="Change a key of the machine's file, or of the scheme's as scheme.KEY; several values, or --set "
+        "again, make a grid.",
+        show_default=False,
+    ),
+]
 NoReport = Annotated[bool, Option("--no-report", help="Write no report.")]
 Jobs = Annotated[
     int, Option("--jobs", "-j", metavar="N", min=0, help="Threads to simulate with; 0 is one per core.")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from flatwalk.commands.options import JsonFlag
+from flatwalk.commands.options import JsonFlag, Settings
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -29,6 +29,7 @@ def walk(
     trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
     scheme: Annotated[str, Option(metavar="NAME|PATH", help="Scheme.")] = "radix4",
     machine: Annotated[str, Option(metavar="NAME|PATH", help="Machine.")] = "skylake-server",
+    set_: Settings = None,
     large_pages: Annotated[
         int, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")
     ] = 0,
@@ -50,6 +51,7 @@ def walk(
             trace=trace,
             scheme=scheme,
             machine=machine,
+            set=set_ or [],
             large_pages=large_pages,
             instructions=instructions,
             as_json=json,

@@ -1,23 +1,22 @@
-"""Changed machines: keys by dotted name, lists of values for them, values that follow from others."""
+"""What a sweep changes: lists of values of keys, and values that follow from others."""
 
 from __future__ import annotations
 
 import ast
-import copy
-import functools
 import itertools
 import operator
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings, units
+from flatwalk import variations
 from flatwalk.errors import UsageError
+from flatwalk.variations import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    #: New values of a machine's keys, by dotted key.
-    Changes = dict[str, Any]
+    from flatwalk.variations import Variation
+
 
 _KEY = re.compile(r"[a-z]\w*(\[\d+\])?(\.\w+(\[\d+\])?)*", re.ASCII)
 
@@ -33,32 +32,11 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         key = name.removeprefix("machine.")
         if not _KEY.fullmatch(key):
             raise UsageError(
-                f"{name!r} is not a machine's key", where=where, remedy="as llc.size_bytes or tlb.l1d[0].ways"
-            )
-        if (general := re.sub(r"\[\d+\]", "[]", key)) not in _known():
-            raise UsageError(
-                settings.words(
-                    {"key": name, "problem": "is not a known key", "given": general, "known": _known()}
-                ),
-                where=where,
-                remedy="`flatwalk list keys` shows what a machine may have",
+                f"{name!r} is not a key", where=where, remedy="as llc.size_bytes or tlb.l1d[1].ways"
             )
         if key in found:
             raise UsageError(f"{key} is there twice", where=where, remedy="leave one of them out")
         found[key] = value
-    return found
-
-
-@functools.cache
-def _known() -> list[str]:
-    """Every key of a machine that has a value, `[]` for the number of a table."""
-    found: list[str] = []
-    for key in engine.describe("machine"):
-        if "table" not in key["type"]:
-            found.append(key["key"])
-        elif (like := key["same_as"]) is not None:
-            inside = [other for other in found if other.startswith((f"{like}.", f"{like}[]."))]
-            found += [key["key"] + other.removeprefix(like) for other in inside]
     return found
 
 
@@ -70,20 +48,9 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def read_value(key: str, value: object, where: str) -> object:
-    """A value as the engine takes it: text of a size or a count is a number, where the key is one.
-
-    Raises:
-        UsageError: If the text is not understood.
-    """
-    if not isinstance(value, str) or not value[:1].isdigit():
-        return value
-    return units.parse_size(value, where) if key.endswith("_bytes") else units.parse_count(value, where)
-
-
 def combinations(
     lists: Mapping[str, Any], zips: Sequence[Mapping[str, Any]], derived: Mapping[str, str], where: str
-) -> list[Changes]:
+) -> list[Variation]:
     """Every combination of the lists, the zipped lists moving together, with what is derived from each.
 
     Args:
@@ -93,14 +60,14 @@ def combinations(
         where: The file or option.
 
     Returns:
-        At least one set of changes, perhaps empty; the keys are in the order of the arguments.
+        At least one variation, perhaps empty; its keys are in the order of the arguments.
 
     Raises:
         UsageError: If a key is not one or is there twice, or lists do not fit together.
     """
-    axes: list[list[Changes]] = []
+    axes: list[list[Variation]] = []
     for key, values in flat(lists, where).items():
-        axes.append([{key: read_value(key, value, where)} for value in _several(values, key, where)])
+        axes.append([(_setting(key, value, where),) for value in _several(values, key, where)])
     for number, table in enumerate(zips):
         place = f"{where}, zip[{number}]"
         columns = {key: _several(value, key, place) for key, value in flat(table, place).items()}
@@ -110,22 +77,27 @@ def combinations(
             raise UsageError(
                 f"lists of different lengths: {told}", where=place, remedy="give as many values for each key"
             )
+        rows = zip(*columns.values(), strict=True)
         axes.append(
             [
-                {key: read_value(key, value, place) for key, value in zip(columns, row, strict=True)}
-                for row in zip(*columns.values(), strict=True)
+                tuple(_setting(key, value, place) for key, value in zip(columns, row, strict=True))
+                for row in rows
             ]
         )
-    keys = [key for axis in axes for key in axis[0]] + list(flat(derived, where))
+    keys = [setting.key for axis in axes for setting in axis[0]] + list(flat(derived, where))
     if twice := {key for key in keys if keys.count(key) > 1}:
         raise UsageError(
             f"{', '.join(sorted(twice))} is set twice",
             where=where,
             remedy="a key stands in one of set, zip and derive",
         )
-    return [
-        {key: value for part in parts for key, value in part.items()} for parts in itertools.product(*axes)
-    ]
+    return [tuple(itertools.chain.from_iterable(parts)) for parts in itertools.product(*axes)]
+
+
+def _setting(key: str, value: object, where: str) -> Setting:
+    """A key's value as the engine takes it: text of a size or a count is a number."""
+    found = variations.read_text(key, value, where) if isinstance(value, str) else value
+    return Setting(key, found, str(value))
 
 
 def _several(values: object, key: str, where: str) -> list[Any]:
@@ -133,22 +105,6 @@ def _several(values: object, key: str, where: str) -> list[Any]:
     if not found:
         raise UsageError(f"{key} has no values", where=where, remedy="give at least one")
     return found
-
-
-def changed(machine: Mapping[str, Any], changes: Changes, where: str) -> dict[str, Any]:
-    """The machine with new values.
-
-    Raises:
-        UsageError: If there is no such table to put a key into. What a key may be is the engine's to check.
-    """
-    result = copy.deepcopy(dict(machine))
-    for key, value in changes.items():
-        *path, last = _steps(key)
-        table: Any = result
-        for step in path:
-            table = _entered(table, step, key, where)
-        _put(table, last, value, key, where)
-    return result
 
 
 def value_of(machine: Mapping[str, Any], key: str, where: str) -> object:
@@ -171,34 +127,14 @@ def value_of(machine: Mapping[str, Any], key: str, where: str) -> object:
 
 
 def _steps(key: str) -> list[str | int]:
+    """The steps to a key; tables of an array are numbered from 1."""
     steps: list[str | int] = []
     for part in key.split("."):
         name, bracket, number = part.partition("[")
         steps.append(name)
         if bracket:
-            steps.append(int(number.removesuffix("]")))
+            steps.append(int(number.removesuffix("]")) - 1)
     return steps
-
-
-def _entered(table: object, step: str | int, key: str, where: str) -> object:
-    if isinstance(step, str) and isinstance(table, dict):
-        return table.setdefault(step, {})
-    if isinstance(step, int) and isinstance(table, list) and step < len(table):
-        return table[step]
-    raise _no_table(key, where)
-
-
-def _put(table: object, step: str | int, value: object, key: str, where: str) -> None:
-    _entered(table, step, key, where)
-    cast("dict[str | int, object]", table)[step] = value
-
-
-def _no_table(key: str, where: str) -> UsageError:
-    return UsageError(
-        f"the machine has no table for {key}",
-        where=where,
-        remedy="`flatwalk list keys` shows what a machine may have; tables of an array have numbers from 0",
-    )
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -31,35 +31,56 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str |
         FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
     """
     asked = Sweep.read(name)
-    wanted = plan(asked)
-    stored = store.Results(place).keys() if (place / "runs").is_dir() else set()
-    missing = [unit for unit in wanted if unit.key not in stored]
+    wanted, missing = _planned(asked, place)
     is_done = f"{len(wanted) - len(missing):,} of {units.several(len(wanted), 'run')} are stored in {place}"
     if status:
         print(f"{asked.name}: {is_done}.")
         return
-    workers = jobs or os.cpu_count() or 1
     if missing:
-        seconds = run.estimate_seconds(missing, workers)
-        told = "" if seconds is None or cluster is not None else f", about {units.duration(seconds)}"
+        seconds = None if cluster is not None else run.estimate_seconds(missing, jobs or os.cpu_count() or 1)
+        told = "" if seconds is None else f", about {units.duration(seconds)}"
         before = f" ({is_done})" if len(missing) < len(wanted) else ""
         output.note(f"{asked.name}: {units.several(len(missing), 'run')}{told}{before}")
     if dry_run:
         return
-    results = store.Results(place, make=True)
-    outcome = run.Outcome()
-    if missing:
-        with ExitStack() as stack:
-            make = stack.enter_context(engines.cluster(cluster) if cluster else engines.local(workers))
-            progress = stack.enter_context(output.Progress("Running"))
-            outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
-        results.compact()
+    outcome = _run(asked, missing, place, cluster=cluster, jobs=jobs)
     print(
         f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
         f"stored in {place}, {outcome.done:,} of them new."
     )
     if outcome.failed:
         raise _failure(outcome.failed)
+
+
+def run_missing(asked: Sweep, place: Path, *, cluster: str | None = None, jobs: int = 0) -> None:
+    """Runs what of a sweep is not stored yet.
+
+    Raises:
+        FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
+    """
+    outcome = _run(asked, _planned(asked, place)[1], place, cluster=cluster, jobs=jobs)
+    if outcome.failed:
+        raise _failure(outcome.failed)
+
+
+def _planned(asked: Sweep, place: Path) -> tuple[list[Unit], list[Unit]]:
+    """All runs of a sweep, and those that are not stored."""
+    wanted = plan(asked)
+    stored = store.Results(place).keys() if (place / "runs").is_dir() else set()
+    return wanted, [unit for unit in wanted if unit.key not in stored]
+
+
+def _run(asked: Sweep, missing: list[Unit], place: Path, *, cluster: str | None, jobs: int) -> run.Outcome:
+    results = store.Results(place, make=True)
+    if not missing:
+        return run.Outcome()
+    workers = jobs or os.cpu_count() or 1
+    with ExitStack() as stack:
+        make = stack.enter_context(engines.cluster(cluster) if cluster else engines.local(workers))
+        progress = stack.enter_context(output.Progress("Running"))
+        outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
+    results.compact()
+    return outcome
 
 
 def _failure(failed: list[tuple[Unit, str]]) -> FlatwalkError:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, settings
+from flatwalk import cache, engine, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
 from flatwalk.units import short_size
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from flatwalk.lab.sweep import Sweep
+    from flatwalk.variations import Variation
 
 #: More runs than this are a mistake.
 MOST_RUNS = 1_000_000
@@ -147,14 +148,17 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
 
 def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
     """The engine's configurations with their columns, in groups that share their baseline."""
-    schemes = {name: _scheme(name, sweep) for name in sweep.schemes}
+    named = [(name, _scheme(name, sweep)) for name in dict.fromkeys(sweep.schemes)]
+    schemes = settings.distinct(named, "scheme", sweep.where)
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
     machines = {
         name: settings.machine(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
         for name in sweep.machines
     }
-    for (name, machine), point in itertools.product(machines.items(), points):
-        own, told = _machine(sweep, machine, point)
+    for (name, file), point in itertools.product(machines.items(), points):
+        machine, variation = _machine(sweep, file, point)
+        told = variations.as_settings(variation)
+        varied = variations.schemes(schemes, variation, sweep.where)
         for pages, fragmentation, host_large_pages, guest_frames in itertools.product(
             dict.fromkeys(sweep.pages),
             dict.fromkeys(sweep.fragmentation),
@@ -170,9 +174,15 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
                 "mode": sweep.mode,
             }
             group = []
-            for scheme_name, scheme in schemes.items():
-                run = {"scheme": scheme, "machine": own, **conditions, "memory_bytes": None}
-                columns = {"scheme": scheme_name, "machine": name, **conditions, **told}
+            for scheme in varied:
+                run = {
+                    "scheme": scheme,
+                    "machine": machine,
+                    "settings": told,
+                    **conditions,
+                    "memory_bytes": None,
+                }
+                columns = {"scheme": scheme["name"], "machine": name, **conditions, **told}
                 _check(run, columns, sweep.where)
                 group.append((run, columns))
             yield group
@@ -185,17 +195,15 @@ def _scheme(name: str, sweep: Sweep) -> dict[str, Any]:
     return settings.guest(name, sweep.where) if "/" in name else settings.scheme(name, sweep.where)
 
 
-def _machine(
-    sweep: Sweep, machine: dict[str, Any], point: changes.Changes
-) -> tuple[dict[str, Any], changes.Changes]:
-    """The machine at a point, and all of its changed keys with their values."""
-    own = changes.changed(machine, point, sweep.where)
-    told = dict(point)
+def _machine(sweep: Sweep, file: dict[str, Any], point: Variation) -> tuple[dict[str, Any], Variation]:
+    """The machine at a point, and all that differs from its file, derived values among it."""
+    machine = variations.machine(file, point, sweep.where)
     for key, expression in changes.flat(sweep.derive, sweep.where).items():
-        value = changes.evaluated(str(expression), own, f"{sweep.where}, derive.{key}")
-        own = changes.changed(own, {key: value}, sweep.where)
-        told[key] = value
-    return own, told
+        value = changes.evaluated(str(expression), machine, f"{sweep.where}, derive.{key}")
+        derived = variations.Setting(key, value, str(value))
+        machine = variations.machine(machine, (derived,), sweep.where)
+        point = (*point, derived)
+    return machine, point
 
 
 def _check(run: dict[str, Any], columns: dict[str, Any], where: str) -> None:

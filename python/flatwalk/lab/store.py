@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from flatwalk.lab.plan import Unit
     from flatwalk.result_types import Sampled
-    from flatwalk.results import Run
+    from flatwalk.results import Run, Sampling
 
 #: The form of the files, in their metadata.
 SCHEMA = "flatwalk-results/1"
@@ -37,6 +37,7 @@ _WINDOW = pa.struct(
         ("at", pa.int64()),
         ("instructions", pa.int64()),
         ("cycles", pa.int64()),
+        ("cycle_stack", pa.list_(pa.int64())),
         ("walks", pa.int64()),
         ("walk_accesses", pa.int64()),
         ("walk_latency_cycles", pa.int64()),
@@ -99,6 +100,21 @@ COMPUTED = {
 
 #: More files than this are made one after a sweep.
 _MOST_FILES = 32
+
+
+def figures_of(run: Run) -> dict[str, Any]:
+    """The columns that a run has by itself, outside of any sweep."""
+    own = cast("dict[str, Any]", run)
+    conditions = ("scheme", "machine", "large_pages", "thp", "fragmentation", "host_large_pages")
+    names = (*conditions, "guest_frames", "mode", "seed", *_FIGURES, "windows", "warnings")
+    rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
+    speeds = {name: own.get(name) for name in ("speedup", "speedup_low", "speedup_high")}
+    return {
+        "source": run["workload"],
+        **{name: own[name] for name in names},
+        "walks_per_1000": rate,
+        **speeds,
+    }
 
 
 def row(unit: Unit, run: Run, sampling: Sampled | None, **about: object) -> dict[str, Any]:
@@ -302,11 +318,11 @@ def computed(table: pa.Table) -> pa.Table:
     return table
 
 
-def sampling_of(run: dict[str, Any]) -> Sampled | None:
+def sampling_of(run: dict[str, Any]) -> Sampling | None:
     """What is known of how a stored run was sampled."""
     if run["sampled"] is None:
         return None
-    return cast("Sampled", {"sampled": run["sampled"], "coverage": run["coverage"]})
+    return cast("Sampling", {"sampled": run["sampled"], "coverage": run["coverage"]})
 
 
 def changed_keys(table: pa.Table) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import templates
+from flatwalk import across, templates, variations
 from flatwalk.explain import explain
 from flatwalk.report import charts, timeline
-from flatwalk.results import grouped, pages_label, warnings_of
+from flatwalk.results import by_machine, grouped, machine_label, place_label, warnings_of
 
 if TYPE_CHECKING:
     from flatwalk.results import Response, Run
@@ -22,8 +22,12 @@ def render(response: Response) -> str:
         "report",
         "report.html.j2",
         workload=first["workload"],
-        machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
-        machine_name=first["machine"],
+        machines=[_machine(pages[0][0]) for pages in by_machine(runs)],
+        machine_name=", ".join(machine_label(pages[0][0]) for pages in by_machine(runs)),
+        tables=[
+            (label, *across.rows(schemes, runs))
+            for label, schemes in (across.places(runs) if across.several(runs) else [])
+        ],
         mode=first["mode"],
         timed=first["cycles"] is not None,
         first=first,
@@ -34,8 +38,14 @@ def render(response: Response) -> str:
         configurations=configurations(runs),
         trace=response["trace"],
         version=response["version"],
-        settings=[pages_label(members[0]) for members in grouped(runs)],
+        settings=[place_label(members[0], runs) for members in grouped(runs)],
     )
+
+
+def _machine(run: Run) -> str:
+    """A machine's title, with what differs from its file."""
+    title = run["configuration"].get("machine", {}).get("title") or run["machine"]
+    return ", ".join(filter(None, (title, variations.label(run["settings"]))))
 
 
 def configurations(runs: list[Run]) -> list[tuple[str, str]]:
@@ -45,7 +55,9 @@ def configurations(runs: list[Run]) -> list[tuple[str, str]]:
         configuration = run["configuration"]
         for kind, settings in configuration.items():
             name = settings.get("name") if isinstance(settings, dict) else None
-            title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {pages_label(run)}"
+            title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {place_label(run, runs)}"
+            if name is not None and found.get(title, settings) != settings:
+                title += f" with {variations.label(run['settings'])}"
             if name is None and any(
                 settings == other for key, other in found.items() if key.startswith(kind)
             ):

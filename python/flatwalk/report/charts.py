@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import causes, units
 from flatwalk.explain import served
-from flatwalk.results import grouped, is_bound, pages_label
+from flatwalk.results import grouped, is_bound, place_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +126,7 @@ def _panels(runs: list[Run], row: Callable[[Run], Row | None]) -> list[Panel]:
     panels = []
     for members in grouped(runs):
         rows = [made for run in members if (made := row(run)) is not None]
-        panels.append(Panel(pages_label(members[0]), rows))
+        panels.append(Panel(place_label(members[0], runs), rows))
     return panels
 
 
@@ -212,7 +212,7 @@ def _speed(runs: list[Run]) -> Chart:
         if known
         else note,
         ["speed-up", "±", "IPC"] if known else ["speed-up", "IPC"],
-        [(pages_label(members[0]), [row(run) for run in members]) for members in grouped(runs)],
+        [(place_label(members[0], runs), [row(run) for run in members]) for members in grouped(runs)],
     )
 
 
@@ -262,7 +262,7 @@ def _cycles(runs: list[Run]) -> Chart:
         + ([(COLOURS - 1, others)] if others else []),
         figures=[
             Figures(
-                pages_label(members[0]),
+                place_label(members[0], runs),
                 ["scheme", *map(causes.name, present)],
                 [[run["scheme"], *(f"{value:.4f}" for value in parts(run).values())] for run in members],
             )

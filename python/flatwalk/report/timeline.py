@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from flatwalk import units
-from flatwalk.results import grouped, is_bound, pages_label
+from flatwalk.results import grouped, is_bound, place_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,7 +99,7 @@ def build(runs: list[Run], sampling: Sampling | None) -> list[Timeline]:
     if sampling is not None and sampling["sampled"]:
         begin = min(sampling["first_instruction"], begin)
         end = max(sampling["first_instruction"] + sampling["instructions_represented"], end)
-    shown = [(pages_label(members[0]), members[0], _shown(members)) for members in groups]
+    shown = [(place_label(members[0], runs), members[0], _shown(members)) for members in groups]
     timed = runs[0]["cycles"] is not None
 
     def strips(

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, mix, settings, units
+from flatwalk import cache, engine, mix, settings, units, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import bench, build, components
 from flatwalk.workload import parse_workload
@@ -59,18 +59,6 @@ class Job:
     def in_guest(self) -> bool:
         """True if programs run in a guest, and nothing is simulated."""
         return CROWD in self.request["source"]
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes`, table by table; a table that names its kind replaces the old one whole."""
-    result = dict(base)
-    for key, value in changes.items():
-        old = result.get(key)
-        if isinstance(value, dict) and isinstance(old, dict) and "kind" not in value:
-            result[key] = _merged(old, value)
-        else:
-            result[key] = value
-    return result
 
 
 def source_of(workload: str) -> dict[str, Any]:
@@ -136,7 +124,7 @@ def _check_guest() -> None:
 
 def machine_of(series: Series) -> dict[str, Any]:
     """The series' machine with its changes."""
-    return _merged(settings.machine(series.machine), series.changes)
+    return variations.merged(settings.machine(series.machine), series.changes)
 
 
 def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:

@@ -33,7 +33,7 @@ pub struct Machine {
     #[schemars(length(min = 1))]
     pub source: String,
     /// Core clock.
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 100, max = 20_000))]
     pub frequency_mhz: u32,
     /// The out-of-order core; absent for machines without timing.
     pub core: Option<Core>,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use flatwalk_os::Thp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::machine::Machine;
 use super::require;
@@ -42,6 +42,9 @@ pub struct RunConfiguration {
     pub scheme: Scheme,
     /// The machine.
     pub machine: Machine,
+    /// By key: what of these two differs from their files. For the reader; the two hold it already.
+    #[serde(default)]
+    pub settings: Map<String, Value>,
     /// Per cent of the touched memory that large pages back, lowest addresses first; or `thp`.
     #[serde(default)]
     #[schemars(range(min = 0, max = 100), extend("unit" = "%"))]

@@ -122,6 +122,11 @@ impl CycleStack {
         self.0[Part::DataL1 as usize + from as usize] += cycles;
     }
 
+    /// What was added since `start`.
+    pub(crate) fn since(self, start: Self) -> Self {
+        Self(std::array::from_fn(|part| self.0[part] - start.0[part]))
+    }
+
     /// All parts in the order of output, where there were `cycles` altogether.
     pub fn parts(&self, cycles: u64) -> impl Iterator<Item = (Part, u64)> {
         let waited = self.0.iter().sum();

@@ -46,7 +46,7 @@ pub fn simulate_mix(
     open: &Open<'_>,
     cores: usize,
     configurations: &[RunConfiguration],
-    limits: Limits,
+    limits: &Limits,
     seed: u64,
     threads: usize,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -188,7 +188,7 @@ fn one(
     open: &Open<'_>,
     cores: usize,
     configuration: &RunConfiguration,
-    limits: Limits,
+    limits: &Limits,
     seed: u64,
     progress: &ProgressHandle<'_>,
 ) -> Result<Vec<RunResult>, SimulateError> {
@@ -215,8 +215,11 @@ fn one(
             caches.own(core as u64);
         }
         // Every core runs on until the last one is done.
-        let reader =
-            StretchReader::new(&mut **source, Limits { instructions: None, ..limits }, seed);
+        let reader = StretchReader::new(
+            &mut **source,
+            &Limits { instructions: None, ..limits.clone() },
+            seed,
+        );
         members.push(Member {
             run,
             reader,
@@ -311,6 +314,7 @@ mod tests {
         RunConfiguration {
             scheme,
             machine,
+            settings: serde_json::Map::new(),
             large_pages: Some(0),
             thp: None,
             fragmentation: 0.0,
@@ -334,7 +338,7 @@ mod tests {
         let one = std::slice::from_ref(configuration);
         let go_on = &mut |_| ControlFlow::Continue(());
         let open = |core| open(first + core);
-        simulate_mix(&open, cores, one, LIMITS, first as u64, 1, go_on).unwrap().remove(0)
+        simulate_mix(&open, cores, one, &LIMITS, first as u64, 1, go_on).unwrap().remove(0)
     }
 
     fn look_ups(run: &RunResult, name: &str) -> (u64, u64) {
@@ -351,7 +355,7 @@ mod tests {
             let alone = RunConfiguration { memory_bytes, ..configuration };
             let go_on = &mut |_| ControlFlow::Continue(());
             let source = open(0).unwrap();
-            let mut own = simulate(source, vec![alone], LIMITS, 0, 1, go_on).unwrap();
+            let mut own = simulate(source, vec![alone], &LIMITS, 0, 1, go_on).unwrap();
             let own = own.runs.remove(0);
             // A turn may go on for some blocks after the last instruction that is wanted.
             let close = |a: u64, b: u64| a.abs_diff(b) * 100 < a;
@@ -398,7 +402,7 @@ mod tests {
         let refusal = |cores, configuration: &RunConfiguration| {
             let one = std::slice::from_ref(configuration);
             let go_on = &mut |_| ControlFlow::Continue(());
-            simulate_mix(&open, cores, one, LIMITS, 1, 1, go_on).unwrap_err().to_string()
+            simulate_mix(&open, cores, one, &LIMITS, 1, 1, go_on).unwrap_err().to_string()
         };
         assert!(refusal(3, &configuration).contains("multicore.cores"));
         let functional = RunConfiguration { mode: Mode::Functional, ..configuration.clone() };
@@ -409,7 +413,7 @@ mod tests {
         let stop = &mut |_| ControlFlow::Break(());
         single.machine.multicore = Some(Multicore { cores: 2, isolation: Isolation::Owners });
         let endless = Limits { instructions: None, ..LIMITS };
-        let stopped = simulate_mix(&open, 2, &[single], endless, 1, 1, stop);
+        let stopped = simulate_mix(&open, 2, &[single], &endless, 1, 1, stop);
         assert!(matches!(stopped, Err(SimulateError::Stopped)));
     }
 }

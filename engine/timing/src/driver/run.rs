@@ -14,7 +14,7 @@ pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
-use crate::core::stack::Part;
+use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Aside, Visitor, forget};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
@@ -69,6 +69,8 @@ pub(crate) struct Tally {
     pub host_faults: u64,
     /// What the operating system counted.
     pub os: flatwalk_os::Statistics,
+    /// What the cycles went to.
+    pub stack: CycleStack,
 }
 
 impl Tally {
@@ -84,6 +86,7 @@ impl Tally {
             walk_queue_cycles: self.walk_queue_cycles - start.walk_queue_cycles,
             host_faults: self.host_faults - start.host_faults,
             os: self.os - start.os,
+            stack: self.stack.since(start.stack),
         }
     }
 }
@@ -312,6 +315,10 @@ impl Run {
             walk_queue_cycles: walks.queue_cycles,
             host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
             os: self.system.statistics(),
+            stack: self
+                .timed
+                .as_ref()
+                .map_or_else(CycleStack::default, |(core, _)| core.statistics.stack),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Which part of a source is measured, and what is done with the rest.
 //!
-//! A [`Plan`] asks for one part, or for windows spread evenly over a longer one (systematic sampling:
-//! Wunderlich et al., "SMARTS", ISCA 2003). A [`Schedule`] follows a source and says at each of its
+//! [`Limits`] ask for one part, for windows spread evenly over a longer one (systematic sampling:
+//! Wunderlich et al., "SMARTS", ISCA 2003), or for windows at given places (as SimPoint chooses them:
+//! Sherwood et al., ASPLOS 2002). A [`Schedule`] follows a source and says at each of its
 //! instructions what is to be done there, up to where. Positions count the instructions of all threads
 //! together, gaps of a sampled recording included.
 
@@ -23,8 +24,8 @@ pub enum Phase {
     Measured,
 }
 
-/// Windows spread evenly over a part of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Windows of a part of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
     /// How many. A sampled recording has one in each of its segments instead.
@@ -33,6 +34,22 @@ pub struct Sampling {
     pub window: u64,
     /// Instructions that are warmed before each, the last [`DETAILED`] of them with the clock running.
     pub warmup: u64,
+    /// Where they are.
+    #[serde(default)]
+    pub places: Places,
+}
+
+/// Where windows are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Places {
+    /// At equal distances, the first at random.
+    #[default]
+    Spread,
+    /// The same, but each begins at a multiple of its length, as intervals of SimPoint do.
+    Aligned,
+    /// At these instructions, whatever [`Sampling::windows`] says.
+    At(Vec<u64>),
 }
 
 /// Instructions before a window that run with the clock, so that queues and the reorder buffer are as
@@ -46,7 +63,7 @@ const DIVISION: u64 = 1 << 20;
 
 /// Which part of a source is measured, in instructions of all threads together. Cuts are made between
 /// blocks, so that a part may be longer by less than a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Left out at the start. Without sampling, pages that are touched there are new later on.
     pub skip: u64,
@@ -61,7 +78,7 @@ pub struct Limits {
 impl Limits {
     /// Instructions that a run over a source described by `info` simulates, about; `None` where that is
     /// not known.
-    pub fn simulated(self, info: &SourceInfo, seed: u64) -> Option<u64> {
+    pub fn simulated(&self, info: &SourceInfo, seed: u64) -> Option<u64> {
         Schedule::new(self, info, seed).simulated()
     }
 }
@@ -90,11 +107,13 @@ pub struct Sampled {
     pub coverage: Option<f64>,
 }
 
-/// Where windows are.
-#[derive(Clone, Copy, Debug)]
+/// Where the windows of a source are.
+#[derive(Clone, Debug)]
 enum Windows {
-    /// One after the other from `first` on, each of `window` instructions, until `end`.
-    Adjacent { first: u64, warmup: u64, window: u64, end: u64 },
+    /// One after the other from `first` on, until `end`; the warm-up is before the first.
+    Adjacent { first: u64, end: u64 },
+    /// From each of `starts` on, which rise, until `end`.
+    Listed { starts: Vec<u64>, end: u64 },
     /// Number k from `first + k × spacing` on, `count` of them, until `end`.
     Spread { first: u64, spacing: u64, count: u64, end: u64 },
     /// At the end of each segment of a recording, of which `segment` instructions are recorded, from
@@ -117,8 +136,8 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// The schedule for a source described by `info`.
-    pub(crate) fn new(limits: Limits, info: &SourceInfo, seed: u64) -> Self {
-        let Limits { skip, warmup, instructions, sampling } = limits;
+    pub(crate) fn new(limits: &Limits, info: &SourceInfo, seed: u64) -> Self {
+        let &Limits { skip, warmup, instructions, ref sampling } = limits;
         let total = info.instructions.map(|n| n.saturating_add(info.gap_instructions));
         let after = |n: u64| instructions.map_or(u64::MAX, |length| n.saturating_add(length));
         let available = total.map_or(u64::MAX, |total| total.saturating_sub(skip));
@@ -128,60 +147,67 @@ impl Schedule {
                 let known = available.saturating_sub(warmup).min(instructions.unwrap_or(u64::MAX));
                 let window =
                     if known == u64::MAX { DIVISION } else { known.div_ceil(DIVISIONS).max(1) };
-                let sampling = Sampling { windows: DIVISIONS, window, warmup };
-                (Windows::Adjacent { first, warmup, window, end: after(first) }, sampling)
+                let sampling =
+                    Sampling { windows: DIVISIONS, window, warmup, places: Places::Spread };
+                (Windows::Adjacent { first, end: after(first) }, sampling)
             }
             Some(sampling) => {
                 let sampling = Sampling {
                     windows: sampling.windows.max(1),
                     window: sampling.window.max(1),
-                    ..sampling
+                    ..sampling.clone()
                 };
-                (Self::spread(sampling, skip, available, instructions, info, seed), sampling)
+                let length = available.min(instructions.unwrap_or(u64::MAX));
+                Self::spread(sampling, skip, length, info, seed)
             }
         };
-        let window = match windows {
-            Windows::Adjacent { window, .. } => window,
-            Windows::Spread { .. } | Windows::Segments { .. } => sampling.window,
-        };
-        let sampling = Sampling { window, ..sampling };
         let recorded = info.instructions;
         Self { windows, sampling, first_instruction: skip, total, recorded, segment_start: 0 }
     }
 
-    /// Windows of a sampled part.
+    /// Windows of the sampled part of `length` instructions from `skip` on, and their lengths.
     fn spread(
         sampling: Sampling,
         skip: u64,
-        available: u64,
-        instructions: Option<u64>,
+        length: u64,
         info: &SourceInfo,
         seed: u64,
-    ) -> Windows {
-        let Sampling { windows, window, .. } = sampling;
-        let length = available.min(instructions.unwrap_or(u64::MAX));
+    ) -> (Windows, Sampling) {
+        let Sampling { windows, window, warmup, .. } = sampling;
         let end = skip.saturating_add(length);
+        if let Places::At(starts) = &sampling.places {
+            let mut starts = starts.clone();
+            starts.sort_unstable();
+            starts.dedup();
+            return (Windows::Listed { starts, end }, sampling);
+        }
         if info.gap_instructions > 0
             && let Some(segment) = info.segment_instructions
         {
-            return Windows::Segments { segment, first: skip, end };
+            return (Windows::Segments { segment, first: skip, end }, sampling);
         }
-        let spacing = length / windows;
+        let grain = if sampling.places == Places::Aligned { window } else { 1 };
+        let begin = skip.div_ceil(grain).saturating_mul(grain);
+        let spacing = end.saturating_sub(begin) / windows / grain * grain;
         if spacing <= window {
             // All of it is measured.
-            let window = length.div_ceil(windows).max(1);
-            let warmup = sampling.warmup.min(skip);
-            return Windows::Adjacent { first: skip, warmup, window, end };
+            let window = if grain == 1 { length.div_ceil(windows).max(1) } else { window };
+            let warmup = warmup.min(begin);
+            return (
+                Windows::Adjacent { first: begin, end },
+                Sampling { window, warmup, ..sampling },
+            );
         }
-        let offset = Random::new(seed ^ 0x7361_6d70_6c65).below(spacing - window + 1);
-        Windows::Spread { first: skip + offset, spacing, count: windows, end }
+        let free = (spacing - window) / grain;
+        let offset = Random::new(seed ^ 0x7361_6d70_6c65).below(free + 1) * grain;
+        (Windows::Spread { first: begin + offset, spacing, count: windows, end }, sampling)
     }
 
     /// What was passed over ended at `position`, up to a block behind where it should: one part moves by
     /// as much.
     pub(crate) fn end_pass(&mut self, position: u64) {
-        if let Windows::Adjacent { first, warmup, end, .. } = &mut self.windows {
-            let late = position.saturating_sub(*first - *warmup);
+        if let Windows::Adjacent { first, end } = &mut self.windows {
+            let late = position.saturating_sub(*first - self.sampling.warmup);
             *first += late;
             *end = end.saturating_add(late);
         }
@@ -196,7 +222,7 @@ impl Schedule {
     pub(crate) fn at(&self, position: u64) -> Option<(Phase, u64)> {
         let Sampling { window, warmup, .. } = self.sampling;
         match self.windows {
-            Windows::Adjacent { first, warmup, window, end } => {
+            Windows::Adjacent { first, end } => {
                 if position >= end {
                     None
                 } else if position < first - warmup {
@@ -210,6 +236,16 @@ impl Schedule {
                         past.saturating_mul(window).saturating_add(first).min(end),
                     ))
                 }
+            }
+            Windows::Listed { ref starts, end } => {
+                if position >= end {
+                    return None;
+                }
+                let ended =
+                    starts.partition_point(|start| start.saturating_add(window) <= position);
+                let Some(&start) = starts.get(ended) else { return Some((Phase::Pass, end)) };
+                let (phase, until) = before(position, start, window, warmup);
+                Some((phase, until.min(end)))
             }
             Windows::Spread { first, spacing, count, end } => {
                 if position >= end {
@@ -240,9 +276,17 @@ impl Schedule {
     fn simulated(&self) -> Option<u64> {
         let Sampling { window, warmup, .. } = self.sampling;
         match self.windows {
-            Windows::Adjacent { first, warmup, end, .. } => {
+            Windows::Adjacent { first, end } => {
                 let end = self.total.map_or(end, |total| total.min(end));
                 (end < u64::MAX).then(|| end.saturating_sub(first - warmup))
+            }
+            Windows::Listed { ref starts, .. } => {
+                let ends = starts.iter().map(|start| start.saturating_add(window));
+                let before = std::iter::once(0).chain(ends.clone());
+                let each = starts.iter().zip(before).zip(ends).map(|((&start, before), end)| {
+                    end - start.saturating_sub(warmup).max(before).min(end)
+                });
+                Some(each.sum())
             }
             Windows::Spread { spacing, count, .. } => Some(count * (window + warmup).min(spacing)),
             Windows::Segments { segment, .. } => {
@@ -255,10 +299,7 @@ impl Schedule {
     /// What was measured, once the source was followed to `position`: `windows` windows of `measured`
     /// instructions together.
     pub(crate) fn summary(&self, position: u64, windows: u64, measured: u64) -> Sampled {
-        let (sampled, warmup) = match self.windows {
-            Windows::Adjacent { warmup, .. } => (false, warmup),
-            Windows::Spread { .. } | Windows::Segments { .. } => (true, self.sampling.warmup),
-        };
+        let sampled = !matches!(self.windows, Windows::Adjacent { .. });
         let first = self.first_instruction;
         let represented = if sampled { position.saturating_sub(first) } else { measured };
         let whole = if sampled { Some(represented) } else { self.total };
@@ -266,7 +307,7 @@ impl Schedule {
             sampled,
             windows,
             window_instructions: self.sampling.window,
-            warmup_instructions: warmup,
+            warmup_instructions: self.sampling.warmup,
             first_instruction: first,
             instructions_total: self.total,
             instructions_measured: measured,
@@ -281,7 +322,7 @@ fn before(position: u64, start: u64, window: u64, warmup: u64) -> (Phase, u64) {
     let detailed = start.saturating_sub(DETAILED.min(warmup));
     let warm = start.saturating_sub(warmup);
     if position >= start {
-        (Phase::Measured, start + window)
+        (Phase::Measured, start.saturating_add(window))
     } else if position >= detailed {
         (Phase::Detailed, start)
     } else if position >= warm {
@@ -320,7 +361,8 @@ mod tests {
         all
     }
 
-    const SAMPLING: Sampling = Sampling { windows: 10, window: 1_000, warmup: 80_000 };
+    const SAMPLING: Sampling =
+        Sampling { windows: 10, window: 1_000, warmup: 80_000, places: Places::Spread };
 
     fn sampled(skip: u64, instructions: Option<u64>) -> Limits {
         Limits { skip, warmup: 0, instructions, sampling: Some(SAMPLING) }
@@ -329,7 +371,7 @@ mod tests {
     #[test]
     fn one_part_is_divided() {
         let limits = Limits { skip: 100, warmup: 50, instructions: Some(400), sampling: None };
-        let schedule = Schedule::new(limits, &info(Some(10_000), 0, None), 1);
+        let schedule = Schedule::new(&limits, &info(Some(10_000), 0, None), 1);
         let all = stretches(&schedule, 10_000);
         assert_eq!(all[..2], [(Phase::Pass, 0, 100), (Phase::Detailed, 100, 150)]);
         assert_eq!((all[2], all.len()), ((Phase::Measured, 150, 160), 2 + 40));
@@ -340,7 +382,7 @@ mod tests {
     fn windows_are_spread_evenly_each_after_its_warm_up() {
         for seed in 0..50 {
             let limits = sampled(90_000, Some(2_000_000));
-            let schedule = Schedule::new(limits, &info(None, 0, None), seed);
+            let schedule = Schedule::new(&limits, &info(None, 0, None), seed);
             let all = stretches(&schedule, 3_000_000);
             let starts: Vec<_> =
                 all.iter().filter(|s| s.0 == Phase::Measured).map(|s| (s.1, s.2 - s.1)).collect();
@@ -361,7 +403,7 @@ mod tests {
     #[test]
     fn the_offset_is_anywhere_in_the_spacing() {
         let first = |seed| {
-            let schedule = Schedule::new(sampled(0, Some(2_000_000)), &info(None, 0, None), seed);
+            let schedule = Schedule::new(&sampled(0, Some(2_000_000)), &info(None, 0, None), seed);
             let all = stretches(&schedule, 2_000_000);
             all.iter().find(|s| s.0 == Phase::Measured).map(|s| s.1).unwrap()
         };
@@ -375,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_is_short_is_measured_whole() {
-        let schedule = Schedule::new(sampled(0, None), &info(Some(9_500), 0, None), 1);
+        let schedule = Schedule::new(&sampled(0, None), &info(Some(9_500), 0, None), 1);
         let all = stretches(&schedule, 9_500);
         assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
         assert_eq!((all.len(), all[0].2), (10, 950));
@@ -386,7 +428,7 @@ mod tests {
     #[test]
     fn a_segment_is_measured_at_its_end() {
         let recorded = info(Some(300_000), 1_000_000, Some(100_000));
-        let mut schedule = Schedule::new(sampled(0, None), &recorded, 1);
+        let mut schedule = Schedule::new(&sampled(0, None), &recorded, 1);
         assert_eq!(schedule.at(0), Some((Phase::Pass, 19_000)));
         schedule.begin_segment(500_000);
         assert_eq!(schedule.at(500_000), Some((Phase::Pass, 519_000)));
@@ -395,5 +437,58 @@ mod tests {
         assert_eq!(schedule.at(599_000), Some((Phase::Measured, 600_000)));
         assert_eq!(schedule.at(600_000), Some((Phase::Pass, 1_300_000)));
         assert_eq!(schedule.at(1_300_000), None);
+    }
+
+    /// Starts and ends of what is measured.
+    fn measured(schedule: &Schedule, length: u64) -> Vec<(u64, u64)> {
+        let all = stretches(schedule, length);
+        let measured = all.iter().filter(|stretch| stretch.0 == Phase::Measured);
+        measured.map(|&(_, start, end)| (start, end)).collect()
+    }
+
+    #[test]
+    fn aligned_windows_begin_at_multiples_of_their_length() {
+        for (seed, skip) in (0..40).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 90_500)]) {
+            let sampling = Some(Sampling { places: Places::Aligned, ..SAMPLING });
+            let limits = Limits { sampling, ..sampled(skip, Some(2_000_000)) };
+            let schedule = Schedule::new(&limits, &info(None, 0, None), seed);
+            let found = measured(&schedule, 3_000_000);
+            assert_eq!(found.len(), 10);
+            assert!(found.iter().all(|(start, end)| start % 1_000 == 0 && end - start == 1_000));
+            assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 == found[1].0 - found[0].0));
+            assert!(found[0].0 >= skip && found[9].1 <= skip + 2_000_000);
+        }
+        // Windows that fill the part follow each other, and keep their length.
+        let sampling = Some(Sampling { places: Places::Aligned, ..SAMPLING });
+        let limits = Limits { sampling, ..sampled(0, Some(15_500)) };
+        let found = measured(&Schedule::new(&limits, &info(None, 0, None), 1), 20_000);
+        assert_eq!((found.len(), found[3], found[15]), (16, (3_000, 4_000), (15_000, 15_500)));
+    }
+
+    #[test]
+    fn listed_windows_are_measured_as_spread_ones_are() {
+        let length = 2_000_000;
+        for seed in 0..20 {
+            let spread = Schedule::new(&sampled(0, None), &info(Some(length), 0, None), seed);
+            let starts: Vec<u64> = measured(&spread, length).iter().map(|w| w.0).rev().collect();
+            let sampling = Some(Sampling { places: Places::At(starts), ..SAMPLING });
+            let limits = Limits { sampling, ..sampled(0, None) };
+            let listed = Schedule::new(&limits, &info(Some(length), 0, None), seed);
+            assert_eq!(stretches(&listed, length), stretches(&spread, length));
+            let all = stretches(&listed, length);
+            let run = all.iter().filter(|stretch| stretch.0 != Phase::Pass);
+            assert_eq!(listed.simulated(), Some(run.map(|stretch| stretch.2 - stretch.1).sum()));
+        }
+    }
+
+    #[test]
+    fn listed_windows_may_touch_and_lie_at_the_ends() {
+        let places = Places::At(vec![100_000, 0, 101_000, 500_000, 100_000]);
+        let limits = Limits { sampling: Some(Sampling { places, ..SAMPLING }), ..sampled(0, None) };
+        let schedule = Schedule::new(&limits, &info(Some(500_400), 0, None), 1);
+        let ends = [(0, 1_000), (100_000, 101_000), (101_000, 102_000), (500_000, 500_400)];
+        assert_eq!(measured(&schedule, 500_400), ends);
+        // 1,000 at the start; 80,000 of warm-up, twice, and a window more that needs none.
+        assert_eq!(schedule.simulated(), Some(1_000 + 81_000 + 1_000 + 81_000));
     }
 }

@@ -144,7 +144,7 @@ impl Shared {
 pub fn simulate(
     mut source: Box<dyn Source>,
     configurations: Vec<RunConfiguration>,
-    limits: Limits,
+    limits: &Limits,
     seed: u64,
     threads: usize,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -203,7 +203,7 @@ pub fn simulate(
 /// Reads the trace into stretches.
 fn produce(
     source: &mut dyn Source,
-    limits: Limits,
+    limits: &Limits,
     seed: u64,
     shared: &Shared,
 ) -> Result<(), SimulateError> {
@@ -303,7 +303,7 @@ pub(crate) struct StretchReader<'a> {
 }
 
 impl<'a> StretchReader<'a> {
-    pub(crate) fn new(source: &'a mut dyn Source, limits: Limits, seed: u64) -> Self {
+    pub(crate) fn new(source: &'a mut dyn Source, limits: &Limits, seed: u64) -> Self {
         let schedule = Schedule::new(limits, source.info(), seed);
         Self {
             source,
@@ -314,7 +314,7 @@ impl<'a> StretchReader<'a> {
             phase: Phase::Pass,
             until: 0,
             rest: None,
-            touched: limits.sampling.map(|_| Touched::default()),
+            touched: limits.sampling.is_some().then(Touched::default),
             executed: Vec::new(),
             ended: false,
             windows: 0,

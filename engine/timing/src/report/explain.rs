@@ -90,7 +90,7 @@ pub fn explain(
     };
     let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
     let limits = Limits { instructions: Some(instructions), ..Limits::default() };
-    let mut reader = StretchReader::new(source, limits, seed);
+    let mut reader = StretchReader::new(source, &limits, seed);
     let os_error = |run: &Run, error| SimulateError::Os {
         scheme: scheme.clone(),
         instructions: run.instructions(),

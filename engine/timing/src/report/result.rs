@@ -26,6 +26,8 @@ pub struct RunResult {
     pub scheme: String,
     /// Name of the machine.
     pub machine: String,
+    /// By key: what differs from the files of the machine and, behind `scheme.`, of the scheme.
+    pub settings: Map<String, Value>,
     /// Name of the workload or trace.
     pub workload: String,
     /// Per cent of the touched memory on large pages; absent where `thp` says Linux's policy.
@@ -106,7 +108,7 @@ pub struct RunResult {
 }
 
 /// What was counted in one window. Times are absent in functional mode.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct WindowResult {
     /// Instructions that the program had executed before it, of all its threads.
     pub at: u64,
@@ -114,6 +116,8 @@ pub struct WindowResult {
     pub instructions: u64,
     /// Time.
     pub cycles: Option<u64>,
+    /// What the cycles went to: the run's `cycle_stack`, in its order. Empty in functional mode.
+    pub cycle_stack: Vec<u64>,
     /// Page walks.
     pub walks: u64,
     /// Entries that they read.
@@ -367,6 +371,7 @@ impl RunResult {
         Self {
             scheme: configuration.scheme.name.clone(),
             machine: configuration.machine.name.clone(),
+            settings: configuration.settings.clone(),
             workload: workload.to_owned(),
             large_pages: configuration.large_pages,
             thp: configuration.thp,
@@ -443,6 +448,11 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         at: window.at,
         instructions: window.instructions,
         cycles: timed(window.cycles),
+        cycle_stack: if run.timed.is_some() {
+            window.stack.parts(window.cycles).map(|(_, cycles)| cycles).collect()
+        } else {
+            Vec::new()
+        },
         walks: window.walks,
         walk_accesses: window.walk_accesses,
         walk_latency_cycles: timed(window.walk_latency_cycles),

@@ -18,7 +18,7 @@ use crate::core::decode::BlockDecoder;
 use crate::core::stack::Part;
 use crate::counts::forget;
 use crate::driver::run::{Piece, Run};
-use crate::driver::sampling::{Limits, Sampling};
+use crate::driver::sampling::{Limits, Places, Sampling};
 use crate::driver::simulate::simulate;
 use crate::simulate_mix;
 use crate::tests::testing::{
@@ -540,7 +540,7 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
         flatwalk_workloads::open(name, 16 << 20, 1).map_err(|error| error.to_string())
     };
     let go_on = &mut |_| ControlFlow::Continue(());
-    let cores = simulate_mix(&open, 2, &[configuration], limits, 1, 1, go_on).unwrap().remove(0);
+    let cores = simulate_mix(&open, 2, &[configuration], &limits, 1, 1, go_on).unwrap().remove(0);
     for core in cores {
         let sum: u64 = core.cycle_stack.iter().map(|part| part.cycles).sum();
         assert_eq!(Some(sum), core.cycles);
@@ -551,15 +551,24 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
 
 #[test]
 fn the_parts_add_up_over_windows() {
-    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000 });
+    let places = Places::Spread;
+    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, places });
     for scheme in [scheme(4, &["L4L3", "L2L1"]), merging_scheme(8, 4, 20.0)] {
         let configurations = vec![Scenario::new(scheme).configuration()];
         let source = flatwalk_workloads::open("graphbig-bfs", 16 << 20, 1).unwrap();
-        let limits = Limits { instructions: Some(2_000_000), sampling, ..Limits::default() };
+        let limits = Limits {
+            instructions: Some(2_000_000),
+            sampling: sampling.clone(),
+            ..Limits::default()
+        };
         let go_on = &mut |_| ControlFlow::Continue(());
-        let run = simulate(source, configurations, limits, 1, 1, go_on).unwrap().runs.remove(0);
+        let run = simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs.remove(0);
         assert_eq!(run.windows.len(), 7);
         let windows: u64 = run.windows.iter().filter_map(|window| window.cycles).sum();
+        for (at, part) in run.cycle_stack.iter().enumerate() {
+            let sum: u64 = run.windows.iter().map(|window| window.cycle_stack[at]).sum();
+            assert_eq!(sum, part.cycles, "{:?}", part.part);
+        }
         let sum: u64 = run.cycle_stack.iter().map(|part| part.cycles).sum();
         assert_eq!((Some(sum), windows), (run.cycles, sum));
         let base = run.cycle_stack[0];

@@ -187,6 +187,7 @@ impl Scenario {
         RunConfiguration {
             scheme: self.scheme.clone(),
             machine: self.machine.clone(),
+            settings: serde_json::Map::new(),
             large_pages: Some(self.large_pages),
             thp: None,
             fragmentation: self.fragmentation,

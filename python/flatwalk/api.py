@@ -1,0 +1,700 @@
+"""The Python interface. `import flatwalk as fw`; docs/python.md shows how it is used.
+
+Machines, schemes and workloads are objects that are checked when they are made. Functions give the same
+answers as the commands of the same names, from the same engine. Every function that simulates releases
+the interpreter lock, hears Ctrl-C within a second, and may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import compare as comparing
+from flatwalk import configurations, engine, explain, output, presenting, results, settings, units, variations
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.lengths import WARMUP
+from flatwalk.workload import parse_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from flatwalk.lab.store import Results as StoredResults
+    from flatwalk.results import Response, Run
+
+__all__ = [
+    "Comparison",
+    "FlatwalkError",
+    "Machine",
+    "Recording",
+    "Results",
+    "Scheme",
+    "UsageError",
+    "Walk",
+    "Workload",
+    "compare",
+    "machines",
+    "open_results",
+    "read",
+    "record",
+    "schemes",
+    "simulate",
+    "sweep",
+    "walk",
+    "workloads",
+]
+
+
+class _Setting:
+    """A scheme or a machine: a table of keys as its file has them."""
+
+    kind = ""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        """From a table as a TOML file would have it.
+
+        Raises:
+            UsageError: With every problem of it.
+        """
+        own = copy.deepcopy(dict(table))
+        if problems := engine.check(self.kind, own):
+            raise UsageError(
+                f"not a valid {self.kind}: " + "\n         ".join(map(settings.words, problems)),
+                remedy=f"{settings.REFERENCE} explains every key",
+            )
+        self._table = own
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._table["name"])
+
+    @property
+    def title(self) -> str:
+        """What it is, in a line."""
+        return str(self._table["title"])
+
+    @property
+    def source(self) -> str:
+        """Where it is from: a paper, a manual."""
+        return str(self._table["source"])
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All of its keys, as its file has them; a copy."""
+        return copy.deepcopy(self._table)
+
+    def __eq__(self, other: object) -> bool:
+        """True of the same kind with the same keys."""
+        return isinstance(other, _Setting) and self.kind == other.kind and self._table == other._table
+
+    def __hash__(self) -> int:
+        """By its keys."""
+        return hash(json.dumps(self._table, sort_keys=True))
+
+    def __repr__(self) -> str:
+        """Its name and title."""
+        return f"<{type(self).__name__} {self.name}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every key with its value."""
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
+            for key, value in _leaves(self._table)
+            if key not in {"name", "title", "source", "description"}
+        )
+        head = (
+            f"<b>{html.escape(self.name)}</b>: {html.escape(self.title)}<br><i>{html.escape(self.source)}</i>"
+        )
+        return f"{head}<table>{rows}</table>"
+
+
+class Scheme(_Setting):
+    """A page-table organisation with its mechanisms: see docs/settings.md, Schemes."""
+
+    kind = "scheme"
+
+    @classmethod
+    def named(cls, name: str) -> Scheme:
+        """A shipped scheme, a TOML file by path, or a guest and its host as `radix4/fpt`.
+
+        Raises:
+            UsageError: If there is none, or the file is not valid.
+        """
+        is_pair = "/" in name and not name.endswith(".toml")
+        return cls(settings.guest(name, "scheme") if is_pair else settings.scheme(name, "scheme"))
+
+    def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Scheme:
+        """The scheme with other values of some keys, as `{"table.no_flatten_threshold": 128}`.
+
+        Args:
+            changes: Values by dotted key; tables of an array are numbered from 1.
+            name: A name of its own; without it the changes in words.
+
+        Raises:
+            UsageError: If it cannot have one of them.
+        """
+        return Scheme(_changed(self._table, changes, name))
+
+
+class Machine(_Setting):
+    """TLBs, page-walk caches, walkers, caches, memory and core: see docs/settings.md, Machines."""
+
+    kind = "machine"
+
+    @classmethod
+    def named(cls, name: str) -> Machine:
+        """A shipped machine, or a TOML file by path.
+
+        Raises:
+            UsageError: If there is none, or the file is not valid.
+        """
+        return cls(settings.machine(name, "machine"))
+
+    def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Machine:
+        """The machine with other values of some keys, as `{"llc.size_bytes": "32MiB"}`.
+
+        Args:
+            changes: Values by dotted key, sizes and counts as numbers or text; tables of an array are
+                numbered from 1, as in `tlb.l2[1].entries`.
+            name: A name of its own; without it the changes in words.
+
+        Raises:
+            UsageError: If it cannot have one of them.
+        """
+        return Machine(_changed(self._table, changes, name))
+
+
+def _changed(table: dict[str, Any], changes: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    result = copy.deepcopy(table)
+    read = {
+        key: variations.read_text(key, value, key) if isinstance(value, str) else value
+        for key, value in changes.items()
+    }
+    for key, value in read.items():
+        variations.put(result, key, value, table["name"], "changes")
+    result["name"] = name or f"{table['name']}, {variations.label(read)}"
+    return result
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value, start=1):
+                yield from _leaves(item, f"{prefix}{key}[{number}].")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A built-in workload: see docs/workloads.md.
+
+    Args:
+        name: As in `flatwalk list workloads`.
+        size: Bytes, as a number or as `8GiB`; without it the workload's default.
+
+    Raises:
+        UsageError: If there is none of that name, or its size is not understood.
+    """
+
+    name: str
+    size: str | int | None = None
+    #: Size in bytes.
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Reads the size."""
+        text = self.name if self.size is None else f"{self.name}:{self.size}"
+        object.__setattr__(self, "size_bytes", parse_workload(text, "workload")["size_bytes"])
+
+    def __str__(self) -> str:
+        """As the command line has it: `gups:8GiB`."""
+        return f"{self.name}:{units.short_size(self.size_bytes)}"
+
+
+def machines() -> list[Machine]:
+    """The shipped machines, by name."""
+    return [Machine.named(name) for name in settings.names("machine")]
+
+
+def schemes() -> list[Scheme]:
+    """The shipped schemes, by name."""
+    return [Scheme.named(name) for name in settings.names("scheme")]
+
+
+def workloads() -> list[Workload]:
+    """The built-in workloads at their default sizes."""
+    return [Workload(one["name"]) for one in engine.workloads()]
+
+
+class Comparison:
+    """What `compare` found: runs with speed-ups and intervals, and what follows in words."""
+
+    def __init__(self, response: Response) -> None:
+        """From an answer of the engine with its speed-ups."""
+        self._response = response
+        self._answer = explain.explain(response)
+
+    @property
+    def runs(self) -> list[Run]:
+        """One for each scheme and setting, in the order asked; docs/result-format.md has keys and units."""
+        return self._response["runs"]
+
+    @property
+    def judged(self) -> str:
+        """How much of the program was judged."""
+        return self._answer.judged
+
+    @property
+    def verdict(self) -> list[str]:
+        """The answer in words, as `flatwalk compare` prints it."""
+        return [point.words for point in (*self._answer.points, *self._answer.machines)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Doubts about runs, each once."""
+        return [text for text, _ in results.warnings_of(self.runs)]
+
+    def run(self, scheme: str, large_pages: int | None = 0, machine: str | None = None) -> Run:
+        """The run of a scheme.
+
+        Args:
+            scheme: Its name.
+            large_pages: Per cent on 2 MiB pages; None for a run with `thp`.
+            machine: Its name, where there are several.
+
+        Raises:
+            UsageError: If there is none, or several.
+        """
+        found = [
+            run
+            for run in self.runs
+            if run["scheme"] == scheme
+            and run["large_pages"] == large_pages
+            and machine in {None, run["machine"]}
+        ]
+        if len(found) != 1:
+            known = ", ".join(dict.fromkeys(run["scheme"] for run in self.runs))
+            raise UsageError(
+                f"{'several runs' if found else 'no run'} of {scheme} at {large_pages} % large pages",
+                remedy=f"schemes: {known}",
+            )
+        return found[0]
+
+    def to_arrow(self) -> pa.Table:
+        """One row a run, with the columns of docs/lab.md that a comparison has."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        from flatwalk.lab import store  # noqa: PLC0415
+
+        return pa.Table.from_pylist([store.figures_of(run) for run in self.runs])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a run; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row a run; needs polars."""
+        return _to_polars(self.to_arrow())
+
+    def report(self, path: str | Path) -> Path:
+        """Writes the HTML report.
+
+        Raises:
+            FlatwalkError: If it cannot be written.
+        """
+        from flatwalk.report import render  # noqa: PLC0415
+
+        output.write_whole(Path(path), render(self._response))
+        return Path(path)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the results as JSON, as `compare --json` does; `read` reads it.
+
+        Raises:
+            FlatwalkError: If it cannot be written.
+        """
+        presenting.write_json(Path(path), results.answer(self._response))
+        return Path(path)
+
+    def figure(self, chart: str, path: str | Path, columns: int = 1) -> Path:
+        """Draws a chart of the report for a paper.
+
+        Args:
+            chart: `speed`, `cycles`, `accesses`, `latency`, `served`, `memory` or `histogram`.
+            path: Its ending says how: .pdf, .svg, .png.
+            columns: Width in columns of a paper of two: 1 (3.33 inches) or 2 (7 inches).
+
+        Raises:
+            UsageError: If there is no such chart or format.
+            FlatwalkError: If it cannot be written.
+        """
+        from flatwalk import drawing  # noqa: PLC0415
+
+        drawing.chart(self.runs, chart, Path(path), columns)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        """How much was judged, and the verdict."""
+        return "\n".join([self.judged, *self.verdict])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a table for each setting, and the verdict."""
+        parts = []
+        for members in results.grouped(self.runs):
+            headers, rows = presenting.cells(members)
+            label = results.place_label(members[0], self.runs)
+            title = f"{members[0]['workload']} on {results.machine_label(members[0])}, {label}"
+            parts.append(_html_table(title, headers, rows))
+        words = "".join(f"<li>{html.escape(text)}</li>" for text in self.verdict)
+        return "".join(parts) + f"<p>{html.escape(self.judged)}</p><ul>{words}</ul>"
+
+
+def _html_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(row("td", cells) for cells in rows)
+    return f"<table><caption>{html.escape(title)}</caption>{row('th', headers)}{body}</table>"
+
+
+def _to_polars(table: pa.Table) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415
+
+    return cast("pl.DataFrame", pl.from_arrow(table))
+
+
+def compare(
+    *,
+    workload: str | Workload | None = None,
+    trace: str | Path | None = None,
+    command: Sequence[str] | None = None,
+    addresses: NDArray[np.uint64] | None = None,
+    schemes: Sequence[str | Scheme] = settings.DEFAULT_SCHEMES,
+    machine: str | Machine | Sequence[str | Machine] = "skylake-server",
+    large_pages: int | Sequence[int] = (0, 100),
+    thp: str | None = None,
+    mode: str = "timing",
+    instructions: int | str | None = None,
+    warmup: int | str | None = None,
+    skip: int | str = 0,
+    windows: int | None = None,
+    window: int | str | None = None,
+    exhaustive: bool = False,
+    error: float | None = None,
+    fragmentation: float = 0.0,
+    host_large_pages: int = 0,
+    guest_frames: str = "scattered",
+    context_switch_ms: float | None = None,
+    instructions_per_access: int = 4,
+    seed: int = 1,
+    threads: int = 0,
+) -> Comparison:
+    """Simulates every scheme over the same windows of a program, as `flatwalk compare` does.
+
+    Args:
+        workload: A built-in workload, as `"gups:8GiB"`. One of the four sources is given.
+        trace: A trace of any known format.
+        command: A program to record, with its arguments.
+        addresses: A one-dimensional, contiguous array of unsigned 64-bit virtual addresses, which is not
+            copied; each is a load of its 8-byte word. It must not change meanwhile.
+        schemes: By name, path or object; the first is the baseline. `radix4/fpt` is a guest and its host.
+        machine: One or several, by name, path or object.
+        large_pages: Per cent of the touched memory on 2 MiB pages, one or several settings.
+        thp: Linux's policy instead: `always`, `madvise` or `never`.
+        mode: `timing`, or `functional`: counts without cycles.
+        instructions: Only so many, as a number or as `"100M"`.
+        warmup: Instructions that are warmed before each window.
+        skip: Instructions left out at the beginning.
+        windows: Windows to measure, spread evenly.
+        window: Instructions of each.
+        exhaustive: Measure every instruction instead.
+        error: Measure more windows until all speed-ups are known to this, as in 0.01.
+        fragmentation: Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
+        host_large_pages: Per cent of a guest's memory on 2 MiB pages of the host.
+        guest_frames: Where a guest's frames lie: `scattered` or `compact`.
+        context_switch_ms: Empty TLBs and page-walk caches every so many milliseconds.
+        instructions_per_access: With `addresses`: instructions for each, 1 to 64; one of them loads.
+        seed: Of all that is random.
+        threads: To simulate with; 0 is one per core.
+
+    Raises:
+        UsageError: If what is asked for is not possible.
+        FlatwalkError: If a source cannot be read, or the program cannot be recorded.
+    """
+    given = {"workload": workload, "trace": trace, "command": command, "addresses": addresses}
+    sources = [name for name, value in given.items() if value is not None]
+    if len(sources) != 1:
+        raise UsageError(
+            f"{' and '.join(sources) or 'nothing'} given as a source",
+            remedy=f"give one of {', '.join(given)}",
+        )
+    own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in schemes]
+    where = [machine] if isinstance(machine, str | Machine) else machine
+    places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
+    shares = [large_pages] if isinstance(large_pages, int) else large_pages
+    options = configurations.Options(
+        workload=None if workload is None else str(workload),
+        trace=None if trace is None else Path(trace),
+        command=list(command or ()),
+        addresses=addresses,
+        instructions_per_access=instructions_per_access,
+        large_pages=None if thp is not None else ",".join(map(str, shares)),
+        thp=thp,
+        fragmentation=fragmentation,
+        host_large_pages=host_large_pages,
+        guest_frames=guest_frames,
+        context_switch_ms=context_switch_ms,
+        instructions=_text(instructions),
+        warmup=_text(warmup),
+        skip=str(skip),
+        windows=windows,
+        window=_text(window),
+        exhaustive=exhaustive,
+        error=error,
+        seed=seed,
+        mode=mode,
+        jobs=threads,
+    )
+    runs = configurations.runs_of(options, _tables(places, "machine"), _tables(own, "scheme"))
+    return Comparison(comparing.respond(options, runs))
+
+
+def _text(value: float | str | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _tables(found: Sequence[Scheme] | Sequence[Machine], kind: str) -> list[dict[str, Any]]:
+    if not found:
+        raise UsageError(f"no {kind} is named", remedy=f"give at least one {kind}")
+    return settings.distinct([(one.name, one.table) for one in found], kind, f"{kind}s")
+
+
+def simulate(scheme: str | Scheme = "radix4", *, large_pages: int = 0, **asked: Any) -> Run:  # noqa: ANN401
+    """One run: a scheme over a source.
+
+    Args:
+        scheme: By name, path or object.
+        large_pages: Per cent of the touched memory on 2 MiB pages.
+        **asked: A source and conditions, as for `compare`.
+
+    Returns:
+        The result; docs/result-format.md has the keys and units.
+
+    Raises:
+        UsageError: If what is asked for is not possible.
+        FlatwalkError: If the source cannot be read.
+    """
+    return compare(schemes=[scheme], large_pages=large_pages, **asked).runs[0]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One translation, step by step."""
+
+    #: As `flatwalk walk --json` prints it.
+    answer: dict[str, Any]
+
+    @property
+    def steps(self) -> list[str]:
+        """What the hardware does, in words."""
+        return [step["text"] for step in self.answer["steps"]]
+
+    @property
+    def physical(self) -> int:
+        """The physical address."""
+        return int(self.answer["physical"], 16)
+
+    @property
+    def accesses(self) -> int:
+        """Entries that a walk without any page-walk cache's help reads."""
+        return int(self.answer["accesses"])
+
+    def __repr__(self) -> str:
+        """The steps, numbered."""
+        return "\n".join(f"{number:2}. {text}" for number, text in enumerate(self.steps, start=1))
+
+
+def walk(
+    address: int | None = None,
+    *,
+    workload: str | Workload | None = None,
+    trace: str | Path | None = None,
+    scheme: str | Scheme = "radix4",
+    machine: str | Machine = "skylake-server",
+    large_pages: int = 0,
+    instructions: int | str = WARMUP,
+    seed: int = 0,
+) -> Walk:
+    """How an address is translated, as `flatwalk walk` shows it.
+
+    Args:
+        address: Virtual address; without it the last one that the program used.
+        workload: A built-in workload, or …
+        trace: … a trace.
+        scheme: By name, path or object.
+        machine: Likewise.
+        large_pages: Per cent of the touched memory on 2 MiB pages.
+        instructions: Run before, so that TLBs and page-walk caches are warm.
+        seed: Of all that is random.
+
+    Raises:
+        UsageError: If there is not exactly one source.
+        FlatwalkError: If the address is not mapped, or the source cannot be read.
+    """
+    if (workload is None) == (trace is None):
+        raise UsageError("a source is needed, and only one", remedy="give a workload or a trace")
+    source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
+    place = machine if isinstance(machine, Machine) else Machine.named(machine)
+    own = scheme if isinstance(scheme, Scheme) else Scheme.named(scheme)
+    run = {
+        "scheme": own.table,
+        "machine": place.table,
+        "large_pages": large_pages,
+        "mode": "timing" if settings.is_timed(place.table) else "functional",
+    }
+    count = units.parse_count(str(instructions), "instructions")
+    return Walk(
+        engine.walk({"source": source, "run": run, "instructions": count, "address": address, "seed": seed})
+    )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What `record` wrote."""
+
+    #: The traces, one for each process, the program's own first.
+    traces: list[Path]
+    #: Instructions that all processes executed.
+    executed: int
+    #: The program's exit status; None if it was stopped.
+    status: int | None
+    warnings: list[str]
+
+
+def record(
+    command: Sequence[str],
+    trace: str | Path,
+    *,
+    exhaustive: bool = False,
+    seconds: float | None = None,
+    seed: int = 1,
+) -> Recording:
+    """Records a program, as `flatwalk record` does.
+
+    Args:
+        command: The program and its arguments.
+        trace: Where the trace goes.
+        exhaustive: Every instruction, instead of a sample of the whole run.
+        seconds: Stop the program after so long.
+        seed: Where the sample begins.
+
+    Raises:
+        FlatwalkError: If it cannot be recorded.
+    """
+    from flatwalk.record import Sample  # noqa: PLC0415
+    from flatwalk.record import record as run  # noqa: PLC0415
+
+    sample = None if exhaustive else Sample(seed=seed)
+    with output.Progress("Recording") as progress:
+        found = run(list(command), Path(trace), sample=sample, seconds=seconds, progress=progress)
+    return Recording([one.path for one in found.traces], found.executed, found.status, list(found.warnings))
+
+
+def read(path: str | Path) -> Comparison:
+    """Reads what `compare --json` or `Comparison.save` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FlatwalkError: If the file is not one.
+    """
+    return Comparison(results.read_answer(Path(path)))
+
+
+class Results:
+    """The stored runs of sweeps: see docs/lab.md."""
+
+    def __init__(self, stored: StoredResults) -> None:
+        """Of a directory."""
+        self._stored = stored
+
+    def to_arrow(self) -> pa.Table:
+        """One row a run, with the columns of docs/lab.md.
+
+        Raises:
+            FlatwalkError: If there are none, or a file is not one of results.
+        """
+        return self._stored.table()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a run; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row a run; needs polars."""
+        return _to_polars(self.to_arrow())
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to DuckDB's SQL over the table `runs`.
+
+        Raises:
+            UsageError: If it is wrong.
+        """
+        from flatwalk.lab import query  # noqa: PLC0415
+
+        return query.query(self.to_arrow(), sql)
+
+
+def open_results(directory: str | Path) -> Results:
+    """The results that sweeps stored.
+
+    Args:
+        directory: What `--results` named.
+
+    Raises:
+        FlatwalkError: If there are none.
+    """
+    from flatwalk.lab import store  # noqa: PLC0415
+
+    return Results(store.Results(Path(directory)))
+
+
+def sweep(
+    what: str | Path | Mapping[str, Any], results: str | Path, *, jobs: int = 0, cluster: str | None = None
+) -> Results:
+    """Runs what of a sweep is not stored yet, as `flatwalk sweep` does.
+
+    Args:
+        what: A TOML file by path, a shipped sweep by name, or a table as a file would have it.
+        results: Directory of the results.
+        jobs: Processes; 0 is one per core.
+        cluster: A Dask scheduler's address, instead of processes of this machine.
+
+    Returns:
+        All results in the directory, those of other sweeps among them.
+
+    Raises:
+        UsageError: If the sweep is not valid, or a run of it is not possible.
+        FlatwalkError: If runs failed, naming them; the others are stored.
+    """
+    from flatwalk.lab import command, store  # noqa: PLC0415
+    from flatwalk.lab.sweep import Sweep  # noqa: PLC0415
+
+    asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(what)
+    command.run_missing(asked, Path(results), cluster=cluster, jobs=jobs)
+    return Results(store.Results(Path(results)))

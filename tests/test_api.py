@@ -1,0 +1,267 @@
+"""The Python interface: the same answers as the commands, checked objects, arrays as sources."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from flatwalk import api as fw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+SHORT: dict[str, Any] = {"instructions": "2M", "windows": 5, "window": "20K", "warmup": "50K"}
+COUNTS: dict[str, Any] = {"mode": "functional", "exhaustive": True, "warmup": 0}
+
+
+def test_the_answer_is_that_of_the_command(flatwalk: Callable[..., Result], tmp_path: Path) -> None:
+    options = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
+    done = flatwalk("compare", "--workload", "gups:64MiB", *options, "--schemes", "radix4,fpt", "--no-report",
+                    "--json", "a.json")  # fmt: skip
+    assert done.code == 0, done.err
+    there = fw.read(tmp_path / "a.json")
+    here = fw.compare(workload="gups:64MiB", schemes=["radix4", "fpt"], **SHORT)
+    assert here.runs == there.runs
+    assert repr(here) == repr(there)
+    for line in (here.judged, *here.verdict):
+        assert line in done.out
+    again = fw.read(here.save(tmp_path / "b.json"))
+    assert again.runs == here.runs
+    assert "<svg" not in here.report(tmp_path / "r.html").read_text()[:100]
+    assert here.figure("speed", tmp_path / "f.svg").read_text().count(">fpt</text>") == 2
+
+
+def test_tables_have_a_row_for_each_run() -> None:
+    found = fw.compare(workload="gups:64MiB", schemes=["radix4", "fpt"], **SHORT)
+    table = found.to_arrow()
+    assert table.num_rows == 4
+    for frame in (found.to_pandas(), found.to_polars()):
+        assert list(frame["scheme"]) == ["radix4", "fpt"] * 2
+        assert list(frame["speedup"]) == [run["speedup"] for run in found.runs]
+        assert list(frame["cycles"]) == [run["cycles"] for run in found.runs]
+    assert found.run("fpt", 100) is found.runs[3]
+    with pytest.raises(fw.UsageError, match="no run of radix5"):
+        found.run("radix5")
+    assert found._repr_html_().count("<table>") == 2
+
+
+def pages_walked(addresses: Any, entries: int, ways: int) -> int:
+    """Misses of two levels of TLBs of which only the second is larger than nothing: an independent count."""
+    sets: list[list[int]] = [[] for _ in range(entries // ways)]
+    misses = 0
+    for page in (int(address) >> 12 for address in addresses):
+        own = sets[page % len(sets)]
+        if page in own:
+            own.remove(page)
+        else:
+            misses += 1
+            if len(own) == ways:
+                own.pop(0)
+        own.append(page)
+    return misses
+
+
+def test_an_array_is_a_source() -> None:
+    addresses = np.arange(3000, dtype=np.uint64) * np.uint64(4096) + np.uint64(1 << 40)
+    twice = np.concatenate([addresses, addresses])
+    run = fw.simulate(addresses=twice, **COUNTS)
+    assert run["instructions"] == 4 * len(twice)
+    assert run["loads"] == len(twice)
+    assert run["walks"] == pages_walked(twice, 1536, 12) + 1, "and one for the code"
+    small = fw.simulate(addresses=np.tile(addresses[:40], 100), **COUNTS)
+    assert small["walks"] == 41
+    each = fw.simulate(addresses=addresses, instructions_per_access=1, **COUNTS)
+    assert each["instructions"] == 3000
+
+
+def test_an_array_is_not_copied() -> None:
+    program = """
+import resource, sys
+import numpy as np
+from flatwalk import api as fw
+addresses = np.zeros(40_000_000, dtype=np.uint64) + np.uint64(1 << 30)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+fw.simulate(addresses=addresses, mode="functional", instructions=100_000, exhaustive=True, warmup=0)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 150 << 20, "the array has 320 MB"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "words"),
+    [
+        (np.array([1, 2], dtype=np.int32), "unsigned 64-bit"),
+        (np.array([[1, 2]], dtype=np.uint64), "one-dimensional"),
+        (np.arange(8, dtype=np.uint64)[::2], "contiguous"),
+        (np.array([], dtype=np.uint64), "there are none"),
+        (np.array([1 << 60], dtype=np.uint64), "number 0 is 0x1000000000000000"),
+        ([1, 2], "unsigned 64-bit"),
+    ],
+)
+def test_what_is_no_array_of_addresses_is_refused(addresses: Any, words: str) -> None:
+    with pytest.raises(fw.FlatwalkError, match=words):
+        fw.simulate(addresses=addresses, **COUNTS)
+
+
+def test_objects_are_checked_and_changed() -> None:
+    machine = fw.Machine.named("skylake-server")
+    larger = machine.changed({"llc.size_bytes": "32MiB", "tlb.l2[1].entries": 3072})
+    assert larger.table["llc"]["size_bytes"] == 32 << 20
+    assert larger.table["tlb"]["l2"][0]["entries"] == 3072
+    assert machine.table["llc"]["size_bytes"] == 16 << 20, "the first is as it was"
+    assert larger != machine == fw.Machine.named("skylake-server")
+    assert larger.name == "skylake-server, llc.size_bytes=32MiB, tlb.l2[1].entries=3072"
+    assert len({larger, machine, fw.Machine(machine.table)}) == 2
+    with pytest.raises(fw.UsageError, match="power of two"):
+        machine.changed({"llc.ways": 7})
+    with pytest.raises(fw.UsageError, match="did you mean size_bytes"):
+        machine.changed({"llc.size_byte": 1})
+    with pytest.raises(fw.UsageError, match="not a valid scheme"):
+        fw.Scheme({"name": "x"})
+    assert "llc.size_bytes" in larger._repr_html_()
+    assert str(fw.Workload("gups", "8GiB")) == "gups:8GiB"
+    assert fw.Workload("gups", 1 << 20).size_bytes == 1 << 20
+    with pytest.raises(fw.UsageError, match="no workload"):
+        fw.Workload("nope")
+
+
+def test_several_machines_and_own_schemes() -> None:
+    machine = fw.Machine.named("skylake-server")
+    scheme = fw.Scheme.named("fpt").changed({"table.no_flatten_threshold": 128}, name="mine")
+    found = fw.compare(
+        workload="gups:64MiB",
+        schemes=["radix4", scheme, "radix4/fpt"],
+        machine=[machine, machine.changed({"llc.size_bytes": "8MiB"}, name="small")],
+        large_pages=0,
+        **SHORT,
+    )
+    assert [run["scheme"] for run in found.runs] == ["radix4", "mine", "radix4/fpt"] * 2
+    assert found.run("mine", machine="small")["configuration"]["machine"]["llc"]["size_bytes"] == 8 << 20
+
+
+def test_a_program_is_recorded(tmp_path: Path) -> None:
+    recording = fw.record(["true"], tmp_path / "t.fwt", exhaustive=True)
+    assert recording.status == 0
+    assert recording.executed > 10_000
+    run = fw.simulate(trace=recording.traces[0], **COUNTS)
+    assert run["instructions"] == pytest.approx(recording.executed, abs=10)
+
+
+def test_a_walk_is_explained(flatwalk: Callable[..., Result]) -> None:
+    here = fw.walk(workload="gups:64MiB", scheme="fpt", instructions=100_000)
+    done = flatwalk("walk", "--workload", "gups:64MiB", "--scheme", "fpt", "--instructions", "100K", "--json")
+    there = json.loads(done.out)
+    assert here.steps == [step["text"] for step in there["steps"]]
+    assert here.physical == int(there["physical"], 16)
+    assert repr(here).count("\n") == len(here.steps) - 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "nothing given as a source"),
+        ({"workload": "gups", "trace": "x"}, "workload and trace given"),
+        ({"workload": "gups", "schemes": []}, "no scheme is named"),
+        ({"workload": "gups", "machine": []}, "no machine is named"),
+        ({"workload": "gups", "large_pages": 101}, "not a percentage"),
+        ({"trace": "nowhere.fwt"}, "there is no file"),
+    ],
+)
+def test_what_is_not_possible_is_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(fw.UsageError, match=words):
+        fw.compare(**asked)
+
+
+def test_a_sweep_is_run_once(tmp_path: Path) -> None:
+    table = {
+        "name": "s",
+        "workloads": ["gups:16MiB"],
+        "schemes": ["radix4", "fpt"],
+        "mode": "functional",
+        "instructions": "100K",
+        "exhaustive": True,
+    }
+    found = fw.sweep(table, tmp_path / "r", jobs=1)
+    before = found.to_arrow()
+    assert fw.sweep(table, tmp_path / "r", jobs=1).to_arrow().equals(before)
+    assert found.query("select count(*) as n from runs").to_pylist() == [{"n": 2}]
+    assert list(fw.open_results(tmp_path / "r").to_pandas()["scheme"]) == ["radix4", "fpt"]
+    assert fw.open_results(tmp_path / "r").to_polars().height == 2
+
+
+def test_threads_run_at_the_same_time_and_find_the_same() -> None:
+    """With the interpreter lock held, the others could not all be inside at once."""
+    inside = threading.Barrier(3, timeout=120)
+
+    def run(seed: int) -> int:
+        inside.wait()
+        return fw.simulate(workload="gups:64MiB", seed=seed, instructions="1M", **COUNTS)["walks"]
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(run, (1, 2, 3)))
+    inside = threading.Barrier(1)
+    assert together == list(map(run, (1, 2, 3)))
+
+
+def test_ctrl_c_ends_a_simulation() -> None:
+    program = """
+from flatwalk import api as fw
+from flatwalk import output
+output.Progress.__call__ = lambda *_: print("begun", flush=True)
+try:
+    fw.simulate(workload="gups:64MiB", instructions="100G", mode="functional", exhaustive=True, warmup=0)
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out.splitlines()[-1] == "stopped"
+
+
+def test_every_public_name_is_documented() -> None:
+    """And everything that a public class has; parameters and errors, too."""
+    for name in fw.__all__:
+        thing = getattr(fw, name)
+        assert thing.__doc__, name
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                if not member.startswith("_") and (
+                    callable(value) or isinstance(value, property | classmethod)
+                ):
+                    assert inspect.getdoc(getattr(thing, member)), f"{name}.{member}"
+        elif inspect.isfunction(thing):
+            text = inspect.getdoc(thing) or ""
+            for parameter in inspect.signature(thing).parameters:
+                assert f"{parameter}:" in text, f"{name}({parameter})"
+    public = {name for name, value in vars(fw).items() if getattr(value, "__module__", "") == fw.__name__}
+    assert {name for name in public if not name.startswith("_")} <= set(fw.__all__)
+
+
+def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 4
+    program = "\n".join(examples)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accesses_per_walk" in done.stdout
