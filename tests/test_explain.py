@@ -87,6 +87,15 @@ def test_schemes_that_cannot_be_told_apart_are_not_ranked() -> None:
     assert lines["fpt-l2l1"] == "17 % slower"
 
 
+def test_a_loss_is_told_though_nothing_is_gained() -> None:
+    cycles = {"radix4": 1000, "fpt-l3l2": 1001, "fpt": 1112, "fpt-nonf": 1111}
+    (point,) = _explain(*(fake.run(name, cycles=number) for name, number in cycles.items())).points
+    assert point.words == (
+        "Page-table design at 4 KiB pages: none is faster than radix4; fpt is 10 % slower; "
+        "fpt-nonf is within ±0.5 % of it."
+    )
+
+
 def test_what_is_not_decided_says_what_would_decide() -> None:
     response = fake.sample([fake.run("radix4"), fake.run("fpt", cycles=990)], own=0.05)
     (point,) = explain(response).points

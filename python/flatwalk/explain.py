@@ -239,14 +239,15 @@ def _best_words(setting: _Setting, best: Difference, found: list[Difference]) ->
     against = setting.reference["scheme"]
     words += f"{amount} than {against}" if setting.timed else f"its walks make {amount} than {against}'s"
     words += f" ({interval}" if interval else ""
-    same = setting.same(best.run, (one.run for one in found))
-    if same:
-        words += f"; {_names(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it"
-    return words
+    return words + _same_words(setting.same(best.run, (one.run for one in found)))
 
 
-def _none_words(setting: _Setting, found: list[Difference]) -> str:
-    """That none of some schemes is better than the reference."""
+def _same_words(same: list[Run]) -> str:
+    return f"; {_names(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it" if same else ""
+
+
+def _none_words(setting: _Setting, found: list[Difference], *, why: bool) -> str:
+    """That none of some schemes is better than the reference, and how much worse the worst is."""
     name = setting.reference["scheme"]
     open_ones = [one for one in found if one.standing is Standing.UNDECIDED]
     worse = [one for one in found if one.standing is Standing.WORSE]
@@ -257,7 +258,10 @@ def _none_words(setting: _Setting, found: list[Difference]) -> str:
         told += [f"{len(open_ones) - 2} more not decided"] if len(open_ones) > 2 else []
         return f"none is shown to be {better} {name}; {'; '.join(told)}"
     if worse:
-        return f"none is {better} {name}"
+        worst = min(worse, key=lambda one: one.merit)
+        words = f"none is {better} {name}; {_verb(setting, worst.run)} {worst.words}"
+        words += causes.words(worst.run, setting.reference) if why else ""
+        return words + _same_words(setting.same(worst.run, (one.run for one in worse if one is not worst)))
     which = f"all {len(none)} schemes are" if len(none) > NAMES else _names(none)
     which += "" if len(none) > NAMES else " is" if len(none) == 1 else " are"
     words = f"makes no difference: {which} {WITHIN} of {name}"
@@ -279,9 +283,9 @@ def _designs(setting: _Setting) -> list[Difference]:
     ]
 
 
-def _of_all(setting: _Setting, found: list[Difference]) -> str:
+def _of_all(setting: _Setting, found: list[Difference], *, why: bool = False) -> str:
     best = _best_of(found)
-    return _none_words(setting, found) if best is None else _best_words(setting, best, found)
+    return _none_words(setting, found, why=why) if best is None else _best_words(setting, best, found)
 
 
 def _design(setting: _Setting) -> str:
@@ -290,7 +294,7 @@ def _design(setting: _Setting) -> str:
     if not found:
         return ""
     free = _free_words(setting, _best_of(found)) if len(found) == len(setting.schemes) else ""
-    return _of_all(setting, found) + (f"; {free}" if free else "")
+    return _of_all(setting, found, why=True) + (f"; {free}" if free else "")
 
 
 def _together(setting: _Setting) -> str:
