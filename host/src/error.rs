@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line is wrong.
-    #[error("usage: flatwalk-host pagefault|gups|walk|ebizzy '{{JSON parameters}}'")]
+    #[error("usage: flatwalk-host pagefault|gups|walk|ebizzy|tlb|cpuid '{{JSON parameters}}'")]
     Usage,
     /// The parameters cannot be parsed.
     #[error("parameters: {0}")]

@@ -1,13 +1,14 @@
 //! `flatwalk-host BENCH [PARAMETERS]`: takes one measurement in this fresh process and prints it as one
 //! line of JSON. Repetition, order and statistics are the caller's (`flatwalk host`): every measurement
 //! that enters a statistic comes from a process of its own, so that the placement of memory is part of
-//! what varies.
+//! what varies. `flatwalk-host cpuid` measures nothing: it prints what the processor says of itself.
 //!
 //! PARAMETERS is a JSON object; `flatwalk-host BENCH '{}'` names what is missing. An error is
 //! one line on standard error, with exit status 1 (the kernel refused) or 2 (wrong parameters).
 
 mod controls;
 mod counters;
+mod cpuid;
 mod ebizzy;
 mod error;
 mod flush;
@@ -19,6 +20,7 @@ mod region;
 mod sys;
 #[cfg(test)]
 mod testing;
+mod tlb;
 mod walk;
 
 use std::process::ExitCode;
@@ -122,6 +124,8 @@ fn dispatch(arguments: &[String]) -> Result<String, Error> {
         "gups" => run(parameters, gups::measure),
         "walk" => run(parameters, walk::measure),
         "ebizzy" => run(parameters, ebizzy::measure),
+        "tlb" => run(parameters, tlb::measure),
+        "cpuid" => serde_json::to_string(&cpuid::read()).map_err(Error::Parameters),
         _ => Err(Error::Usage),
     }
 }

@@ -183,7 +183,7 @@ def _changed(table: dict[str, Any], changes: Mapping[str, Any], name: str | None
     }
     for key, value in read.items():
         variations.put(result, key, value, table["name"], "changes")
-    result["name"] = name or f"{table['name']}, {variations.label(read)}"
+    result["name"] = name or f"{table['name']}, {results.settings_label(read)}"
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, variations
+from flatwalk import engine, machines, output, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.simpoints import paths_of
 
@@ -77,9 +77,9 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
-    machines = _machines(options)
+    files = _machines(options)
     grid = variations.grid(options.set)
-    for machine in machines:
+    for machine in files:
         if options.energy and (options.mode != "timing" or "energy" not in machine):
             raise UsageError(
                 f"the machine {machine['name']} has no [energy] section"
@@ -88,19 +88,19 @@ def configurations(options: Options) -> list[dict[str, Any]]:
                 where="--energy",
                 remedy="see docs/energy.md; skylake-server has figures, in timing mode",
             )
-    if options.mix is not None and len(machines) * len(grid) > 1:
+    if options.mix is not None and len(files) * len(grid) > 1:
         raise UsageError(
             "a mix runs on one machine",
             where="--mix with several machines",
             remedy="name one --machine, and one value for each --set; run it again for the others",
         )
-    return runs_of(options, machines, schemes)
+    return runs_of(options, files, schemes)
 
 
 def runs_of(
-    options: Options, machines: Sequence[dict[str, Any]], schemes: Sequence[dict[str, Any]]
+    options: Options, files: Sequence[dict[str, Any]], schemes: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Every run of schemes on machines, as the engine takes it, with the other conditions of the options.
+    """Every run of schemes on the machines `files`, as the engine takes it, with the other conditions of the options.
 
     Raises:
         UsageError: If one is not possible.
@@ -119,7 +119,7 @@ def runs_of(
             "context_switch_ms": options.context_switch_ms,
             "memory_bytes": None,
         }
-        for file in machines
+        for file in files
         for variation in variations.grid(options.set)
         for machine in [variations.machine(file, variation)]
         for changes in [variations.as_settings(variation)]
@@ -133,7 +133,7 @@ def runs_of(
 
 def _machines(options: Options) -> list[dict[str, Any]]:
     """The machines that are named."""
-    found = [(name, settings.machine(name)) for name in _listed(options.machine)]
+    found = [(name, machines.load(name)) for name in _listed(options.machine)]
     if not found:
         raise UsageError("no machine is named", where="--machine", remedy="as in --machine zen4")
     return settings.distinct(found, "machine", "--machine")

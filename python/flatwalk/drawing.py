@@ -8,7 +8,7 @@ from flatwalk import figures as draw
 from flatwalk import output
 from flatwalk.errors import UsageError
 from flatwalk.presenting import cells
-from flatwalk.results import grouped, pages_label, read_answer
+from flatwalk.results import grouped, machine_label, pages_label, read_answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, 
     runs = read_answer(path)["runs"]
     if latex:
         for members in grouped(runs):
-            caption = f"{members[0]['workload']} on {members[0]['machine']}, {pages_label(members[0])}"
+            caption = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
             print(draw.latex(*cells(members), caption), end="")
         return
     names = [chart.key for chart in charts.build(runs)]

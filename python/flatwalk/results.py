@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
-from flatwalk import intervals, variations
+from flatwalk import intervals, units
 from flatwalk.errors import FlatwalkError
 from flatwalk.intervals import Estimate
 from flatwalk.result_types import RunResult, Sampled, TraceSummary
@@ -149,9 +149,26 @@ def machine_key(run: Run) -> tuple[str, str]:
     return run["machine"], json.dumps(run["settings"], sort_keys=True)
 
 
+def settings_label(values: dict[str, Any]) -> str:
+    """Settings for a person: `llc.size_bytes=4MiB, walker.concurrent=2`."""
+    return ", ".join(f"{key}={_value_label(key, value)}" for key, value in values.items())
+
+
+def _value_label(key: str, value: object) -> str:
+    if key.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool):
+        return units.short_size(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}={_value_label(key, item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value_label("", item) for item in value) + "]"
+    return str(value)
+
+
 def machine_label(run: Run) -> str:
     """The machine of a run for a person, with what differs from its file."""
-    return ", ".join(filter(None, (run["machine"], variations.label(run["settings"]))))
+    return ", ".join(filter(None, (run["machine"], settings_label(run["settings"]))))
 
 
 def machines_label(run: Run, runs: list[Run]) -> str:
@@ -161,7 +178,7 @@ def machines_label(run: Run, runs: list[Run]) -> str:
     """
     if len({machine_key(other) for other in runs}) == 1:
         return ""
-    settings = variations.label(run["settings"])
+    settings = settings_label(run["settings"])
     if len({other["machine"] for other in runs}) == 1:
         return settings
     return machine_label(run)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: What stands before the keys of a scheme, and may stand before those of a machine.
 SCHEME, MACHINE = "scheme.", "machine."
 #: Keys that only name a file's contents.
-_NAMES = ("name", "title", "description", "source")
+NAMES = ("name", "title", "description", "source")
 _OPTION = "--set"
 
 
@@ -59,7 +59,7 @@ def grid(options: Iterable[str]) -> list[Variation]:
             raise UsageError(
                 f"{option!r} is not KEY=VALUE", where=_OPTION, remedy="as in --set llc.size_bytes=8MiB,16MiB"
             )
-        if key.removeprefix(SCHEME) in _NAMES:
+        if key.removeprefix(SCHEME) in NAMES:
             raise UsageError(
                 f"{key} changes no figure",
                 where=_OPTION,
@@ -104,23 +104,6 @@ def read_text(key: str, text: str, where: str) -> int | str:
         if re.match(r"[\d.+-]", text):
             raise
         return text
-
-
-def label(values: dict[str, Any]) -> str:
-    """Settings for a person: `llc.size_bytes=4MiB, walker.concurrent=2`."""
-    return ", ".join(f"{key}={_shown(key, value)}" for key, value in values.items())
-
-
-def _shown(key: str, value: object) -> str:
-    if key.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool):
-        return units.short_size(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}={_shown(key, item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_shown("", item) for item in value) + "]"
-    return str(value)
 
 
 def as_settings(variation: Iterable[Setting]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units, variations
+from flatwalk import engine, machines, output, settings, units, variations
 from flatwalk.errors import UsageError
+from flatwalk.results import settings_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run(options: Options) -> None:
         raise UsageError(
             "one translation is shown", where="--set", remedy="give each key one value, or use `compare`"
         )
-    file, scheme = settings.machine(options.machine), settings.scheme(options.scheme, "--scheme")
+    file, scheme = machines.load(options.machine), settings.scheme(options.scheme, "--scheme")
     machine, (scheme,) = variations.machine(file, grid[0]), variations.schemes([scheme], grid[0])
     request: dict[str, Any] = {
         "source": _source(options),
@@ -88,7 +89,7 @@ def _source(options: Options) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
-    on = ", ".join(filter(None, (answer["machine"], variations.label(answer["settings"]))))
+    on = ", ".join(filter(None, (answer["machine"], settings_label(answer["settings"]))))
     print(
         f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {on}, "
         f"after {units.count(answer['instructions'])} instructions"

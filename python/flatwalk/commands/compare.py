@@ -68,7 +68,7 @@ def compare(
         str | None,
         Option(
             metavar="A,B,...",
-            help="Machines by name or as path to a TOML file [default: skylake-server; with --mix "
+            help="Machines by name, as path to a TOML file, or host [default: skylake-server; with --mix "
             "skylake-server-4core].",
         ),
     ] = None,

@@ -28,7 +28,9 @@ def walk(
     ] = None,
     trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
     scheme: Annotated[str, Option(metavar="NAME|PATH", help="Scheme.")] = "radix4",
-    machine: Annotated[str, Option(metavar="NAME|PATH", help="Machine.")] = "skylake-server",
+    machine: Annotated[
+        str, Option(metavar="NAME|PATH", help="Machine; host is this one.")
+    ] = "skylake-server",
     set_: Settings = None,
     large_pages: Annotated[
         int, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")

@@ -25,6 +25,7 @@ app = typer.Typer(
         "host pagefault --save 4level.json",
         "host diff 4level.json 5level.json",
         "host inspect 1234",
+        "host machine -o mine.toml",
         "host advise",
     ),
 )
@@ -333,6 +334,37 @@ def inspect(
         pid,
         inspection.Options(schemes, machine, simulate, count, seed, html, as_json=json),
     )
+
+
+@app.command(
+    "machine", epilog=examples("host machine -o mine.toml", "compare --machine mine.toml -- sort big.txt")
+)
+def machine_file(
+    *,
+    out: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write it there [default: print it].")
+    ] = None,
+    no_counters: NoCounters = False,
+) -> None:
+    """Write this host as a machine file, with the source of each figure.
+
+    What the processor and the kernel do not say is taken from the nearest shipped machine. The reach of the
+    TLBs is checked against the event counters where they may be used. `--machine host` uses it as it is.
+    """
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.host import model  # noqa: PLC0415
+
+    if out is not None:
+        output.check_writable(out, "--output")
+    modelled = model.machine()
+    text = model.as_toml(modelled)
+    output.note(modelled.words)
+    if not no_counters:
+        output.note(model.checked(modelled))
+    if out is None:
+        print(text, end="")
+    else:
+        output.write_whole(out, text)
 
 
 @app.command("advise", epilog=examples("host advise", "host advise pagefault.json gups.json --no-measure"))

@@ -12,7 +12,7 @@ from typing import Any
 
 #: Intel's family-6 models whose data-TLB walks are counted by events 0x12 and 0x13 (Golden Cove and
 #: relatives: Alder, Raptor, Meteor and Arrow Lake; Sapphire, Emerald and Granite Rapids).
-_GOLDEN_COVE = {0x8F, 0x97, 0x9A, 0xAA, 0xAC, 0xAD, 0xAE, 0xB7, 0xBA, 0xBF, 0xC5, 0xC6, 0xCF}
+GOLDEN_COVE = {0x8F, 0x97, 0x9A, 0xAA, 0xAC, 0xAD, 0xAE, 0xB7, 0xBA, 0xBF, 0xC5, 0xC6, 0xCF}
 #: Those with events 0x08 and 0x49 (Haswell to Ice Lake, Tiger Lake and Rocket Lake).
 _SKYLAKE = {
     *(0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56, 0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6),
@@ -283,8 +283,8 @@ def events(host: dict[str, Any]) -> list[dict[str, Any]]:
     cpu = host["cpu"]
     raw: dict[str, int] = {}
     if cpu["vendor"] == "GenuineIntel" and cpu["family"] == 6:
-        if cpu["model"] in _GOLDEN_COVE | _SKYLAKE:
-            load, store = (0x12, 0x13) if cpu["model"] in _GOLDEN_COVE else (0x08, 0x49)
+        if cpu["model"] in GOLDEN_COVE | _SKYLAKE:
+            load, store = (0x12, 0x13) if cpu["model"] in GOLDEN_COVE else (0x08, 0x49)
             raw = {
                 "dtlb_load_walks": 0x0E << 8 | load,
                 "dtlb_load_walk_cycles": 1 << 24 | 0x10 << 8 | load,

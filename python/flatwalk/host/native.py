@@ -43,16 +43,29 @@ def measure(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any
 
     Args:
         program: What `find` found.
-        bench: pagefault, gups, walk or ebizzy.
+        bench: pagefault, gups, walk, ebizzy or tlb.
         request: `cpus`, `node`, `events` and `bench`, as host/src/main.rs documents them.
 
     Raises:
         UsageError: If the program does not take the parameters.
         FlatwalkError: If the kernel refuses something, or the program fails.
     """
+    return _run([str(program), bench, json.dumps(request)], bench)
+
+
+def ask(what: str) -> dict[str, Any]:
+    """Asks the program something that it need not measure; `cpuid` is known.
+
+    Raises:
+        FlatwalkError: If it is missing or fails.
+    """
+    return _run([str(find()), what], what)
+
+
+def _run(command: list[str], bench: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [program, bench, json.dumps(request)],
+            command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -61,7 +74,7 @@ def measure(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any
         )
     except OSError as error:
         raise FlatwalkError(
-            f"the measuring program does not start: {error.strerror}", where=str(program)
+            f"the measuring program does not start: {error.strerror}", where=command[0]
         ) from error
     except subprocess.TimeoutExpired as error:
         raise FlatwalkError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, templates, variations
+from flatwalk import across, templates
 from flatwalk.explain import explain
 from flatwalk.report import charts, timeline
-from flatwalk.results import by_machine, grouped, machine_label, place_label, warnings_of
+from flatwalk.results import by_machine, grouped, machine_label, place_label, settings_label, warnings_of
 
 if TYPE_CHECKING:
     from flatwalk.results import Response, Run
@@ -45,7 +45,7 @@ def render(response: Response) -> str:
 def _machine(run: Run) -> str:
     """A machine's title, with what differs from its file."""
     title = run["configuration"].get("machine", {}).get("title") or run["machine"]
-    return ", ".join(filter(None, (title, variations.label(run["settings"]))))
+    return ", ".join(filter(None, (title, settings_label(run["settings"]))))
 
 
 def configurations(runs: list[Run]) -> list[tuple[str, str]]:
@@ -57,7 +57,7 @@ def configurations(runs: list[Run]) -> list[tuple[str, str]]:
             name = settings.get("name") if isinstance(settings, dict) else None
             title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {place_label(run, runs)}"
             if name is not None and found.get(title, settings) != settings:
-                title += f" with {variations.label(run['settings'])}"
+                title += f" with {settings_label(run['settings'])}"
             if name is None and any(
                 settings == other for key, other in found.items() if key.startswith(kind)
             ):
