@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import compare as comparing
 from flatwalk import configurations, engine, explain, output, presenting, results, settings, units, variations
+from flatwalk import machines as machine_files
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
 from flatwalk.workload import parse_workload
@@ -154,12 +155,12 @@ class Machine(_Setting):
 
     @classmethod
     def named(cls, name: str) -> Machine:
-        """A shipped machine, or a TOML file by path.
+        """A shipped machine, a TOML file by path, or `host`, this machine as far as it can be known.
 
         Raises:
             UsageError: If there is none, or the file is not valid.
         """
-        return cls(settings.machine(name, "machine"))
+        return cls(machine_files.load(name, "machine"))
 
     def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Machine:
         """The machine with other values of some keys, as `{"llc.size_bytes": "32MiB"}`.

@@ -100,7 +100,7 @@ def configurations(options: Options) -> list[dict[str, Any]]:
 def runs_of(
     options: Options, files: Sequence[dict[str, Any]], schemes: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Every run of schemes on the machines `files`, as the engine takes it, with the other conditions of the options.
+    """Every run of schemes on the machines `files`, as the engine takes it, with the options' conditions.
 
     Raises:
         UsageError: If one is not possible.

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, settings, variations
+from flatwalk import cache, engine, machines, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
 from flatwalk.units import short_size
@@ -151,11 +151,11 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
     named = [(name, _scheme(name, sweep)) for name in dict.fromkeys(sweep.schemes)]
     schemes = settings.distinct(named, "scheme", sweep.where)
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
-    machines = {
-        name: settings.machine(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
+    files = {
+        name: machines.load(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
         for name in sweep.machines
     }
-    for (name, file), point in itertools.product(machines.items(), points):
+    for (name, file), point in itertools.product(files.items(), points):
         machine, variation = _machine(sweep, file, point)
         told = variations.as_settings(variation)
         varied = variations.schemes(schemes, variation, sweep.where)
