@@ -96,8 +96,15 @@ fn instruction(random: &mut Random, pc: u64, last: bool) -> Instruction {
             Instruction { pc, length, operands: Operands::X86(code) }
         }
         _ => {
-            let branches = [Branch::Conditional, Branch::Direct, Branch::Indirect, Branch::Return];
-            let branch = if last { branches[random.below(4) as usize] } else { Branch::None };
+            let branches = [
+                Branch::Conditional,
+                Branch::Direct,
+                Branch::Indirect,
+                Branch::Return,
+                Branch::DirectCall,
+                Branch::IndirectCall,
+            ];
+            let branch = if last { branches[random.below(6) as usize] } else { Branch::None };
             let [reads, writes] = [(); 2].map(|()| (random.next() as u32).to_le_bytes());
             Instruction { pc, length, operands: Operands::Registers { reads, writes, branch } }
         }

@@ -162,6 +162,8 @@ fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, next_pc: &mut u
             Branch::Direct => 2,
             Branch::Indirect => 3,
             Branch::Return => 4,
+            Branch::DirectCall => 5,
+            Branch::IndirectCall => 6,
         });
     }
 }
@@ -187,6 +189,8 @@ fn get_instruction(cursor: &mut Cursor<'_>, next_pc: &mut u64) -> Result<Instruc
                 2 => Branch::Direct,
                 3 => Branch::Indirect,
                 4 => Branch::Return,
+                5 => Branch::DirectCall,
+                6 => Branch::IndirectCall,
                 _ => return Err("an instruction branches in an unknown way"),
             },
         },

@@ -278,8 +278,10 @@ impl DrMemTrace {
         }
         self.next_pc = Some(pc.wrapping_add(u64::from(length)));
         let branch = match kind {
-            DIRECT_JUMP | DIRECT_CALL => Branch::Direct,
-            INDIRECT_JUMP | INDIRECT_CALL => Branch::Indirect,
+            DIRECT_JUMP => Branch::Direct,
+            INDIRECT_JUMP => Branch::Indirect,
+            DIRECT_CALL => Branch::DirectCall,
+            INDIRECT_CALL => Branch::IndirectCall,
             CONDITIONAL_JUMP | TAKEN_JUMP | UNTAKEN_JUMP => Branch::Conditional,
             RETURN => Branch::Return,
             _ => Branch::None,

@@ -61,7 +61,9 @@ pub fn block() -> impl Strategy<Value = Block> {
         Just(Branch::Conditional),
         Just(Branch::Direct),
         Just(Branch::Indirect),
-        Just(Branch::Return)
+        Just(Branch::Return),
+        Just(Branch::DirectCall),
+        Just(Branch::IndirectCall)
     ];
     (prop::collection::vec(instruction, 1..6), prop::collection::vec(access, 0..20), last).prop_map(
         |(parts, accesses, last)| {
