@@ -1,11 +1,25 @@
-//! Branch prediction: gshare for directions, a last-target table for computed targets, and a stack
-//! for returns (McFarling, WRL TN-36, 1993).
+//! Branch prediction: directions, by the machine's predictor; targets that are computed, by a table of the
+//! last ones; and returns, by a stack.
+//!
+//! Each branch is predicted, and learnt at once, in program order. Targets of direct branches are always
+//! known: there is no branch target buffer.
+
+mod counter;
+mod gshare;
+mod hashed_perceptron;
+mod history;
+mod tage_sc_l;
 
 use crate::config::machine::{BranchPredictor, Core};
 use crate::core::decode::Control;
+use gshare::Gshare;
+use hashed_perceptron::HashedPerceptron;
+use tage_sc_l::TageScL;
 
 const TARGETS: usize = 4096;
 const RETURNS: usize = 16;
+/// Most bytes of an instruction.
+const MAX_LENGTH: u64 = 15;
 
 /// Branches and mispredictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,14 +30,56 @@ pub struct BranchStatistics {
     pub mispredictions: u64,
 }
 
+/// The predictor of directions.
+#[derive(Clone, Debug)]
+enum Directions {
+    Gshare(Gshare),
+    HashedPerceptron(Box<HashedPerceptron>),
+    TageScL(Box<TageScL>),
+    Perfect,
+}
+
+impl Directions {
+    fn new(config: &Core) -> Self {
+        match config.branch_predictor {
+            // Without history bits, which a valid machine does not lack, there is one counter.
+            BranchPredictor::Gshare => {
+                Self::Gshare(Gshare::new(config.branch_history_bits.unwrap_or(0)))
+            }
+            BranchPredictor::HashedPerceptron => Self::HashedPerceptron(Box::default()),
+            BranchPredictor::TageScL => Self::TageScL(Box::default()),
+            BranchPredictor::Perfect => Self::Perfect,
+        }
+    }
+
+    /// A conditional branch at `pc` was `taken` or not, and went to `next`: whether that was predicted.
+    #[inline]
+    fn conditional(&mut self, pc: u64, next: u64, taken: bool) -> bool {
+        match self {
+            Self::Gshare(gshare) => gshare.predict(pc, taken) == taken,
+            Self::HashedPerceptron(perceptron) => perceptron.predict(pc, taken) == taken,
+            Self::TageScL(tage) => tage.predict(pc, next, taken) == taken,
+            Self::Perfect => true,
+        }
+    }
+
+    /// Another branch went from `pc` to `next`.
+    #[inline]
+    fn other(&mut self, pc: u64, next: u64) {
+        match self {
+            Self::Gshare(_) | Self::Perfect => {}
+            Self::HashedPerceptron(perceptron) => drop(perceptron.predict(pc, true)),
+            Self::TageScL(tage) => tage.pass(pc, next),
+        }
+    }
+}
+
 /// The predictors of one core.
 #[derive(Clone, Debug)]
 pub struct Predictor {
-    kind: BranchPredictor,
+    directions: Directions,
+    /// Outcomes of conditional branches, the latest lowest.
     history: u64,
-    mask: u64,
-    /// Two-bit counters, 2 and 3 say taken.
-    counters: Vec<u8>,
     targets: Vec<u64>,
     returns: [u64; RETURNS],
     top: usize,
@@ -35,10 +91,8 @@ impl Predictor {
     /// Predictors as configured, that have seen nothing.
     pub fn new(config: &Core) -> Self {
         Self {
-            kind: config.branch_predictor,
+            directions: Directions::new(config),
             history: 0,
-            mask: (1 << config.branch_history_bits) - 1,
-            counters: vec![1; 1 << config.branch_history_bits],
             targets: vec![0; TARGETS],
             returns: [0; RETURNS],
             top: 0,
@@ -46,8 +100,8 @@ impl Predictor {
         }
     }
 
-    /// A branch at `pc` that went to `next`; `fall_through` is the address behind it. True if that
-    /// was predicted.
+    /// A branch at `pc` that went to `next`; `fall_through` is the address behind it, if it is known.
+    /// True if that was predicted.
     #[inline]
     pub fn predict(
         &mut self,
@@ -60,7 +114,7 @@ impl Predictor {
             return true;
         }
         self.statistics.branches += 1;
-        if self.kind == BranchPredictor::Perfect {
+        if matches!(self.directions, Directions::Perfect) {
             return true;
         }
         if matches!(control, Control::Call | Control::IndirectCall) {
@@ -70,12 +124,10 @@ impl Predictor {
         let right = match control {
             Control::None | Control::Jump | Control::Call => true,
             Control::Conditional => {
-                let taken = fall_through != Some(next);
-                let counter = &mut self.counters[((pc ^ self.history) & self.mask) as usize];
-                let right = (*counter >= 2) == taken;
-                *counter = if taken { (*counter + 1).min(3) } else { counter.saturating_sub(1) };
+                let falls = || (1..=MAX_LENGTH).contains(&next.wrapping_sub(pc));
+                let taken = fall_through.map_or_else(|| !falls(), |behind| behind != next);
                 self.history = self.history << 1 | u64::from(taken);
-                right
+                self.directions.conditional(pc, next, taken)
             }
             Control::IndirectJump | Control::IndirectCall => {
                 let target = &mut self.targets[((pc ^ self.history << 2) as usize) % TARGETS];
@@ -87,53 +139,13 @@ impl Predictor {
                 target == next
             }
         };
+        if control != Control::Conditional {
+            self.directions.other(pc, next);
+        }
         self.statistics.mispredictions += u64::from(!right);
         right
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn predictor(kind: BranchPredictor) -> Predictor {
-        let mut core = crate::tests::testing::machine().core.unwrap();
-        core.branch_predictor = kind;
-        Predictor::new(&core)
-    }
-
-    #[test]
-    fn learns_a_loop_and_an_alternation() {
-        let mut p = predictor(BranchPredictor::Gshare);
-        let wrong = |p: &mut Predictor, pattern: fn(u32) -> bool| {
-            (0..1000)
-                .filter(|&i| {
-                    let next = if pattern(i) { 0x2000 } else { 0x1002 };
-                    !p.predict(Control::Conditional, 0x1000, Some(0x1002), next)
-                })
-                .count()
-        };
-        assert!(wrong(&mut p, |_| true) < 30);
-        assert!(wrong(&mut p, |i| i % 2 == 0) < 30);
-    }
-
-    #[test]
-    fn returns_go_back_to_their_calls() {
-        let mut p = predictor(BranchPredictor::Gshare);
-        for depth in 0..10u64 {
-            p.predict(Control::Call, depth, Some(depth + 5), 0x9000);
-        }
-        for depth in (0..10u64).rev() {
-            assert!(p.predict(Control::Return, 0x9000, None, depth + 5));
-        }
-    }
-
-    #[test]
-    fn perfect_is_never_wrong() {
-        let mut p = predictor(BranchPredictor::Perfect);
-        for i in 0..100 {
-            assert!(p.predict(Control::IndirectJump, 0, None, i));
-        }
-        assert_eq!(p.statistics, BranchStatistics { branches: 100, mispredictions: 0 });
-    }
-}
+mod tests;
