@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::foreign::champsim::{LINES, short};
 use common::{Executed, Expected, read};
+use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
 use flatwalk_trace::{
     Branch, Event, Format, Instruction, Operands, Reader, TraceError, import_to_file, info, open,
     open_bytes,
@@ -119,6 +120,16 @@ mod champsim {
 
     fn ret(pc: u64) -> Line {
         (pc, 1, 1, [6, 26], [6, 0, 0, 0], NONE, [0x7000, 0, 0, 0])
+    }
+
+    #[test]
+    fn what_lies_where_nothing_can_be_is_refused() {
+        let mut operand = plain(0x100);
+        operand.6[1] = u64::MAX;
+        fails(Format::ChampSim, &short(&[plain(0x80), operand]), 128, "last 4 MiB");
+        fails(Format::ChampSim, &short(&[plain(u64::MAX - 5)]), 64, "last 4 MiB");
+        operand.6[1] = MAX_ADDRESS;
+        import(Format::ChampSim, &short(&[operand])).expect("the highest address");
     }
 
     #[test]
@@ -360,6 +371,15 @@ mod drmemtrace {
         fails(Format::DrMemTrace, &after, bytes.len() as u64, "follows the footer");
         let body = |kind, size, value| trace(0x40, &[record(kind, size, value)]);
         fails(Format::DrMemTrace, &body(0, 8, 1), 96, "before the first instruction");
+        let access = |kind, size, address| {
+            trace(0x40, &[record(10, 1, 0x1000), record(kind, size, address)])
+        };
+        fails(Format::DrMemTrace, &access(0, 0, 1), 108, "no bytes");
+        fails(Format::DrMemTrace, &access(1, MAX_ACCESS_BYTES + 1, 1), 108, "16 KiB");
+        fails(Format::DrMemTrace, &access(0, 8, u64::MAX), 108, "last 4 MiB");
+        fails(Format::DrMemTrace, &body(10, 1, MAX_ADDRESS + 1), 96, "last 4 MiB");
+        import(Format::DrMemTrace, &access(0, MAX_ACCESS_BYTES, MAX_ADDRESS))
+            .expect("both at most");
         fails(Format::DrMemTrace, &body(10, 16, 1), 96, "16 bytes long");
         fails(Format::DrMemTrace, &body(10, 0, 1), 96, "0 bytes long");
         fails(Format::DrMemTrace, &body(77, 0, 1), 96, "unknown type (77)");
@@ -413,6 +433,9 @@ mod lackey {
             "I  11112222333344445,4",
             "hello",
             " L 1000,99999",
+            " L 1000,65535",
+            " M ffffffffffffffff,1",
+            "I  ffffffffffffffff,1",
         ] {
             let text = format!("I  1000,4\n{bad}\n");
             let error = import(Format::Lackey, text.as_bytes()).expect_err(bad);

@@ -143,16 +143,14 @@ impl Code {
         let next = input.peek(8)?.first_chunk().map(|&pc| u64::from_le_bytes(pc));
         let branch = classify(record.reads, record.writes, is_branch == 1);
         let (length, branch) = self.learn(record.pc, branch, taken == 1, next);
-        out.instruction(Instruction {
-            pc: record.pc,
-            length,
-            operands: Operands::Registers { reads: record.reads, writes: record.writes, branch },
-        });
+        let operands = Operands::Registers { reads: record.reads, writes: record.writes, branch };
+        let damaged = |what| input.damaged(format!("in the record before it, {what}"));
+        out.instruction(Instruction { pc: record.pc, length, operands }).map_err(damaged)?;
         for (slots, store) in [(record.loads, false), (record.stores, true)] {
             for slot in slots.as_chunks::<8>().0 {
                 let address = u64::from_le_bytes(*slot);
                 if address != 0 {
-                    out.access(address, ACCESS_BYTES, store);
+                    out.access(address, ACCESS_BYTES, store).map_err(damaged)?;
                 }
             }
         }

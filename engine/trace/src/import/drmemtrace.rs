@@ -144,14 +144,8 @@ impl DrMemTrace {
             }
             ENCODING => self.machine_code(size, address, input)?,
             READ | WRITE => {
-                if size == 0 {
-                    return Err(input.damaged("a data access has size 0"));
-                }
-                if !out.access(address, size, kind == WRITE) {
-                    return Err(input.damaged(
-                        "a data access comes before the first instruction of its thread",
-                    ));
-                }
+                let access = out.access(address, size, kind == WRITE);
+                access.map_err(|what| input.damaged(what))?;
             }
             // A repeated fetch that may be an instruction (raw traces only) is one where the address is new.
             NO_FETCH | MAYBE_FETCH => {
@@ -294,7 +288,8 @@ impl DrMemTrace {
             }
             _ => Operands::Unknown,
         };
-        out.instruction(Instruction { pc, length, operands });
+        let instruction = Instruction { pc, length, operands };
+        out.instruction(instruction).map_err(|what| input.damaged(what))?;
         if branch != Branch::None {
             // Its accesses may still follow; what comes after it starts a block.
             self.next_pc = None;
