@@ -335,7 +335,7 @@ class Trace:
             for _ in range(payload.varint(2**16)):
                 step = payload.varint()
                 owner += step >> 1
-                accesses.append(Access(owner, payload.varint(2**16 - 1), bool(step & 1)))
+                accesses.append(Access(owner, payload.varint(2**14), bool(step & 1)))
                 check(owner < len(instructions) and accesses[-1].size > 0, "an access")
             definition = Definition(number, instructions, accesses)
             self.definitions.append(definition)
