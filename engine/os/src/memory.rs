@@ -75,7 +75,8 @@ impl<A: Physical> PhysicalMemory<A> {
     #[inline]
     fn place(&self, at: A) -> usize {
         let piece = self.places[(at.raw() >> PIECE_SHIFT) as usize];
-        (piece as usize) << (PIECE_SHIFT - 3) | (at.raw() / 8) as usize % PIECE_WORDS
+        let word = (at.raw() / 8) as usize % PIECE_WORDS;
+        piece as usize * PIECE_WORDS + word
     }
 
     /// The bytes of the word at `at`. Every simulated page walk comes here.

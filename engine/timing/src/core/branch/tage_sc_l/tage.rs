@@ -99,8 +99,8 @@ impl Tage {
             tags[table] = (tag & ((1 << TAG_BITS[table]) - 1)) as u16;
         }
         let knows = |&table: &usize| self.entries[indices[table]].tag == tags[table];
-        let mut known = (0..TABLES).rev().filter(knows);
-        let (longest, alternate) = (known.next(), known.next());
+        let mut matching = (0..TABLES).rev().filter(knows);
+        let (longest, alternate) = (matching.next(), matching.next());
         let base = (low ^ low >> 2) as usize & ((1 << BASE_BITS) - 1);
         let counter_of = |table: Option<usize>| {
             table.map_or(self.base[base], |table| self.entries[indices[table]].counter)
