@@ -22,7 +22,7 @@ MAGIC = b"\x89FWTR\r\n\x1a"
 DEFINITIONS, EVENTS, TOUCHED, SLICES, SUMMARY, INDEX = range(1, 7)
 SEVERAL_THREADS = NONE = 2**32 - 1
 WRAP = 2**64 - 1
-BRANCHES = ["none", "conditional", "direct", "indirect", "return"]
+BRANCHES = ["none", "conditional", "direct", "indirect", "return", "directcall", "indirectcall"]
 BACKINGS = ["anonymous", "file", "stack", "heap"]
 ADVICES = ["huge_page", "no_huge_page", "dont_need", "populate"]
 
@@ -335,7 +335,7 @@ class Trace:
             for _ in range(payload.varint(2**16)):
                 step = payload.varint()
                 owner += step >> 1
-                accesses.append(Access(owner, payload.varint(2**16 - 1), bool(step & 1)))
+                accesses.append(Access(owner, payload.varint(2**14), bool(step & 1)))
                 check(owner < len(instructions) and accesses[-1].size > 0, "an access")
             definition = Definition(number, instructions, accesses)
             self.definitions.append(definition)

@@ -7,11 +7,13 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use flatwalk_timing::report::response::TraceSummary;
-use flatwalk_timing::{
-    Kind, Limits, Response, RunConfiguration, RunResult, Sampling, SimulateError,
-};
+use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling};
 use flatwalk_trace::{Format, Source};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
@@ -106,16 +108,15 @@ fn write(response: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(response).map_err(error)
 }
 
-fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
+fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
     match request {
-        SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(error),
+        SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(|error| error.to_string()),
         SourceRequest::Workload { name, size_bytes } => {
-            flatwalk_workloads::open(name, *size_bytes, seed).map_err(error)
+            flatwalk_workloads::open(name, *size_bytes, seed).map_err(|error| error.to_string())
         }
-        SourceRequest::Mapping(mapping) => {
-            flatwalk_workloads::mapping::open(mapping.clone(), seed).map_err(error)
-        }
-        SourceRequest::Addresses { .. } => Err(error("the source has no addresses with it")),
+        SourceRequest::Mapping(mapping) => flatwalk_workloads::mapping::open(mapping.clone(), seed)
+            .map_err(|error| error.to_string()),
+        SourceRequest::Addresses { .. } => Err("the source has no addresses with it".into()),
     }
 }
 
@@ -150,42 +151,77 @@ impl flatwalk_workloads::addresses::Addresses for Buffer {
     }
 }
 
-/// Calls back into Python, and keeps the exception if there is one.
-struct Progress {
-    callback: Option<Py<PyAny>>,
-    raised: Option<PyErr>,
+/// How long a signal waits for the engine to end what it does; then it is left to itself.
+const GRACE: Duration = Duration::from_millis(700);
+/// How often signals are looked for, and progress is reported.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the engine says while it works, and is told.
+#[derive(Debug, Default)]
+struct Reports {
+    /// The latest: what is done, and of how much.
+    latest: Mutex<Option<(u64, Option<u64>)>>,
+    stop: AtomicBool,
 }
 
-impl Progress {
-    fn new(callback: Option<Py<PyAny>>) -> Self {
-        Self { callback, raised: None }
+impl Reports {
+    fn report(&self, done: u64, total: Option<u64>) -> ControlFlow<()> {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some((done, total));
+        if self.stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
-    fn report(&mut self, done: u64, total: Option<u64>) -> ControlFlow<()> {
-        let reported = Python::attach(|py| {
+    /// Lets Python handle signals, and know of the progress.
+    fn pass_on(&self, callback: Option<&Py<PyAny>>) -> PyResult<()> {
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        Python::attach(|py| {
             py.check_signals()?;
-            match &self.callback {
-                Some(callback) => callback.call1(py, (done, total)).map(drop),
-                None => Ok(()),
+            match (callback, latest) {
+                (Some(callback), Some(latest)) => callback.call1(py, latest).map(drop),
+                _ => Ok(()),
             }
-        });
-        match reported {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(raised) => {
-                self.raised = Some(raised);
-                ControlFlow::Break(())
-            }
-        }
+        })
     }
+}
 
-    /// The engine's answer, or the exception with which Python stopped the engine.
-    fn answer<T, E: std::fmt::Display>(self, result: Result<T, E>) -> PyResult<T> {
-        match (self.raised, result) {
-            (Some(raised), _) => Err(raised),
-            (None, Ok(answer)) => Ok(answer),
-            (None, Err(e)) => Err(error(e)),
-        }
-    }
+/// Lets `work` be done by a thread of its own, so that Python hears signals whatever it does: one that Python
+/// makes an exception of stops it within a second, or leaves it behind if it does not listen.
+fn attend<T: Send + 'static, E: std::fmt::Display>(
+    py: Python<'_>,
+    callback: Option<&Py<PyAny>>,
+    work: impl FnOnce(&Reports) -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    let reports = Arc::new(Reports::default());
+    let (sender, receiver) = mpsc::channel();
+    let its_reports = Arc::clone(&reports);
+    let worker = std::thread::Builder::new()
+        .spawn(move || drop(sender.send(work(&its_reports).map_err(|error| error.to_string()))))
+        .map_err(|e| error(format!("no thread can be started: {e}; allow more of them")))?;
+    py.detach(move || {
+        let answer = loop {
+            let answer = match receiver.recv_timeout(LOOK) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout) => None,
+                // It panicked, which is a bug.
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panic = worker.join().err();
+                    std::panic::resume_unwind(panic.unwrap_or_else(|| Box::new("no answer")));
+                }
+            };
+            if let Err(raised) = reports.pass_on(callback) {
+                reports.stop.store(true, Ordering::Relaxed);
+                receiver.recv_timeout(GRACE).ok();
+                return Err(raised);
+            }
+            if let Some(answer) = answer {
+                break answer;
+            }
+        };
+        answer.map_err(error)
+    })
 }
 
 /// The engine's version.
@@ -204,26 +240,25 @@ fn simulate(
     progress: Option<Py<PyAny>>,
     addresses: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let mut request: SimulateRequest = read(request)?;
-    let source = match (&request.source, addresses) {
-        (SourceRequest::Addresses { name, instructions_per_access }, Some(addresses)) => {
-            let addresses = Box::new(Buffer::new(addresses)?);
-            let open = || flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access);
-            py.detach(open).map_err(error)?
-        }
-        (source, None) => open(source, request.seed)?,
-        (_, Some(_)) => return Err(error("addresses are given, and another source")),
-    };
-    let SimulateRequest { skip, warmup, instructions, sampling, seed, .. } = request;
+    let request: SimulateRequest = read(request)?;
+    let addresses = addresses.map(Buffer::new).transpose()?;
+    let SimulateRequest { skip, warmup, instructions, sampling, seed, threads, .. } = request;
     let limits = Limits { skip, warmup, instructions, sampling };
-    let total = limits.simulated(source.info(), seed);
-    let mut progress = Progress::new(progress);
-    let runs = std::mem::take(&mut request.runs);
-    let result = py.detach(|| {
-        let report = &mut |done| progress.report(done, total);
-        flatwalk_timing::simulate(source, runs, &limits, seed, request.threads, report)
-    });
-    let simulation = progress.answer(result)?;
+    let simulation = attend(py, progress.as_ref(), move |reports| {
+        let source = match (&request.source, addresses) {
+            (SourceRequest::Addresses { name, instructions_per_access }, Some(addresses)) => {
+                let addresses = Box::new(addresses);
+                flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access)
+                    .map_err(|error| error.to_string())?
+            }
+            (source, None) => open(source, seed)?,
+            (_, Some(_)) => return Err("addresses are given, and another source".to_owned()),
+        };
+        let total = limits.simulated(source.info(), seed);
+        let report = &mut |done| reports.report(done, total);
+        flatwalk_timing::simulate(source, request.runs, &limits, seed, threads, report)
+            .map_err(|error| error.to_string())
+    })?;
     write(&Response {
         schema: Response::SCHEMA,
         version: version(),
@@ -248,16 +283,12 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
     let MixRequest { warmup, skip, seed, threads, .. } = request;
     let limits = Limits { skip, warmup, instructions: Some(request.instructions), sampling: None };
     let total = request.instructions.saturating_add(warmup).saturating_mul(cores as u64);
-    let open_core = |core: usize| {
-        open(&request.sources[core], seed + core as u64).map_err(|error| error.to_string())
-    };
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
-        let report = &mut |done: u64| progress.report(done.min(total), Some(total));
+    let runs = attend(py, progress.as_ref(), move |reports| {
+        let open_core = |core: usize| open(&request.sources[core], seed + core as u64);
+        let report = &mut |done: u64| reports.report(done.min(total), Some(total));
         let runs = &request.runs;
         flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, threads, report)
-    });
-    let runs = progress.answer(result)?;
+    })?;
     write(&MixResponse { version: version(), runs })
 }
 
@@ -265,8 +296,8 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
 #[pyfunction]
 fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
     let request: WalkRequest = read(request)?;
-    let mut source = open(&request.source, request.seed)?;
-    let result: Result<_, SimulateError> = py.detach(|| {
+    let explanation = attend(py, None, move |_| {
+        let mut source = open(&request.source, request.seed)?;
         flatwalk_timing::report::explain::explain(
             &mut *source,
             request.run,
@@ -274,8 +305,9 @@ fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
             request.address,
             request.seed,
         )
-    });
-    write(&result.map_err(error)?)
+        .map_err(|error| error.to_string())
+    })?;
+    write(&explanation)
 }
 
 fn parse_format(name: &str) -> PyResult<Format> {
@@ -294,11 +326,10 @@ fn trace_info(
     verify: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
-        flatwalk_trace::info(&path, verify, &mut |done, total| progress.report(done, Some(total)))
-    });
-    write(&progress.answer(result)?)
+    let info = attend(py, progress.as_ref(), move |reports| {
+        flatwalk_trace::info(&path, verify, &mut |done, total| reports.report(done, Some(total)))
+    })?;
+    write(&info)
 }
 
 /// Turns a trace of another format into flatwalk's own.
@@ -312,12 +343,11 @@ fn trace_import(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let format = format.map(parse_format).transpose()?;
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
-        let report = &mut |done, total| progress.report(done, Some(total));
+    let info = attend(py, progress.as_ref(), move |reports| {
+        let report = &mut |done, total| reports.report(done, Some(total));
         flatwalk_trace::import_to_file(&source, &target, format, report)
-    });
-    write(&progress.answer(result)?)
+    })?;
+    write(&info)
 }
 
 /// Writes a trace in another format.
@@ -331,12 +361,11 @@ fn trace_export(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let format = parse_format(format)?;
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
-        let report = &mut |done, total| progress.report(done, Some(total));
+    let exported = attend(py, progress.as_ref(), move |reports| {
+        let report = &mut |done, total| reports.report(done, Some(total));
         flatwalk_trace::export_to_file(&source, &target, format, report)
-    });
-    write(&progress.answer(result)?)
+    })?;
+    write(&exported)
 }
 
 /// The built-in workloads.

@@ -1,5 +1,5 @@
-//! Simulated physical memory: real 8-byte words. Only those that are touched take memory of the
-//! simulator's machine.
+//! Simulated physical memory: real 8-byte words. Only those that are touched take memory and address
+//! space of the simulator's machine.
 
 use std::marker::PhantomData;
 
@@ -9,56 +9,102 @@ use memmap2::{MmapMut, MmapOptions};
 use crate::buddy::FRAME_BYTES;
 use crate::error::OsError;
 
+/// Memory is kept in pieces of this size: a node of 2 MiB of which a word is used takes one.
+const PIECE_SHIFT: u32 = 14;
+const PIECE_BYTES: usize = 1 << PIECE_SHIFT;
+const PIECE_WORDS: usize = PIECE_BYTES / 8;
+/// Address space that is asked for at first, as much as a large page of the simulator's machine.
+const FIRST_BYTES: usize = 2 << 20;
+
 /// Physical memory from address 0 on. Everything reads as zero at first.
 ///
-/// Words are little-endian, as on the simulated machines. All of it is mapped without reserving
-/// memory for it, so that 64 GiB can be simulated on a far smaller machine.
+/// Words are little-endian, as on the simulated machines. Page tables alone are stored, never data, and of
+/// them the pieces that were written, one behind the other. So 64 GiB can be simulated on a far smaller
+/// machine, however far apart what is used lies.
 ///
 /// A guest's memory is addressed by guest-physical addresses; it holds what the hypervisor's pages
 /// behind them would hold.
 #[derive(Debug)]
 pub struct PhysicalMemory<A = Hpa> {
-    bytes: MmapMut,
+    size_bytes: u64,
+    /// By piece: its number in `store`; 0 while it has not been written.
+    places: Vec<u32>,
+    /// The first piece reads as zero: it stands for all that have not been written.
+    store: MmapMut,
+    /// Pieces of `store` that are in use.
+    used: usize,
     /// One bit for each 4 KiB that has been written since it was last zeroed.
     written: Vec<u64>,
     addresses: PhantomData<A>,
+}
+
+/// Memory for `bytes` of pieces.
+fn reserve(bytes: usize) -> std::io::Result<MmapMut> {
+    let store = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+    // It is filled from the front. So large pages cost nothing and save the simulator TLB misses. It works
+    // without them too.
+    store.advise(memmap2::Advice::HugePage).ok();
+    Ok(store)
 }
 
 impl<A: Physical> PhysicalMemory<A> {
     /// Memory of `size_bytes`, rounded up to whole frames of 4 KiB.
     ///
     /// # Errors
-    /// [`OsError::MemorySize`] when the simulator has not that much address space.
+    /// [`OsError::MemorySize`] when the simulator has no memory to keep account of so much.
     pub fn new(size_bytes: u64) -> Result<Self, OsError> {
         let failed = |source| OsError::MemorySize { bytes: size_bytes, source };
         let frames = size_bytes.div_ceil(FRAME_BYTES).max(1);
-        let length = frames
+        let rounded = frames
             .checked_mul(FRAME_BYTES)
-            .and_then(|bytes| usize::try_from(bytes).ok())
             .filter(|&bytes| isize::try_from(bytes).is_ok())
             .ok_or_else(|| failed(std::io::ErrorKind::OutOfMemory.into()))?;
-        let bytes = MmapOptions::new().len(length).no_reserve_swap().map_anon().map_err(failed)?;
-        // Page tables stay close together (see `Frames`) and data is never stored. So large pages cost
-        // nothing here and save the simulator TLB misses. It works without them too.
-        bytes.advise(memmap2::Advice::HugePage).ok();
-        let written = vec![0; frames.div_ceil(64) as usize];
-        Ok(Self { bytes, written, addresses: PhantomData })
+        let pieces = rounded.div_ceil(PIECE_BYTES as u64) as usize;
+        let store = reserve(FIRST_BYTES).map_err(failed)?;
+        Ok(Self {
+            size_bytes: rounded,
+            places: vec![0; pieces],
+            store,
+            used: 1,
+            written: vec![0; frames.div_ceil(64) as usize],
+            addresses: PhantomData,
+        })
     }
 
-    /// Asks for small pages, as what is touched will lie far apart: large pages would be mostly empty.
-    pub fn expect_scattered(&mut self) {
-        self.bytes.advise(memmap2::Advice::NoHugePage).ok();
+    /// The number in `store` of the word at `at`.
+    #[inline]
+    fn place(&self, at: A) -> usize {
+        let piece = self.places[(at.raw() >> PIECE_SHIFT) as usize];
+        let word = (at.raw() / 8) as usize % PIECE_WORDS;
+        piece as usize * PIECE_WORDS + word
     }
 
-    /// The bytes of the word at `at`. One bounds check only: every simulated page walk comes here.
+    /// The bytes of the word at `at`. Every simulated page walk comes here.
     #[inline]
     pub fn word(&self, at: A) -> &[u8; 8] {
-        &self.bytes.as_chunks::<8>().0[(at.raw() / 8) as usize]
+        &self.store.as_chunks::<8>().0[self.place(at)]
     }
 
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        self.size_bytes
+    }
+
+    /// Makes a piece for the word at `at`, which has none.
+    #[cold]
+    fn add_piece(&mut self, at: A) {
+        let start = self.used * PIECE_BYTES;
+        if start == self.store.len() {
+            let bytes = 2 * start;
+            // As where a `Vec` cannot grow.
+            let layout = std::alloc::Layout::array::<u8>(bytes).expect("memory is far smaller");
+            let mut store =
+                reserve(bytes).unwrap_or_else(|_| std::alloc::handle_alloc_error(layout));
+            store[..start].copy_from_slice(&self.store);
+            self.store = store;
+        }
+        self.places[(at.raw() >> PIECE_SHIFT) as usize] = self.used as u32;
+        self.used += 1;
     }
 
     /// Makes the 2^`size_shift` bytes at `at` read as zero. `size_shift` is at least 12.
@@ -75,8 +121,8 @@ impl<A: Physical> PhysicalMemory<A> {
                 continue;
             }
             self.written[(frame / 64) as usize] &= !(1 << (frame % 64));
-            let start = (frame * FRAME_BYTES) as usize;
-            self.bytes[start..start + FRAME_BYTES as usize].fill(0);
+            let start = 8 * self.place(A::new(frame * FRAME_BYTES));
+            self.store[start..start + FRAME_BYTES as usize].fill(0);
             frame += 1;
         }
     }
@@ -90,7 +136,7 @@ impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
 
     #[inline]
     fn read_line(&self, at: A) -> Line {
-        let words = self.bytes.as_chunks::<64>().0[(at.raw() / 64) as usize];
+        let words = self.store.as_chunks::<64>().0[self.place(at) / 8];
         let words = words.as_chunks::<8>().0;
         std::array::from_fn(|i| u64::from_le_bytes(words[i]))
     }
@@ -99,7 +145,11 @@ impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
 impl<A: Physical> EntryMemoryMut<A> for PhysicalMemory<A> {
     #[inline]
     fn write(&mut self, at: A, value: u64) {
-        self.bytes.as_chunks_mut::<8>().0[(at.raw() / 8) as usize] = value.to_le_bytes();
+        if self.places[(at.raw() >> PIECE_SHIFT) as usize] == 0 {
+            self.add_piece(at);
+        }
+        let place = self.place(at);
+        self.store.as_chunks_mut::<8>().0[place] = value.to_le_bytes();
         let frame = at.raw() / FRAME_BYTES;
         self.written[(frame / 64) as usize] |= 1 << (frame % 64);
     }
@@ -141,6 +191,24 @@ mod tests {
         memory.write(Hpa::new(0x3000), 5);
         memory.zero(Hpa::new(0x3000), 12);
         assert_eq!(memory.read(Hpa::new(0x3000)), 0);
+    }
+
+    #[test]
+    fn words_far_apart_take_little() {
+        let mut memory = PhysicalMemory::<Hpa>::new(1 << 40).unwrap();
+        let far: Vec<u64> = (0..1 << 40).step_by(1 << 28).collect();
+        for (number, &at) in far.iter().enumerate() {
+            memory.write(Hpa::new(at + 24), number as u64 + 1);
+            // Writing again, and reading elsewhere, takes no more.
+            memory.write(Hpa::new(at + 32), 7);
+            assert_eq!(memory.read(Hpa::new(at + (1 << 20))), 0);
+        }
+        assert_eq!(memory.used, 1 + far.len());
+        assert!(memory.store.len() <= 2 * memory.used * PIECE_BYTES);
+        for (number, &at) in far.iter().enumerate() {
+            assert_eq!(memory.read(Hpa::new(at + 24)), number as u64 + 1);
+            assert_eq!(memory.read_line(Hpa::new(at)), [0, 0, 0, number as u64 + 1, 7, 0, 0, 0]);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
 use flatwalk_trace::{
     Access, Advice, Backing, Block, Branch, Event, Header, Instruction, Operands, Protection,
     Slice, Writer,
@@ -68,7 +69,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn block(random: &mut Random, many_accesses: bool) -> Block {
-    let mut pc = if random.one_in(8) { random.next() } else { 0x40_0000 + random.below(1 << 16) };
+    let mut pc =
+        if random.one_in(8) { random.next() >> 8 } else { 0x40_0000 + random.below(1 << 16) };
     let count = 1 + random.below(6);
     let mut instructions = Vec::new();
     for number in 1..=count {
@@ -80,7 +82,7 @@ fn block(random: &mut Random, many_accesses: bool) -> Block {
     let mut owners: Vec<u16> = (0..accesses).map(|_| random.below(count) as u16).collect();
     owners.sort_unstable();
     let accesses = owners.into_iter().map(|instruction| {
-        let size = if random.one_in(20) { u16::MAX } else { 1 << random.below(7) };
+        let size = if random.one_in(20) { MAX_ACCESS_BYTES } else { 1 << random.below(7) };
         Access { instruction, size, store: random.one_in(3) }
     });
     Block { accesses: accesses.collect(), instructions: instructions.into() }
@@ -96,8 +98,15 @@ fn instruction(random: &mut Random, pc: u64, last: bool) -> Instruction {
             Instruction { pc, length, operands: Operands::X86(code) }
         }
         _ => {
-            let branches = [Branch::Conditional, Branch::Direct, Branch::Indirect, Branch::Return];
-            let branch = if last { branches[random.below(4) as usize] } else { Branch::None };
+            let branches = [
+                Branch::Conditional,
+                Branch::Direct,
+                Branch::Indirect,
+                Branch::Return,
+                Branch::DirectCall,
+                Branch::IndirectCall,
+            ];
+            let branch = if last { branches[random.below(6) as usize] } else { Branch::None };
             let [reads, writes] = [(); 2].map(|()| (random.next() as u32).to_le_bytes());
             Instruction { pc, length, operands: Operands::Registers { reads, writes, branch } }
         }
@@ -119,13 +128,14 @@ fn slice(random: &mut Random, sizes: &[usize]) -> Slice {
             slice.blocks.push(id);
             for number in 0..sizes[id as usize] as u64 {
                 let before = slice.addresses.last().copied().unwrap_or(base);
-                slice.addresses.push(match number % 4 {
+                let address = match number % 4 {
                     _ if random.one_in(30) => random.next(),
                     0 => base.wrapping_add(turn * stride),
                     1 => before.wrapping_add(16),
                     2 => base,
                     _ => base.wrapping_sub(random.below(1 << (8 * (turn % 6)))),
-                });
+                };
+                slice.addresses.push(address.min(MAX_ADDRESS));
             }
         }
     }

@@ -293,15 +293,15 @@ struct Registers {
 
 impl Registers {
     /// The registers by which ChampSim recognises a branch of this kind, without those of its target.
-    fn of(branch: Branch, call: bool) -> Self {
+    fn of(branch: Branch) -> Self {
         let mut registers = Self { reads: Slots::NONE, writes: Slots::NONE, branch };
-        let (reads, writes): (&[u8], &[u8]) = match (branch, call) {
-            (Branch::None, _) => (&[], &[]),
-            (Branch::Conditional, _) => (&[INSTRUCTION_POINTER, FLAGS], &[INSTRUCTION_POINTER]),
-            (Branch::Direct, false) => (&[INSTRUCTION_POINTER], &[INSTRUCTION_POINTER]),
-            (Branch::Indirect, false) => (&[], &[INSTRUCTION_POINTER]),
-            (Branch::Return, _) => (&[STACK_POINTER], &[STACK_POINTER, INSTRUCTION_POINTER]),
-            (Branch::Direct | Branch::Indirect, true) => {
+        let (reads, writes): (&[u8], &[u8]) = match branch {
+            Branch::None => (&[], &[]),
+            Branch::Conditional => (&[INSTRUCTION_POINTER, FLAGS], &[INSTRUCTION_POINTER]),
+            Branch::Direct => (&[INSTRUCTION_POINTER], &[INSTRUCTION_POINTER]),
+            Branch::Indirect => (&[], &[INSTRUCTION_POINTER]),
+            Branch::Return => (&[STACK_POINTER], &[STACK_POINTER, INSTRUCTION_POINTER]),
+            Branch::DirectCall | Branch::IndirectCall => {
                 (&[INSTRUCTION_POINTER, STACK_POINTER], &[STACK_POINTER, INSTRUCTION_POINTER])
             }
         };
@@ -327,14 +327,13 @@ impl Default for X86 {
 impl X86 {
     fn registers(&mut self, instruction: &Instruction) -> Registers {
         match &instruction.operands {
-            Operands::Unknown => Registers::of(Branch::None, false),
+            Operands::Unknown => Registers::of(Branch::None),
             Operands::Registers { reads, writes, branch } => {
                 // Where only the kind is known, ChampSim needs registers to see it.
                 let known = *branch == Branch::None || writes.contains(&INSTRUCTION_POINTER);
-                let mut registers =
-                    Registers::of(if known { Branch::None } else { *branch }, false);
+                let mut registers = Registers::of(if known { Branch::None } else { *branch });
                 registers.branch = *branch;
-                if !known && *branch == Branch::Indirect {
+                if !known && matches!(branch, Branch::Indirect | Branch::IndirectCall) {
                     registers.reads.add(OTHER);
                 }
                 if known || reads.iter().chain(writes).any(|&register| register != 0) {
@@ -361,13 +360,13 @@ impl X86 {
         let branch = match instruction.flow_control() {
             FlowControl::ConditionalBranch => Branch::Conditional,
             FlowControl::UnconditionalBranch => Branch::Direct,
-            FlowControl::Call if call => Branch::Direct,
+            FlowControl::Call if call => Branch::DirectCall,
             FlowControl::IndirectBranch => Branch::Indirect,
-            FlowControl::IndirectCall if call => Branch::Indirect,
+            FlowControl::IndirectCall if call => Branch::IndirectCall,
             FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => Branch::Return,
             _ => Branch::None,
         };
-        let mut registers = Registers::of(branch, call);
+        let mut registers = Registers::of(branch);
         let info = self.0.info(instruction);
         match branch {
             Branch::None => {
@@ -380,7 +379,7 @@ impl X86 {
                 }
             }
             // Its target's registers; the stack pointer would make it something else to ChampSim.
-            Branch::Indirect => {
+            Branch::Indirect | Branch::IndirectCall => {
                 let before = registers.reads.slots;
                 add_used(info, &mut registers, |register| register != STACK_POINTER);
                 if registers.reads.slots == before {
@@ -388,7 +387,7 @@ impl X86 {
                 }
             }
             // Any further register would make it something else to ChampSim.
-            Branch::Conditional | Branch::Direct | Branch::Return => {}
+            Branch::Conditional | Branch::Direct | Branch::DirectCall | Branch::Return => {}
         }
         registers
     }

@@ -34,7 +34,7 @@ pub struct Block {
 pub struct Instruction {
     /// Virtual address of its first byte.
     pub pc: u64,
-    /// Length in bytes, 1 to 15 (0 where the trace's origin does not record it).
+    /// Length in bytes, 1 to 15; 0 where it is not known.
     pub length: u8,
     /// What is known of its operands.
     pub operands: Operands,
@@ -65,12 +65,16 @@ pub enum Branch {
     None,
     /// Taken or not.
     Conditional,
-    /// A direct jump or call.
+    /// A direct jump.
     Direct,
-    /// A jump or call through a register or memory.
+    /// A jump through a register or memory.
     Indirect,
     /// A return.
     Return,
+    /// A direct call.
+    DirectCall,
+    /// A call through a register or memory.
+    IndirectCall,
 }
 
 /// One data access that an instruction of a block makes.

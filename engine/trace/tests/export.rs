@@ -137,9 +137,9 @@ fn records_are_as_champsim_wants_them() {
     let expected = [
         Branch::Conditional,
         Branch::Direct,
-        Branch::Direct,
+        Branch::DirectCall,
         Branch::Return,
-        Branch::Indirect,
+        Branch::IndirectCall,
         Branch::Indirect,
         Branch::Conditional,
     ];

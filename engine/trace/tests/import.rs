@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::foreign::champsim::{LINES, short};
 use common::{Executed, Expected, read};
+use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
 use flatwalk_trace::{
     Branch, Event, Format, Instruction, Operands, Reader, TraceError, import_to_file, info, open,
     open_bytes,
@@ -62,33 +63,116 @@ mod champsim {
             Branch::None,
             Branch::None,
             Branch::Conditional,
-            Branch::Direct,
+            Branch::DirectCall,
             Branch::Return,
             Branch::Indirect,
         ];
-        let ran = |(line, branch): (&Line, Branch)| {
+        // From what follows; 5 bytes are the usual call, and its return comes too late to change that.
+        let lengths = [3, 2, 0, 5, 0, 0];
+        let ran = |((line, branch), length): ((&Line, Branch), u8)| {
             let (pc, _, _, writes, reads, stores, loads) = *line;
             let operands =
                 Operands::Registers { reads, writes: [writes[0], writes[1], 0, 0], branch };
             let used = |slots: &[u64], store| {
                 let used = slots.iter().filter(|&&address| address != 0);
-                used.map(|&address| (address, 8, store)).collect::<Vec<_>>()
+                used.map(|&address| (address, 1, store)).collect::<Vec<_>>()
             };
             (
                 0,
                 (
-                    Instruction { pc, length: 0, operands },
+                    Instruction { pc, length, operands },
                     [used(&loads, false), used(&stores, true)].concat(),
                 ),
             )
         };
-        LINES.iter().zip(kinds).map(ran).collect()
+        LINES.iter().zip(kinds).zip(lengths).map(ran).collect()
     }
 
     #[test]
     fn both_records() {
         assert_eq!(ran(&import(Format::ChampSim, &short(&LINES)).expect("short")), expected());
         assert_eq!(ran(&import(Format::CloudSuite, &long(&LINES)).expect("long")), expected());
+    }
+
+    /// The lengths and kinds that these instructions are taken to have, in order of execution.
+    fn learnt(lines: &[Line]) -> Vec<(u64, u8, Branch)> {
+        let found = import(Format::ChampSim, &short(lines)).expect("read");
+        let seen = |(_, (instruction, _)): (u32, Ran)| {
+            let Operands::Registers { branch, .. } = instruction.operands else { unreachable!() };
+            (instruction.pc, instruction.length, branch)
+        };
+        ran(&found).into_iter().map(seen).collect()
+    }
+
+    const NONE: [u64; 2] = [0; 2];
+
+    fn plain(pc: u64) -> Line {
+        (pc, 0, 0, [10, 0], [7, 0, 0, 0], NONE, [0; 4])
+    }
+
+    fn branch(pc: u64, taken: bool) -> Line {
+        (pc, 1, u8::from(taken), [26, 0], [26, 25, 0, 0], NONE, [0; 4])
+    }
+
+    fn call(pc: u64, through: u8) -> Line {
+        (pc, 1, 1, [6, 26], [26, 6, through, 0], [0x7000, 0], [0; 4])
+    }
+
+    fn ret(pc: u64) -> Line {
+        (pc, 1, 1, [6, 26], [6, 0, 0, 0], NONE, [0x7000, 0, 0, 0])
+    }
+
+    #[test]
+    fn what_lies_where_nothing_can_be_is_refused() {
+        let mut operand = plain(0x100);
+        operand.6[1] = u64::MAX;
+        fails(Format::ChampSim, &short(&[plain(0x80), operand]), 128, "last 4 MiB");
+        fails(Format::ChampSim, &short(&[plain(u64::MAX - 5)]), 64, "last 4 MiB");
+        operand.6[1] = MAX_ADDRESS;
+        import(Format::ChampSim, &short(&[operand])).expect("the highest address");
+    }
+
+    #[test]
+    fn a_conditional_branch_is_as_long_as_when_it_was_not_taken() {
+        let taken_first = [branch(0x100, true), plain(0x200), branch(0x100, false), plain(0x106)];
+        let lines = [&taken_first[..], &[branch(0x100, true), plain(0x200)]].concat();
+        let lengths: Vec<_> =
+            learnt(&lines).into_iter().map(|(pc, length, _)| (pc, length)).collect();
+        let expected = [(0x100, 0), (0x200, 0), (0x100, 6), (0x106, 0), (0x100, 6), (0x200, 0)];
+        assert_eq!(lengths, expected);
+    }
+
+    #[test]
+    fn a_taken_branch_does_not_end_where_it_goes() {
+        // Over one instruction of 3 bytes: it is known to be taken, so it is not 5 bytes long.
+        let near = learnt(&[branch(0x100, true), plain(0x105), plain(0x108)]);
+        assert_eq!(near[0], (0x100, 2, Branch::Conditional));
+        let nearest = learnt(&[branch(0x100, true), plain(0x102)]);
+        assert_eq!(nearest[0], (0x100, 6, Branch::Conditional));
+        // Nor where it once ended: the code has changed.
+        let changed = [branch(0x100, false), plain(0x105), branch(0x100, true), plain(0x105)];
+        assert_eq!(learnt(&changed)[2], (0x100, 2, Branch::Conditional));
+        // One that is not taken and goes elsewhere was interrupted.
+        let interrupted = learnt(&[branch(0x100, false), plain(0x9000), plain(0x9002)]);
+        assert_eq!(interrupted[0], (0x100, 0, Branch::None));
+    }
+
+    #[test]
+    fn a_call_is_as_long_as_its_return_shows() {
+        let once = |through| {
+            // call 0x100, which calls 0x200 and returns; ret; back behind the first.
+            [call(0x10, through), call(0x100, 0), ret(0x200), ret(0x105), plain(0x13)]
+        };
+        let indirect = learnt(&[once(9), once(9)].concat());
+        assert_eq!(indirect[0], (0x10, 0, Branch::IndirectCall));
+        assert_eq!(indirect[5], (0x10, 3, Branch::IndirectCall));
+        assert_eq!((indirect[1], indirect[6]), ((0x100, 5, Branch::DirectCall), indirect[1]));
+        assert_eq!(indirect[2], (0x200, 0, Branch::Return));
+        let direct = learnt(&[once(0), once(0)].concat());
+        assert_eq!([direct[0].1, direct[5].1], [5, 3]);
+        // Returns without calls, and calls without end, say nothing.
+        learnt(&[ret(0x10); 100]);
+        learnt(&(0..1000).map(|n| call(n * 0x100, 0)).collect::<Vec<_>>());
     }
 
     #[test]
@@ -195,7 +279,7 @@ mod drmemtrace {
                 (0, (unknown(0x1003, 4), vec![(0x7000_0008, 4, false), (0x7000_0008, 4, true)])),
                 (0, (branch(0x1007, 2, Branch::Conditional), vec![])),
                 (0, (unknown(0x2000, 2), copies)),
-                (0, (branch(0x2002, 5, Branch::Direct), vec![(0x7fff_fff8, 8, true)])),
+                (0, (branch(0x2002, 5, Branch::DirectCall), vec![(0x7fff_fff8, 8, true)])),
                 (1, (unknown(0x3000, 1), vec![])),
                 (0, (branch(0x5000, 1, Branch::Return), vec![(0x7fff_fff8, 8, false)])),
             ]
@@ -287,6 +371,15 @@ mod drmemtrace {
         fails(Format::DrMemTrace, &after, bytes.len() as u64, "follows the footer");
         let body = |kind, size, value| trace(0x40, &[record(kind, size, value)]);
         fails(Format::DrMemTrace, &body(0, 8, 1), 96, "before the first instruction");
+        let access = |kind, size, address| {
+            trace(0x40, &[record(10, 1, 0x1000), record(kind, size, address)])
+        };
+        fails(Format::DrMemTrace, &access(0, 0, 1), 108, "no bytes");
+        fails(Format::DrMemTrace, &access(1, MAX_ACCESS_BYTES + 1, 1), 108, "16 KiB");
+        fails(Format::DrMemTrace, &access(0, 8, u64::MAX), 108, "last 4 MiB");
+        fails(Format::DrMemTrace, &body(10, 1, MAX_ADDRESS + 1), 96, "last 4 MiB");
+        import(Format::DrMemTrace, &access(0, MAX_ACCESS_BYTES, MAX_ADDRESS))
+            .expect("both at most");
         fails(Format::DrMemTrace, &body(10, 16, 1), 96, "16 bytes long");
         fails(Format::DrMemTrace, &body(10, 0, 1), 96, "0 bytes long");
         fails(Format::DrMemTrace, &body(77, 0, 1), 96, "unknown type (77)");
@@ -340,6 +433,9 @@ mod lackey {
             "I  11112222333344445,4",
             "hello",
             " L 1000,99999",
+            " L 1000,65535",
+            " M ffffffffffffffff,1",
+            "I  ffffffffffffffff,1",
         ] {
             let text = format!("I  1000,4\n{bad}\n");
             let error = import(Format::Lackey, text.as_bytes()).expect_err(bad);

@@ -232,13 +232,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 fn metered_memory<A: Physical>(configuration: &Configuration) -> Result<MeteredMemory<A>, OsError> {
     let fragmentation = fraction("fragmentation", configuration.fragmentation)?;
     let failure = fraction("large_failure_probability", configuration.large_failure_probability)?;
-    let mut physical = PhysicalMemory::new(configuration.memory_bytes)?;
+    let physical = PhysicalMemory::new(configuration.memory_bytes)?;
     let usable = configuration.memory_bytes.saturating_sub(configuration.reserved_bytes);
     let mut buddy = Buddy::new(usable);
     buddy.fragment(fragmentation, configuration.seed);
     buddy.fail_large_allocations(failure, !configuration.seed);
     if configuration.scattered {
-        physical.expect_scattered();
         buddy.scatter(configuration.seed.rotate_left(32));
     }
     Ok(MeteredMemory::new(physical, Frames::new(buddy)))

@@ -91,17 +91,23 @@ pub struct Core {
     pub frontend_cycles: u64,
     /// How branches are predicted.
     pub branch_predictor: BranchPredictor,
-    /// Global history bits; the predictor has `2^bits` counters.
+    /// Global history bits of gshare, which has `2^bits` counters; the others do not use it.
     #[schemars(range(min = 1, max = 24))]
-    pub branch_history_bits: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch_history_bits: Option<u32>,
 }
 
 /// How branches are predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BranchPredictor {
-    /// McFarling's gshare, a last-target table, and a return stack.
+    /// McFarling's gshare.
     Gshare,
+    /// Tarjan and Skadron's hashed perceptron in 64 KiB, as `ChampSim` has it.
+    HashedPerceptron,
+    /// Seznec's TAGE-SC-L in 64 KiB.
+    #[serde(rename = "tage_sc_l")]
+    TageScL,
     /// Never wrong.
     Perfect,
 }
@@ -447,6 +453,13 @@ impl Machine {
                 "is missing: give all of core, l1i, l1d, l2, llc and memory, or none of them \
                  for a machine that only counts"
                     .to_owned()
+            })?;
+        }
+        if let Some(core) = &self.core {
+            let sized = core.branch_predictor != BranchPredictor::Gshare
+                || core.branch_history_bits.is_some();
+            require(sized, "core.branch_history_bits", || {
+                "is missing: gshare needs it".to_owned()
             })?;
         }
         let caches = [("l1i", &self.l1i), ("l1d", &self.l1d), ("l2", &self.l2), ("llc", &self.llc)];

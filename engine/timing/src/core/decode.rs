@@ -195,6 +195,8 @@ impl BlockDecoder {
                         Branch::Direct => Control::Jump,
                         Branch::Indirect => Control::IndirectJump,
                         Branch::Return => Control::Return,
+                        Branch::DirectCall => Control::Call,
+                        Branch::IndirectCall => Control::IndirectCall,
                     }
                 }
                 Operands::Unknown => Control::None,

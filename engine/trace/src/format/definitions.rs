@@ -12,6 +12,11 @@ use crate::model::{Access, Block, Branch, Instruction, Operands};
 pub const MAX_INSTRUCTIONS: usize = 1 << 16;
 /// Most accesses in a block.
 pub const MAX_ACCESSES: usize = 1 << 16;
+/// Most bytes of an access: of x86-64's, XSAVE with AMX's tiles makes the longest, 11 KiB.
+pub const MAX_ACCESS_BYTES: u16 = 1 << 14;
+/// The highest address at which an access or an instruction can begin, so that all end well within the
+/// address space. Linux maps nothing above.
+pub const MAX_ADDRESS: u64 = u64::MAX - (4 << 20);
 /// Most instructions and accesses that the blocks of one payload may have together …
 pub(crate) const MAX_EXPANDED: usize = 1 << 20;
 /// … and those of a trace: both bound what a forged trace can make a reader allocate.
@@ -46,6 +51,9 @@ pub(crate) fn check(block: &Block) -> Result<(), Malformed> {
         if access.size == 0 {
             return Err("an access has size 0");
         }
+        if access.size > MAX_ACCESS_BYTES {
+            return Err("an access is of more than 16 KiB");
+        }
         if usize::from(access.instruction) >= block.instructions.len() {
             return Err("an access belongs to no instruction of its block");
         }
@@ -58,6 +66,11 @@ pub(crate) fn check(block: &Block) -> Result<(), Malformed> {
 }
 
 fn check_instruction(instruction: &Instruction) -> Result<(), Malformed> {
+    if instruction.pc > MAX_ADDRESS {
+        return Err(
+            "an instruction is in the last 4 MiB of the address space, where nothing can be",
+        );
+    }
     if instruction.length > 15 {
         return Err("an instruction is longer than 15 bytes");
     }
@@ -68,6 +81,21 @@ fn check_instruction(instruction: &Instruction) -> Result<(), Malformed> {
         if bytes[usize::from(instruction.length)..].iter().any(|&byte| byte != 0) {
             return Err("an instruction's code is longer than its length");
         }
+    }
+    Ok(())
+}
+
+/// Checks where accesses begin.
+///
+/// # Errors
+/// If that is above [`MAX_ADDRESS`].
+pub(crate) fn check_addresses(addresses: &[u64]) -> Result<(), Malformed> {
+    // Not `any`: without an end before the end it takes several at once.
+    let highest = addresses.iter().fold(0, |highest, &address| address.max(highest));
+    if highest > MAX_ADDRESS {
+        return Err(
+            "an access begins in the last 4 MiB of the address space, where nothing can be",
+        );
     }
     Ok(())
 }
@@ -162,6 +190,8 @@ fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, next_pc: &mut u
             Branch::Direct => 2,
             Branch::Indirect => 3,
             Branch::Return => 4,
+            Branch::DirectCall => 5,
+            Branch::IndirectCall => 6,
         });
     }
 }
@@ -187,6 +217,8 @@ fn get_instruction(cursor: &mut Cursor<'_>, next_pc: &mut u64) -> Result<Instruc
                 2 => Branch::Direct,
                 3 => Branch::Indirect,
                 4 => Branch::Return,
+                5 => Branch::DirectCall,
+                6 => Branch::IndirectCall,
                 _ => return Err("an instruction branches in an unknown way"),
             },
         },

@@ -187,6 +187,7 @@ impl Writer {
         if slice.blocks.is_empty() {
             return Ok(());
         }
+        definitions::check_addresses(&slice.addresses).map_err(|what| self.rejected(what))?;
         let late = epoch < self.latest;
         let pending = self.slices.runs.last().map(|run| run.epoch);
         if pending.is_some_and(|pending| late != self.late || (late && pending != epoch)) {

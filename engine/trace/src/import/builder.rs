@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use crate::format::MAX_ACCESSES;
+use crate::format::{MAX_ACCESS_BYTES, MAX_ACCESSES, MAX_ADDRESS};
 use crate::model::{Access, Block, BlockId, Event, Instruction, Item, Slice, ThreadId};
 
 /// A block is cut after this many instructions, so that straight-line code does not become a separate
@@ -29,20 +29,45 @@ pub(crate) struct Builder {
 impl Builder {
     /// The next instruction of the current thread. The caller ends the block before it where the
     /// program jumped.
+    ///
+    /// # Errors
+    /// Why there can be no such instruction.
     #[inline]
-    pub(crate) fn instruction(&mut self, instruction: Instruction) {
+    pub(crate) fn instruction(&mut self, instruction: Instruction) -> Result<(), &'static str> {
+        if instruction.pc > MAX_ADDRESS {
+            return Err(
+                "an instruction is in the last 4 MiB of the address space, where nothing can be",
+            );
+        }
         if self.instructions.len() == BLOCK_INSTRUCTIONS {
             self.end_block();
         }
         self.instructions.push(instruction);
+        Ok(())
     }
 
-    /// An access of the last instruction. False if there is no such instruction.
+    /// An access of the last instruction.
+    ///
+    /// # Errors
+    /// Why there can be no such access.
     #[inline]
-    pub(crate) fn access(&mut self, address: u64, size: u16, store: bool) -> bool {
+    pub(crate) fn access(
+        &mut self,
+        address: u64,
+        size: u16,
+        store: bool,
+    ) -> Result<(), &'static str> {
         let Some(last) = self.instructions.len().checked_sub(1) else {
-            return false;
+            return Err("a data access comes before the first instruction of its thread");
         };
+        if !(1..=MAX_ACCESS_BYTES).contains(&size) {
+            return Err("a data access is of no bytes, or of more than 16 KiB");
+        }
+        if address > MAX_ADDRESS {
+            return Err(
+                "a data access begins in the last 4 MiB of the address space, where nothing can be",
+            );
+        }
         if self.accesses.len() == MAX_ACCESSES {
             // A string instruction with more accesses than a block may have: it is executed again.
             let again = self.instructions[last].clone();
@@ -52,7 +77,7 @@ impl Builder {
         }
         self.accesses.push(Access { instruction: last as u16, size, store });
         self.slice.addresses.push(address);
-        true
+        Ok(())
     }
 
     /// The last instruction, if it may still get accesses.

@@ -12,7 +12,11 @@
 //! | loads     | u64\[4\] @32  | u64\[4\] @56       |
 //! | asid      |               | u8\[2\] @88        |
 //!
-//! Neither records how long instructions are (0 here) nor how wide accesses are ([`ACCESS_BYTES`] here).
+//! Neither records how long instructions are. One that is not a branch, or a branch that is not taken, ends
+//! where its successor begins; a call, where its return goes ([`Code`]). Elsewhere the length is 0, unknown.
+//! Nor do they record how wide accesses are ([`ACCESS_BYTES`] here).
+
+use rustc_hash::FxHashMap;
 
 use super::Parser;
 use super::builder::Builder;
@@ -26,8 +30,15 @@ pub(crate) const STACK_POINTER: u8 = 6;
 pub(crate) const FLAGS: u8 = 25;
 /// Number of the instruction pointer.
 pub(crate) const INSTRUCTION_POINTER: u8 = 26;
-/// Assumed width of every access, in bytes: the most common one in x86-64 programs.
-pub(crate) const ACCESS_BYTES: u16 = 8;
+/// Width of every access, in bytes: all that is known is its first byte. `ChampSim` takes an access to be to the
+/// line of that byte, too.
+const ACCESS_BYTES: u16 = 1;
+/// Most bytes of an instruction.
+const MAX_LENGTH: u64 = 15;
+/// Bytes of a direct call, E8 with a displacement of 32 bits, until a return shows them.
+const DIRECT_CALL_LENGTH: u8 = 5;
+/// Calls whose returns are awaited at most; the oldest is forgotten.
+const MAX_CALLS: usize = 64;
 
 /// One instruction, whichever record it comes from.
 struct Record<'a> {
@@ -53,26 +64,73 @@ pub(crate) fn classify(reads: [u8; 4], writes: [u8; 4], is_branch: bool) -> Bran
         return if is_branch { Branch::Conditional } else { Branch::None };
     }
     match (sp, writes_sp, ip, flags, other) {
-        // Jumps, then calls.
-        (false, _, _, false, false) | (true, true, true, false, false) => Branch::Direct,
-        (false, _, false, false, true) | (true, true, true, false, true) => Branch::Indirect,
+        (false, _, _, false, false) => Branch::Direct,
+        (false, _, false, false, true) => Branch::Indirect,
+        (true, true, true, false, false) => Branch::DirectCall,
+        (true, true, true, false, true) => Branch::IndirectCall,
         (true, true, false, _, _) => Branch::Return,
         // Conditional branches, and ChampSim's "other", which may go either way, to anywhere.
         _ => Branch::Conditional,
     }
 }
 
-/// State between records.
+/// What successors say about code.
 #[derive(Default)]
-struct Run {
-    previous: Option<u64>,
+struct Code {
+    /// Lengths of conditional branches and calls, by address.
+    lengths: FxHashMap<u64, u8>,
+    /// Addresses of the calls that have not returned.
+    calls: Vec<u64>,
 }
 
-impl Run {
+impl Code {
+    /// The length, as far as it is known, and the kind of an instruction at `pc` whose registers make it a
+    /// `branch`, if what follows is at `next`.
+    fn learn(&mut self, pc: u64, branch: Branch, taken: bool, next: Option<u64>) -> (u8, Branch) {
+        let step = next.and_then(|next| length_to(pc, next));
+        if branch == Branch::None {
+            return (step.unwrap_or(0), branch);
+        }
+        let known = self.lengths.get(&pc).copied();
+        match (branch, taken) {
+            (Branch::Conditional, false) => match (step, next) {
+                (Some(length), _) => {
+                    self.lengths.insert(pc, length);
+                    (length, branch)
+                }
+                // Something came in between, a signal's handler for one: this is not where the branch goes.
+                (None, Some(_)) => (known.unwrap_or(0), Branch::None),
+                (None, None) => (known.unwrap_or(0), branch),
+            },
+            (Branch::Conditional, true) => {
+                // It goes where it would end: then it is longer or shorter. Few bytes lead to a near place.
+                let near = step.map(|step| if step == 2 { 6 } else { 2 });
+                (known.filter(|_| known != step).or(near).unwrap_or(0), branch)
+            }
+            (Branch::DirectCall | Branch::IndirectCall, _) => {
+                if self.calls.len() == MAX_CALLS {
+                    self.calls.remove(0);
+                }
+                self.calls.push(pc);
+                let usual = if branch == Branch::DirectCall { DIRECT_CALL_LENGTH } else { 0 };
+                (known.unwrap_or(usual), branch)
+            }
+            (Branch::Return, _) => {
+                if let (Some(call), Some(next)) = (self.calls.pop(), next)
+                    && let Some(length) = length_to(call, next)
+                {
+                    self.lengths.insert(call, length);
+                }
+                (0, branch)
+            }
+            (Branch::None | Branch::Direct | Branch::Indirect, _) => (0, branch),
+        }
+    }
+
     fn push(
         &mut self,
         record: &Record<'_>,
-        input: &Input,
+        input: &mut Input,
         out: &mut Builder,
     ) -> Result<(), TraceError> {
         let [is_branch, taken] = record.branch;
@@ -82,39 +140,36 @@ impl Run {
                  another format, say which with `--format`)",
             ));
         }
-        // Instructions of unknown length follow each other within the longest that there are.
-        if !self
-            .previous
-            .is_some_and(|previous| (1..=15).contains(&record.pc.wrapping_sub(previous)))
-        {
-            out.end_block();
-        }
+        let next = input.peek(8)?.first_chunk().map(|&pc| u64::from_le_bytes(pc));
         let branch = classify(record.reads, record.writes, is_branch == 1);
-        out.instruction(Instruction {
-            pc: record.pc,
-            length: 0,
-            operands: Operands::Registers { reads: record.reads, writes: record.writes, branch },
-        });
+        let (length, branch) = self.learn(record.pc, branch, taken == 1, next);
+        let operands = Operands::Registers { reads: record.reads, writes: record.writes, branch };
+        let damaged = |what| input.damaged(format!("in the record before it, {what}"));
+        out.instruction(Instruction { pc: record.pc, length, operands }).map_err(damaged)?;
         for (slots, store) in [(record.loads, false), (record.stores, true)] {
             for slot in slots.as_chunks::<8>().0 {
                 let address = u64::from_le_bytes(*slot);
                 if address != 0 {
-                    out.access(address, ACCESS_BYTES, store);
+                    out.access(address, ACCESS_BYTES, store).map_err(damaged)?;
                 }
             }
         }
-        self.previous = Some(record.pc);
-        if branch != Branch::None {
+        if branch != Branch::None || next.is_none_or(|next| length_to(record.pc, next).is_none()) {
             out.end_block();
-            self.previous = None;
         }
         Ok(())
     }
 }
 
+/// How many bytes an instruction at `pc` has that ends at `next`, if there are such.
+fn length_to(pc: u64, next: u64) -> Option<u8> {
+    let step = next.wrapping_sub(pc);
+    (1..=MAX_LENGTH).contains(&step).then_some(step as u8)
+}
+
 /// Reads `input_instr`.
 #[derive(Default)]
-pub(crate) struct ChampSim(Run);
+pub(crate) struct ChampSim(Code);
 
 impl Parser for ChampSim {
     fn step(&mut self, input: &mut Input, out: &mut Builder) -> Result<bool, TraceError> {
@@ -135,7 +190,7 @@ impl Parser for ChampSim {
 
 /// Reads `cloudsuite_instr`.
 #[derive(Default)]
-pub(crate) struct CloudSuite(Run);
+pub(crate) struct CloudSuite(Code);
 
 impl Parser for CloudSuite {
     fn step(&mut self, input: &mut Input, out: &mut Builder) -> Result<bool, TraceError> {

@@ -144,14 +144,8 @@ impl DrMemTrace {
             }
             ENCODING => self.machine_code(size, address, input)?,
             READ | WRITE => {
-                if size == 0 {
-                    return Err(input.damaged("a data access has size 0"));
-                }
-                if !out.access(address, size, kind == WRITE) {
-                    return Err(input.damaged(
-                        "a data access comes before the first instruction of its thread",
-                    ));
-                }
+                let access = out.access(address, size, kind == WRITE);
+                access.map_err(|what| input.damaged(what))?;
             }
             // A repeated fetch that may be an instruction (raw traces only) is one where the address is new.
             NO_FETCH | MAYBE_FETCH => {
@@ -278,8 +272,10 @@ impl DrMemTrace {
         }
         self.next_pc = Some(pc.wrapping_add(u64::from(length)));
         let branch = match kind {
-            DIRECT_JUMP | DIRECT_CALL => Branch::Direct,
-            INDIRECT_JUMP | INDIRECT_CALL => Branch::Indirect,
+            DIRECT_JUMP => Branch::Direct,
+            INDIRECT_JUMP => Branch::Indirect,
+            DIRECT_CALL => Branch::DirectCall,
+            INDIRECT_CALL => Branch::IndirectCall,
             CONDITIONAL_JUMP | TAKEN_JUMP | UNTAKEN_JUMP => Branch::Conditional,
             RETURN => Branch::Return,
             _ => Branch::None,
@@ -292,7 +288,8 @@ impl DrMemTrace {
             }
             _ => Operands::Unknown,
         };
-        out.instruction(Instruction { pc, length, operands });
+        let instruction = Instruction { pc, length, operands };
+        out.instruction(instruction).map_err(|what| input.damaged(what))?;
         if branch != Branch::None {
             // Its accesses may still follow; what comes after it starts a block.
             self.next_pc = None;

@@ -94,17 +94,16 @@ impl Parser for Lackey {
                     out.end_block();
                 }
                 self.next_pc = Some(pc.wrapping_add(u64::from(length)));
-                out.instruction(Instruction {
-                    pc,
-                    length: length as u8,
-                    operands: Operands::Unknown,
-                });
+                let instruction =
+                    Instruction { pc, length: length as u8, operands: Operands::Unknown };
+                out.instruction(instruction).map_err(|what| input.damaged(what))?;
             }
             Some((kind, address, size)) => {
-                let load = kind == b'S' || out.access(address, size, false);
-                let store = kind == b'L' || out.access(address, size, true);
-                if !(load && store) {
-                    return Err(input.damaged("a data access comes before the first instruction"));
+                for (wanted, store) in [(kind != b'S', false), (kind != b'L', true)] {
+                    if wanted {
+                        let access = out.access(address, size, store);
+                        access.map_err(|what| input.damaged(what))?;
+                    }
                 }
             }
             None if line.is_empty() || line.starts_with(b"==") || line.starts_with(b"--") => {}

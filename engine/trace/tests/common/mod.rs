@@ -8,6 +8,7 @@ pub mod parsers;
 use std::path::Path;
 use std::sync::Arc;
 
+use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
 use flatwalk_trace::{
     Access, Advice, Backing, Block, Branch, Event, Header, Instruction, Item, Operands, Options,
     Protection, Reader, Slice, Source, Summary, TraceError, Writer,
@@ -54,14 +55,16 @@ fn operands() -> impl Strategy<Value = (u8, Operands)> {
 }
 
 pub fn block() -> impl Strategy<Value = Block> {
-    let instruction = (any::<u64>(), operands(), prop::bool::ANY);
-    let access = (any::<u16>(), 1_u16.., any::<bool>());
+    let instruction = (0..MAX_ADDRESS - 100, operands(), prop::bool::ANY);
+    let access = (any::<u16>(), 1..=MAX_ACCESS_BYTES, any::<bool>());
     let last = prop_oneof![
         Just(Branch::None),
         Just(Branch::Conditional),
         Just(Branch::Direct),
         Just(Branch::Indirect),
-        Just(Branch::Return)
+        Just(Branch::Return),
+        Just(Branch::DirectCall),
+        Just(Branch::IndirectCall)
     ];
     (prop::collection::vec(instruction, 1..6), prop::collection::vec(access, 0..20), last).prop_map(
         |(parts, accesses, last)| {
@@ -179,13 +182,14 @@ pub enum Executed {
 /// Addresses that repeat, stride, follow each other and jump.
 fn address(seed: u64, count: u64) -> u64 {
     let mixed = (seed ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    match mixed >> 61 {
+    let address = match mixed >> 61 {
         0 => mixed,
         1 => seed,
         2 => (mixed >> 40) & !7,
-        3 => u64::MAX - count,
+        3 => MAX_ADDRESS - count,
         _ => seed.wrapping_add(count * 8),
-    }
+    };
+    address.min(MAX_ADDRESS)
 }
 
 /// Writes the steps to `path`, flushing now and then if `flush`.

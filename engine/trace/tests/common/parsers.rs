@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
 use flatwalk_trace::{Format, Item, Reader, Source, TraceError, open_bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,7 +79,8 @@ fn drain(source: &mut dyn Source) -> Result<u64, TraceError> {
                 let accesses = &block.accesses;
                 assert!(accesses.is_sorted_by_key(|access| access.instruction));
                 assert!(accesses.iter().all(|access| usize::from(access.instruction) < count));
-                assert!(accesses.iter().all(|access| access.size > 0));
+                let sizes = 1..=MAX_ACCESS_BYTES;
+                assert!(accesses.iter().all(|access| sizes.contains(&access.size)));
                 blocks.push((count as u64, accesses.len()));
             }
             Item::Slice(slice) => {
@@ -87,6 +89,7 @@ fn drain(source: &mut dyn Source) -> Result<u64, TraceError> {
                     ran.fold((0, 0), |sums, block| (sums.0 + block.0, sums.1 + block.1));
                 assert!(instructions > 0);
                 assert_eq!(accesses, slice.addresses.len());
+                assert!(slice.addresses.iter().all(|&address| address <= MAX_ADDRESS));
                 executed += instructions;
             }
             Item::Event(_) => {}

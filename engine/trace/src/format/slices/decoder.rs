@@ -1,7 +1,7 @@
 //! Reads payloads of executions.
 
 use super::super::bytes::{Cursor, Malformed, unzigzag};
-use super::super::definitions::MAX_ACCESSES;
+use super::super::definitions::{MAX_ACCESSES, check_addresses};
 use super::payload::{
     CODE_BEFORE, CODE_END, CODE_LAST, CODE_OTHER, MAX_RUNS, RUN_ADDRESSES, RUN_BLOCKS, Run, Sums,
 };
@@ -109,6 +109,7 @@ impl Decoder {
         if filled != slice.addresses.len() {
             return Err("a run has more addresses than its blocks make accesses");
         }
+        check_addresses(&slice.addresses)?;
         self.sums.instructions += instructions;
         self.sums.loads += filled as u64 - stores;
         self.sums.stores += stores;

@@ -1,0 +1,208 @@
+"""Traces from outside: what they say of branches and accesses, and what forged or sparse ones may take."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.conftest import Result
+
+    Flatwalk = Callable[..., Result]
+
+# ChampSim's numbers of registers.
+STACK, FLAGS, IP = 6, 25, 26
+GIB = 1 << 30
+
+# Runs the command line in little address space, and says what memory it took at most, in KiB.
+LIMITED = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (8 * {GIB}, 8 * {GIB}))
+from flatwalk import cli
+try:
+    cli.main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def record(
+    pc: int, writes: tuple[int, int], reads: tuple[int, int], *, taken: int = 0, load: int = 0
+) -> bytes:
+    """An instruction of ChampSim's; one that writes the instruction pointer is a branch."""
+    return struct.pack("<QBB2B4B2Q4Q", pc, IP in writes, taken, *writes, *reads, 0, 0, 0, 0, load, 0, 0, 0)
+
+
+def plain(pc: int, load: int = 0) -> bytes:
+    return record(pc, (10, 0), (7, 0), load=load)
+
+
+def run(flatwalk: Flatwalk, tmp_path: Path, records: Iterable[bytes], *options: str) -> dict[str, Any]:
+    """The result of a trace of these records."""
+    (tmp_path / "made.champsim").write_bytes(b"".join(records))
+    done = flatwalk("trace", "import", "--format", "champsim", "made.champsim", "made.fwt")
+    assert done.code == 0, done.err
+    return compare(flatwalk, tmp_path, tmp_path / "made.fwt", *options)
+
+
+def compare(flatwalk: Flatwalk, tmp_path: Path, trace: Path, *options: str) -> dict[str, Any]:
+    done = flatwalk(
+        *["compare", "--trace", trace, "--schemes", "radix4", "--large-pages", "0", "--exhaustive"],
+        *["--json", "out.json", "--no-report", *options],
+    )
+    assert done.code == 0, done.err
+    result: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())["runs"][0]
+    return result
+
+
+def test_random_branches_are_mispredicted_half_of_the_time(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    def records() -> Iterable[bytes]:
+        state = 1
+        for _ in range(20_000):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            taken = state >> 63
+            yield record(0x400000, (IP, 0), (IP, FLAGS), taken=taken)
+            # Taken, it goes over one instruction of four bytes.
+            if not taken:
+                yield plain(0x400002)
+            # A direct jump back.
+            yield record(0x400006, (IP, 0), (IP, 0), taken=1)
+
+    branch = run(flatwalk, tmp_path, records())["branch"]
+    assert branch["branches"] in range(39_998, 40_001)
+    # Of 20,000 tosses the standard deviation is 71.
+    assert abs(branch["mispredictions"] - 10_000) < 500
+
+
+def test_returns_find_their_calls(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    def records() -> Iterable[bytes]:
+        for _ in range(10_000):
+            for call, through, length in [(0x400000, 0, 5), (0x400010, 9, 3)]:
+                yield struct.pack(
+                    "<QBB2B4B2Q4Q", call, 1, 1, STACK, IP, STACK, IP, through, 0, 0x7000, 0, 0, 0, 0, 0
+                )
+                yield record(0x500000, (STACK, IP), (STACK, 0), taken=1, load=0x7000)
+                yield record(call + length, (IP, 0), (IP, 0), taken=1)
+
+    branch = run(flatwalk, tmp_path, records())["branch"]
+    assert branch["branches"] in range(59_998, 60_001)
+    # The first call through a register has an unknown target, and its first return an unknown place.
+    assert branch["mispredictions"] <= 3
+
+
+def test_an_access_at_the_end_of_a_page_stays_there(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    loads = [plain(0x400000 + 4 * (n % 2), (n + 100) * 0x10000 + 0xFFC) for n in range(20_000)]
+    result = run(flatwalk, tmp_path, loads, "--mode", "functional")
+    assert result["walks"] - result["walk"]["instruction_side"] == 20_000
+
+
+def test_an_imported_recording_has_the_branches_of_the_recorded_one(
+    flatwalk: Flatwalk, tmp_path: Path
+) -> None:
+    recorded = tmp_path / "recorded.fwt"
+    command = ["python3", "-I", "-S", "-c", "print(sorted(str(i) for i in range(99))[:3])"]
+    assert flatwalk("record", "-o", recorded, "--limit", "3M", "--", *command).code == 0
+    assert flatwalk("trace", "export", recorded, "exported.champsim").code == 0
+    done = flatwalk("trace", "import", "--format", "champsim", "exported.champsim", "imported.fwt")
+    assert done.code == 0, done.err
+    ours, theirs = (
+        compare(flatwalk, tmp_path, trace)["branch"] for trace in (recorded, tmp_path / "imported.fwt")
+    )
+    assert ours["branches"] > 100_000
+    assert abs(theirs["branches"] - ours["branches"]) <= 2
+    assert abs(theirs["mispredictions"] - ours["mispredictions"]) < ours["mispredictions"] / 10
+
+
+@pytest.mark.parametrize("format", ["champsim", "drmemtrace", "lackey"])
+def test_what_cannot_be_is_refused_with_its_place(flatwalk: Flatwalk, tmp_path: Path, format: str) -> None:  # noqa: A002
+    drmemtrace = [(25, 0, 5), (28, 9, 0x40), (22, 0, 1), (10, 1, 0x1000), (0, 65535, 2**63), (26, 0, 0)]
+    forged = {
+        "champsim": plain(0x400000) + plain(0x400004, 2**64 - 1),
+        "drmemtrace": b"".join(struct.pack("<HHQ", *line) for line in drmemtrace),
+        "lackey": b"I  1000,4\n L ffffffffffffffff,8\n",
+    }
+    (tmp_path / "forged").write_bytes(forged[format])
+    done = flatwalk("trace", "import", "--format", format, "forged", "made.fwt")
+    place = {"champsim": 128, "drmemtrace": 48, "lackey": 10}[format]
+    assert (done.code, f"byte {place}" in done.err) == (1, True), done.err
+    assert not (tmp_path / "made.fwt").exists()
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Loads of 20,000 pages in 20,000 different gigabytes."""
+    folder = tmp_path_factory.mktemp("sparse")
+    loads = (
+        plain(0x400000 + 4 * (n % 4), (n + 1) * GIB + n * 37 % 512 * 0x200000 + 8) for n in range(20_000)
+    )
+    (folder / "sparse.champsim").write_bytes(b"".join(loads))
+    subprocess.run(
+        [
+            *[sys.executable, "-I", "-m", "flatwalk", "trace", "import", "--format", "champsim"],
+            *[str(folder / "sparse.champsim"), str(folder / "sparse.fwt")],
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "sparse.fwt"
+
+
+@pytest.mark.parametrize(
+    "scheme", ["radix4", "fpt", "fpt+recursive", "compendia", "ecpt", "inverted", "virt-fpt"]
+)
+def test_pages_far_apart_take_little_memory(sparse: Path, scheme: str) -> None:
+    done = subprocess.run(
+        [
+            *[sys.executable, "-I", "-c", LIMITED, "compare", "--trace", str(sparse), "--schemes", scheme],
+            *["--large-pages", "0", "--mode", "functional", "--exhaustive", "--no-report"],
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.split()[-1]) < 1_000_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_heard_whatever_the_engine_does(tmp_path: Path, number: signal.Signals) -> None:
+    """A walk after so many instructions as take hours; nothing is reported until then."""
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-m",
+            "flatwalk",
+            "walk",
+            "--workload",
+            "gups:64MiB",
+            "--instructions",
+            "1000G",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        # It is at work once it has used more processor time than starting takes.
+        try:
+            while processor_seconds(process.pid) < 3:
+                assert process.poll() is None
+            process.send_signal(number)
+            assert process.wait(timeout=60) == 128 + number
+        finally:
+            process.kill()
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process, as `proc(5)` says."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
