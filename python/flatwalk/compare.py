@@ -134,12 +134,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
             output.check_writable(path, "--keep-trace")
         return {"trace": str(_record(options, lengths, path))}
     if options.trace is not None:
-        if not options.trace.is_file():
-            raise UsageError(
-                f"there is no file {options.trace}",
-                where="--trace",
-                remedy="record one: flatwalk record -o FILE -- CMD",
-            )
+        output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
         return {"trace": str(options.trace)}
     return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
 
@@ -155,7 +150,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
     limit = lengths.recorded
     output.note(f"Recording {shlex.join(options.command)} …")
-    with output.Progress("Recording") as progress:
+    with output.Progress("Recording", is_shared=True) as progress:
         result = record(
             list(options.command),
             path,

@@ -62,12 +62,7 @@ def source(program: str) -> dict[str, Any]:
     """
     if not is_trace(program):
         return {"workload": parse_workload(program)}
-    if not Path(program).is_file():
-        raise UsageError(
-            f"there is no file {program}",
-            where="--mix",
-            remedy=f"record it: flatwalk record -o {program} -- CMD",
-        )
+    output.check_exists(Path(program), "--mix", remedy=f"record it: flatwalk record -o {program} -- CMD")
     return {"trace": program}
 
 

@@ -94,7 +94,7 @@ def record_program(
         )
     output.check_writable(path, "--output")
     sample, seconds = sampling.sample(limited=limit is not None), sampling.seconds()
-    with output.Progress(f"Recording {shlex.join(command)}") as progress:
+    with output.Progress(f"Recording {shlex.join(command)}", is_shared=True) as progress:
         result = record(
             command,
             path,

@@ -21,7 +21,7 @@ def info(path: Path, *, as_json: bool, verify: bool) -> None:
 
 def _print_info(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(output.as_json(found))
         return
     width = max(map(len, found))
     for key, value in found.items():

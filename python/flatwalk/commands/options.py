@@ -34,11 +34,15 @@ Jobs = Annotated[
 
 
 def report_path(given: Path | None, *, no_report: bool, usual: Path) -> Path | None:
-    """Where the report goes, if anywhere.
+    """Where the report goes, if anywhere: what an earlier call wrote under the usual name stays.
 
     Raises:
         UsageError: If both a report and none are asked for.
     """
     if no_report and given is not None:
         raise UsageError("--report and --no-report conflict", where="--no-report", remedy="give one of them")
-    return None if no_report else given or usual
+    if no_report or given is not None:
+        return None if no_report else given
+    from flatwalk.output import unused  # noqa: PLC0415
+
+    return unused(usual)

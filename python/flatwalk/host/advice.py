@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,7 +271,7 @@ def run(files: list[Path], *, measuring: bool, as_json: bool) -> None:
             given += _measured(host, missing, Path(directory))
     found = advise(host, given)
     if as_json:
-        print(json.dumps([vars(advice) for advice in found], indent=1, ensure_ascii=False))
+        print(output.as_json([vars(advice) for advice in found], indent=1))
         return
     for advice in found:
         print(f"{advice.topic}: {advice.do}")

@@ -103,7 +103,7 @@ def run(options: Options) -> None:
     found = gather(options, experiments)
     if before is not None:
         found = show.joined(before, found, experiments)
-    text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
+    text = output.as_json(show.to_json(found), indent=1) + "\n"
     if str(options.json) == "-":
         print(text, end="")
     else:
