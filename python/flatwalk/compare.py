@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import signal
-import tempfile
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, engine, mix, output, sampling, simpoints, units
+from flatwalk import across, engine, mix, output, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -128,8 +128,8 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
     if options.command:
         path = options.keep_trace
         if path is None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="flatwalk-"))
-            path = Path(directory) / "program.fwt"
+            directory = stack.enter_context(temporary.directory())
+            path = directory / "program.fwt"
         else:
             output.check_writable(path, "--keep-trace")
         return {"trace": str(_record(options, lengths, path))}
@@ -159,9 +159,12 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
             sample=sample,
             seconds=options.time,
             progress=progress,
+            is_temporary=options.keep_trace is None,
         )
     for warning in result.warnings:
         output.note(f"warning: {warning}")
+    if result.terminated:
+        sys.exit(128 + signal.SIGTERM)
     if result.status == -signal.SIGINT:
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
     elif result.status is None:

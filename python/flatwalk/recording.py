@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,8 @@ def record_program(
         )
     output.note(str(result))
     status = result.status or 0
+    if result.terminated and status == -signal.SIGKILL:  # it did not end by itself
+        return 128 + signal.SIGTERM
     return status if status >= 0 else 128 - status
 
 

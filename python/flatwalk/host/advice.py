@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, units
+from flatwalk import output, temporary, units
 from flatwalk.host import benches, machine, measure, results, show, stats, wording
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flatwalk.host.results import Result
 
 #: Linux's limit of physical memory with four levels: 46 bits (Documentation/arch/x86/x86_64/5level-paging).
@@ -267,8 +268,8 @@ def run(files: list[Path], *, measuring: bool, as_json: bool) -> None:
     if measuring:
         have = {result["bench"] for result in given}
         missing = [name for name in ("pagefault", "walk", "gups") if name not in have]
-        with measure.temporary_directory() as directory:
-            given += _measured(host, missing, Path(directory))
+        with temporary.directory() as directory:
+            given += _measured(host, missing, directory)
     found = advise(host, given)
     if as_json:
         print(output.as_json([vars(advice) for advice in found], indent=1))
