@@ -334,7 +334,7 @@ def test_the_busiest_process_is_simulated(flatwalk: Flatwalk) -> None:
     )
     assert result.code == 0, result.err
     assert "Simulating its busiest process" in result.err
-    assert "ended with status 3" in result.err
+    assert "the program's exit status is 3" in result.err
 
 
 def test_large_pages_and_thp_reach_the_kernel(flatwalk: Flatwalk, tmp_path: Path) -> None:

@@ -254,3 +254,47 @@ def test_special_files_are_no_place_for_a_trace(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a directory"):
         output.check_writable(tmp_path, "--json")
     assert fifo.is_fifo()
+
+
+def test_what_leaves_nothing_to_measure_is_refused(call: Call, tmp_path: Path) -> None:
+    result = call(*SHORT, "--skip", "1T")
+    assert result.code == 2
+    assert "nothing is left to measure" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_trace_holds_is_said_in_words(call: Call, tmp_path: Path) -> None:
+    assert call("record", "--exhaustive", "-o", "true.fwt", "--", "true").code == 0
+    words = dict(line.split("  ", 1) for line in call("trace", "info", "true.fwt").out.splitlines())
+    assert words["ended early"].strip() == "no"
+    assert float(words["bytes per instruction"]) < 10
+    assert len(words["bytes per instruction"].strip()) <= 5
+    assert " map, " in words["events"]
+    assert "[" not in words["touched"] + words["events"]
+    (tmp_path / "cut.fwt").write_bytes((tmp_path / "true.fwt").read_bytes()[:20_000])
+    words = dict(line.split("  ", 1) for line in call("trace", "info", "cut.fwt").out.splitlines())
+    assert words["ended early"].strip() == "yes"
+    result = call("trace", "import", "true.fwt", "again.fwt")
+    assert result.code == 1
+    assert result.err == "error: true.fwt: this trace is in flatwalk's own format already; use it as it is\n"
+    assert not (tmp_path / "again.fwt").exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [("exit 7", "the program's exit status is 7"), ("kill -9 $$", "the program was killed by SIGKILL")],
+)
+def test_a_program_that_fails_is_said_to(call: Call, end: str, words: str) -> None:
+    asked = ["--schemes", "radix4", "--large-pages", "0", "--no-report"]
+    result = call("compare", *asked, "--", "sh", "-c", end)
+    assert f"warning: {words}; what ran until then is judged" in result.err
+
+
+def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) -> None:
+    from flatwalk import settings
+
+    text = (settings.DATA / "machines" / "zen4.toml").read_text()
+    for absurd in ("frequency_mhz = 2", "frequency_mhz = 99999"):
+        (tmp_path / "mine.toml").write_text(text.replace("frequency_mhz = 5000", absurd))
+        refused = call(*SHORT, "--machine", "./mine.toml").err
+        assert "frequency_mhz must be a whole number, 100 to 20000" in refused

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.results import Response
 
+#: What is timed has at least so many instructions: loops of a few do not fill a core's window.
+FEWEST = 1000
 #: A doubt about every run of a trace that has no end.
 ENDED_EARLY = "the trace was cut off when it was recorded or copied: what came after is missing"
 
@@ -33,8 +35,15 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     _check_simpoints(options)
+    lengths = _lengths(options)
+    if lengths.instructions is not None and lengths.instructions < FEWEST and options.mode == "timing":
+        raise UsageError(
+            f"{lengths.instructions} instructions are too few to say anything about speed",
+            where="--instructions",
+            remedy=f"give {FEWEST} or more; --mode functional counts any number of them",
+        )
     if options.mix is not None:
-        mix.run(options, options.mix, _lengths(options), configurations(options))
+        mix.run(options, options.mix, lengths, configurations(options))
         return
     options.check_writable()
     response = respond(options)
@@ -173,7 +182,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         )
         output.note(f"Stopped it after {after}: what would have come then is not judged.")
     elif result.status:
-        output.note(f"warning: the program ended with status {result.status}")
+        output.note(f"warning: {result.ending}; what ran until then is judged")
     busiest = max(result.traces, key=lambda trace: trace.executed)
     if busiest.path != result.traces[0].path:
         output.note(

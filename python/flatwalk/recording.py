@@ -62,7 +62,7 @@ class Sampling:
             return float(self.time)
         except ValueError:
             raise UsageError(
-                f"{self.time!r} is no number of seconds", where="--time", remedy="write it like 30"
+                f"{self.time!r} is not a number of seconds", where="--time", remedy="write it like 30"
             ) from None
 
 

@@ -7,11 +7,14 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use flatwalk_timing::report::response::TraceSummary;
-use flatwalk_timing::{
-    Kind, Limits, Response, RunConfiguration, RunResult, Sampling, SimulateError,
-};
+use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling};
 use flatwalk_trace::{Format, Source};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
@@ -106,16 +109,19 @@ fn write(response: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(response).map_err(error)
 }
 
-fn open(request: &SourceRequest, seed: u64) -> PyResult<Box<dyn Source>> {
+fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
+    fn words(error: impl std::fmt::Display) -> String {
+        error.to_string()
+    }
     match request {
-        SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(error),
+        SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(words),
         SourceRequest::Workload { name, size_bytes } => {
-            flatwalk_workloads::open(name, *size_bytes, seed).map_err(error)
+            flatwalk_workloads::open(name, *size_bytes, seed).map_err(words)
         }
         SourceRequest::Mapping(mapping) => {
-            flatwalk_workloads::mapping::open(mapping.clone(), seed).map_err(error)
+            flatwalk_workloads::mapping::open(mapping.clone(), seed).map_err(words)
         }
-        SourceRequest::Addresses { .. } => Err(error("the source has no addresses with it")),
+        SourceRequest::Addresses { .. } => Err("the source has no addresses with it".into()),
     }
 }
 
@@ -150,40 +156,84 @@ impl flatwalk_workloads::addresses::Addresses for Buffer {
     }
 }
 
+/// How long a call may take to end after a signal. What takes longer goes on until the process ends.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often signals are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Calls back into Python, and keeps the exception if there is one.
 struct Progress {
     callback: Option<Py<PyAny>>,
     raised: Option<PyErr>,
+    /// Set when nobody waits for the answer any more.
+    stopped: Arc<AtomicBool>,
 }
 
 impl Progress {
-    fn new(callback: Option<Py<PyAny>>) -> Self {
-        Self { callback, raised: None }
-    }
-
     fn report(&mut self, done: u64, total: Option<u64>) -> ControlFlow<()> {
         let reported = Python::attach(|py| {
-            py.check_signals()?;
-            match &self.callback {
-                Some(callback) => callback.call1(py, (done, total)).map(drop),
-                None => Ok(()),
+            if self.stopped.load(Ordering::Relaxed) {
+                return Ok(ControlFlow::Break(()));
             }
+            if let Some(callback) = &self.callback {
+                callback.call1(py, (done, total))?;
+            }
+            Ok(ControlFlow::Continue(()))
         });
-        match reported {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(raised) => {
-                self.raised = Some(raised);
-                ControlFlow::Break(())
-            }
-        }
+        reported.unwrap_or_else(|raised| {
+            self.raised = Some(raised);
+            ControlFlow::Break(())
+        })
     }
+}
 
-    /// The engine's answer, or the exception with which Python stopped the engine.
-    fn answer<T, E: std::fmt::Display>(self, result: Result<T, E>) -> PyResult<T> {
-        match (self.raised, result) {
-            (Some(raised), _) => Err(raised),
-            (None, Ok(answer)) => Ok(answer),
-            (None, Err(e)) => Err(error(e)),
+/// Does `work` on a thread of its own and looks for signals meanwhile, as not all work calls back.
+///
+/// # Errors
+/// What `work` says, or the exception that a signal or the callback raised.
+fn attended<T, E, W>(py: Python<'_>, callback: Option<Py<PyAny>>, work: W) -> PyResult<T>
+where
+    T: Send + 'static,
+    E: std::fmt::Display + Send + 'static,
+    W: FnOnce(&mut Progress) -> Result<T, E> + Send + 'static,
+{
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut progress = Progress { callback, raised: None, stopped: stopped.clone() };
+    let (sender, mut receiver) = mpsc::channel();
+    // As much stack as a main thread usually has.
+    let worker = thread::Builder::new().stack_size(8 << 20).spawn(move || {
+        let result = work(&mut progress);
+        // Nobody listens if it took too long to stop.
+        let _ = sender.send((progress.raised, result));
+    })?;
+    let mut signal = None;
+    loop {
+        let received;
+        (received, receiver) = py.detach(move || (receiver.recv_timeout(LOOK), receiver));
+        match received {
+            Ok((raised, result)) => {
+                let raised = signal.map(|(raised, _)| raised).or(raised);
+                return raised.map_or_else(|| result.map_err(error), Err);
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                // It panicked.
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                return Err(error("the engine ended without an answer; please report this"));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if signal.is_none()
+                    && let Err(raised) = py.check_signals()
+                {
+                    stopped.store(true, Ordering::Relaxed);
+                    signal = Some((raised, Instant::now()));
+                }
+                if let Some((raised, since)) = signal.take() {
+                    if since.elapsed() > GRACE {
+                        return Err(raised);
+                    }
+                    signal = Some((raised, since));
+                }
+            }
         }
     }
 }
@@ -204,26 +254,25 @@ fn simulate(
     progress: Option<Py<PyAny>>,
     addresses: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let mut request: SimulateRequest = read(request)?;
-    let source = match (&request.source, addresses) {
+    let request: SimulateRequest = read(request)?;
+    let given = match (&request.source, addresses) {
         (SourceRequest::Addresses { name, instructions_per_access }, Some(addresses)) => {
             let addresses = Box::new(Buffer::new(addresses)?);
             let open = || flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access);
-            py.detach(open).map_err(error)?
+            Some(py.detach(open).map_err(error)?)
         }
-        (source, None) => open(source, request.seed)?,
+        (_, None) => None,
         (_, Some(_)) => return Err(error("addresses are given, and another source")),
     };
     let SimulateRequest { skip, warmup, instructions, sampling, seed, .. } = request;
     let limits = Limits { skip, warmup, instructions, sampling };
-    let total = limits.simulated(source.info(), seed);
-    let mut progress = Progress::new(progress);
-    let runs = std::mem::take(&mut request.runs);
-    let result = py.detach(|| {
+    let simulation = attended(py, progress, move |progress| {
+        let source = given.map_or_else(|| open(&request.source, seed), Ok)?;
+        let total = limits.simulated(source.info(), seed);
         let report = &mut |done| progress.report(done, total);
-        flatwalk_timing::simulate(source, runs, &limits, seed, request.threads, report)
-    });
-    let simulation = progress.answer(result)?;
+        flatwalk_timing::simulate(source, request.runs, &limits, seed, request.threads, report)
+            .map_err(|error| error.to_string())
+    })?;
     write(&Response {
         schema: Response::SCHEMA,
         version: version(),
@@ -248,16 +297,12 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
     let MixRequest { warmup, skip, seed, threads, .. } = request;
     let limits = Limits { skip, warmup, instructions: Some(request.instructions), sampling: None };
     let total = request.instructions.saturating_add(warmup).saturating_mul(cores as u64);
-    let open_core = |core: usize| {
-        open(&request.sources[core], seed + core as u64).map_err(|error| error.to_string())
-    };
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
+    let runs = attended(py, progress, move |progress| {
+        let open_core = |core: usize| open(&request.sources[core], seed + core as u64);
         let report = &mut |done: u64| progress.report(done.min(total), Some(total));
         let runs = &request.runs;
         flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, threads, report)
-    });
-    let runs = progress.answer(result)?;
+    })?;
     write(&MixResponse { version: version(), runs })
 }
 
@@ -265,8 +310,8 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
 #[pyfunction]
 fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
     let request: WalkRequest = read(request)?;
-    let mut source = open(&request.source, request.seed)?;
-    let result: Result<_, SimulateError> = py.detach(|| {
+    write(&attended(py, None, move |_| {
+        let mut source = open(&request.source, request.seed)?;
         flatwalk_timing::report::explain::explain(
             &mut *source,
             request.run,
@@ -274,8 +319,8 @@ fn walk(py: Python<'_>, request: &str) -> PyResult<String> {
             request.address,
             request.seed,
         )
-    });
-    write(&result.map_err(error)?)
+        .map_err(|error| error.to_string())
+    })?)
 }
 
 fn parse_format(name: &str) -> PyResult<Format> {
@@ -294,11 +339,9 @@ fn trace_info(
     verify: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
+    write(&attended(py, progress, move |progress| {
         flatwalk_trace::info(&path, verify, &mut |done, total| progress.report(done, Some(total)))
-    });
-    write(&progress.answer(result)?)
+    })?)
 }
 
 /// Turns a trace of another format into flatwalk's own.
@@ -312,12 +355,10 @@ fn trace_import(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let format = format.map(parse_format).transpose()?;
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
+    write(&attended(py, progress, move |progress| {
         let report = &mut |done, total| progress.report(done, Some(total));
         flatwalk_trace::import_to_file(&source, &target, format, report)
-    });
-    write(&progress.answer(result)?)
+    })?)
 }
 
 /// Writes a trace in another format.
@@ -331,12 +372,10 @@ fn trace_export(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let format = parse_format(format)?;
-    let mut progress = Progress::new(progress);
-    let result = py.detach(|| {
+    write(&attended(py, progress, move |progress| {
         let report = &mut |done, total| progress.report(done, Some(total));
         flatwalk_trace::export_to_file(&source, &target, format, report)
-    });
-    write(&progress.answer(result)?)
+    })?)
 }
 
 /// The built-in workloads.

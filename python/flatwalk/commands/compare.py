@@ -137,7 +137,7 @@ def compare(
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
-    seed: Annotated[int, Option(metavar="N", min=0, help="Seed of everything random.")] = 1,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of everything random.")] = 1,
     mode: Annotated[
         str, Option(metavar="MODE", help="timing, or functional: TLBs and walks only, counts but no cycles.")
     ] = "timing",

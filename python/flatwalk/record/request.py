@@ -95,7 +95,7 @@ class Sample:
         """
         if not 1 <= self.windows <= 1 << 20:
             raise UsageError(
-                f"{self.windows} windows are no sample", where="--windows", remedy="give 1 to 1048576"
+                f"{self.windows} windows are not a sample", where="--windows", remedy="give 1 to 1048576"
             )
         if not 1 <= self.segment < 1 << 60:
             raise UsageError(
@@ -104,7 +104,7 @@ class Sample:
                 remedy="give 1 or more",
             )
         if not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"{self.seed} is no seed", where="--seed", remedy="give 0 to 2^64 - 1")
+            raise UsageError(f"{self.seed} is not a seed", where="--seed", remedy="give 0 to 2^64 - 1")
 
     def options(self) -> dict[str, str]:
         """The plugin's options."""

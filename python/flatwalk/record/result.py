@@ -95,11 +95,13 @@ class RecordResult:
         if left := len(self.traces) - len(shown):
             lines.append(f"… and {left} more in {others[0].path.parent}")
         speed = self.executed / self.seconds if self.seconds > 0 else 0.0
-        lines.append(f"{self.seconds:.1f} s, {units.count(speed)} instructions per second; {self._ending()}")
+        lines.append(f"{self.seconds:.1f} s, {units.count(speed)} instructions per second; {self.ending}")
         lines.extend(f"note: {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
-    def _ending(self) -> str:
+    @property
+    def ending(self) -> str:
+        """How the program ended, in words."""
         if self.timed_out:
             return "ended when the time was over"
         if self.status is None:
@@ -109,7 +111,7 @@ class RecordResult:
                 name = signal.Signals(-self.status).name
             except ValueError:
                 name = f"signal {-self.status}"
-            return f"the program was ended by {name}"
+            return f"the program was killed by {name}"
         return f"the program's exit status is {self.status}"
 
 
