@@ -39,6 +39,9 @@ COMMANDS = [
     ["list", "machines"],
     ["list", "mixes"],
     ["list", "workloads"],
+    ["cache"],
+    ["cache", "list"],
+    ["cache", "clear"],
 ]
 
 

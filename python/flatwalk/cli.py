@@ -13,6 +13,7 @@ from typer import Option
 
 from flatwalk import standard
 from flatwalk.commands import (
+    cache,
     compare,
     figures,
     record,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="flatwalk",
     **PLAIN,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="What another page-table organisation would do to a program's speed.",
@@ -46,6 +46,7 @@ for module in (compare, figures, sweep, reproduce, record, walk, version):
 app.add_typer(results.app, name="results")
 app.add_typer(trace.app, name="trace")
 app.add_typer(shipped.app, name="list")
+app.add_typer(cache.app, name="cache")
 app.add_typer(host.app, name="host")
 app.add_typer(vm.app, name="vm")
 

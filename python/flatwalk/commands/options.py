@@ -1,5 +1,6 @@
 """What several commands take."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,19 @@ from flatwalk.errors import UsageError
 
 #: Settings of a command whose last arguments are a program and its arguments.
 PROGRAM: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+
+def complete_names(kind: str) -> Callable[[str], list[str]]:
+    """What completes the last of several names of machines or schemes, as a shell asks for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        from flatwalk import settings  # noqa: PLC0415
+
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in settings.names(kind) if name.startswith(last)]
+
+    return complete
+
 
 Command = Annotated[
     list[str] | None,
