@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import engine, output
+from flatwalk import engine, output, processor
 from flatwalk.errors import FlatwalkError
+from flatwalk.record import find_recorder
 from tests import fake
 from tests.terminal import on_terminal
 
@@ -359,15 +360,17 @@ def test_an_engine_built_for_another_processor_is_not_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     built_for = tmp_path / "processor"
-    monkeypatch.setattr(engine, "_BUILT_FOR", built_for)
+    monkeypatch.setattr(processor, "_BUILT_FOR", built_for)
     monkeypatch.delitem(sys.modules, "flatwalk._engine", raising=False)
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 bmi2\nbugs\t\t: fma\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(engine, "_CPUINFO", cpuinfo)
+    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
     built_for.write_text("avx2 fma abm\n")
     with pytest.raises(FlatwalkError, match="lacks abm, fma") as caught:
         engine.version()
     assert "./flatwalk" in (caught.value.remedy or "")
+    with pytest.raises(FlatwalkError, match="lacks abm, fma"):
+        find_recorder()
     for content in ("bmi2 avx2\n", "\n"):
         built_for.write_text(content)
         assert engine.version()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from flatwalk import output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
+from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -298,3 +300,23 @@ def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) ->
         (tmp_path / "mine.toml").write_text(text.replace("frequency_mhz = 5000", absurd))
         refused = call(*SHORT, "--machine", "./mine.toml").err
         assert "frequency_mhz must be a whole number, 100 to 20000" in refused
+
+
+def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
+    from flatwalk import settings
+
+    (tmp_path / "mine.toml").write_text((settings.DATA / "schemes" / "radix4.toml").read_text())
+    result = call("compare", "--schemes", "radix4,./mine.toml", "--no-report")
+    assert result.code == 2
+    assert "two schemes are called radix4" in result.err
+
+
+def test_sentences_end_lines_between_words_on_a_terminal(tmp_path: Path) -> None:
+    """And nothing is wider than the terminal but names."""
+    shown = on_terminal([*COMMAND, *SHORT, "--no-report", "--schemes", "radix4,fpt+ptp"], 80, tmp_path)
+    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).split("\r\n")
+    lines = [line.rpartition("\r")[2] for line in plain]
+    assert max(map(len, lines)) <= 80
+    judged = next(number for number, line in enumerate(lines) if line.startswith("Judged: "))
+    assert 40 < len(lines[judged]) <= 80
+    assert "What came before and after it is not judged" in " ".join(lines[judged : judged + 3])

@@ -208,7 +208,7 @@ def _present(options: Options, response: Response) -> None:
             names = ", ".join(dict.fromkeys(run["machine"] for run in runs))
             title = f"{runs[0]['workload']} on {names}, {label}"
             output.table(*across.rows(schemes, runs), title=title)
-    say = output.note if str(options.json) == "-" else print
+    say = output.note if str(options.json) == "-" else output.say
     note_warnings(runs)
     told = explain(response)
     if told.bias is not None and not told.is_warm:

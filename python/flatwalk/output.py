@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
@@ -29,7 +31,24 @@ PATIENCE, LINES_APART = 2.0, 30.0
 
 def note(text: str) -> None:
     """Prints a note to the user on standard error, apart from the results."""
-    print(text, file=sys.stderr, flush=True)
+    print(_wrapped(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Prints sentences on standard output."""
+    print(_wrapped(text, sys.stdout))
+
+
+def _wrapped(text: str, stream: TextIO) -> str:
+    """Text whose lines end between words on a terminal; elsewhere a line is what the caller made one."""
+    if not stream.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    lines = (
+        textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in printable(text).split("\n")
+    )
+    return "\n".join(line for wrapped in lines for line in wrapped)
 
 
 def as_json(value: object, indent: int | None = 2) -> str:
