@@ -82,6 +82,14 @@ def _children(pid: int) -> set[int]:
     return found
 
 
+def _descendants(pid: int) -> set[int]:
+    try:
+        children = _children(pid)
+    except OSError:  # it has just ended
+        return set()
+    return children.union(*map(_descendants, children))
+
+
 def _is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -116,14 +124,19 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
         env=os.environ | {"TMPDIR": str(files)},
     ) as running:
         assert running.stdout is not None
-        assert [running.stdout.readline() for _ in range(2)] == ["go\n", "go\n"]
-        descendants = _children(running.pid)
-        descendants |= {grandchild for child in descendants for grandchild in _children(child)}
-        assert len(descendants) == 4  # the collector, the shell, and its two children
+        # The collector, the shell, and its two children, each of which has begun to be recorded.
+        descendants: set[int] = set()
+
+        def all_run() -> bool:
+            descendants.update(_descendants(running.pid))
+            return len(descendants) == 4
+
+        assert running.stdout.readline() == "go\n"
+        _wait_until(all_run)
         running.send_signal(number)
         status = running.wait(timeout=60)
         _wait_until(lambda: all(map(_is_gone, descendants)))
-        assert running.stdout.read() == ""
+        assert set(running.stdout.read().split()) <= {"go"}  # the program's, and no answer
     assert status == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
     if number == signal.SIGTERM:
         assert list(files.iterdir()) == []
@@ -131,7 +144,7 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
         assert not (tmp_path / "out.fwt.part").exists()
     if command[0] == "record" and number == signal.SIGTERM:
         assert engine.trace_info(tmp_path / "out.fwt", verify=True)["instructions"] > 10_000
-        assert len(list((tmp_path / "out.processes").iterdir())) == 4  # each child before and after its exec
+        assert len(list((tmp_path / "out.processes").iterdir())) >= 2
 
 
 def test_a_full_temporary_directory_says_what_is_true(tmp_path: Path) -> None:

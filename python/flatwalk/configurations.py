@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,14 +75,6 @@ def configurations(options: Options) -> list[dict[str, Any]]:
         UsageError: If they do not go together.
     """
     schemes = _schemes(options)
-    if twice := next(
-        (name for name, count in Counter(s["name"] for s in schemes).items() if count > 1), None
-    ):
-        raise UsageError(
-            f"two schemes are called {twice}",
-            where="--schemes",
-            remedy=f"name it once, or change `name` in the file: as in {twice}-mine",
-        )
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
     machines = _machines(options)
