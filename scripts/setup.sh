@@ -150,7 +150,8 @@ else
     maturin_mode=(--skip-install)
 fi
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
-# The engine alone is built for this processor: a tenth faster. It tells other processors so (engine.py).
+# The engine is built for this processor, which makes it a tenth faster, and the recorder with it, as both are made
+# of the same crates: they are compiled once. On another processor both say so (processor.py).
 mkdir -p python/flatwalk/libexec
 if have_v3; then
     engine_flags="${RUSTFLAGS-} -C target-cpu=x86-64-v3"
@@ -159,16 +160,18 @@ else
     engine_flags=${RUSTFLAGS-}
     : >python/flatwalk/libexec/processor
 fi
-# In a directory of its own, as other flags would build anew what the other programs are made of, too.
-step "Simulation engine (release build)" "see the compiler's message above; $network" \
+step "Simulation engine (release build, 1 of 3)" "see the compiler's message above; $network" \
     env RUSTFLAGS="$engine_flags" maturin develop --release --target-dir "$target/engine" "${maturin_mode[@]}"
 touch -r "$started" "$packages"
-step "Recorder plugin and host kernels (release build)" "see the compiler's message above; $network" \
-    cargo build --release --target-dir "$target" --package flatwalk-recorder --package flatwalk-host
+step "Recorder (release build, 2 of 3)" "see the compiler's message above; $network" \
+    env RUSTFLAGS="$engine_flags" cargo build --release --target-dir "$target/engine" --package flatwalk-recorder
+# What measures the machine is the same on every processor, so that results can be compared.
+step "Host kernels (release build, 3 of 3)" "see the compiler's message above; $network" \
+    cargo build --release --target-dir "$target" --package flatwalk-host
 # Copied and renamed, because a program that is being recorded has the old ones open.
-for built in libflatwalk_recorder.so flatwalk-collect flatwalk-host; do
-    cp "$target/release/$built" "python/flatwalk/libexec/.$built.new"
-    mv "python/flatwalk/libexec/.$built.new" "python/flatwalk/libexec/$built"
+for built in "$target"/engine/release/{libflatwalk_recorder.so,flatwalk-collect} "$target/release/flatwalk-host"; do
+    cp "$built" "python/flatwalk/libexec/.${built##*/}.new"
+    mv "python/flatwalk/libexec/.${built##*/}.new" "python/flatwalk/libexec/${built##*/}"
 done
 cp recorder/flatwalk.h python/flatwalk/libexec/
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import engine, output
+from flatwalk import engine, output, processor
 from flatwalk.errors import FlatwalkError
+from flatwalk.record import find_recorder
 from tests import fake
 from tests.terminal import on_terminal
 
@@ -39,6 +40,9 @@ COMMANDS = [
     ["list", "machines"],
     ["list", "mixes"],
     ["list", "workloads"],
+    ["cache"],
+    ["cache", "list"],
+    ["cache", "clear"],
 ]
 
 
@@ -203,6 +207,18 @@ def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch)
         (["compare", "--json", "."], ["is a directory"]),
         (["compare", "--report", "r.html", "--no-report"], ["give one of them"]),
         (["compare", "--shcemes", "fpt"], ["--shcemes", "compare --help"]),
+        (["compare", "--instructions", "9" * 26], ["is too large", "--instructions"]),
+        (["compare", "--instructions", "999"], ["999 instructions are too few", "--mode functional"]),
+        (["compare", "--seed", "9" * 26], ["--seed", "18446744073709551615"]),
+        (["compare", "--workload", f"gups:{'9' * 26}"], ["is too large"]),
+        (
+            ["compare", "--workload", "redis:64MiB"],
+            ["record --workload redis:64MiB", "compare --trace redis.fwt"],
+        ),
+        (["compare", "--trace", "."], [". is a directory"]),
+        (["reproduce", "./x.toml"], ["./x.toml is a file", "docs/reproducing.md"]),
+        (["record", "--", "/etc/passwd"], ["neither a Linux program nor a script"]),
+        (["record", "--", "/etc"], ["this is a directory"]),
         (["record"], ["no program to record", "--"]),
         (["record", "-o", "no/such.fwt", "--", "true"], ["there is no directory"]),
         (["walk", "nowhere"], ["'nowhere' is not an address"]),
@@ -344,15 +360,17 @@ def test_an_engine_built_for_another_processor_is_not_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     built_for = tmp_path / "processor"
-    monkeypatch.setattr(engine, "_BUILT_FOR", built_for)
+    monkeypatch.setattr(processor, "_BUILT_FOR", built_for)
     monkeypatch.delitem(sys.modules, "flatwalk._engine", raising=False)
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 bmi2\nbugs\t\t: fma\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(engine, "_CPUINFO", cpuinfo)
+    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
     built_for.write_text("avx2 fma abm\n")
     with pytest.raises(FlatwalkError, match="lacks abm, fma") as caught:
         engine.version()
     assert "./flatwalk" in (caught.value.remedy or "")
+    with pytest.raises(FlatwalkError, match="lacks abm, fma"):
+        find_recorder()
     for content in ("bmi2 avx2\n", "\n"):
         built_for.write_text(content)
         assert engine.version()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_the_articles_verdict_from_values() -> None:
     comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
     assert comparison.pooled.p == pytest.approx(1.543e-6, rel=0.01)
     words = wording.verdict(comparison, comparison.welch.p)
-    assert words.startswith("0.23 % slower (+0.1")
+    assert words.startswith("0.23 % slower (0.1")
     assert words.endswith("large effect (d = 1.38)")
 
 
@@ -292,3 +293,14 @@ def test_disagreement_with_the_bootstrap_is_reported() -> None:
     comparison = stats.compare(with_moments(FOUR), with_moments(FIVE))
     doubtful = stats.Comparison(**{**vars(comparison), "bootstrap": stats.Interval(-0.001, 0.002)})
     assert "measure longer" in wording.verdict(doubtful, 0.001)
+
+
+def test_an_interval_says_the_direction_once() -> None:
+    """Where all of it is on one side, sizes; and nothing falls by more than all of itself."""
+    slow = [100.0, 101.0, 99.0, 100.5, 99.5]
+    fast = [1.0, 40.0, 2.0, 25.0, 2.0]
+    words = wording.verdict(stats.compare(slow, fast), 0.001)
+    assert words.startswith("86 % faster (")
+    low, high = (int(part) for part in re.findall(r"(\d+) %", words)[1:3])
+    assert 60 < low < 86 < high <= 100
+    assert "−" not in words

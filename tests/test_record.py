@@ -148,13 +148,15 @@ def test_children_and_programs_before_an_exec_have_files_of_their_own(
     assert sorted(names) == ["echo", "sh", "sh", "true"]
     files = {trace.path for trace in result.traces}
     assert len(files) == 4
-    assert files == set(tmp_path.glob("*.fwt"))
+    assert files == {output, *(tmp_path / "out.processes").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == {"out.fwt", "out.processes", "result"}
     for trace in result.traces:
         info = engine.trace_info(trace.path, verify=True)
         assert info["instructions"] == trace.instructions
         assert info["name"].split()[0] == trace.command[0]
     without = record(["/bin/sh", "-c", "/bin/echo one >result; exec /bin/true"], output, follow_exec=False)
     assert {Path(trace.command[0]).name for trace in without.traces} == {"sh"}
+    assert {trace.path for trace in without.traces} == {output, *(tmp_path / "out.processes").iterdir()}
 
 
 def test_a_limit_ends_the_program(tmp_path: Path, output: Path) -> None:
@@ -304,7 +306,7 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     assert "what it left running is recorded until it ends" in noted
     assert reasons[0] == "exit"
     assert sorted(reasons[1:]) == ["detached", "exec"]
-    for trace in tmp_path.glob("*.fwt"):
+    for trace in tmp_path.rglob("*.fwt"):
         assert not engine.trace_info(trace, verify=True)["ended_early"]
 
 
@@ -361,7 +363,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
     try:
-        with pytest.raises(RecordError, match=r"No space left.*free some space"):
+        with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
             record([str(program)], small / "out.fwt")
     finally:
         subprocess.run(["umount", str(small)], check=True)

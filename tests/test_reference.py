@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flatwalk import engine, settings
-from flatwalk.reference import columns, page, types
+from flatwalk.reference import columns, man, page, types
 from flatwalk.results import Response, Run
 
 if TYPE_CHECKING:
@@ -28,6 +30,24 @@ def test_the_page_of_keys_is_up_to_date() -> None:
 
 def test_the_columns_of_stored_results_are_up_to_date() -> None:
     assert columns.PATH.read_text(encoding="utf-8") == columns.text(), REMEDY
+
+
+def test_the_manual_page_is_up_to_date_and_names_every_command() -> None:
+    text = man.PATH.read_text(encoding="utf-8")
+    assert text == man.text(), REMEDY
+    for command in ("compare", "trace import", "cache clear", "host diff", "vm run"):
+        assert f".SS \\fBflatwalk {command}\\fR" in text
+    assert "\\-\\-large\\-pages" in text
+    assert text.isascii()
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_the_manual_page_is_formatted_without_a_complaint() -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", str(man.PATH)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "EXIT STATUS" in done.stdout or "E\bEX" in done.stdout
 
 
 def test_the_types_of_results_are_up_to_date() -> None:

@@ -88,7 +88,7 @@ def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
     [
         ("window = 224", "windows = 224", ["core.windows", "did you mean window?", "core.window is missing"]),
         ("[walker]", "[wolker]", ["wolker", "did you mean walker?"]),
-        ("size_bytes = 262144", "size_bytes = -1", ["l2.size_bytes", "at least 64", "-1"]),
+        ("size_bytes = 262144", "size_bytes = -1", ["l2.size_bytes", "64 to 68719476736", "-1"]),
         ("channels = 4", 'channels = "four"', ["memory.channels", '"four"']),
         ('kind = "ddr4"', 'kind = "ddr"', ["memory.kind", "did you mean ddr4?"]),
         ('kind = "split"', 'kind = "spilt"', ["pwc.kind", "did you mean split?"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
@@ -17,7 +16,7 @@ def _show(
     items: Sequence[dict[str, Any]], headers: list[str], rows: list[list[str]], *, as_json: bool
 ) -> None:
     if as_json:
-        print(json.dumps(items, indent=2, ensure_ascii=False))
+        print(output.as_json(items))
     else:
         output.table(headers, rows)
 
@@ -68,7 +67,7 @@ def keys(*, as_json: bool) -> None:
     """Shows every key of machines, schemes, mixes, experiments, sweeps and results."""
     found = {kind: engine.describe(kind) for kind in page.KINDS}
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(output.as_json(found))
         return
     for kind, described in found.items():
         rows = [[key["key"], key["meaning"], page.value(key)] for key in described]
@@ -90,7 +89,7 @@ def workloads(*, as_json: bool) -> None:
             }
             for item in recorded
         ]
-        print(json.dumps([*found, *others], indent=2, ensure_ascii=False))
+        print(output.as_json([*found, *others]))
         return
     output.table(
         ["workload", "what it does "],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from typer import Option
 
+from flatwalk import standard
 from flatwalk.commands import (
+    cache,
     compare,
     figures,
     record,
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="flatwalk",
     **PLAIN,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="What another page-table organisation would do to a program's speed.",
@@ -43,6 +46,7 @@ for module in (compare, figures, sweep, reproduce, record, walk, version):
 app.add_typer(results.app, name="results")
 app.add_typer(trace.app, name="trace")
 app.add_typer(shipped.app, name="list")
+app.add_typer(cache.app, name="cache")
 app.add_typer(host.app, name="host")
 app.add_typer(vm.app, name="vm")
 
@@ -68,6 +72,25 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _unforeseen(error: OSError) -> FlatwalkError:
+    """What the system refused, where no one expected that."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return FlatwalkError(
+            "the current directory does not exist any more", remedy="change to one that does: cd DIRECTORY"
+        )
+    where = error.filename if isinstance(error.filename, str) else None
+    remedy = {
+        errno.ENOSPC: "free some space there, or set TMPDIR to a directory with more",
+        errno.EDQUOT: "free some space there, or set TMPDIR to a directory with more",
+        errno.EACCES: "check who may use it, and who you are",
+        errno.EMFILE: "allow more open files: ulimit -n",
+        errno.ENOMEM: "free some memory, or allow more: ulimit -v",
+    }.get(error.errno or 0, "check it, then call again")
+    return FlatwalkError(f"the system refused: {error.strerror or error}", where=where, remedy=remedy)
+
+
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
     """SIGTERM ends the program as an exception does, so that temporary files go."""
     sys.exit(128 + signal.SIGTERM)
@@ -78,11 +101,14 @@ def main() -> None:
 
     `record` exits with the program's status.
     """
+    standard.prepare()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(prog_name="flatwalk", standalone_mode=False)
         sys.stdout.flush()
     except FlatwalkError as error:
+        if isinstance(error, standard.OutputError):
+            standard.give_up()
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:
         _fail_usage(error)
@@ -90,10 +116,13 @@ def main() -> None:
         print("\nInterrupted; nothing was left half-written.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has seen enough; Python must not complain when it closes standard output.
-        sys.stdout = None
+        # The reader has seen enough.
+        standard.give_up()
         sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+    except OSError as error:
+        _fail(str(_unforeseen(error)), 1)
+    code = code if isinstance(code, int) else 0
+    sys.exit(code or int(standard.lost_messages()))
 
 
 def _fail_usage(error: typer.TyperException) -> NoReturn:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import signal
-import tempfile
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, engine, mix, output, sampling, simpoints, units
+from flatwalk import across, engine, mix, output, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.results import Response
 
+#: What is timed has at least so many instructions: loops of a few do not fill a core's window.
+FEWEST = 1000
 #: A doubt about every run of a trace that has no end.
 ENDED_EARLY = "the trace was cut off when it was recorded or copied: what came after is missing"
 
@@ -33,8 +35,15 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     _check_simpoints(options)
+    lengths = _lengths(options)
+    if lengths.instructions is not None and lengths.instructions < FEWEST and options.mode == "timing":
+        raise UsageError(
+            f"{lengths.instructions} instructions are too few to say anything about speed",
+            where="--instructions",
+            remedy=f"give {FEWEST} or more; --mode functional counts any number of them",
+        )
     if options.mix is not None:
-        mix.run(options, options.mix, _lengths(options), configurations(options))
+        mix.run(options, options.mix, lengths, configurations(options))
         return
     options.check_writable()
     response = respond(options)
@@ -128,18 +137,13 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
     if options.command:
         path = options.keep_trace
         if path is None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="flatwalk-"))
-            path = Path(directory) / "program.fwt"
+            directory = stack.enter_context(temporary.directory())
+            path = directory / "program.fwt"
         else:
             output.check_writable(path, "--keep-trace")
         return {"trace": str(_record(options, lengths, path))}
     if options.trace is not None:
-        if not options.trace.is_file():
-            raise UsageError(
-                f"there is no file {options.trace}",
-                where="--trace",
-                remedy="record one: flatwalk record -o FILE -- CMD",
-            )
+        output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
         return {"trace": str(options.trace)}
     return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
 
@@ -155,7 +159,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
     limit = lengths.recorded
     output.note(f"Recording {shlex.join(options.command)} …")
-    with output.Progress("Recording") as progress:
+    with output.Progress("Recording", is_shared=True) as progress:
         result = record(
             list(options.command),
             path,
@@ -164,9 +168,12 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
             sample=sample,
             seconds=options.time,
             progress=progress,
+            is_temporary=options.keep_trace is None,
         )
     for warning in result.warnings:
         output.note(f"warning: {warning}")
+    if result.terminated:
+        sys.exit(128 + signal.SIGTERM)
     if result.status == -signal.SIGINT:
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
     elif result.status is None:
@@ -175,7 +182,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         )
         output.note(f"Stopped it after {after}: what would have come then is not judged.")
     elif result.status:
-        output.note(f"warning: the program ended with status {result.status}")
+        output.note(f"warning: {result.ending}; what ran until then is judged")
     busiest = max(result.traces, key=lambda trace: trace.executed)
     if busiest.path != result.traces[0].path:
         output.note(
@@ -201,7 +208,7 @@ def _present(options: Options, response: Response) -> None:
             names = ", ".join(dict.fromkeys(run["machine"] for run in runs))
             title = f"{runs[0]['workload']} on {names}, {label}"
             output.table(*across.rows(schemes, runs), title=title)
-    say = output.note if str(options.json) == "-" else print
+    say = output.note if str(options.json) == "-" else output.say
     note_warnings(runs)
     told = explain(response)
     if told.bias is not None and not told.is_warm:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from flatwalk import processor
 from flatwalk.errors import FlatwalkError
 
 if TYPE_CHECKING:
@@ -53,28 +53,9 @@ class KeyDescription(TypedDict):
     same_as: str | None
 
 
-#: Processor features that the engine was built for, as the set-up found them.
-_BUILT_FOR = Path(__file__).parent / "libexec" / "processor"
-_CPUINFO = Path("/proc/cpuinfo")
-
-
-def _check_processor() -> None:
-    """Raises an error if the engine was built for another processor: a call would crash."""
-    needed = _BUILT_FOR.read_text().split() if _BUILT_FOR.exists() else []
-    if not needed:
-        return
-    with _CPUINFO.open() as cpuinfo:
-        of_first = next((line for line in cpuinfo if re.match(r"flags\s*:", line)), "")
-    if missing := sorted(set(needed) - set(of_first.split())):
-        raise FlatwalkError(
-            f"the simulation engine was built on another processor: this one lacks {', '.join(missing)}",
-            remedy="use another copy of the repository on this machine; ./flatwalk builds the engine there",
-        )
-
-
 def _module() -> ModuleType:
     if "flatwalk._engine" not in sys.modules:
-        _check_processor()
+        processor.check()
     try:
         from flatwalk import _engine  # noqa: PLC0415
     except ImportError as error:

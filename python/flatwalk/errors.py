@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flatwalk.printable import one_line
+
 
 class FlatwalkError(Exception):
     """Something went wrong that the user can fix.
@@ -23,9 +25,9 @@ class FlatwalkError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:
-            lines.append(f"  where:  {self.where}")
+            lines.append(f"  where:  {one_line(self.where)}")
         if self.remedy:
-            lines.append(f"  remedy: {self.remedy}")
+            lines.append(f"  remedy: {one_line(self.remedy)}")
         return "\n".join(lines)
 
 

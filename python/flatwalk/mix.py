@@ -62,12 +62,7 @@ def source(program: str) -> dict[str, Any]:
     """
     if not is_trace(program):
         return {"workload": parse_workload(program)}
-    if not Path(program).is_file():
-        raise UsageError(
-            f"there is no file {program}",
-            where="--mix",
-            remedy=f"record it: flatwalk record -o {program} -- CMD",
-        )
+    output.check_exists(Path(program), "--mix", remedy=f"record it: flatwalk record -o {program} -- CMD")
     return {"trace": program}
 
 
@@ -162,6 +157,6 @@ def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]
             title = f"{mix['name']} on {machine_label(first)}, {pages_label(first)}"
             output.table(headers, rows, title=title)
     note_warnings([run for result in results for run in result["cores"]])
-    say = output.note if str(options.json) == "-" else print
+    say = output.note if str(options.json) == "-" else output.say
     for group in by_pages(results):
         say(f"{pages_label(group[0]['cores'][0])}: {words(group)}")

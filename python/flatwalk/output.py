@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import stat
 import sys
 import tempfile
+import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO
 
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.printable import json_escaped, one_line, printable
+from flatwalk.standard import styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     import rich.progress
+    from rich.console import Console
 
-#: Seconds before a task shows its progress.
-PATIENCE = 2.0
+#: Seconds before a task shows its progress, and from one line of it to the next where there is no bar.
+PATIENCE, LINES_APART = 2.0, 30.0
 
 
 def note(text: str) -> None:
     """Prints a note to the user on standard error, apart from the results."""
-    print(text, file=sys.stderr, flush=True)
+    print(_wrapped(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Prints sentences on standard output."""
+    print(_wrapped(text, sys.stdout))
+
+
+def _wrapped(text: str, stream: TextIO) -> str:
+    """Text whose lines end between words on a terminal; elsewhere a line is what the caller made one."""
+    if not stream.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    lines = (
+        textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in printable(text).split("\n")
+    )
+    return "\n".join(line for wrapped in lines for line in wrapped)
+
+
+def as_json(value: object, indent: int | None = 2) -> str:
+    """JSON for a file or standard output, without the final line feed."""
+    return json_escaped(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(file=styled(sys.stderr if stderr else sys.stdout))
 
 
 def markdown(headers: Sequence[str], words: int, rows: Iterable[Sequence[str]]) -> str:
@@ -41,10 +76,8 @@ def fits(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table of figures stands whole on the terminal; where there is none, everything fits."""
     if not sys.stdout.isatty():
         return True
-    from rich.console import Console  # noqa: PLC0415
-
     columns = zip(headers, *rows, strict=True)
-    return sum(_least(*column) + _PADDING for column in columns) + _EDGES <= Console().width
+    return sum(_least(*column) + _PADDING for column in columns) + _EDGES <= _console().width
 
 
 def _least(header: str, *cells: str) -> int:
@@ -60,14 +93,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
     """
     left = [number == 0 or header.endswith(" ") for number, header in enumerate(headers)]
     headers = [header.rstrip() for header in headers]
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    title = title and one_line(title)
     if sys.stdout.isatty():
         from rich import box  # noqa: PLC0415
-        from rich.console import Console  # noqa: PLC0415
         from rich.markup import escape  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
 
         framed = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD)
-        console = Console()
+        console = _console()
         whole = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
         is_wide = sum(width + _PADDING for width in whole) + _EDGES <= console.width
         for number, (header, is_left) in enumerate(zip(headers, left, strict=True)):
@@ -93,14 +127,22 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
 
 
 class Progress:
-    """A progress callback that shows a bar on a terminal's standard error after two seconds.
+    """A progress callback: after two seconds a bar on a terminal's standard error, elsewhere lines.
 
     Used as a context manager; called with the amount done and, if known, the total.
+
+    Args:
+        title: What is being done.
+        is_shared: A program that we started uses our terminal meanwhile. Then no bar is drawn where its
+            output goes to the terminal, and nothing at all while it has put the terminal into a mode of its
+            own, as editors and pagers do.
     """
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self, title: str, *, is_shared: bool = False) -> None:
+        self._title = one_line(title)
+        self._is_shared = is_shared
         self._start = time.monotonic()
+        self._last_line = self._start
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID | None = None
 
@@ -113,15 +155,39 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Updates the bar; the unit is the caller's."""
-        if not sys.stderr.isatty() or time.monotonic() - self._start < PATIENCE:
+        """Shows how far it is; the unit is the caller's."""
+        now = time.monotonic()
+        if now - self._start < PATIENCE:
             return
+        on_terminal = sys.stderr.isatty()
+        if on_terminal and self._is_shared and not _is_in_usual_mode():
+            self._stop()
+        elif on_terminal and not (self._is_shared and sys.stdout.isatty()):
+            self._draw(done, total)
+        elif now - self._last_line >= LINES_APART:
+            self._last_line = now
+            note(self._line(done, total, now - self._start))
+
+    def _line(self, done: int, total: int | None, seconds: float) -> str:
+        from flatwalk import units  # noqa: PLC0415
+
+        amount = units.count(done) if total is None else f"{units.count(done)} of {units.count(total)}"
+        share = f", {100 * done // total} %" if total else ""
+        return f"{self._title}: {amount}{share} after {seconds:.0f} s"
+
+    def _draw(self, done: int, total: int | None) -> None:
+        from flatwalk import units  # noqa: PLC0415
+
         if self._bar is None:
-            from rich.console import Console  # noqa: PLC0415
+            from rich.markup import escape  # noqa: PLC0415
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn  # noqa: PLC0415
 
             self._bar = Progress(
@@ -130,26 +196,42 @@ class Progress:
                 TaskProgressColumn(),
                 "{task.fields[amount]}",
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=_console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task(self._title, total=total, amount="")
+            self._task = self._bar.add_task(escape(self._title), total=total, amount="")
             self._bar.start()
-        if self._task is not None:
-            from flatwalk import units  # noqa: PLC0415
+        assert self._task is not None
+        self._bar.update(self._task, completed=done, total=total, amount=units.count(done))
 
-            self._bar.update(self._task, completed=done, total=total, amount=units.count(done))
+
+def _is_in_usual_mode() -> bool:
+    """Whether the terminal takes lines, as a shell leaves it."""
+    import termios  # noqa: PLC0415
+
+    try:
+        return bool(termios.tcgetattr(2)[3] & termios.ICANON)
+    except (termios.error, OSError):
+        return True
 
 
 def check_writable(path: Path, option: str) -> None:
     """Fails early if `path` will not be writable when the work is done.
 
     Raises:
-        UsageError: If its directory is missing or not writable, or `path` is a directory.
+        UsageError: If it is a directory, a link that leads nowhere, or a name that is not UTF-8; or if it,
+            or its directory, may not be written.
     """
-    directory = path.absolute().parent
+    check_name(path, option)
     if path.is_dir():
         raise UsageError(f"{path} is a directory", where=option, remedy="give a file name")
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise UsageError(
+                f"{path} is not writable", where=option, remedy="choose a place that you may write to"
+            )
+        return
+    directory = _resolved(path, option).parent
     if not directory.is_dir():
         raise UsageError(
             f"there is no directory {directory}",
@@ -162,35 +244,117 @@ def check_writable(path: Path, option: str) -> None:
         )
 
 
-def check_exists(path: Path, where: str) -> None:
-    """Checks that a file exists.
+def check_name(path: Path, where: str) -> None:
+    """Checks that a file's whole name is UTF-8, as JSON takes it.
 
     Raises:
-        UsageError: If it does not.
+        UsageError: If it is not.
     """
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}", where=where, remedy="check the path")
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the name {path} is not UTF-8",
+            where=where,
+            remedy="rename it, or give it another name by a link",
+        ) from None
+
+
+def check_exists(path: Path, where: str, *, remedy: str = "check the path") -> None:
+    """Checks that a file can be opened and read.
+
+    Raises:
+        UsageError: If it is missing, a directory, or may not be read.
+    """
+    check_name(path, where)
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", where=where, remedy="name a file in it")
+    if not path.exists():
+        raise UsageError(f"there is no file {path}", where=where, remedy=remedy)
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{path} may not be read", where=where, remedy="chmod +r it, or copy it")
+
+
+def unused(path: Path) -> Path:
+    """`path`, or if there is such a file already, the first of `path-2`, `path-3` … that there is not."""
+    name, number = path, 1
+    while os.path.lexists(name):
+        number += 1
+        name = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return name
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path leads to a device, a FIFO or a socket, which are written to and never replaced."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _resolved(path: Path, where: str) -> Path:
+    """The file that is to be replaced: where links lead to.
+
+    Raises:
+        UsageError: If a link leads to nothing, or to what standard output or error writes to already.
+    """
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"{path} is a link that leads nowhere", where=where, remedy="remove the link")
+    for number, name in ((1, "output"), (2, "error")):
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(number)):
+            raise UsageError(
+                f"{path} is the file that standard {name} is written to",
+                where=where,
+                remedy="give another name; some options take - for standard output",
+            )
+    return path.resolve() if path.is_symlink() else path.absolute()
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path in the directory of `path`; it becomes `path`, or is removed after an error.
+    """A temporary path next to the file; it becomes `path`, or is removed after an error.
+
+    Links are followed. A file that is replaced hands on its permissions.
 
     Raises:
-        FlatwalkError: If the file cannot be made or renamed.
+        FlatwalkError: If the file cannot be made or renamed, or there is something that is not a file.
     """
+    target = _resolved(path, str(path))
+    if path.exists() and not path.is_file():
+        raise FlatwalkError(f"{path} is not a file", remedy="give the name of a file")
     try:
-        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".flatwalk-") as directory:
-            temporary = Path(directory) / path.name
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".flatwalk-") as directory:
+            temporary = Path(directory) / target.name
             yield temporary
-            temporary.replace(path)
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            temporary.replace(target)
     except OSError as error:
-        raise FlatwalkError(
-            f"{path} cannot be written: {error.strerror}", remedy="free some space or choose another place"
-        ) from error
+        raise _cannot_write(path, error) from error
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file in one step: nobody ever sees half of it."""
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Writes a text file in one step, so that nobody ever sees half of it; or into a device or a FIFO.
+
+    Raises:
+        FlatwalkError: If it cannot be written.
+    """
+    data = printable(text).encode()
+    if not _is_special(path):
+        with whole_file(path) as temporary:
+            temporary.write_bytes(data)
+        return
+    try:
+        with path.open("wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> FlatwalkError:
+    return FlatwalkError(
+        f"{path} cannot be written: {error.strerror}", remedy="free some space or choose another place"
+    )

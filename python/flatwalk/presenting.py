@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -97,7 +96,7 @@ def note_warnings(runs: list[Run]) -> None:
 
 def write_json(path: Path, answer: object) -> None:
     """Writes JSON to a file, or to standard output if the path is `-`."""
-    text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    text = output.as_json(answer) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
     else:

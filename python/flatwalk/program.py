@@ -37,11 +37,17 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
     found = shutil.which(command[0], path=environment.get("PATH"))
     if not found:
         if Path(command[0]).is_file():
+            with _opened(Path(command[0])) as file:
+                head = file.read(256)
+            if not head.startswith(b"#!"):
+                _check_elf(command[0], head)
             raise UsageError(
                 "the program may not be executed",
                 where=command[0],
                 remedy=f"chmod +x {shlex.quote(command[0])}",
             )
+        if Path(command[0]).is_dir():
+            raise UsageError("this is a directory", where=command[0], remedy="name a program in it")
         raise UsageError("there is no such program", where=command[0], remedy="check its name and PATH")
     arguments = list(command)
     for _ in range(SCRIPT_DEPTH + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ class Sampling:
             return float(self.time)
         except ValueError:
             raise UsageError(
-                f"{self.time!r} is no number of seconds", where="--time", remedy="write it like 30"
+                f"{self.time!r} is not a number of seconds", where="--time", remedy="write it like 30"
             ) from None
 
 
@@ -94,7 +95,7 @@ def record_program(
         )
     output.check_writable(path, "--output")
     sample, seconds = sampling.sample(limited=limit is not None), sampling.seconds()
-    with output.Progress(f"Recording {shlex.join(command)}") as progress:
+    with output.Progress(f"Recording {shlex.join(command)}", is_shared=True) as progress:
         result = record(
             command,
             path,
@@ -109,6 +110,8 @@ def record_program(
         )
     output.note(str(result))
     status = result.status or 0
+    if result.terminated and status == -signal.SIGKILL:  # it did not end by itself
+        return 128 + signal.SIGTERM
     return status if status >= 0 else 128 - status
 
 

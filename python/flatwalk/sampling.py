@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output, simpoints
-from flatwalk.errors import FlatwalkError
+from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ def _simulate(
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
         response = engine.simulate(request, progress, options.addresses)
+    if not any(run["instructions"] for run in response["runs"]):
+        raise UsageError(
+            "nothing is left to measure: there are fewer instructions than are left out",
+            where="--skip and --warmup" if lengths.warmup is not None else "--skip",
+            remedy="leave out less",
+        )
     if lengths.points is not None:
         _weigh(response, lengths.points)
     add_speedups(response["runs"], response.get("sampling"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, units
+from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+#: How many ranges of touched pages are shown.
+_SHOWN_RANGES = 4
 
 
 def info(path: Path, *, as_json: bool, verify: bool) -> None:
@@ -21,23 +25,29 @@ def info(path: Path, *, as_json: bool, verify: bool) -> None:
 
 def _print_info(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(output.as_json(found))
         return
     width = max(map(len, found))
     for key, value in found.items():
-        print(f"{key.replace('_', ' '):{width}}  {_readable(key, value)}")
+        print(f"{key.replace('_', ' '):{width}}  {one_line(_readable(key, value))}")
 
 
-def _readable(key: str, value: object) -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int) and key.endswith("_bytes"):
-        return f"{units.size(value)} ({value})"
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+def _readable(key: str, value: Any) -> str:  # noqa: ANN401 - whatever JSON holds
+    match value:
+        case None | bool():
+            return {None: "unknown", True: "yes", False: "no"}[value]
+        case int() if key.endswith("_bytes"):
+            return f"{units.size(value)} ({value})"
+        case float():
+            return f"{value:.3g}"
+        case dict():
+            return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in value.items()) or "none"
+        case list():  # of ranges
+            shown = [f"{start:#x}–{end:#x}" for start, end in value[:_SHOWN_RANGES]]
+            left = len(value) - len(shown)
+            return ", ".join([*shown, f"and {left} more (--json has all)"] if left else shown) or "none"
+        case _:
+            return str(value)
 
 
 def import_trace(source: Path, target: Path, kind: str | None) -> None:

@@ -8,6 +8,8 @@ import re
 from flatwalk.errors import UsageError
 
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+#: Sizes and counts are below this, as in the engine.
+_LIMIT = 1 << 64
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 
 
@@ -18,11 +20,13 @@ def parse_size(text: str, where: str) -> int:
         UsageError: If `text` is not a size; `where` names the option.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if match is not None and (size := float(match[1]) * _BINARY[match[2].upper()]) >= _LIMIT:
+        raise UsageError(f"size {text!r} is too large", where=where, remedy="give less than 16384 TiB")
     if match is None:
         raise UsageError(
             f"size {text!r} not understood", where=where, remedy="for example 512GiB, 64MiB or 8G"
         )
-    return int(float(match[1]) * _BINARY[match[2].upper()])
+    return int(size)
 
 
 def parse_count(text: str, where: str) -> int:
@@ -31,6 +35,15 @@ def parse_count(text: str, where: str) -> int:
     Raises:
         UsageError: If `text` is not a count; `where` names the option.
     """
+    value = _count(text, where)
+    if value >= _LIMIT:
+        raise UsageError(
+            f"count {text!r} is too large", where=where, remedy="give less than 18 E, as in 100G"
+        )
+    return value
+
+
+def _count(text: str, where: str) -> int:
     plain = text.strip().replace("_", "")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE | re.ASCII)
     scaled = re.fullmatch(r"(\d+(?:\.\d+)?)e(\d{1,2})", plain, re.IGNORECASE | re.ASCII)

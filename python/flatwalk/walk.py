@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def run(options: Options) -> None:
     answer = engine.walk(request)
     answer["settings"] = request["run"]["settings"]
     if options.as_json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        print(output.as_json(answer))
     else:
         _show(answer)
 

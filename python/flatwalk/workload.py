@@ -6,6 +6,7 @@ from typing import Any
 
 from flatwalk import engine, units
 from flatwalk.errors import UsageError
+from flatwalk.programs import catalogue as programs
 
 DEFAULT_WORKLOAD = "gups:1GiB"
 
@@ -18,6 +19,12 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
     """
     name, _, size = text.partition(":")
     known = {workload["name"]: workload for workload in engine.workloads()}
+    if name not in known and name in programs.names():
+        raise UsageError(
+            f"{name!r} is a program of Debian, which is recorded first",
+            where="--workload",
+            remedy=f"flatwalk record --workload {text} -o {name}.fwt && flatwalk compare --trace {name}.fwt",
+        )
     if name not in known:
         raise UsageError(
             f"there is no workload {name!r}",

@@ -185,6 +185,15 @@ pub fn process_descriptor(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Kills the process of a descriptor that [`process_descriptor`] made, if it still runs.
+pub fn kill(process: &OwnedFd) {
+    let none = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: plain system call on an open descriptor. It fails only if the process has ended, or is not ours.
+    unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, none, 0)
+    };
+}
+
 /// True if `fd` is readable now; for [`process_descriptor`]: if the process ended.
 pub fn is_readable(fd: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

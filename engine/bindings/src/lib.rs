@@ -5,6 +5,7 @@
 // Python hands over owned values.
 #![allow(clippy::needless_pass_by_value)]
 
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::types::{PyMemoryView, PySlice};
 use serde::{Deserialize, Serialize};
 
 create_exception!(_engine, EngineError, PyException, "The engine could not do what was asked.");
@@ -120,34 +122,37 @@ fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
     }
 }
 
-/// Addresses in a buffer of Python's.
-struct Buffer(PyBuffer<u64>);
+/// Addresses in a buffer of Python's, read piece by piece.
+struct Buffer {
+    view: Py<PyMemoryView>,
+    count: u64,
+}
 
 impl Buffer {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyBuffer::get(object).map_err(|e| {
+        let buffer = PyBuffer::<u64>::get(object).map_err(|e| {
             error(format!("addresses must be unsigned 64-bit numbers, as of a NumPy array: {e}"))
         })?;
         if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
             return Err(error("addresses must be one-dimensional and contiguous"));
         }
-        Ok(Self(buffer))
+        let view = PyMemoryView::from(object)?.unbind();
+        Ok(Self { view, count: buffer.item_count() as u64 })
     }
 }
 
 impl flatwalk_workloads::addresses::Addresses for Buffer {
     fn count(&self) -> u64 {
-        self.0.item_count() as u64
+        self.count
     }
 
-    fn read(&mut self, from: u64, into: &mut [u64]) {
-        Python::attach(|py| {
-            // It is contiguous, and has the address that `from` names.
-            let all = self.0.as_slice(py).unwrap_or_default();
-            for (to, cell) in into.iter_mut().zip(&all[from as usize..]) {
-                *to = cell.get();
-            }
+    fn read(&mut self, from: u64, into: &mut [u64]) -> io::Result<()> {
+        let read = Python::attach(|py| {
+            let from = isize::try_from(from)?;
+            let piece = PySlice::new(py, from, from + isize::try_from(into.len())?, 1);
+            PyBuffer::<u64>::get(&self.view.bind(py).get_item(piece)?)?.copy_to_slice(py, into)
         });
+        read.map_err(|raised: PyErr| io::Error::other(raised.to_string()))
     }
 }
 
@@ -197,7 +202,9 @@ fn attend<T: Send + 'static, E: std::fmt::Display>(
     let reports = Arc::new(Reports::default());
     let (sender, receiver) = mpsc::channel();
     let its_reports = Arc::clone(&reports);
+    // As much stack as a main thread usually has.
     let worker = std::thread::Builder::new()
+        .stack_size(8 << 20)
         .spawn(move || drop(sender.send(work(&its_reports).map_err(|error| error.to_string()))))
         .map_err(|e| error(format!("no thread can be started: {e}; allow more of them")))?;
     py.detach(move || {

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("functional") => (Mode::Functional, false),
         Some("warming") => (Mode::Timing, true),
         Some(other) => {
-            return Err(format!("`{other}` is no mode: timing, functional or warming").into());
+            return Err(format!("`{other}` is not a mode: timing, functional or warming").into());
         }
     };
     let instructions = arguments.next().map(|n| n.parse()).transpose()?;

@@ -47,24 +47,30 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Creates the file that is to become `path`. A file that has that name already stays until then.
+    /// Creates the file that is to become `path`. A file that has that name already stays until then, and
+    /// hands on its permissions. `flatwalk.output.whole_file` has the same rules.
     pub(crate) fn create(path: &Path) -> Result<(Self, File), TraceError> {
         let io = |error| TraceError::io(path, error);
+        let rejected =
+            |what: &str| Err(TraceError::Rejected { path: path.to_owned(), what: what.into() });
         // Renaming would replace a device by a file, and a link instead of what it leads to.
-        let path = match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path).map_err(io)?,
-            Ok(_) => {
-                return Err(TraceError::Rejected {
-                    path: path.to_owned(),
-                    what: "it exists already and is not a file; name a file".into(),
-                });
+        let (path, before) = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => {
+                (std::fs::canonicalize(path).map_err(io)?, Some(metadata.permissions()))
             }
-            Err(_) => path.to_owned(),
+            Ok(_) => return rejected("it exists already and is not a file; name a file"),
+            Err(_) if path.is_symlink() => {
+                return rejected("it is a link that leads nowhere; remove the link");
+            }
+            Err(_) => (path.to_owned(), None),
         };
         let mut partial = path.as_os_str().to_owned();
         partial.push(format!(".{}.partial", std::process::id()));
         let target = Self { path, partial: partial.into() };
         let file = File::create(&target.partial).map_err(io)?;
+        if let Some(before) = before {
+            file.set_permissions(before).map_err(io)?;
+        }
         Ok((target, file))
     }
 
@@ -79,5 +85,45 @@ impl Drop for Target {
     fn drop(&mut self) {
         // It does not exist any more if it is complete. A failure to remove it cannot be helped.
         let _ = std::fs::remove_file(&self.partial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::Target;
+
+    fn write(path: &std::path::Path) -> Result<(), crate::TraceError> {
+        let (target, mut file) = Target::create(path)?;
+        file.write_all(b"new").unwrap();
+        target.complete()
+    }
+
+    #[test]
+    fn outputs_links_are_followed_and_permissions_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| directory.path().join(name));
+        std::fs::write(&file, "old").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        symlink(&file, &link).unwrap();
+        write(&link).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn outputs_a_link_that_leads_nowhere_and_a_directory_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        symlink("nothing", &link).unwrap();
+        for (path, why) in [(link.as_path(), "leads nowhere"), (directory.path(), "not a file")] {
+            assert!(write(path).unwrap_err().to_string().contains(why));
+        }
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

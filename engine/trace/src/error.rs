@@ -71,6 +71,12 @@ pub enum TraceError {
         /// The newest version that this program reads.
         supported: u32,
     },
+    /// There is nothing to import.
+    #[error("{}: this trace is in flatwalk's own format already; use it as it is", path.display())]
+    Own {
+        /// The file.
+        path: PathBuf,
+    },
     /// The caller asked the writer for something that no trace can hold.
     #[error("{}: cannot write this trace: {what}", path.display())]
     Rejected {

@@ -206,11 +206,7 @@ pub fn import_to_file(
     progress: Progress<'_>,
 ) -> Result<Info, TraceError> {
     if is_own(source)? {
-        return Err(TraceError::Foreign {
-            path: source.to_owned(),
-            what: "it is in flatwalk's own format already".into(),
-            remedy: "use it as it is".into(),
-        });
+        return Err(TraceError::Own { path: source.to_owned() });
     }
     let mut input = Input::open(source)?;
     let format = known_or_sniffed(format, &mut input)?;

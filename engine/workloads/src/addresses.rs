@@ -3,6 +3,7 @@
 //! regions that it touches, and one for its code, in the lowest region above 2 MiB that it does not.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use flatwalk_trace::{
@@ -21,7 +22,10 @@ pub trait Addresses: Send {
     fn count(&self) -> u64;
 
     /// Puts the addresses from number `from` on into `into`, which it fills.
-    fn read(&mut self, from: u64, into: &mut [u64]);
+    ///
+    /// # Errors
+    /// If whoever has them does not give them.
+    fn read(&mut self, from: u64, into: &mut [u64]) -> io::Result<()>;
 }
 
 /// Instructions for each access, at most.
@@ -47,7 +51,8 @@ pub fn open(
     let count = addresses.count();
     let mut chunk = Vec::new();
     for from in (0..count).step_by(SLICE_BLOCKS) {
-        fill(&mut chunk, &mut *addresses, from);
+        fill(&mut chunk, &mut *addresses, from)
+            .map_err(|error| WorkloadError::Addresses { what: error.to_string() })?;
         for (at, &address) in chunk.iter().enumerate() {
             if address >= LIMIT {
                 let number = from + at as u64;
@@ -87,10 +92,10 @@ pub fn open(
 }
 
 /// Puts what comes next, at most a slice of it, into `chunk`.
-fn fill(chunk: &mut Vec<u64>, addresses: &mut dyn Addresses, from: u64) {
+fn fill(chunk: &mut Vec<u64>, addresses: &mut dyn Addresses, from: u64) -> io::Result<()> {
     let count = (addresses.count() - from).min(SLICE_BLOCKS as u64);
     chunk.resize(count as usize, 0);
-    addresses.read(from, chunk);
+    addresses.read(from, chunk)
 }
 
 /// The code and the mappings.
@@ -133,7 +138,8 @@ impl Source for AddressSource {
             return Ok(None);
         }
         let mut addresses = Vec::new();
-        fill(&mut addresses, &mut *self.addresses, self.read);
+        fill(&mut addresses, &mut *self.addresses, self.read)
+            .map_err(|source| TraceError::Io { path: self.info.name.clone().into(), source })?;
         self.read += addresses.len() as u64;
         for address in &mut addresses {
             *address &= !7;
@@ -153,8 +159,9 @@ mod tests {
             self.0.len() as u64
         }
 
-        fn read(&mut self, from: u64, into: &mut [u64]) {
+        fn read(&mut self, from: u64, into: &mut [u64]) -> io::Result<()> {
             into.copy_from_slice(&self.0[from as usize..][..into.len()]);
+            Ok(())
         }
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, Settings, report_path
+from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, Settings, complete_names, report_path
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -44,6 +44,7 @@ def compare(
         str | None,
         Option(
             metavar="A,B,...",
+            autocompletion=complete_names("scheme"),
             help="Schemes by name or as path to a TOML file; the first is the baseline "
             "[default: radix4 and all other designs of `flatwalk list schemes` but the 1 GiB-node and "
             "flattened five-level ones].",
@@ -68,6 +69,7 @@ def compare(
         str | None,
         Option(
             metavar="A,B,...",
+            autocompletion=complete_names("machine"),
             help="Machines by name, as path to a TOML file, or host [default: skylake-server; with --mix "
             "skylake-server-4core].",
         ),
@@ -137,7 +139,7 @@ def compare(
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
-    seed: Annotated[int, Option(metavar="N", min=0, help="Seed of everything random.")] = 1,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of everything random.")] = 1,
     mode: Annotated[
         str, Option(metavar="MODE", help="timing, or functional: TLBs and walks only, counts but no cycles.")
     ] = "timing",

@@ -1,5 +1,6 @@
 """What several commands take."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,19 @@ from flatwalk.errors import UsageError
 
 #: Settings of a command whose last arguments are a program and its arguments.
 PROGRAM: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+
+def complete_names(kind: str) -> Callable[[str], list[str]]:
+    """What completes the last of several names of machines or schemes, as a shell asks for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        from flatwalk import settings  # noqa: PLC0415
+
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in settings.names(kind) if name.startswith(last)]
+
+    return complete
+
 
 Command = Annotated[
     list[str] | None,
@@ -34,11 +48,15 @@ Jobs = Annotated[
 
 
 def report_path(given: Path | None, *, no_report: bool, usual: Path) -> Path | None:
-    """Where the report goes, if anywhere.
+    """Where the report goes, if anywhere: what an earlier call wrote under the usual name stays.
 
     Raises:
         UsageError: If both a report and none are asked for.
     """
     if no_report and given is not None:
         raise UsageError("--report and --no-report conflict", where="--no-report", remedy="give one of them")
-    return None if no_report else given or usual
+    if no_report or given is not None:
+        return None if no_report else given
+    from flatwalk.output import unused  # noqa: PLC0415
+
+    return unused(usual)

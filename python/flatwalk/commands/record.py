@@ -77,8 +77,9 @@ def record(
     """Record a program's instructions and memory accesses into a trace file.
 
     Runs the program under QEMU's user-mode emulation, to its end, and keeps a sample of the whole run: 32 to
-    64 segments of 5 million instructions, all of it if it is shorter. Its children by fork get trace files
-    of their own. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the program's.
+    64 segments of 2.5 million instructions, all of it if it is shorter. Other processes' traces go into a
+    directory next to it. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the
+    program's.
     """
     from flatwalk import recording as work  # noqa: PLC0415
 

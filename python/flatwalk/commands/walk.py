@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from flatwalk.commands.options import JsonFlag, Settings
+from flatwalk.commands.options import JsonFlag, Settings, complete_names
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -27,9 +27,16 @@ def walk(
         str | None, Option(metavar="NAME:SIZE", help="Whose address space [default: gups:1GiB].")
     ] = None,
     trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
-    scheme: Annotated[str, Option(metavar="NAME|PATH", help="Scheme.")] = "radix4",
+    scheme: Annotated[
+        str, Option(metavar="NAME|PATH", autocompletion=complete_names("scheme"), help="Scheme.")
+    ] = "radix4",
     machine: Annotated[
-        str, Option(metavar="NAME|PATH", help="Machine; host is this one.")
+        str,
+        Option(
+            metavar="NAME|PATH",
+            autocompletion=complete_names("machine"),
+            help="Machine; host is this one.",
+        ),
     ] = "skylake-server",
     set_: Settings = None,
     large_pages: Annotated[

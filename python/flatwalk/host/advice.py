@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, units
+from flatwalk import output, temporary, units
 from flatwalk.host import benches, machine, measure, results, show, stats, wording
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flatwalk.host.results import Result
 
 #: Linux's limit of physical memory with four levels: 46 bits (Documentation/arch/x86/x86_64/5level-paging).
@@ -268,11 +268,11 @@ def run(files: list[Path], *, measuring: bool, as_json: bool) -> None:
     if measuring:
         have = {result["bench"] for result in given}
         missing = [name for name in ("pagefault", "walk", "gups") if name not in have]
-        with measure.temporary_directory() as directory:
-            given += _measured(host, missing, Path(directory))
+        with temporary.directory() as directory:
+            given += _measured(host, missing, directory)
     found = advise(host, given)
     if as_json:
-        print(json.dumps([vars(advice) for advice in found], indent=1, ensure_ascii=False))
+        print(output.as_json([vars(advice) for advice in found], indent=1))
         return
     for advice in found:
         print(f"{advice.topic}: {advice.do}")

@@ -145,14 +145,14 @@ def pagefault(
     Maps, touches every page once in random order and unmaps; what mapping alone takes is subtracted.
     File, file without fault-around, anonymous memory, and transparent huge pages, in turn.
     """
-    from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import benches, measure  # noqa: PLC0415
+    from flatwalk import temporary, units  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    with measure.temporary_directory() as directory:
+    with temporary.directory() as directory:
         bench = benches.pagefault(
             host,
-            Path(directory),
+            directory,
             size_bytes=units.parse_size(size, "--size"),
             repetitions=repetitions,
             change_host=change_host,

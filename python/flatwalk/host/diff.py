@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,7 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
 
         output.write_whole(plot, plots.diff(a, b, names, found, changes))
     if as_json:
-        print(json.dumps(_as_json(a, b, found, changes), indent=1, ensure_ascii=False))
+        print(output.as_json(_as_json(a, b, found, changes), indent=1))
         return
     _show(a, b, names, found, changes)
     if plot is not None:

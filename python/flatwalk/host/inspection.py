@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def run(pid: int, options: Options) -> None:
         )
         output.write_whole(options.html, drawn)
     if options.as_json:
-        print(json.dumps(_as_json(found, levels, tables, simulated, notes), indent=1, ensure_ascii=False))
+        print(output.as_json(_as_json(found, levels, tables, simulated, notes), indent=1))
         return
     _show(found, levels, host)
     if tables:

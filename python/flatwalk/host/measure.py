@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -208,8 +207,3 @@ def _positive(value: float, variant: Variant) -> float:
             remedy="make it larger, for instance with a larger --size",
         )
     return value
-
-
-def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """A directory for a bench's files, removed when it is done."""
-    return tempfile.TemporaryDirectory(prefix="flatwalk-host-")

@@ -96,7 +96,9 @@ def _reading(pid: int) -> Iterator[None]:
         raise FlatwalkError(
             f"process {pid} may not be inspected",
             where=error.filename,
-            remedy="it must be yours (and allow it); or run this as root",
+            remedy="root lacks CAP_SYS_PTRACE here, as in a container: allow it, or name another process"
+            if os.geteuid() == 0
+            else "it must be yours (and allow it); or run this as root",
         ) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise _ended(pid) from error

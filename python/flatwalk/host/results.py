@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.output import write_whole
+from flatwalk.output import as_json, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ Result = dict[str, Any]
 
 def save(path: Path, result: Result) -> None:
     """Writes a result file in one step."""
-    write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_whole(path, as_json(result, indent=1) + "\n")
 
 
 def load(path: Path) -> Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import TYPE_CHECKING
 
 from flatwalk import output
@@ -166,6 +165,4 @@ def as_json(result: Result) -> str:
         | {"interval": vars(stats.summarise(found, rate=result["rate"]).interval)}
         for name, found in results.values(result).items()
     }
-    return json.dumps(
-        {**result, "summaries": summaries, "sentences": sentences(result)}, indent=1, ensure_ascii=False
-    )
+    return output.as_json({**result, "summaries": summaries, "sentences": sentences(result)}, indent=1)

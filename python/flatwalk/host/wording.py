@@ -41,6 +41,18 @@ def percent(share: float) -> str:
     return f"{value:.{digits}f} %"
 
 
+def _between(change: Interval) -> str:
+    """An interval of a change whose direction the words before it give: sizes, if all of it is on one side.
+
+    Nothing falls by more than all of itself, whatever an interval that is the same to both sides says.
+    """
+    low, high = max(change.low, -1.0), change.high
+    if low <= 0 <= high:
+        return f"{_signed(low)} to {_signed(high)}"
+    least, most = sorted((abs(low), abs(high)))
+    return f"{percent(least)} to {percent(most)}"
+
+
 def _signed(share: float) -> str:
     return ("−" if share < 0 else "+") + percent(share)
 
@@ -68,10 +80,9 @@ def verdict(
             f"({POWER:.0%} of the time)".replace("80%", "80 %")
         )
     worse = comparison.change < 0 if rate else comparison.change > 0
-    low, high = comparison.change_interval.low, comparison.change_interval.high
     said = (
         f"{percent(comparison.change)} {words[0] if worse else words[1]} "
-        f"({_signed(low)} to {_signed(high)}), "
+        f"({_between(comparison.change_interval)}), "
         f"{_size(comparison.effect)} effect (d = {abs(comparison.effect):.2f})"
     )
     if comparison.bootstrap and comparison.bootstrap.low <= 0 <= comparison.bootstrap.high:

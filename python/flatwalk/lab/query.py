@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from flatwalk import output, results
 from flatwalk.errors import UsageError
 from flatwalk.lab import store
+from flatwalk.printable import json_escaped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def print_table(table: pa.Table, *, as_csv: bool, as_json: bool) -> None:
     """Prints a table: for a person, as CSV or as JSON, one object a row."""
     rows = table.to_pylist()
     if as_json:
-        print(json.dumps(rows, indent=2, default=str, ensure_ascii=False))
+        print(json_escaped(json.dumps(rows, indent=2, default=str, ensure_ascii=False)))
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(table.column_names)
@@ -135,7 +136,7 @@ def export(table: pa.Table, path: Path) -> None:
             case ".parquet":
                 pq.write_table(table, temporary, compression="zstd")
             case _:
-                text = json.dumps(table.to_pylist(), indent=1, default=str, ensure_ascii=False)
+                text = json_escaped(json.dumps(table.to_pylist(), indent=1, default=str, ensure_ascii=False))
                 temporary.write_text(text + "\n", encoding="utf-8")
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import output, temporary, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
@@ -19,6 +17,8 @@ from flatwalk.programs.drivers import DRIVERS
 from flatwalk.record import RecordResult, Surroundings, record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flatwalk.programs.attend import Driver, Launch
 
 
@@ -42,8 +42,7 @@ def record_workload(workload: str, path: Path, *, limit: int | None) -> RecordRe
     install.ensure(program)
     limit = limit or program.instructions
     driver = DRIVERS[program.driver]()
-    with tempfile.TemporaryDirectory(prefix="flatwalk-") as name:
-        directory = Path(name)
+    with temporary.directory() as directory:
         output.note(f"Preparing {program.name} with {units.size(size_bytes)} of data …")
         launch = driver.prepare(program, directory, size_bytes)
         with output.Progress(f"Recording {program.name}") as progress:

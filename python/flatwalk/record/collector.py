@@ -7,17 +7,20 @@ import json
 import os
 import selectors
 import subprocess
-import tempfile
 import threading
-from pathlib import Path
+import time
 from typing import IO, TYPE_CHECKING, Any
 
-from flatwalk.record import tools
+from flatwalk import temporary
+from flatwalk.record import place, tools
 from flatwalk.record.reports import Reports
 from flatwalk.record.result import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from flatwalk.record.place import Place
 
 #: What the collector may take to write what it has got, when everything else has ended.
 COLLECTOR_SECONDS = 30.0
@@ -32,14 +35,16 @@ class Collector:
     Args:
         program: The collector's program.
         socket: Where it listens for recorded programs.
-        output: The first trace to write.
+        place: Where it writes traces.
         user: Who it runs as, if not who we are.
     """
 
-    def __init__(self, program: Path, socket: Path, output: Path, user: str | None = None) -> None:
+    def __init__(self, program: Path, socket: Path, place: Place, user: str | None = None) -> None:
         self._program = program
         self._process = subprocess.Popen(
-            [str(program), "--socket", str(socket), "--output", str(output)],
+            [str(program), "--socket", str(socket), "--output", str(place.growing)],
+            # The place is taken as long as anyone may write there.
+            pass_fds=(place.lock,),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,15 +84,22 @@ class Collector:
         """Ends recording in all programs that still run."""
         self._send("detach")
 
-    def finish(self) -> None:
-        """Waits for its end. After an error programs may still run: then recording ends here."""
+    def finish(self) -> list[dict[str, Any]]:
+        """Waits for its end. After an error programs may still run: then recording ends here.
+
+        Returns:
+            The reports that nobody has read.
+        """
+        rest: list[dict[str, Any]] = []
+        last = time.monotonic() + COLLECTOR_SECONDS
         with self._process:
-            if self._process.poll() is None:
+            if not self.ended:
                 self.detach()
-                try:
-                    self._process.wait(COLLECTOR_SECONDS)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
+            while not self.ended and time.monotonic() < last:
+                rest += self.read(0.1)
+            if not self.ended:
+                self._process.kill()
+        return rest
 
     def _send(self, word: str) -> None:
         assert self._process.stdin is not None
@@ -107,9 +119,9 @@ def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
     """
     _, program = tools.find_recorder()
     reports = Reports()
-    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
-        socket = Path(directory) / "collector"
-        collector = Collector(program, socket, output)
+    with place.taken(output) as taken, temporary.directory() as directory:
+        socket = directory / "collector"
+        collector = Collector(program, socket, taken)
         try:
             collector.wait_until_ready()
             thread = threading.Thread(target=_add_all, args=(collector, reports))
@@ -122,6 +134,7 @@ def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
         finally:
             collector.finish()
             reports.keep_partial()
+            reports.traces = taken.keep(reports.traces, next(iter(reports.traces), None))
 
 
 def _add_all(collector: Collector, reports: Reports) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.record.result import ProcessTrace, RecordError
+
+#: What to do about a full disk, and a full temporary directory.
+FREE_SPACE = "free some space, record elsewhere with --output, or record less with --limit"
+FREE_TEMPORARY = (
+    "free some space, set TMPDIR to a directory with more, record elsewhere with --keep-trace, "
+    "or record less with --time"
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class Reports:
         self.traces: list[ProcessTrace] = []
         self.warnings: list[str] = []
         self.errors: list[str] = []
+        #: A trace could not be written because there was no room for it.
+        self.is_disk_full = False
         self.checked: Checked | None = None
         self.kernel = KernelWork(0, 0)
 
@@ -68,6 +77,7 @@ class Reports:
             case "end":
                 if report["error"]:
                     self.errors.append(report["error"])
+                    self.is_disk_full |= report["disk_full"]
                 if report["file"]:
                     _, command = self.commands[report["file"]]
                     self.counts[report["file"]] = report["instructions"] + report["gap_instructions"]
@@ -95,35 +105,33 @@ class Reports:
                 info = _totals(Path(file)) or {"instructions": self.counts.get(file, 0)}
                 count, gaps = info["instructions"], info.get("gap_instructions", 0)
                 self.traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed", gaps))
-                self.warnings.append(f"the collector was killed; {file} holds what it had written")
+                self.warnings.append("the collector was killed; what it had written is kept")
 
-    def raise_errors(self, output: Path) -> None:
+    def main(self, pid: int) -> ProcessTrace | None:
+        """The trace of the last program of process `pid`."""
+        # By their starts: a program's end may be reported after that of the one it became by an exec.
+        started = list(self.commands)
+        own = [trace for trace in self.traces if trace.pid == pid]
+        return max(own, key=lambda trace: started.index(str(trace.path)), default=None)
+
+    def raise_errors(self, output: Path, kept: list[ProcessTrace], *, is_temporary: bool = False) -> None:
         """Raises what went wrong, if anything did.
+
+        Args:
+            output: The trace asked for.
+            kept: What has been written, valid up to that point.
+            is_temporary: That goes after an error.
 
         Raises:
             RecordError: With all of it.
         """
         if self.errors:
-            kept = [str(trace.path) for trace in self.traces if trace.instructions]
             what = "; ".join(dict.fromkeys(self.errors))
-            note = f" (kept, valid up to that point: {', '.join(kept)})" if kept else ""
-            raise RecordError(f"recording failed: {what}{note}", where=str(output))
-
-    def in_order(self, pid: int, output: Path) -> list[ProcessTrace]:
-        """The traces; that of the last program of process `pid` comes first and takes the name `output`."""
-        # By their starts: a program's end may be reported after that of the one it became by an exec.
-        started = list(self.commands)
-        own = [trace for trace in self.traces if trace.pid == pid]
-        if not own:
-            return self.traces
-        last = max(own, key=lambda trace: started.index(str(trace.path)))
-        first = next((trace for trace in self.traces if trace.path == output), last)
-        renamed = {}
-        if first is not last:
-            swap = output.with_name(f"{output.name}.swap")
-            first.path.rename(swap)
-            last.path.rename(first.path)
-            swap.rename(last.path)
-            renamed = {first.path: last.path, last.path: first.path}
-        traces = [replace(trace, path=renamed.get(trace.path, trace.path)) for trace in self.traces]
-        return sorted(traces, key=lambda trace: trace.path != output)
+            if kept and not is_temporary:
+                what += f" (kept, valid up to that point: {', '.join(str(trace.path) for trace in kept)})"
+            remedy = FREE_TEMPORARY if is_temporary else FREE_SPACE
+            raise RecordError(
+                f"recording failed: {what}",
+                where=str(output),
+                remedy=remedy if self.is_disk_full else "see docs/recording.md",
+            )

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flatwalk import output as terminal
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Sample:
         """
         if not 1 <= self.windows <= 1 << 20:
             raise UsageError(
-                f"{self.windows} windows are no sample", where="--windows", remedy="give 1 to 1048576"
+                f"{self.windows} windows are not a sample", where="--windows", remedy="give 1 to 1048576"
             )
         if not 1 <= self.segment < 1 << 60:
             raise UsageError(
@@ -103,7 +104,7 @@ class Sample:
                 remedy="give 1 or more",
             )
         if not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"{self.seed} is no seed", where="--seed", remedy="give 0 to 2^64 - 1")
+            raise UsageError(f"{self.seed} is not a seed", where="--seed", remedy="give 0 to 2^64 - 1")
 
     def options(self) -> dict[str, str]:
         """The plugin's options."""
@@ -131,8 +132,12 @@ def check_output(output: Path) -> None:
     Raises:
         UsageError: If not.
     """
+    terminal.check_name(output, str(output))
     if output.is_dir():
         raise UsageError("the output is a directory", where=str(output), remedy="name a file in it")
+    if output.is_symlink() and not output.exists():
+        raise UsageError("the output is a link that leads nowhere", where=str(output), remedy="remove it")
+    output = output.resolve()
     if not os.access(output.parent, os.W_OK | os.X_OK):
         what = "cannot be written to" if output.parent.is_dir() else "does not exist"
         raise UsageError(
@@ -140,7 +145,7 @@ def check_output(output: Path) -> None:
             where=str(output.parent),
             remedy="choose another with --output",
         )
-    if output.exists() and not (output.is_file() and _starts_with(output, TRACE_MAGIC)):
+    if output.exists() and not is_trace(output):
         raise UsageError(
             "the output exists and is not a flatwalk trace; it is left as it is",
             where=str(output),
@@ -148,8 +153,10 @@ def check_output(output: Path) -> None:
         )
 
 
-def _starts_with(path: Path, magic: bytes) -> bool:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        start = file.read(len(magic))
-        return not start or start == magic
+def is_trace(path: Path) -> bool:
+    """Whether a path leads to a trace in our own format, or to an empty file."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(len(TRACE_MAGIC)) in (b"", TRACE_MAGIC)
     return False

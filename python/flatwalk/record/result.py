@@ -7,10 +7,14 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flatwalk import units
 from flatwalk.errors import FlatwalkError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: Of how many other processes the traces are shown: the busiest.
+SHOWN_OTHERS = 5
 
 
 class RecordError(FlatwalkError):
@@ -76,6 +80,8 @@ class RecordResult:
     warnings: list[str] = field(default_factory=list)
     #: The time was over.
     timed_out: bool = False
+    #: We were told to terminate.
+    terminated: bool = False
 
     @property
     def executed(self) -> int:
@@ -83,13 +89,19 @@ class RecordResult:
         return sum(trace.executed for trace in self.traces)
 
     def __str__(self) -> str:
-        lines = [str(trace) for trace in self.traces]
-        speed = self.executed / self.seconds / 1e6 if self.seconds > 0 else 0.0
-        lines.append(f"{self.seconds:.1f} s, {speed:.0f} million instructions per second; {self._ending()}")
+        main, *others = self.traces
+        shown = [main, *sorted(others, key=lambda trace: -trace.executed)[:SHOWN_OTHERS]]
+        lines = [str(trace) for trace in shown]
+        if left := len(self.traces) - len(shown):
+            lines.append(f"… and {left} more in {others[0].path.parent}")
+        speed = self.executed / self.seconds if self.seconds > 0 else 0.0
+        lines.append(f"{self.seconds:.1f} s, {units.count(speed)} instructions per second; {self.ending}")
         lines.extend(f"note: {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
-    def _ending(self) -> str:
+    @property
+    def ending(self) -> str:
+        """How the program ended, in words."""
         if self.timed_out:
             return "ended when the time was over"
         if self.status is None:
@@ -99,7 +111,7 @@ class RecordResult:
                 name = signal.Signals(-self.status).name
             except ValueError:
                 name = f"signal {-self.status}"
-            return f"the program was ended by {name}"
+            return f"the program was killed by {name}"
         return f"the program's exit status is {self.status}"
 
 

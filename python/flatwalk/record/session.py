@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output as terminal
+from flatwalk import temporary
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
+from flatwalk.record import place
 from flatwalk.record.collector import Collector, identity
 from flatwalk.record.reports import Reports
-from flatwalk.record.request import Part, Sample, Surroundings, check_output
+from flatwalk.record.request import Part, Sample, Surroundings
 from flatwalk.record.result import RecordError, RecordResult
 from flatwalk.record.tools import find_qemu, find_recorder, plugin_options
 
@@ -28,10 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
+    from flatwalk.record.place import Place
+    from flatwalk.record.result import ProcessTrace
+
 Progress = Callable[[int, int | None], None]
 
 #: How long children may outlive the program before the user is shown what is being waited for.
 PATIENCE_SECONDS = 2.0
+#: How long the program, and what it started, may take to end after we were told to terminate.
+TERMINATION_SECONDS = 0.5
 
 
 def record(
@@ -48,6 +55,7 @@ def record(
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     surroundings: Surroundings | None = None,
+    is_temporary: bool = False,
 ) -> RecordResult:
     """Runs a program and records every instruction and data access of it.
 
@@ -56,8 +64,8 @@ def record(
 
     Args:
         command: Program (a path, or a name on PATH) and its arguments.
-        output: Trace to write. Children of fork, and programs before an exec, get files next to it,
-            named by their process number.
+        output: Trace to write. Those of children of fork, and of programs before an exec, get names with
+            their process number in the directory `STEM.processes` next to it.
         skip: Instructions to pass over in each process.
         limit: Instructions to record in each process, which then ends. Of a sample, gaps count, too.
         start_at: Where recording starts: a symbol, an address (0x…), or "marker" (flatwalk_start() of
@@ -69,10 +77,13 @@ def record(
         env: The program's environment; this process's if not given.
         progress: Called about ten times a second with the instructions executed and the limit.
         surroundings: What it runs in, where that differs from what we run in.
+        is_temporary: The output goes after an error.
 
     Raises:
         UsageError: If the command or the output cannot be.
-        RecordError: If QEMU or the recorder is missing, or recording failed.
+        RecordError: If QEMU or the recorder is missing, another recording writes the output, or recording
+            failed.
+        SystemExit: If nothing was recorded before we were told to terminate.
     """
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
@@ -83,13 +94,12 @@ def record(
     program, arguments = resolve(command, environment)
     qemu = find_qemu()
     plugin, collector = find_recorder()
-    output = output.absolute()
-    check_output(output)
     around = surroundings or Surroundings()
-    with tempfile.TemporaryDirectory(prefix="flatwalk-") as directory:
+    with place.taken(output) as taken, temporary.directory() as directory:
         if around.user is not None:
             shutil.chown(directory, around.user)
-        socket = Path(directory) / "collector"
+            shutil.chown(taken.growing.parent, around.user)
+        socket = directory / "collector"
         options = {"socket": str(socket), "follow-exec": "on" if follow_exec else "off", **part.options()}
         options |= sample.options() if sample else {}
         theirs, ours = _divided(environment)
@@ -97,8 +107,8 @@ def record(
             *(str(qemu), *plugin_options(plugin, options), *theirs),
             *("-0", arguments[0], "--", str(program), *arguments[1:]),
         ]
-        session = _Session(output, part, progress, around, seconds)
-        return session.run(Collector(collector, socket, output, around.user), line, ours)
+        session = _Session(taken, part, progress, around, seconds, is_temporary=is_temporary)
+        return session.run(Collector(collector, socket, taken, around.user), line, ours)
 
 
 def _divided(environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -120,13 +130,16 @@ class _Session:
 
     def __init__(
         self,
-        output: Path,
+        place: Place,
         part: Part,
         progress: Progress | None,
         surroundings: Surroundings,
         seconds: float | None,
+        *,
+        is_temporary: bool,
     ) -> None:
-        self._output = output
+        self._is_temporary = is_temporary
+        self._place = place
         self._part = part
         self._progress = progress
         self._around = surroundings
@@ -136,6 +149,8 @@ class _Session:
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
         self._asked_to_end = False
+        #: When we were told to terminate.
+        self._terminated: float | None = None
 
     def run(self, collector: Collector, line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
@@ -151,9 +166,12 @@ class _Session:
             if program is not None and program.poll() is None:
                 program.kill()
                 program.wait()
-            collector.finish()
+            for report in collector.finish():
+                self._reports.add(report)
             self._reports.keep_partial()
-        return self._result(program, line, time.monotonic() - start)
+            main = None if program is None else self._reports.main(program.pid)
+            traces = self._place.keep(self._reports.traces, main)
+        return self._result(program, line, time.monotonic() - start, traces, main)
 
     def _start(self, line: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:
@@ -180,7 +198,10 @@ class _Session:
                 self._reports.add(report)
             if self._progress:
                 self._progress(sum(self._reports.counts.values()), self._part.limit)
-            if self._seconds is not None and time.monotonic() - start > self._seconds:
+            now = time.monotonic()
+            if self._seconds is not None and now - start > self._seconds:
+                self._timed_out |= self._end_all(program, qemu)
+            if self._terminated is not None and now - self._terminated > TERMINATION_SECONDS:
                 self._end_all(program, qemu)
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
@@ -198,8 +219,9 @@ class _Session:
                 detached = True
                 collector.detach()
 
-    def _end_all(self, program: subprocess.Popen[bytes], qemu: Path) -> None:
-        """Ends what still runs: the time is over. Nothing that was recorded is lost by that."""
+    def _end_all(self, program: subprocess.Popen[bytes], qemu: Path) -> bool:
+        """Ends what still runs, if anything does. Nothing that was recorded is lost by that."""
+        any_ran = False
         ended = {trace.path for trace in self._reports.traces}
         running = {pid for file, (pid, _) in self._reports.commands.items() if Path(file) not in ended}
         if program.poll() is None:
@@ -209,9 +231,17 @@ class _Session:
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/exe").samefile(qemu):
                     os.kill(pid, signal.SIGKILL)
-                    self._timed_out = True
+                    any_ran = True
+        return any_ran
 
-    def _result(self, program: subprocess.Popen[bytes], line: list[str], seconds: float) -> RecordResult:
+    def _result(
+        self,
+        program: subprocess.Popen[bytes],
+        line: list[str],
+        seconds: float,
+        traces: list[ProcessTrace],
+        main: ProcessTrace | None,
+    ) -> RecordResult:
         """What was recorded, now that all has ended.
 
         Raises:
@@ -219,26 +249,28 @@ class _Session:
             KeyboardInterrupt: If nothing was recorded because we were asked to end.
         """
         status = program.returncode
-        self._reports.raise_errors(self._output)
-        if not self._reports.traces:
-            raise _not_started(status, line)
-        traces = self._reports.in_order(program.pid, self._output)
-        instructions = sum(trace.instructions for trace in traces)
-        if instructions == 0:
-            for trace in traces:
-                trace.path.unlink()
+        self._reports.raise_errors(self._place.output, traces, is_temporary=self._is_temporary)
+        if not traces:
+            if self._terminated is not None:
+                sys.exit(128 + signal.SIGTERM)
             if self._asked_to_end:
                 raise KeyboardInterrupt
-            raise self._nothing_recorded(status, line)
+            raise self._nothing_recorded(status, line) if self._reports.traces else _not_started(status, line)
+        if main is None or not main.instructions:
+            self._reports.warnings.append(
+                f"the program's own process left nothing: {self._place.output} is of the busiest one"
+            )
+        instructions = sum(trace.instructions for trace in traces)
         ours = traces[0].reason == "limit" or (self._timed_out and status == -signal.SIGKILL)
         return RecordResult(
-            self._output,
+            self._place.output,
             traces,
             instructions,
             seconds,
             None if ours else status,
             self._reports.warnings,
-            self._timed_out,
+            timed_out=self._timed_out,
+            terminated=self._terminated is not None,
         )
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
@@ -270,6 +302,10 @@ class _Session:
             else:
                 self._interrupted += 1
 
+        def terminate(number: int, frame: FrameType | None) -> None:
+            self._terminated = self._terminated or time.monotonic()
+            pass_on(number, frame)
+
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
             running = program()
@@ -279,7 +315,7 @@ class _Session:
         # Handlers, not SIG_IGN: a child would inherit that.
         previous = {
             signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
         }
         try:
             yield

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flatwalk import processor
 from flatwalk.record.result import RecordError
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def find_recorder() -> tuple[Path, Path]:
 
     Raises:
         RecordError: If they were not built.
+        FlatwalkError: If they were built for another processor.
     """
+    processor.check()
     given = os.environ.get("FLATWALK_RECORDER")
     package = Path(__file__).resolve().parents[1]
     candidates = (

@@ -1,7 +1,13 @@
 """`python -m flatwalk.reference`: writes anew what follows from the engine's schemas."""
 
-from flatwalk.reference import columns, page, types
+from flatwalk.reference import columns, man, page, types
 
-for path, text in ((page.PATH, page.text()), (types.PATH, types.text()), (columns.PATH, columns.text())):
+for path, text in (
+    (page.PATH, page.text()),
+    (types.PATH, types.text()),
+    (columns.PATH, columns.text()),
+    (man.PATH, man.text()),
+):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     print(path)

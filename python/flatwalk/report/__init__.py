@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, templates
+from flatwalk import across, output, templates
 from flatwalk.explain import explain
 from flatwalk.report import charts, timeline
 from flatwalk.results import by_machine, grouped, machine_label, place_label, settings_label, warnings_of
@@ -63,4 +62,4 @@ def configurations(runs: list[Run]) -> list[tuple[str, str]]:
             ):
                 continue
             found.setdefault(title, settings)
-    return [(title, json.dumps(settings, indent=2, ensure_ascii=False)) for title, settings in found.items()]
+    return [(title, output.as_json(settings)) for title, settings in found.items()]

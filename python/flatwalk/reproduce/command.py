@@ -44,6 +44,12 @@ def chosen(experiments: Sequence[Experiment], names: Sequence[str]) -> list[tupl
     """
     known = [claim.id for experiment in experiments for claim in experiment.claims]
     wanted = [name.upper() for name in names] or known
+    if files := [name for name in names if "/" in name or name.endswith(".toml")]:
+        raise UsageError(
+            f"{files[0]} is a file: reproduce checks the claims that are shipped",
+            where="CLAIM",
+            remedy="name claims, as in: flatwalk reproduce R1 F1; docs/reproducing.md says how one is added",
+        )
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(
             f"there is no claim {unknown[0]}",
@@ -103,7 +109,7 @@ def run(options: Options) -> None:
     found = gather(options, experiments)
     if before is not None:
         found = show.joined(before, found, experiments)
-    text = json.dumps(show.to_json(found), indent=1, ensure_ascii=False) + "\n"
+    text = output.as_json(show.to_json(found), indent=1) + "\n"
     if str(options.json) == "-":
         print(text, end="")
     else:

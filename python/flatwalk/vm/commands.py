@@ -374,8 +374,6 @@ def bench(
     the kernel's part; what has been measured is kept, so that an interrupted command goes on where it was.
     With --host, the benches of `flatwalk host` run with `no5lvl` and with five levels.
     """
-    from json import dumps  # noqa: PLC0415
-
     from flatwalk import engine, output  # noqa: PLC0415
     from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
 
@@ -401,6 +399,6 @@ def bench(
         output.write_whole(report, charts.page(measured.charts, engine.version()))
         output.note(f"Report: {report.absolute()}")
     if json:
-        print(dumps(measured.rows, indent=1, ensure_ascii=False))
+        print(output.as_json(measured.rows, indent=1))
     else:
         print("\n".join(measured.tables.values()).rstrip())

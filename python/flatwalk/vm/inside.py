@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatwalk import temporary
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import benches, machine, measure
 from flatwalk.programs.attend import Attendance, Driver, Launch
@@ -148,10 +149,10 @@ def attend(directory: Path) -> None:
 def bench(name: str, options: dict[str, Any], rounds: int, seed: int) -> None:
     """Measures a bench of `flatwalk host` in some rounds and prints the result as JSON."""
     host = machine.describe()
-    with measure.temporary_directory() as directory:
+    with temporary.directory() as directory:
         match name:
             case "pagefault":
-                made = benches.pagefault(host, Path(directory), change_host=False, **options)
+                made = benches.pagefault(host, directory, change_host=False, **options)
             case "gups":
                 made = benches.gups(host, **options)
             case "walk":

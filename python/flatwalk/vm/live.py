@@ -123,12 +123,11 @@ def record(
         except FlatwalkError as error:
             # The recorder may know better why.
             failure = error
-    reports.raise_errors(output)
+    reports.raise_errors(output, reports.traces)
     trace = next(iter(reports.traces), None)
     if failure is not None and (trace is None or trace.reason != "limit"):
         raise failure
     if trace is None or reports.checked is None or trace.instructions == 0:
-        output.unlink(missing_ok=True)
         raise _nothing_recorded(part, program, command)
     return Recording(trace, reports.checked, reports.kernel, outcome, list(dict.fromkeys(reports.warnings)))
 

@@ -8,11 +8,11 @@ import re
 import stat
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from flatwalk import temporary
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components, ports, processes
 
@@ -141,8 +141,7 @@ def run(
     kernel = build.find(components.linux(debug=machine.debug), source) / "bzImage"
     init = compiled.guest_program(compiled.SOURCES / "guest" / "init.c").read_bytes()
     given = os.environ if environment is None else environment
-    with tempfile.TemporaryDirectory(prefix="flatwalk-vm-") as name:
-        work = Path(name)
+    with temporary.directory() as work:
         job = _job(command, str(Path.cwd()), given, fed=stdin is not None)
         (work / "initrd").write_bytes(_initrd(init, job))
         with contextlib.ExitStack() as stack:
@@ -195,9 +194,11 @@ def _outcome(status: str, log: str, messages: str) -> Outcome:
 @contextlib.contextmanager
 def disk(size_bytes: int) -> Iterator[Path]:
     """An empty disk for a guest, gone afterwards."""
-    with tempfile.NamedTemporaryFile(prefix="flatwalk-vm-") as file:
-        file.truncate(size_bytes)
-        yield Path(file.name)
+    with temporary.directory() as directory:
+        file = directory / "disk"
+        file.touch()
+        os.truncate(file, size_bytes)
+        yield file
 
 
 def drive(path: Path) -> list[str]:

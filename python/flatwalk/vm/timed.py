@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import io
 import statistics
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, output, settings
+from flatwalk import cache, engine, output, settings, temporary
 from flatwalk.errors import FlatwalkError
 from flatwalk.record import KernelWork, Part, find_recorder
 from flatwalk.vm import components, live, workloads
@@ -213,8 +212,8 @@ def _kept(store: cache.Store, key: str) -> Boot | None:
 
 
 def _measure(program: str, command: list[str], machine: Machine, seed: int, source: Path | None) -> Boot:
-    with tempfile.TemporaryDirectory(prefix="flatwalk-vm-") as directory:
-        trace, said = Path(directory) / "trace.fwt", io.BytesIO()
+    with temporary.directory() as directory:
+        trace, said = directory / "trace.fwt", io.BytesIO()
         part = Part(start_at="marker", limit=WARMUP + MEASURED)
         made = live.record(machine, command, trace, part, seed=seed, stdout=said, stderr=said, source=source)
         if made.outcome is not None:

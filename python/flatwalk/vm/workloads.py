@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, output, units
+from flatwalk import cache, output, temporary, units
 from flatwalk.errors import UsageError
 from flatwalk.programs import attend, catalogue, drivers, install
 from flatwalk.programs.attend import build_region
@@ -142,8 +141,7 @@ def prepared(name: str, work: Work | None = None, *, recorded: bool = False) -> 
         # All that is loaded is loaded in the guest, and counted.
         program = replace(program, options={**program.options, "load": "attended"})
     driver = DRIVERS[program.driver]()
-    with tempfile.TemporaryDirectory(prefix="flatwalk-") as path:
-        directory = Path(path)
+    with temporary.directory() as directory:
         launch = driver.prepare(program, directory, units.parse_size(work.size, name))
         requests = None if recorded else work.requests
         job = inside.Job(driver, launch, build_region(directory), requests, work.seconds)

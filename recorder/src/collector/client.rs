@@ -112,6 +112,11 @@ impl Client {
         sys::is_readable(&self.process)
     }
 
+    /// Ends the process.
+    pub fn kill(&self) {
+        sys::kill(&self.process);
+    }
+
     /// Whether the process still has the region: an exec takes it away.
     pub fn is_mapped(&self) -> bool {
         let base = self.region.base.load(Ordering::Relaxed);

@@ -21,18 +21,15 @@ impl From<TraceError> for RecordError {
 }
 
 impl RecordError {
+    /// Whether there was no room for the trace.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, RecordError::Trace(TraceError::Io { source, .. })
+            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+    }
+
     /// What the user is to know of it.
     pub fn explain(&self) -> String {
         match self {
-            RecordError::Trace(TraceError::Io { path, source })
-                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
-            {
-                format!(
-                    "{}: {source}; free some space, record elsewhere with --output, or record less \
-                     with --limit",
-                    path.display()
-                )
-            }
             RecordError::Trace(error) => error.to_string(),
             RecordError::Wrong(why) => why.clone(),
             RecordError::Corrupt(what) => format!(

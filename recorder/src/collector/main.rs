@@ -1,9 +1,10 @@
 //! `flatwalk-collect --socket PATH --output FILE`: writes the traces of the processes that
 //! introduce themselves at the socket.
 //!
-//! Reports are lines of JSON on standard output. On standard input, the line `close` (or its end)
+//! Reports are lines of JSON on standard output. On standard input, the line `close`
 //! says that no more programs will be started: the collector ends with the last recording. The line
-//! `detach` ends all recordings: what is still running runs on unrecorded.
+//! `detach` ends all recordings: what is still running runs on unrecorded. The end of standard input
+//! means that who started all this is gone: the recorded processes are killed.
 
 mod client;
 mod code;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use flatwalk_recorder::channel::region::{
@@ -16,15 +16,22 @@ use crate::names::partial_name;
 use crate::report::{Reason, Report, report};
 use crate::session::Session;
 
+/// Recordings go on.
+pub const WANTED: u8 = 0;
+/// Recordings end; what is recorded runs on.
+pub const WANTED_NO_MORE: u8 = 1;
+/// Who wanted them is gone: what is recorded ends.
+pub const WANTED_BY_NONE: u8 = 2;
+
 /// How long to sleep when a process produces nothing.
 const IDLE: Duration = Duration::from_millis(50);
 /// How often to report progress.
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Records a process until its end, to `target`, by way of a file next to it that is renamed at the
-/// end. `replaced` is set when the same process introduced itself anew; `detach` when the user wants
-/// no more.
-pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &AtomicBool) {
+/// end. `replaced` is set when the same process introduced itself anew; `wanted` says how much longer the
+/// user wants it.
+pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, wanted: &AtomicU8) {
     let partial = partial_name(target);
     let pid = client.pid();
     report(&Report::Start {
@@ -34,14 +41,14 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &At
         file: target.into(),
     });
     let mut totals = Totals::default();
-    let result = write(client, &partial, target, replaced, detach, &mut totals);
+    let result = write(client, &partial, target, replaced, wanted, &mut totals);
     let Totals { instructions, gap_instructions, segments } = totals;
-    let (reason, error) = match result {
-        Ok(reason) => (reason, None),
+    let (reason, error, disk_full) = match result {
+        Ok(reason) => (reason, None, false),
         Err(error) => {
             client.region().command.store(COMMAND_END, Ordering::Release);
             client.region().ring_drained();
-            (Reason::Failed, Some(error.explain()))
+            (Reason::Failed, Some(error.explain()), error.is_disk_full())
         }
     };
     let renamed = fs::rename(&partial, target);
@@ -56,6 +63,7 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, detach: &At
         segments,
         bytes,
         error,
+        disk_full,
     });
 }
 
@@ -72,7 +80,7 @@ fn write(
     partial: &Path,
     target: &Path,
     replaced: &AtomicBool,
-    detach: &AtomicBool,
+    wanted: &AtomicU8,
     totals: &mut Totals,
 ) -> Result<Reason, RecordError> {
     let region = client.region();
@@ -80,7 +88,7 @@ fn write(
     let mut reported = Instant::now();
     let outcome = loop {
         // Before looking, so that what it left is found after.
-        let reason = end_reason(client, replaced, detach);
+        let reason = end_reason(client, replaced, wanted);
         let step = session.step();
         match (step, reason) {
             (Err(error), _) => break Err(error),
@@ -121,7 +129,7 @@ fn write(
 }
 
 /// Why nothing more will come, if so.
-fn end_reason(client: &Client, replaced: &AtomicBool, detach: &AtomicBool) -> Option<Reason> {
+fn end_reason(client: &Client, replaced: &AtomicBool, wanted: &AtomicU8) -> Option<Reason> {
     let region = client.region();
     let state = region.state.load(Ordering::Acquire);
     if client.has_ended() {
@@ -134,10 +142,17 @@ fn end_reason(client: &Client, replaced: &AtomicBool, detach: &AtomicBool) -> Op
     if replaced.load(Ordering::Acquire) || state == STATE_EXECUTING && !client.is_mapped() {
         return Some(Reason::Exec);
     }
-    if detach.load(Ordering::Acquire) {
-        region.command.store(COMMAND_DETACH, Ordering::Release);
-        region.ring_drained();
-        return Some(Reason::Detached);
+    match wanted.load(Ordering::Acquire) {
+        WANTED_NO_MORE => {
+            region.command.store(COMMAND_DETACH, Ordering::Release);
+            region.ring_drained();
+            Some(Reason::Detached)
+        }
+        WANTED_BY_NONE => {
+            client.kill();
+            // What it left is taken once it has ended.
+            None
+        }
+        _ => None,
     }
-    None
 }

@@ -70,6 +70,8 @@ pub enum Report {
         bytes: u64,
         /// What went wrong, if anything.
         error: Option<String>,
+        /// Whether that is that there was no room for the trace.
+        disk_full: bool,
     },
 }
 

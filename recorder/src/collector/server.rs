@@ -5,14 +5,14 @@ use std::io::BufRead;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::names::Names;
-use crate::record::record;
+use crate::record::{WANTED, WANTED_BY_NONE, WANTED_NO_MORE, record};
 
 /// What happens to the collector.
 enum Occurrence {
@@ -24,6 +24,8 @@ enum Occurrence {
     Detach,
     /// No more programs will be started.
     Closed,
+    /// Who started all this is gone.
+    Orphaned,
 }
 
 /// Says that a recording ended, however it did.
@@ -61,9 +63,9 @@ pub fn serve(listener: UnixListener, output: &Path) {
                 return;
             }
         }
-        let _ = from_input.send(Occurrence::Closed);
+        let _ = from_input.send(Occurrence::Orphaned);
     });
-    let detach = Arc::new(AtomicBool::new(false));
+    let wanted = Arc::new(AtomicU8::new(WANTED));
     let mut names = Names::new(output);
     let mut replaced: HashMap<i32, Arc<AtomicBool>> = HashMap::new();
     let (mut active, mut closed) = (0_usize, false);
@@ -84,16 +86,20 @@ pub fn serve(listener: UnixListener, output: &Path) {
                 }
                 active += 1;
                 let target = names.next(client.pid());
-                let (ending, detach) = (Ending(sender.clone()), detach.clone());
+                let (ending, wanted) = (Ending(sender.clone()), wanted.clone());
                 thread::spawn(move || {
                     let _ending = ending;
-                    record(&client, &target, &flag, &detach);
+                    record(&client, &target, &flag, &wanted);
                 });
             }
             Ok(Occurrence::Ended) => active -= 1,
             Ok(Occurrence::Detach) => {
                 closed = true;
-                detach.store(true, Ordering::Release);
+                wanted.store(WANTED_NO_MORE, Ordering::Release);
+            }
+            Ok(Occurrence::Orphaned) => {
+                closed = true;
+                wanted.store(WANTED_BY_NONE, Ordering::Release);
             }
             Ok(Occurrence::Closed) => closed = true,
             Err(_) => break,

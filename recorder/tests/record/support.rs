@@ -153,7 +153,7 @@ impl Running {
         let mut stdout = Vec::new();
         self.guest.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         let status = self.guest.wait().unwrap();
-        drop(self.closing.take());
+        self.closing.as_mut().unwrap().write_all(b"close\n").unwrap();
         let (mut ends, mut warnings) = (Vec::new(), Vec::new());
         for line in &self.reports {
             let report: Value = serde_json::from_str(&line).unwrap();

@@ -117,7 +117,7 @@ pub enum BranchPredictor {
 #[serde(deny_unknown_fields)]
 pub struct Cache {
     /// Capacity.
-    #[schemars(range(min = 64))]
+    #[schemars(range(min = 64, max = 68_719_476_736_u64))]
     pub size_bytes: u64,
     /// Associativity.
     #[schemars(range(min = 1, max = 64))]
@@ -149,7 +149,7 @@ pub enum Memory {
         #[schemars(range(min = 64, max = 1_048_576), extend("powerOfTwo" = true))]
         row_bytes: u64,
         /// Transfers per second on the data bus, which is 8 bytes wide.
-        #[schemars(range(min = 1))]
+        #[schemars(range(min = 100, max = 100_000))]
         data_rate_mts: u32,
         /// Column access to first data.
         #[schemars(range(min = 0, max = 1_000_000))]
@@ -314,7 +314,7 @@ pub enum Pwc {
         /// Latency of a look-up.
         latency_cycles: u64,
         /// Entries.
-        #[schemars(range(min = 1))]
+        #[schemars(range(min = 1, max = 16_777_216))]
         entries: u32,
         /// Associativity.
         #[schemars(range(min = 1, max = MOST_WAYS))]
@@ -408,9 +408,10 @@ pub enum WalkEnd {
 pub struct Os {
     /// Trap, VMA look-up and return of a page fault; zeroing and page-table work are charged in
     /// addition, by what was done.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub fault_cycles: u64,
     /// Bytes that the kernel zeroes or copies per cycle.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65_536))]
     pub zero_bytes_per_cycle: u64,
     /// Physical memory.
     #[schemars(

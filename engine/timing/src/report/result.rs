@@ -696,7 +696,7 @@ fn warnings(run: &Run) -> Vec<String> {
     }
     if run.is_relocated() {
         warnings.push(format!(
-            "the trace's gigabytes were moved together to fit the {} address bits of the scheme",
+            "the trace spans more than the {} address bits of the scheme: its regions were relocated to fit",
             run.system.geometry().address_bits()
         ));
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ def run(options: Options) -> bool:
         print(line, file=sys.stderr if piped else sys.stdout, flush=True)
 
     def as_json(results: Sequence[Result]) -> str:
-        return json.dumps(report.as_dict(results, tested), indent=2) + "\n"
+        return output.as_json(report.as_dict(results, tested)) + "\n"
 
     def keep(results: Sequence[Result]) -> None:
         if file is not None:

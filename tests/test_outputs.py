@@ -1,0 +1,322 @@
+"""What is written, and where to: files, devices, pipes, full disks, closed outputs, foreign names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk import output
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.printable import json_escaped, one_line, printable
+from tests.terminal import on_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+FULL = Path("/dev/full")
+COMMAND = [sys.executable, "-I", "-m", "flatwalk"]
+#: The shortest comparison there is.
+SHORT = ["compare", "--workload", "gups:64MiB", "--schemes", "radix4", "--large-pages", "0"]
+SHORT += ["--instructions", "100k"]
+
+
+def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a shell's line in which $F is the command."""
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=directory,
+        env=os.environ | {"F": " ".join(COMMAND)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list", "schemes"], ["list", "machines", "--json"], ["--help"], [*SHORT, "--no-report", "--json", "-"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(("where", "reason"), [("> /dev/full", "No space left"), (">&-", "Bad file")])
+def test_an_output_that_cannot_be_written_is_an_error(
+    tmp_path: Path, arguments: list[str], where: str, reason: str
+) -> None:
+    done = shell(f"$F {' '.join(arguments)} {where}", tmp_path)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(errors) == 2, done.stderr
+    assert errors[0].startswith(f"error: standard output cannot be written: {reason}")
+    assert errors[1].startswith("  remedy: ")
+
+
+def test_a_closed_output_is_not_taken_by_a_file(tmp_path: Path) -> None:
+    line = f"$F {' '.join(SHORT)} --no-report --json out.json >&- 2>&-"
+    assert shell(line, tmp_path).returncode == 1
+    assert json.loads((tmp_path / "out.json").read_text())["runs"]
+
+
+def test_messages_that_are_lost_are_a_failure_but_stop_nothing(tmp_path: Path) -> None:
+    done = shell(f"$F {' '.join(SHORT)} --no-report 2> /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert "radix4" in done.stdout
+
+
+def test_a_device_is_written_to_and_stays(call: Call, tmp_path: Path) -> None:
+    device = tmp_path / "device"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 7))  # as /dev/full
+        os.close(os.open(device, os.O_WRONLY))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    result = call(*SHORT, "--no-report", "--json", "device")
+    assert result.code == 1
+    assert "error: device cannot be written: No space left on device" in result.err
+    assert device.is_char_device()
+    assert call(*SHORT, "--no-report", "--json", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+    assert list(tmp_path.iterdir()) == [device]
+
+
+def test_a_fifo_is_written_to_and_stays(call: Call, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_text()))
+    reader.start()
+    assert call(*SHORT, "--json", "fifo", "--report", "/dev/null").code == 0
+    reader.join()
+    assert json.loads(read[0])["runs"]
+    assert fifo.is_fifo()
+
+
+def test_links_are_followed_and_permissions_stay(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    target = tmp_path / "kept" / "answer.json"
+    target.write_text("before")
+    target.chmod(0o600)
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    assert call(*SHORT, "--no-report", "--json", "link.json").code == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["runs"]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["answer.json", "kept", "link.json"]
+
+
+def test_a_link_that_leads_nowhere_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nothing")
+    for option in ("--json", "--report"):
+        result = call(*SHORT, option, "link")
+        assert result.code == 2
+        assert "link is a link that leads nowhere" in result.err
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_the_file_of_standard_output_is_refused(tmp_path: Path) -> None:
+    done = shell(f"$F {' '.join(SHORT)} --no-report --json out > out", tmp_path)
+    assert done.returncode == 2
+    assert "is the file that standard output is written to" in done.stderr
+    assert (tmp_path / "out").read_text() == ""
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "answer.json"
+    path.write_text("before")
+
+    def full(_path: Path, _data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FlatwalkError, match=r"answer\.json cannot be written: No space left"):
+        output.write_whole(path, "after")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_usual_report_does_not_replace_an_earlier_one(call: Call, tmp_path: Path) -> None:
+    for number in ("", "-2", "-3"):
+        name = f"flatwalk-report{number}.html"
+        assert f"Report: {tmp_path / name}" in call(*SHORT).out
+    assert len(list(tmp_path.iterdir())) == 3
+    assert (
+        f"Report: {tmp_path / 'flatwalk-report.html'}" in call(*SHORT, "--report", "flatwalk-report.html").out
+    )
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    for command in (f"$F {' '.join(SHORT)}", "$F record -- true"):
+        done = shell(
+            f"cd {gone} && rmdir {gone} && {command}; status=$?; mkdir {gone}; exit $status", tmp_path
+        )
+        assert done.returncode == 1
+        assert done.stderr == (
+            "error: the current directory does not exist any more\n"
+            "  remedy: change to one that does: cd DIRECTORY\n"
+        )
+
+
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a\xff.fwt")
+    (tmp_path / name).write_bytes(b"\x89FWTR")
+    for line in (
+        "compare --no-report --trace $'a\\xff.fwt'",
+        "walk --trace $'a\\xff.fwt'",
+        "record -o $'a\\xff.fwt' -- touch ran",
+        "compare --json $'a\\xff.fwt'",
+        "compare --keep-trace $'a\\xff.fwt' -- touch ran",
+        "trace info $'a\\xff.fwt'",
+    ):
+        done = shell(f"$F {line}", tmp_path)
+        assert done.returncode == 2, done
+        assert "error: the name a\\xff.fwt is not UTF-8\n" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+HOSTILE = "evil\x1b]0;owned\x07\x9b2J\u202egnp.exe\udcff"
+
+
+def test_what_is_unsafe_is_written_out() -> None:
+    assert printable("a\tb\n∞ – ü 漢") == "a\tb\n∞ – ü 漢"
+    assert printable(HOSTILE) == r"evil\x1b]0;owned\x07\x9b2J\u202egnp.exe\xff"
+    assert one_line("a\nb\tc") == r"a\nb\tc"
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    shown = printable(every).replace("\n", "").replace("\t", "")
+    shown.encode()
+    # What Unicode may still assign, and blanks of other widths, are harmless.
+    left = {character for character in shown if not character.isprintable()}
+    import unicodedata
+
+    assert {unicodedata.category(character) for character in left} <= {"Cn", "Co", "Zs", "Cf"}
+    assert not any(
+        unicodedata.bidirectional(character) in {"RLO", "LRO", "RLE", "LRE", "PDF"} for character in left
+    )
+    text = json.dumps([HOSTILE, "\U000e0001"], ensure_ascii=False)
+    assert json.loads(json_escaped(text)) == [HOSTILE, "\U000e0001"]
+    assert "\x9b" not in json_escaped(text)
+
+
+@pytest.mark.parametrize("arguments", [["list", "schemes"], ["--version"], ["--help"]])
+def test_outputs_reach_a_reader_as_they_are(tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert "\\x" not in done.stdout
+    assert "\\u" not in done.stdout
+
+
+def test_a_hostile_file_name_is_shown_safely(tmp_path: Path) -> None:
+    name = "evil\x1b]0;owned\x07.toml"
+    (tmp_path / name).write_text("name = 'x'\n")
+    for line in (
+        f"compare --machine './{name}'",
+        f"compare --trace './{name}'",
+        f"compare --schemes './{name}'",
+    ):
+        done = shell(f"$F {line}", tmp_path)
+        assert done.returncode, done
+        assert not set(done.stderr + done.stdout) & {"\x1b", "\x07"}
+        assert r"\x1b]0;owned\x07" in done.stderr
+
+
+def test_progress_is_said_in_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("flatwalk.output.time.monotonic", lambda: now)
+    with output.Progress("Simulating") as progress:
+        for _ in range(70):
+            now += 1.0
+            progress(int(now) - 100, 200)
+    assert capsys.readouterr().err == (
+        "Simulating: 30 of 200, 15 % after 30 s\nSimulating: 60 of 200, 30 % after 60 s\n"
+    )
+
+
+def test_special_files_are_no_place_for_a_trace(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(FlatwalkError, match="is not a file"), output.whole_file(fifo):
+        pass
+    with pytest.raises(UsageError, match="is a directory"):
+        output.check_writable(tmp_path, "--json")
+    assert fifo.is_fifo()
+
+
+def test_what_leaves_nothing_to_measure_is_refused(call: Call, tmp_path: Path) -> None:
+    result = call(*SHORT, "--skip", "1T")
+    assert result.code == 2
+    assert "nothing is left to measure" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_trace_holds_is_said_in_words(call: Call, tmp_path: Path) -> None:
+    assert call("record", "--exhaustive", "-o", "true.fwt", "--", "true").code == 0
+    words = dict(line.split("  ", 1) for line in call("trace", "info", "true.fwt").out.splitlines())
+    assert words["ended early"].strip() == "no"
+    assert float(words["bytes per instruction"]) < 10
+    assert len(words["bytes per instruction"].strip()) <= 5
+    assert " map, " in words["events"]
+    assert "[" not in words["touched"] + words["events"]
+    (tmp_path / "cut.fwt").write_bytes((tmp_path / "true.fwt").read_bytes()[:20_000])
+    words = dict(line.split("  ", 1) for line in call("trace", "info", "cut.fwt").out.splitlines())
+    assert words["ended early"].strip() == "yes"
+    result = call("trace", "import", "true.fwt", "again.fwt")
+    assert result.code == 1
+    assert result.err == "error: true.fwt: this trace is in flatwalk's own format already; use it as it is\n"
+    assert not (tmp_path / "again.fwt").exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [("exit 7", "the program's exit status is 7"), ("kill -9 $$", "the program was killed by SIGKILL")],
+)
+def test_a_program_that_fails_is_said_to(call: Call, end: str, words: str) -> None:
+    asked = ["--schemes", "radix4", "--large-pages", "0", "--no-report"]
+    result = call("compare", *asked, "--", "sh", "-c", end)
+    assert f"warning: {words}; what ran until then is judged" in result.err
+
+
+def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) -> None:
+    from flatwalk import settings
+
+    text = (settings.DATA / "machines" / "zen4.toml").read_text()
+    for absurd in ("frequency_mhz = 2", "frequency_mhz = 99999"):
+        (tmp_path / "mine.toml").write_text(text.replace("frequency_mhz = 5000", absurd))
+        refused = call(*SHORT, "--machine", "./mine.toml").err
+        assert "frequency_mhz must be a whole number, 100 to 20000" in refused
+
+
+def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
+    from flatwalk import settings
+
+    (tmp_path / "mine.toml").write_text((settings.DATA / "schemes" / "radix4.toml").read_text())
+    result = call("compare", "--schemes", "radix4,./mine.toml", "--no-report")
+    assert result.code == 2
+    assert "two schemes are called radix4" in result.err
+
+
+def test_sentences_end_lines_between_words_on_a_terminal(tmp_path: Path) -> None:
+    """And nothing is wider than the terminal but names."""
+    shown = on_terminal([*COMMAND, *SHORT, "--no-report", "--schemes", "radix4,fpt+ptp"], 80, tmp_path)
+    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).split("\r\n")
+    lines = [line.rpartition("\r")[2] for line in plain]
+    assert max(map(len, lines)) <= 80
+    judged = next(number for number, line in enumerate(lines) if line.startswith("Judged: "))
+    assert 40 < len(lines[judged]) <= 80
+    assert "What came before and after it is not judged" in " ".join(lines[judged : judged + 3])

@@ -1,0 +1,203 @@
+"""Where recordings are written, one at a time; and that they end when told to, with all they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk import engine, temporary
+from flatwalk.errors import UsageError
+from flatwalk.record import RecordError, record
+from tests.test_record import BARE, compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out.fwt"
+
+
+def test_traces_of_processes_without_an_instruction_are_left_out(tmp_path: Path, output: Path) -> None:
+    """As under wrappers: the program's own process ends before all that is skipped, its child does not."""
+    program = compiled(tmp_path, "endless", *BARE)
+    shell = ["/bin/sh", "-c", f"/bin/true; {program}; /bin/true"]
+    result = record(shell, output, skip=5_000_000, limit=1_000_000)
+    assert [trace.command for trace in result.traces] == [[str(program)]]
+    assert result.traces[0].path == output
+    assert any("own process left nothing" in warning for warning in result.warnings)
+    assert {path.name for path in tmp_path.iterdir()} == {"endless", "out.fwt"}
+
+
+def test_one_recording_of_a_file_at_a_time(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    link = tmp_path / "link.fwt"
+    output.write_bytes(b"")
+    link.symlink_to(output.name)
+    refused: list[str] = []
+
+    def another(done: int, _total: int | None) -> None:
+        if done and not refused:
+            for path in (output, link):
+                with pytest.raises(RecordError) as caught:
+                    record(["/bin/true"], path)
+                refused.append(caught.value.what)
+
+    result = record([str(program)], output, limit=2_000_000, progress=another)
+    assert refused == [f"another recording writes this file: process {os.getpid()}"] * 2
+    assert engine.trace_info(output, verify=True)["instructions"] == result.instructions
+    assert {path.name for path in tmp_path.iterdir()} == {"endless", "link.fwt", "out.fwt"}
+    # What a killed recording left is in nobody's way.
+    growing = tmp_path / "out.fwt.part"
+    growing.mkdir()
+    (growing / "lock").write_text("1")
+    (growing / "out.fwt.part").write_bytes(b"half")
+    record(["/bin/true"], link)
+    assert link.is_symlink()
+    assert not growing.exists()
+
+
+def test_what_is_not_a_trace_stays_where_traces_of_processes_go(tmp_path: Path, output: Path) -> None:
+    others = tmp_path / "out.processes"
+    others.mkdir()
+    (others / "thesis.txt").write_text("a thesis")
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out.processes", "thesis.txt"]
+
+
+def _children(pid: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def _descendants(pid: int) -> set[int]:
+    try:
+        children = _children(pid)
+    except OSError:  # it has just ended
+        return set()
+    return children.union(*map(_descendants, children))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what must come: what is waited for would not come at all if the code were wrong."""
+    last = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < last
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("command", [["record", "-o", "out.fwt"], ["compare", "--json", "out.json"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_program_its_children_and_the_collector(
+    tmp_path: Path, command: list[str], number: signal.Signals
+) -> None:
+    files = tmp_path / "temporary"
+    files.mkdir()
+    program = compiled(tmp_path, "endless", *BARE)
+    # A shell that ignores the signal, and so does what it starts.
+    deaf = ["/bin/sh", "-c", f"trap '' TERM INT; {program} & {program}; exit"]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "flatwalk", *command, "--", *deaf],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(files)},
+    ) as running:
+        assert running.stdout is not None
+        # The collector, the shell, and its two children, each of which has begun to be recorded.
+        descendants: set[int] = set()
+
+        def all_run() -> bool:
+            descendants.update(_descendants(running.pid))
+            return len(descendants) == 4
+
+        assert running.stdout.readline() == "go\n"
+        _wait_until(all_run)
+        running.send_signal(number)
+        status = running.wait(timeout=60)
+        _wait_until(lambda: all(map(_is_gone, descendants)))
+        assert set(running.stdout.read().split()) <= {"go"}  # the program's, and no answer
+    assert status == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
+    if number == signal.SIGTERM:
+        assert list(files.iterdir()) == []
+        assert not (tmp_path / "out.json").exists()
+        assert not (tmp_path / "out.fwt.part").exists()
+    if command[0] == "record" and number == signal.SIGTERM:
+        assert engine.trace_info(tmp_path / "out.fwt", verify=True)["instructions"] > 10_000
+        assert len(list((tmp_path / "out.processes").iterdir())) >= 2
+
+
+def test_a_full_temporary_directory_says_what_is_true(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-I",
+                "-m",
+                "flatwalk",
+                "compare",
+                "--no-report",
+                "--exhaustive",
+                "--",
+                "ls",
+                "/usr",
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(small)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "kept" not in done.stderr
+    assert "--output" not in done.stderr
+    assert "set TMPDIR" in done.stderr
+    assert "--keep-trace" in done.stderr
+
+
+def test_temporary_directories_of_killed_commands_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, young, other = (tmp_path / f"flatwalk-{name}" for name in ("work-killed", "work-young", "mine"))
+    for path in (killed, young, other):
+        path.mkdir()
+        (path / "trace").write_text("…")
+    for path in (killed, other):
+        os.utime(path, (0, 0))
+    with temporary.directory() as ours:
+        os.utime(ours, (0, 0))
+        with temporary.directory() as second:
+            assert ours.is_dir()
+        assert not second.exists()
+        assert not killed.exists()
+        assert young.is_dir()
+        assert other.is_dir()
+    assert not ours.exists()

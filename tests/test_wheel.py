@@ -1,0 +1,87 @@
+"""The wheel that pip builds, installed where nothing else of the repository is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flatwalk.reference import man
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[1]
+#: Compiled fast rather than to be fast.
+QUICK = {
+    "CARGO_PROFILE_RELEASE_LTO": "off",
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(directory), str(ROOT)],
+        env=os.environ | QUICK,
+        check=True,
+    )
+    (made,) = directory.iterdir()
+    return made
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the wheel's command line; what it depends on is taken from this environment."""
+    place = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-I", "-m", "pip", "install", "--no-deps", "--target", str(place), str(wheel)],
+        check=True,
+    )
+    begin = f"import sys; sys.path.insert(0, {str(place)!r}); from flatwalk.cli import main; main()"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment: dict[str, Any] = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, "-I", "-c", begin, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_wheel_is_complete(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (page,) = (name for name in names if name.endswith("share/man/man1/flatwalk.1"))
+        assert archive.read(page).decode() == man.PATH.read_text(encoding="utf-8")
+    inside = {name.removeprefix("flatwalk/libexec/") for name in names if "/libexec/" in name}
+    # Without `processor`: a wheel is for any.
+    assert inside == {"flatwalk-collect", "flatwalk-host", "flatwalk.h", "libflatwalk_recorder.so"}
+    shipped = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python").rglob("*.toml")}
+    assert shipped <= names
+
+
+@pytest.mark.slow
+def test_the_wheel_records_compares_and_measures(
+    installed: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    recorded = installed("record", "--exhaustive", "-o", "true.fwt", "--", "true")
+    assert recorded.returncode == 0, recorded.stderr
+    compared = installed("compare", "--trace", "true.fwt", "--schemes", "radix4", "--report", "r.html")
+    assert compared.returncode == 0, compared.stderr
+    assert (tmp_path / "r.html").read_text().startswith("<!DOCTYPE html>")
+    measured = installed("host", "gups", "--table", "1MiB", "--runs", "2", "--at-most", "2", "--no-counters")
+    assert measured.returncode == 0, measured.stderr
