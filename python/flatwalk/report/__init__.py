@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, templates, variations
+from flatwalk import across, blame, templates, variations
 from flatwalk.explain import explain
 from flatwalk.report import charts, timeline
 from flatwalk.results import by_machine, grouped, machine_label, place_label, warnings_of
@@ -34,6 +34,8 @@ def render(response: Response) -> str:
         answer=explain(response),
         charts=charts.build(runs),
         timelines=timeline.build(runs, response.get("sampling")),
+        blame=blame.build(runs),
+        cells=blame.cells,
         warnings=warnings_of(runs),
         configurations=configurations(runs),
         trace=response["trace"],
