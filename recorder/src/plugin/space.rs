@@ -383,7 +383,9 @@ mod tests {
         ];
         assert_eq!(space.as_events(), expected);
         let mut copy = Space::default();
-        expected.iter().for_each(|event| copy.apply(event));
+        for event in &expected {
+            copy.apply(event);
+        }
         assert_eq!(copy.mappings, space.mappings);
     }
 

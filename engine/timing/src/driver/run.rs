@@ -612,7 +612,7 @@ impl Run {
                 untimed.reader.0.warm(physical, false, Requester::Fetch);
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {
-                untimed.access(address, access, || block.instruction(access))?;
+                untimed.access(address, *access, || block.instruction(access))?;
             }
             self.instructions += block.ops.len() as u64;
             if self.instructions >= stop {
@@ -730,7 +730,7 @@ impl Untimed<'_, Warming<'_>> {
     fn access(
         &mut self,
         address: u64,
-        &Access { size, store, .. }: &Access,
+        Access { size, store, .. }: Access,
         instruction: impl Fn() -> u64 + Copy,
     ) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };

@@ -95,7 +95,9 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
                 .flatten();
             with_space(|space| {
                 emit_mapping_call(space, number, &arguments, result as u64);
-                named.iter().for_each(|event| emit(space, event));
+                if let Some(event) = &named {
+                    emit(space, event);
+                }
             });
             if number == libc::SYS_mmap
                 && arguments[2] & libc::PROT_EXEC as u64 != 0
