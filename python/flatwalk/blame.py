@@ -96,7 +96,7 @@ def _percent(share: float) -> str:
 
 
 def build(runs: list[Run]) -> Blame | None:
-    """What is shown of the first machine; None where no walk was made, or nothing says where they come from."""
+    """What is shown, of the first machine; None where no walk was made, or nothing is known of any."""
     groups = by_machine(runs)[0]
     reference = next((run for run in groups[0] if not is_bound(run)), groups[0][0])
     if not reference.get("blame") or not reference["walks"]:
