@@ -80,7 +80,7 @@ def test_a_written_trace(written: Path) -> None:
     trace = compare(written)
     assert not trace.ended_early
     assert trace.found["threads"] > 2
-    assert len(trace.found["events"]) == 13
+    assert len(trace.found["events"]) == 14
     assert trace.found["gap_instructions"] > 0
     assert trace.header["segment_instructions"] == 5_000_000
     # Every way to code an address, but for the rarest.

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, engine, mix, output, sampling, simpoints, temporary, units
+from flatwalk import across, blame, engine, mix, output, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
 from flatwalk.lengths import Lengths
-from flatwalk.presenting import note_warnings, show_table, write_json
+from flatwalk.presenting import note_warnings, show_blame, show_table, write_json
 from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
@@ -221,6 +221,9 @@ def _present(options: Options, response: Response) -> None:
             say(point.words)
     for point in told.machines:
         say(point.words)
+    found = blame.build(runs)
+    if found is not None and str(options.json) != "-":
+        show_blame(found)
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415
 

@@ -12,6 +12,7 @@ from flatwalk.results import lost_to_translation, warnings_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flatwalk.blame import Blame
     from flatwalk.results import Run
 
 
@@ -84,6 +85,15 @@ def cells(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
 def _rows(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
     rows = zip(*(column.cells for column in columns), strict=True)
     return [column.header for column in columns], [list(row) for row in rows]
+
+
+def show_blame(blame: Blame) -> None:
+    """Prints where the walks come from."""
+    print()
+    output.table(*blame.table, title=blame.title)
+    print(blame.key)
+    for doubt in blame.notes:
+        output.note(f"warning: {doubt}")
 
 
 def note_warnings(runs: list[Run]) -> None:

@@ -44,6 +44,7 @@ class RunResult(TypedDict):
     os: OsResult
     branch: BranchResult | None
     llc_table_fraction: float | None
+    blame: BlameResult
     mechanisms: Mechanisms
     mechanism_words: list[str]
     warnings: list[str]
@@ -238,6 +239,55 @@ class BranchResult(TypedDict):
 
     branches: int
     mispredictions: int
+
+
+class BlameResult(TypedDict):
+    """Where the walks of a run come from."""
+
+    mappings: list[MappingBlame]
+    functions: list[FunctionBlame]
+    lines: list[LineBlame]
+    unknown: list[UnknownFile]
+
+
+class MappingBlame(TypedDict):
+    """Walks for some memory."""
+
+    kind: Literal["file", "heap", "stack", "anonymous", "unmapped", "other"]
+    name: str | None
+    address: int | None
+    bytes: int | None
+    walks: int
+    cycles: int | None
+
+
+class FunctionBlame(TypedDict):
+    """Walks by a function."""
+
+    kind: Literal["code", "other"]
+    function: str | None
+    file: str | None
+    walks: int
+    cycles: int | None
+
+
+class LineBlame(TypedDict):
+    """Walks by a line."""
+
+    kind: Literal["code", "other"]
+    function: str | None
+    file: str | None
+    source: str | None
+    line: int | None
+    walks: int
+    cycles: int | None
+
+
+class UnknownFile(TypedDict):
+    """A file of whose code nothing is known."""
+
+    file: str
+    why: Literal["unreadable", "changed", "format"]
 
 
 class Mechanisms(TypedDict):

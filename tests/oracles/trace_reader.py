@@ -515,6 +515,8 @@ EVENTS_BY_KIND: dict[int, tuple[str, list[tuple[str, str]]]] = {
     11: ("root", [("cr3", "varint"), ("cr4", "varint")]),
     12: ("entry", [("address", "varint"), ("value", "varint"), ("level", "level")]),
     13: ("gap", [("instructions", "varint")]),
+    14: ("name", [("address", "varint"), ("length", "varint"), ("offset", "varint"), ("name", "text"),
+                  ("build_id", "text")]),
 }  # fmt: skip
 
 

@@ -149,7 +149,7 @@ fn event(random: &mut Random) -> Event {
     let protection = Protection { read, write, execute };
     let backings = [Backing::Anonymous, Backing::File, Backing::Stack, Backing::Heap];
     let advices = [Advice::HugePage, Advice::NoHugePage, Advice::DontNeed, Advice::Populate];
-    match random.below(13) {
+    match random.below(14) {
         0 => Event::Map {
             address,
             length,
@@ -168,6 +168,13 @@ fn event(random: &mut Random) -> Event {
         9 => Event::Root { cr3: address, cr4: to },
         10 => Event::Entry { address, level: 1 + random.below(5) as u8, value: to },
         11 => Event::Gap { instructions: to },
+        12 => Event::Name {
+            address,
+            length,
+            offset: to,
+            name: format!("/böx/{}", random.below(100)),
+            build_id: format!("{:x}", random.below(1 << 20)),
+        },
         _ => Event::Marker { name: format!("märker {}", random.below(100)) },
     }
 }

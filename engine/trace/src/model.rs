@@ -183,6 +183,11 @@ pub enum Event {
     /// trace. What they did to the address space is in the events around it; `Populate` events behind
     /// it say which pages are in memory that were not before.
     Gap { instructions: u64 },
+    /// What the memory that was just mapped there is called, as `/proc/PID/maps` has it: a file's path,
+    /// `[stack]`, `[anon:…]`. Of a file, the first byte is the one at `offset` in it. `build_id` says
+    /// which file it was, where code of it is mapped: its GNU build ID in hexadecimal, or `xxh3-` and
+    /// the XXH3-128 of its bytes if it has none; empty otherwise.
+    Name { address: u64, length: u64, offset: u64, name: String, build_id: String },
 }
 
 /// One piece of a trace, in order.

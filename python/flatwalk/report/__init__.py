@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, output, templates
+from flatwalk import across, blame, output, templates
 from flatwalk.explain import explain
 from flatwalk.report import charts, timeline
 from flatwalk.results import by_machine, grouped, machine_label, place_label, settings_label, warnings_of
@@ -33,6 +33,8 @@ def render(response: Response) -> str:
         answer=explain(response),
         charts=charts.build(runs),
         timelines=timeline.build(runs, response.get("sampling")),
+        blame=blame.build(runs),
+        cells=blame.cells,
         warnings=warnings_of(runs),
         configurations=configurations(runs),
         trace=response["trace"],

@@ -1,6 +1,7 @@
 //! A program's address space: which mappings there are, as its system calls change them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 
@@ -8,6 +9,17 @@ use crate::pages::Pages;
 
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
+
+/// What memory is called; see [`Event::Name`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As `/proc/PID/maps` has it.
+    pub text: Arc<str>,
+    /// Which file it was.
+    pub build_id: Arc<str>,
+    /// A byte's offset in the file, less its address.
+    difference: u64,
+}
 
 /// What is mapped over a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +32,8 @@ pub struct Mapping {
     pub backing: Backing,
     /// Whether stores reach others.
     pub shared: bool,
+    /// What it is called, if it is called anything.
+    pub name: Option<Name>,
 }
 
 /// All mappings of a process.
@@ -58,7 +72,8 @@ impl Space {
             Event::Map { address, length, protection, backing, shared } => {
                 let end = address.saturating_add(page_up(length));
                 self.remove(address, end);
-                self.mappings.insert(address, Mapping { end, protection, backing, shared });
+                let mapping = Mapping { end, protection, backing, shared, name: None };
+                self.mappings.insert(address, mapping);
             }
             Event::Unmap { address, length } => {
                 self.remove(address, address.saturating_add(page_up(length)));
@@ -68,7 +83,10 @@ impl Space {
                 self.remove(from, from.saturating_add(page_up(from_length)));
                 let end = to.saturating_add(page_up(to_length));
                 self.remove(to, end);
-                if let Some(mapping) = kept {
+                if let Some(mut mapping) = kept {
+                    if let Some(name) = &mut mapping.name {
+                        name.difference = name.difference.wrapping_add(from).wrapping_sub(to);
+                    }
                     self.mappings.insert(to, Mapping { end, ..mapping });
                 }
             }
@@ -80,15 +98,26 @@ impl Space {
                     mapping.protection = protection;
                 }
             }
+            Event::Name { address, length, offset, ref name, ref build_id } => {
+                let end = address.saturating_add(page_up(length));
+                self.split(address);
+                self.split(end);
+                let difference = offset.wrapping_sub(address);
+                let (text, build_id) = (name.as_str().into(), build_id.as_str().into());
+                let name = Name { text, build_id, difference };
+                for (_, mapping) in self.mappings.range_mut(address..end) {
+                    mapping.name = Some(name.clone());
+                }
+            }
             Event::Break { from, to } => {
                 self.program_break = Some(to);
                 let (from, to) = (page_up(from), page_up(to));
                 if to > from {
                     self.remove(from, to);
                     let protection = Protection { read: true, write: true, execute: false };
-                    let mapping =
-                        Mapping { end: to, protection, backing: Backing::Heap, shared: false };
-                    self.mappings.insert(from, mapping);
+                    let (backing, shared, name) = (Backing::Heap, false, None);
+                    self.mappings
+                        .insert(from, Mapping { end: to, protection, backing, shared, name });
                 } else {
                     self.remove(to, from);
                 }
@@ -137,15 +166,19 @@ impl Space {
 
     /// Events that build this address space from nothing.
     pub fn as_events(&self) -> Vec<Event> {
-        self.mappings()
-            .map(|(address, m)| Event::Map {
+        let events_of = |(address, mapping): (u64, &Mapping)| {
+            let &Mapping { end, protection, backing, shared, ref name } = mapping;
+            let length = end - address;
+            let named = name.as_ref().map(|name| Event::Name {
                 address,
-                length: m.end - address,
-                protection: m.protection,
-                backing: m.backing,
-                shared: m.shared,
-            })
-            .collect()
+                length,
+                offset: name.difference.wrapping_add(address),
+                name: name.text.as_ref().into(),
+                build_id: name.build_id.as_ref().into(),
+            });
+            [Some(Event::Map { address, length, protection, backing, shared }), named]
+        };
+        self.mappings().flat_map(events_of).flatten().collect()
     }
 
     /// All mappings by first address, in ascending order.
@@ -314,6 +347,46 @@ mod tests {
             to_length: 0x4000,
         });
         assert_eq!(ranges(&space), [(0x9000, 0xd000, true)]);
+    }
+
+    #[test]
+    fn names_go_with_their_mappings() {
+        let name = |address, offset| Event::Name {
+            address,
+            length: 0x1000,
+            offset,
+            name: "/a".into(),
+            build_id: "12".into(),
+        };
+        let mut space = Space::default();
+        space.apply(&map(0x1000, 0x4000));
+        space.apply(&Event::Name {
+            address: 0x1000,
+            length: 0x3000,
+            offset: 0x7000,
+            name: "/a".into(),
+            build_id: "12".into(),
+        });
+        space.apply(&Event::Unmap { address: 0x2000, length: 0x1000 });
+        space.apply(&Event::Remap {
+            from: 0x3000,
+            from_length: 0x1000,
+            to: 0x9000,
+            to_length: 0x1000,
+        });
+        let expected = [
+            map(0x1000, 0x1000),
+            name(0x1000, 0x7000),
+            map(0x4000, 0x1000),
+            map(0x9000, 0x1000),
+            name(0x9000, 0x9000),
+        ];
+        assert_eq!(space.as_events(), expected);
+        let mut copy = Space::default();
+        for event in &expected {
+            copy.apply(event);
+        }
+        assert_eq!(copy.mappings, space.mappings);
     }
 
     #[test]

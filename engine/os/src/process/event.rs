@@ -54,7 +54,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }
-            | Event::Gap { .. } => {
+            | Event::Gap { .. }
+            | Event::Name { .. } => {
                 return Ok(Outcome { work: Work::default(), flushes: Vec::new() });
             }
         }

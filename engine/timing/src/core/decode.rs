@@ -131,6 +131,11 @@ impl DecodedBlock {
     pub fn pc(&self) -> u64 {
         self.ops[0].pc
     }
+
+    /// Virtual address of the instruction that makes `access`, which is one of this block's.
+    pub fn instruction(&self, access: &Access) -> u64 {
+        self.ops[usize::from(access.instruction)].pc
+    }
 }
 
 /// Decodes blocks.

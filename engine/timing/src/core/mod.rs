@@ -36,9 +36,9 @@ use crate::core::stack::{CycleStack, Part};
 use crate::counts::Visitor;
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
+use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
-use crate::mmu::timeline::Timeline;
-use crate::mmu::{Mmu, Translated};
+use crate::mmu::{Missed, Mmu, Translated};
 use crate::system::costs::{Cost, Costs};
 use crate::system::{Handled, System};
 
@@ -163,6 +163,8 @@ pub struct Core {
     /// So many cycles later is the data of the load under way, because its walk had to wait for a walker;
     /// those that are in the stack excluded.
     queued: u64,
+    /// The instruction and the address of that load.
+    queued_for: (u64, u64),
     /// A fault lets the front end be refilled until this cycle, which has not been accounted for; or 0.
     refilled: u64,
     /// What that counts as.
@@ -193,6 +195,7 @@ impl Core {
             fetched: 0,
             accounted: 0,
             queued: 0,
+            queued_for: (0, 0),
             refilled: 0,
             refill: Part::PageFaults,
             line: u64::MAX,
@@ -267,20 +270,23 @@ impl Core {
     }
 
     /// Retirement waits from `from` to `until`: whatever of that has not been accounted for goes to `part`.
+    /// Returns how much that is.
     #[inline]
-    fn account(&mut self, part: Part, from: u64, until: u64) {
+    fn account(&mut self, part: Part, from: u64, until: u64) -> u64 {
         let from = from.max(self.accounted).max(self.retire.cycle);
-        if until > from {
-            self.accounted = until;
-            self.statistics.stack.add(part, until - from);
+        if until <= from {
+            return 0;
         }
+        self.accounted = until;
+        self.statistics.stack.add(part, until - from);
+        until - from
     }
 
     /// The same of data that is asked for at cycle `at`.
     #[inline]
-    fn account_data(&mut self, at: u64, response: Response) {
+    fn account_data(&mut self, at: u64, response: Response, blame: &mut Blame) {
         if self.queued > 0 {
-            self.account_queued(response.ready);
+            self.account_queued(response.ready, blame);
         }
         let from = at.max(self.accounted).max(self.retire.cycle);
         if response.ready > from {
@@ -291,31 +297,37 @@ impl Core {
 
     /// The same of what a wait for a walker delays until `until`: so much of it counts as that wait.
     #[cold]
-    fn account_queued(&mut self, until: u64) {
+    fn account_queued(&mut self, until: u64, blame: &mut Blame) {
         let from = self.accounted.max(self.retire.cycle);
-        self.account(Part::WalkQueue, from, until.min(from + self.queued));
+        let waited = self.account(Part::WalkQueue, from, until.min(from + self.queued));
+        let (instruction, address) = self.queued_for;
+        blame.wait(instruction, address, waited);
         self.queued = 0;
     }
 
-    /// The same of a translation that was asked for at `asked`, known at `ready`, and took its time as
-    /// `timeline` says.
+    /// The same of a translation that `instruction` asked for at `asked`, that was known at `ready`, and
+    /// took its time as `timeline` says.
     #[inline(never)]
     fn account_translation(
         &mut self,
-        kind: AccessKind,
+        Request { address, kind, .. }: Request,
+        instruction: u64,
         (asked, ready): (u64, u64),
-        timeline: &Timeline,
+        (timeline, blame): Missed<'_>,
     ) {
         if kind == AccessKind::Fetch {
-            return self.account(Part::InstructionTranslation, asked, ready);
+            let waited = self.account(Part::InstructionTranslation, asked, ready);
+            return blame.wait(instruction, address.raw(), waited);
         }
         let from = asked.max(self.accounted).max(self.retire.cycle);
         self.accounted = self.accounted.max(if ready > from { ready } else { 0 });
+        blame.wait(instruction, address.raw(), ready.saturating_sub(from));
         let stack = &mut self.statistics.stack;
         let queued = timeline.divide(from, ready, |spent, cycles| {
             stack.add(Part::of_translation(spent), cycles);
         });
         self.queued = if kind == AccessKind::Load { queued } else { 0 };
+        self.queued_for = (instruction, address.raw());
     }
 
     /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
@@ -457,7 +469,7 @@ impl Core {
     ) -> Result<u64, OsError> {
         let first = self.dispatch_access(self.load_queue.room(), env);
         let asked = self.ready(&op.address_reads, first);
-        let loaded = self.access(address, size, false, asked, env)?;
+        let loaded = self.access(op.pc, (address, size, false), asked, env)?;
         let operands_ready = self.ready(&op.reads[..FEW_READS], loaded.ready.max(first));
         let done = operands_ready + u64::from(op.latency);
         self.write(&op.writes[..FEW_WRITES], done);
@@ -481,7 +493,7 @@ impl Core {
         self.account(Part::StoreQueue, 0, room);
         let first = self.dispatch_access(room, env);
         let asked = self.ready(&op.address_reads, first);
-        let stored = self.access(address, size, true, asked, env)?;
+        let stored = self.access(op.pc, (address, size, true), asked, env)?;
         let done = self.ready(&op.reads[..FEW_READS], first) + u64::from(op.latency);
         self.write(&op.writes[..FEW_WRITES], done);
         let before = self.retire.cycle;
@@ -512,7 +524,7 @@ impl Core {
         let mut line_there = 0;
         let mut walked = asked;
         for (access, &address) in accesses.iter().zip(addresses) {
-            let times = self.access(address, access.size, access.store, asked, env)?;
+            let times = self.access(op.pc, (address, access.size, access.store), asked, env)?;
             walked = walked.max(times.translated);
             if access.store {
                 translated = times.translated.max(translated);
@@ -579,7 +591,7 @@ impl Core {
             // Without instruction TLBs code is taken to lie where its address says.
             _ if !env.mmu.translates_fetches() => Hpa::new(pc),
             _ => {
-                let t = self.translate(pc, AccessKind::Fetch, at, env)?;
+                let t = self.translate(pc, pc, AccessKind::Fetch, at, env)?;
                 self.account_refill();
                 self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
                 self.fetched = self.fetched.max(t.ready);
@@ -598,27 +610,26 @@ impl Core {
         Ok(())
     }
 
-    /// One data access of `size` bytes: when its translation and when its data is there.
+    /// One data access of `instruction`, to `size` bytes: when its translation and when its data is there.
     #[inline]
     fn access(
         &mut self,
-        address: u64,
-        size: u16,
-        store: bool,
+        instruction: u64,
+        (address, size, store): (u64, u16, bool),
         at: u64,
         env: &mut Environment<'_>,
     ) -> Result<AccessTimes, OsError> {
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
-            let t = self.translate(address, kind, at, env)?;
+            let t = self.translate(instruction, address, kind, at, env)?;
             let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
             if !store {
-                self.account_data(t.ready, response);
+                self.account_data(t.ready, response, &mut env.mmu.blame);
             }
             AccessTimes { translated: t.ready, ready: response.ready }
         } else {
-            self.access_across(address, last, kind, at, env)?
+            self.access_across(instruction, (address, last), kind, at, env)?
         };
         if !store {
             let word = address >> 3;
@@ -638,8 +649,8 @@ impl Core {
     #[cold]
     fn access_across(
         &mut self,
-        address: u64,
-        last: u64,
+        instruction: u64,
+        (address, last): (u64, u64),
         kind: AccessKind,
         at: u64,
         env: &mut Environment<'_>,
@@ -648,7 +659,7 @@ impl Core {
         let mut times = AccessTimes { translated: 0, ready: 0 };
         let mut from = address;
         loop {
-            let t = self.translate(from, kind, at, env)?;
+            let t = self.translate(instruction, from, kind, at, env)?;
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
@@ -657,7 +668,7 @@ impl Core {
                 let at_line = Hpa::new(line << LINE_SHIFT);
                 let response = env.caches.access(at_line, t.ready, store, Requester::Data);
                 if !store {
-                    self.account_data(t.ready, response);
+                    self.account_data(t.ready, response, &mut env.mmu.blame);
                 }
                 times.ready = times.ready.max(response.ready);
             }
@@ -672,19 +683,26 @@ impl Core {
     #[inline]
     fn translate(
         &mut self,
+        instruction: u64,
         address: u64,
         kind: AccessKind,
         at: u64,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
         let request = Request { address: Gva::new(address), kind, at };
-        let translated = match env.mmu.translate(request, env.system, env.caches) {
+        let translated = match env.mmu.translate(request, || instruction, env.system, env.caches) {
             Ok(translated) => translated,
-            Err(stopped) => self.fault(request, stopped, env)?,
+            Err(stopped) => self.fault(request, instruction, stopped, env)?,
         };
         // Most are known at once.
         if translated.ready > at {
-            self.account_translation(kind, (at, translated.ready), &env.mmu.timeline);
+            let Mmu { timeline, blame, .. } = &mut *env.mmu;
+            self.account_translation(
+                request,
+                instruction,
+                (at, translated.ready),
+                (timeline, blame),
+            );
         }
         Ok(translated)
     }
@@ -695,16 +713,17 @@ impl Core {
     fn fault(
         &mut self,
         request: Request,
+        instruction: u64,
         stopped: Stopped,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
         let Environment { mmu, caches, system, costs } = env;
         let mut asked = request.at;
-        let handle = |handled: &Handled, at: u64, timeline: &Timeline, caches: &mut Hierarchy| {
+        let handle = |handled: &Handled, at: u64, of: Missed<'_>, caches: &mut Hierarchy| {
             if !handled.flushes.is_empty() {
                 self.code_page = None;
             }
-            self.account_translation(request.kind, (asked, at), timeline);
+            self.account_translation(request, instruction, (asked, at), of);
             let cost = costs.fault(handled, caches.l1d_latency());
             let part = if handled.by_host { Part::HostFaults } else { Part::PageFaults };
             self.statistics.fault_cycles += cost.cycles();

@@ -91,6 +91,34 @@ impl Part {
         Self::GuestExits,
     ];
 
+    /// Whether it is a wait for a translation: TLBs, mechanisms and walks, of data or code.
+    pub fn is_translation(self) -> bool {
+        match self {
+            Self::InstructionTranslation
+            | Self::Tlb
+            | Self::Mechanisms
+            | Self::WalkQueue
+            | Self::WalkLookups
+            | Self::WalkL1
+            | Self::WalkL2
+            | Self::WalkLlc
+            | Self::WalkDram => true,
+            Self::Base
+            | Self::BranchMispredictions
+            | Self::InstructionFetch
+            | Self::DataL1
+            | Self::DataL2
+            | Self::DataLlc
+            | Self::DataDram
+            | Self::StoreQueue
+            | Self::PageFaults
+            | Self::HostFaults
+            | Self::SystemCalls
+            | Self::Merges
+            | Self::GuestExits => false,
+        }
+    }
+
     /// Of a translation of data.
     pub(super) fn of_translation(spent: Spent) -> Self {
         match spent {

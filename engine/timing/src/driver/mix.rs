@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Slice, Source};
 
 use crate::ConfigError;
@@ -240,6 +241,7 @@ fn one(
     let spares =
         |(core, member): (usize, &Member<'_>)| u64::from(member.run.protects_page_tables()) << core;
     let mut protected = members.iter().enumerate().map(spares).sum::<u64>();
+    let mut symbols = Symbols::default();
     while members.iter().any(|member| member.result.is_none()) {
         let live = members.iter().enumerate().filter(|(_, member)| !member.ended);
         let next = live.min_by_key(|(_, member)| member.clock());
@@ -259,7 +261,9 @@ fn one(
         progress.done.fetch_add(member.run.instructions() - before, Ordering::Relaxed);
         protected = protected & !(1 << turn) | u64::from(member.run.protects_page_tables()) << turn;
         if member.result.is_none() && (member.ended || member.run.instructions() >= wanted) {
-            member.result = Some(RunResult::new(&member.run, &member.name, seed + turn as u64));
+            let seed = seed + turn as u64;
+            let result = RunResult::new(&member.run, &member.name, seed, &mut symbols);
+            member.result = Some(result);
         }
         if let Some((_, caches)) = &mut member.run.timed {
             caches.share(&mut shared, u64::MAX);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
 use flatwalk_paging::{AccessKind, Address, Gva, Hpa, Layout};
-use flatwalk_trace::{Event, SourceInfo, ThreadId};
+use flatwalk_trace::{Access, Event, SourceInfo, ThreadId};
 
 use crate::ConfigError;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
@@ -24,6 +24,7 @@ use crate::memory::hierarchy::Requester;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::mmu::Mmu;
+use crate::mmu::blame::Blame;
 use crate::mmu::event::Request;
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
 use crate::system::System;
@@ -203,7 +204,8 @@ impl Run {
             walker.set_host_segment(segment);
         }
         let free = scheme.translation == TranslationMode::Free;
-        let mmu = Mmu::new(machine, geometry, walker, mechanisms, free);
+        let blame = Blame::new(relocation.clone());
+        let mmu = Mmu::new(machine, geometry, walker, mechanisms, free, blame);
         let observation = next_observation(&mmu);
         let merge_us =
             [Some(&layout), host_layout.as_ref()].map(|l| l.map_or(0.0, Layout::merge_us));
@@ -385,12 +387,19 @@ impl Run {
                 self.enter(phase, at);
                 Ok(())
             }
-            Piece::Event(event) => match &self.relocation {
-                None => self.event(event),
-                Some(relocation) => {
-                    relocation.event(event).iter().try_for_each(|event| self.event(event))
+            Piece::Event(event @ Event::Name { .. }) => {
+                self.mmu.blame.apply(event);
+                Ok(())
+            }
+            Piece::Event(event) => {
+                self.mmu.blame.apply(event);
+                match &self.relocation {
+                    None => self.event(event),
+                    Some(relocation) => {
+                        relocation.event(event).iter().try_for_each(|event| self.event(event))
+                    }
                 }
-            },
+            }
             Piece::Slice(slice) => {
                 if self.thread != Some(slice.thread) {
                     self.thread = Some(slice.thread);
@@ -546,17 +555,18 @@ impl Run {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
                     if pc >> 12 != self.code_page.0 {
-                        let physical = untimed.translate(pc, AccessKind::Fetch)?;
+                        let physical = untimed.translate(pc, AccessKind::Fetch, || pc)?;
                         self.code_page = (pc >> 12, physical);
                     }
                 }
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {
                 let kind = if access.store { AccessKind::Store } else { AccessKind::Load };
-                untimed.translate(address, kind)?;
+                let instruction = || block.instruction(access);
+                untimed.translate(address, kind, instruction)?;
                 let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
                 if last >> 12 != address >> 12 {
-                    untimed.translate(last, kind)?;
+                    untimed.translate_rest(last, kind, instruction())?;
                 }
             }
             let n = block.ops.len() as u64;
@@ -592,7 +602,7 @@ impl Run {
                 self.code_line = pc >> LINE_SHIFT;
                 if pc >> 12 != self.code_page.0 {
                     let physical = if fetches {
-                        untimed.translate(pc, AccessKind::Fetch)?
+                        untimed.translate(pc, AccessKind::Fetch, || pc)?
                     } else {
                         Hpa::new(pc)
                     };
@@ -602,7 +612,7 @@ impl Run {
                 untimed.reader.0.warm(physical, false, Requester::Fetch);
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {
-                untimed.access(address, access.size, access.store)?;
+                untimed.access(address, *access, || block.instruction(access))?;
             }
             self.instructions += block.ops.len() as u64;
             if self.instructions >= stop {
@@ -715,18 +725,23 @@ struct Untimed<'a, R> {
 }
 
 impl Untimed<'_, Warming<'_>> {
-    /// An access of `size` bytes, that goes through the caches.
+    /// An access that goes through the caches; `instruction` gives the address of its instruction.
     #[inline]
-    fn access(&mut self, address: u64, size: u16, store: bool) -> Result<(), OsError> {
+    fn access(
+        &mut self,
+        address: u64,
+        Access { size, store, .. }: Access,
+        instruction: impl Fn() -> u64 + Copy,
+    ) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
-        let mut physical = self.translate(address, kind)?;
+        let mut physical = self.translate(address, kind, instruction)?;
         self.reader.0.warm(physical, store, Requester::Data);
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
         let mut at = address;
         while at >> LINE_SHIFT != last >> LINE_SHIFT {
             let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
             physical = if line.is_multiple_of(1 << 12) {
-                self.translate(line, kind)?
+                self.translate(line, kind, instruction)?
             } else {
                 physical.offset(line - at)
             };
@@ -738,12 +753,28 @@ impl Untimed<'_, Warming<'_>> {
 }
 
 impl<R: TableReader> Untimed<'_, R> {
+    /// Where the rest of an access lies that ends in another page.
+    #[cold]
+    fn translate_rest(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        instruction: u64,
+    ) -> Result<Hpa, OsError> {
+        self.translate(address, kind, || instruction)
+    }
+
     /// Where `address` lies; faults are handled.
     #[inline]
-    fn translate(&mut self, address: u64, kind: AccessKind) -> Result<Hpa, OsError> {
+    fn translate(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        instruction: impl FnOnce() -> u64,
+    ) -> Result<Hpa, OsError> {
         let request = Request { address: Gva::new(address), kind, at: self.at };
         let Self { mmu, system, reader, .. } = self;
-        let translated = match mmu.translate(request, system, reader) {
+        let translated = match mmu.translate(request, instruction, system, reader) {
             Ok(translated) => translated,
             Err(stopped) => {
                 let at = self.at;

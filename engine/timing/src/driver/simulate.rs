@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatwalk_os::OsError;
+use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, TraceError};
 
 use crate::ConfigError;
@@ -194,7 +195,9 @@ pub fn simulate(
     }
     state.finished.sort_by_key(|&(index, _)| index);
     state.finished.iter_mut().for_each(|(_, run)| run.end());
-    let results = state.finished.iter().map(|(_, run)| RunResult::new(run, &info.name, seed));
+    let mut symbols = Symbols::default();
+    let result = |(_, run): &(_, Box<Run>)| RunResult::new(run, &info.name, seed, &mut symbols);
+    let results = state.finished.iter().map(result);
     let instructions = state.finished.first().map_or(0, |(_, run)| run.instructions());
     let sampled = state.sampled.expect("every run has finished, so the trace has ended");
     Ok(Simulation { runs: results.collect(), instructions, sampled, info })

@@ -265,6 +265,7 @@ mod tests {
             .mmu
             .translate(
                 Request { address: top, kind: AccessKind::Load, at: 0 },
+                || 0,
                 &mut run.system,
                 &mut NoClock,
             )
@@ -325,6 +326,7 @@ mod tests {
                 let load = AccessKind::Load;
                 let found = run.mmu.translate(
                     Request { address: Gva::new(address), kind: load, at: 0 },
+                    || 0,
                     &mut run.system,
                     &mut NoClock,
                 );

@@ -350,6 +350,7 @@ mod tests {
     use super::*;
     use crate::driver::run::{Piece, Run};
     use crate::mmu::Mmu;
+    use crate::mmu::blame::Blame;
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme};
 
     const PAGE: u64 = 4096;
@@ -457,7 +458,8 @@ mod tests {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let spies: Vec<Box<dyn Mechanism>> = vec![Box::new(Spy(Arc::clone(&seen)))];
         let geometry = run.system.geometry();
-        run.mmu = Mmu::new(&scenario.machine, geometry, run.mmu.walker().clone(), spies, false);
+        let walker = run.mmu.walker().clone();
+        run.mmu = Mmu::new(&scenario.machine, geometry, walker, spies, false, Blame::new(None));
         (run, seen)
     }
 

@@ -3,6 +3,7 @@
 //! The same code runs with a clock and without ([`TableReader`]): functional mode differs in what
 //! a read costs, never in what is read. Mechanisms take part through the hooks of [`mechanism`].
 
+pub mod blame;
 pub mod event;
 pub mod mechanism;
 pub mod pwc;
@@ -20,6 +21,7 @@ use crate::config::machine::Machine;
 use crate::counts::Visitor;
 use crate::memory::reader::{NoClock, TableReader};
 use crate::memory::slots::Slots;
+use crate::mmu::blame::Blame;
 use crate::mmu::event::{Found, ReadCount, Request, Stopped, WalkLog, WalkObserver};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, Watched, taking_part};
 use crate::mmu::statistics::WalkStatistics;
@@ -36,6 +38,9 @@ pub struct Translated {
     /// Cycle in which that is known.
     pub ready: u64,
 }
+
+/// What is known of a translation that missed the TLBs: what it spent its time on, and who is to wait for it.
+pub type Missed<'a> = (&'a Timeline, &'a mut Blame);
 
 /// Faults that one access can raise: one for each entry of a two-dimensional walk, and for rights.
 const MOST_FAULTS: usize = 48;
@@ -74,18 +79,21 @@ pub struct Mmu {
     l2_tlb_misses: u64,
     /// The last miss of the TLBs.
     pub timeline: Timeline,
+    /// Where the walks come from.
+    pub blame: Blame,
     frontier: u64,
 }
 
 impl Mmu {
     /// The unit of `machine` for a process whose table has `geometry`, and whose walks `walker` makes,
-    /// with `mechanisms`; `free` if translation costs nothing.
+    /// with `mechanisms`; `free` if translation costs nothing. `blame` is to say where they come from.
     pub fn new(
         machine: &Machine,
         geometry: Geometry,
         walker: Walker,
         mechanisms: Vec<Box<dyn Mechanism>>,
         free: bool,
+        blame: Blame,
     ) -> Self {
         let all = mechanisms.iter().map(|mechanism| mechanism.hooks());
         let hooks = all.fold(Hooks::default(), Hooks::or);
@@ -104,6 +112,7 @@ impl Mmu {
             statistics: WalkStatistics::default(),
             l2_tlb_misses: 0,
             timeline: Timeline::default(),
+            blame,
             frontier: 0,
         }
     }
@@ -129,7 +138,8 @@ impl Mmu {
         self.frontier = frontier;
     }
 
-    /// Translates what is requested, in `system`.
+    /// Translates what is requested, in `system`. `instruction` gives the address of the instruction whose
+    /// access it is, and is asked where a TLB misses.
     ///
     /// # Errors
     /// The page fault that the operating system, or the host's, must handle.
@@ -137,19 +147,21 @@ impl Mmu {
     pub fn translate<R: TableReader>(
         &mut self,
         request: Request,
+        instruction: impl FnOnce() -> u64,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
         if self.bypassed {
-            return self.translate_bypassed(request, system, reader);
+            return self.translate_bypassed(request, instruction, system, reader);
         }
-        self.translate_in_l1(request, system, reader)
+        self.translate_in_l1(request, instruction, system, reader)
     }
 
     #[inline(never)]
     fn translate_bypassed<R: TableReader>(
         &mut self,
         request: Request,
+        instruction: impl FnOnce() -> u64,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
@@ -162,7 +174,7 @@ impl Mmu {
             let ready = if R::TIMED { request.at + self.l1d.latency() - 1 } else { request.at };
             return Ok(Translated { physical, ready });
         }
-        self.translate_in_l1(request, system, reader)
+        self.translate_in_l1(request, instruction, system, reader)
     }
 
     /// The first-level TLB for accesses of `kind`.
@@ -175,6 +187,7 @@ impl Mmu {
     fn translate_in_l1<R: TableReader>(
         &mut self,
         request: Request,
+        instruction: impl FnOnce() -> u64,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
@@ -186,6 +199,19 @@ impl Mmu {
             let ready = if R::TIMED { at + latency - 1 } else { at };
             return Ok(resolve(self.geometry, &mut self.statistics, address, entry, (at, ready)));
         }
+        self.translate_missed(request, instruction, system, reader)
+    }
+
+    /// The first-level TLB has missed. Apart, so that hits stay short.
+    #[inline(never)]
+    fn translate_missed<R: TableReader>(
+        &mut self,
+        request: Request,
+        instruction: impl FnOnce() -> u64,
+        system: &mut System,
+        reader: &mut R,
+    ) -> Result<Translated, Stopped> {
+        self.blame.instruction = instruction();
         self.translate_in_l2(request, system, reader)
     }
 
@@ -258,7 +284,7 @@ impl Mmu {
         if self.hooks.look_up {
             match self.look_up_in_mechanisms(request, system, reader, log) {
                 Ok(found) => {
-                    self.count(&found, log, kind, found.ready - at, 0);
+                    self.count(&found, log, request, found.ready - at, 0);
                     self.note_times(at, (found.ready, found.ready), 0, found.ready);
                     return Ok(found);
                 }
@@ -288,7 +314,7 @@ impl Mmu {
             self.note_times(at, (wanted, start), delay, ready);
         }
         if let Ok(found) = &result {
-            self.count(found, log, kind, found.ready - at, queue);
+            self.count(found, log, request, found.ready - at, queue);
         } else {
             self.statistics.faulting += 1;
             self.statistics.faulting_accesses += log.count();
@@ -403,7 +429,8 @@ impl Mmu {
         self.walker.walk(address, kind, at, system, reader, observer)
     }
 
-    fn count(&mut self, found: &Found, log: &WalkLog, kind: AccessKind, latency: u64, queue: u64) {
+    fn count(&mut self, found: &Found, log: &WalkLog, of: Request, latency: u64, queue: u64) {
+        self.blame.walk(of.address.raw());
         let s = &mut self.statistics;
         let page = &mut s.by_page[usize::from(found.level)];
         page.walks += 1;
@@ -413,7 +440,7 @@ impl Mmu {
             s.reads[stage as usize][usize::from(class)][served as usize] += 1;
         }
         s.queue_cycles += queue;
-        s.instruction_side += u64::from(kind == AccessKind::Fetch);
+        s.instruction_side += u64::from(of.kind == AccessKind::Fetch);
         s.histogram[WalkStatistics::bucket(latency)] += 1;
     }
 
@@ -460,13 +487,15 @@ impl Mmu {
         mut stopped: Stopped,
         system: &mut System,
         reader: &mut R,
-        mut resume: impl FnMut(&Handled, u64, &Timeline, &mut R) -> u64,
+        mut resume: impl FnMut(&Handled, u64, Missed<'_>, &mut R) -> u64,
     ) -> Result<Translated, OsError> {
+        let instruction = self.blame.instruction;
         for _ in 0..MOST_FAULTS {
             let handled = system.fault(stopped.untranslated, request.kind)?;
             self.carry_out(&handled.flushes);
-            let at = resume(&handled, stopped.at, &self.timeline, reader);
-            match self.translate(Request { at, ..request }, system, reader) {
+            let missed = (&self.timeline, &mut self.blame);
+            let at = resume(&handled, stopped.at, missed, reader);
+            match self.translate(Request { at, ..request }, || instruction, system, reader) {
                 Ok(translated) => return Ok(translated),
                 Err(again) => stopped = again,
             }
@@ -550,6 +579,7 @@ impl Mmu {
             mechanism.counts(visit);
         }
         visit(&mut self.statistics);
+        self.blame.counts(visit);
     }
 }
 

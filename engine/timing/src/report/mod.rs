@@ -1,5 +1,6 @@
 //! What a run found: figures, warnings, and translations explained step by step.
 
+pub mod blame;
 pub mod explain;
 pub mod response;
 pub mod result;

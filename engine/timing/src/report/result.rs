@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use flatwalk_os::Thp;
 use flatwalk_paging::{NodeStatistics, Physical, page_name};
+use flatwalk_symbols::Symbols;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,6 +19,7 @@ use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
+use crate::report::blame::BlameResult;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -97,6 +99,8 @@ pub struct RunResult {
     pub branch: Option<BranchResult>,
     /// Share of the last-level cache's lines that hold page-table entries at the end.
     pub llc_table_fraction: Option<f64>,
+    /// Where the walks come from.
+    pub blame: BlameResult,
     /// By name: the figures of each mechanism that the scheme or the machine switches on.
     pub mechanisms: BTreeMap<&'static str, Map<String, Value>>,
     /// What the mechanisms did, in sentences that follow from their figures.
@@ -356,8 +360,8 @@ fn ratio(part: f64, whole: u64) -> Option<f64> {
 }
 
 impl RunResult {
-    /// The result of `run` over the trace called `workload`.
-    pub fn new(run: &Run, workload: &str, seed: u64) -> Self {
+    /// The result of `run` over the trace called `workload`, whose code has the names in `symbols`.
+    pub fn new(run: &Run, workload: &str, seed: u64, symbols: &mut Symbols) -> Self {
         let configuration = run.configuration.clone();
         let (instructions, loads, stores) = run.measured();
         let timed = run.timed.as_ref();
@@ -426,6 +430,7 @@ impl RunResult {
                 let (tables, lines) = caches.llc_table_lines();
                 ratio(tables as f64, lines as u64)
             }),
+            blame: BlameResult::new(&run.mmu.blame, symbols, timed.is_some()),
             mechanisms: run
                 .mmu
                 .mechanisms()

@@ -236,8 +236,12 @@ mod tests {
 
     fn physical(run: &mut Run, address: u64, kind: AccessKind) -> Option<u64> {
         let at = Gva::new(address);
-        let answer =
-            run.mmu.translate(Request { address: at, kind, at: 0 }, &mut run.system, &mut NoClock);
+        let answer = run.mmu.translate(
+            Request { address: at, kind, at: 0 },
+            || 0,
+            &mut run.system,
+            &mut NoClock,
+        );
         answer.ok().map(|answer| answer.physical.raw())
     }
 

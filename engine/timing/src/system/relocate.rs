@@ -63,6 +63,14 @@ impl Relocation {
         self.piece(address).map_or(address, |(start, _, new)| address - start + new)
     }
 
+    /// What went to `address`: the inverse of [`Self::address`]. One that nothing went to stays.
+    pub fn original(&self, address: u64) -> u64 {
+        let after = self.pieces.partition_point(|&(_, _, new)| new <= address);
+        let piece = after.checked_sub(1).map(|at| self.pieces[at]);
+        let within = piece.filter(|&(start, end, new)| address - new < end.wrapping_sub(start));
+        within.map_or(address, |(start, _, new)| address - new + start)
+    }
+
     /// The parts of a range that were touched regions, as `(new address, length)`.
     fn parts(&self, address: u64, length: u64) -> Vec<(u64, u64)> {
         let end = address.saturating_add(length);
@@ -149,7 +157,8 @@ impl Relocation {
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }
-            | Event::Gap { .. } => {
+            | Event::Gap { .. }
+            | Event::Name { .. } => {
                 vec![event.clone()]
             }
         }
@@ -184,6 +193,9 @@ mod tests {
         assert_eq!(moved.address(high + 2 * GIB - 8), 3 * GIB - 8);
         assert_eq!(moved.address(high + 2 * GIB + 8), 3 * GIB + 8);
         assert_eq!(moved.address(0xffff_ffff_ff60_0008), 4 * GIB + 0x3f60_0008);
+        for address in [0x40_1234, 0x40_0030_0000, high + 2 * GIB + 8, 0xffff_ffff_ff60_0008] {
+            assert_eq!(moved.original(moved.address(address)), address);
+        }
         let unmap = Event::Unmap { address: 0x40_0000_0000, length: 2 * GIB };
         assert_eq!(moved.event(&unmap), [Event::Unmap { address: GIB, length: GIB }]);
     }

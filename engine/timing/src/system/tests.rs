@@ -10,6 +10,7 @@ use crate::config::scheme::{Scheme, TranslationMode};
 use crate::driver::run::{Mode, Piece, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
+use crate::mmu::blame::Blame;
 use crate::mmu::event::Request;
 use crate::mmu::walker::Walker;
 use crate::tests::testing::{Scenario, as_host, go, scheme_with, shipped};
@@ -27,6 +28,7 @@ fn place(run: &mut Run, address: u64, kind: AccessKind) -> Hpa {
     go(run, &[access]);
     let answer = run.mmu.translate(
         Request { address: Gva::new(address), kind, at: 0 },
+        || 0,
         &mut run.system,
         &mut NoClock,
     );
@@ -128,7 +130,7 @@ impl Guest {
         Self {
             name: format!("{} over {}", guest.table.organisation, host.table.organisation),
             system: System::new(&own, Some(&host_configuration)).unwrap(),
-            mmu: Mmu::new(&machine, layout.geometry(), walker, Vec::new(), false),
+            mmu: Mmu::new(&machine, layout.geometry(), walker, Vec::new(), false, Blame::new(None)),
             written: BTreeMap::new(),
             memory: HashMap::new(),
         }
@@ -138,7 +140,7 @@ impl Guest {
         for _ in 0..64 {
             let Self { system, mmu, .. } = self;
             let request = Request { address: Gva::new(address), kind, at: 0 };
-            match mmu.translate(request, system, &mut NoClock) {
+            match mmu.translate(request, || 0, system, &mut NoClock) {
                 Ok(found) => return Ok(found.physical),
                 Err(stopped) => {
                     let handled = system.fault(stopped.untranslated, kind)?;

@@ -20,6 +20,7 @@ use crate::counts::forget;
 use crate::driver::run::{Piece, Run};
 use crate::driver::sampling::{Limits, Places, Sampling};
 use crate::driver::simulate::simulate;
+use crate::mmu::blame::Count;
 use crate::simulate_mix;
 use crate::tests::testing::{
     DATA, Do, Scenario, as_host, cuckoo_scheme, go, host_table, merging_scheme, scheme, shipped,
@@ -518,6 +519,14 @@ proptest! {
             forget(|visit| core.counts(visit));
         }
         prop_assert_eq!(whole.iter().sum::<u64>(), began);
+        // Nothing was forgotten of where walks and waits for translations come from.
+        let translation: u64 =
+            Part::ALL.iter().zip(whole).filter(|(part, _)| part.is_translation()).map(|(_, n)| n).sum();
+        let expected = (run.mmu.statistics.total().walks, translation);
+        let sum = |sum: (u64, u64), count: Count| (sum.0 + count.walks, sum.1 + count.cycles);
+        let regions = run.mmu.blame.regions().map(|(_, count)| count).fold((0, 0), sum);
+        let instructions = run.mmu.blame.instructions().map(|(_, count)| count).fold((0, 0), sum);
+        prop_assert_eq!((regions, instructions), (expected, expected));
     }
 }
 

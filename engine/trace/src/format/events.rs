@@ -3,7 +3,7 @@
 use super::bytes::{Cursor, Malformed, put_string, put_varint};
 use crate::model::{Advice, Backing, Event, Protection};
 
-/// Longest accepted marker name, in bytes.
+/// Longest accepted text of an event, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 1 << 16;
 
 /// Builds one payload after another.
@@ -68,6 +68,7 @@ pub(crate) fn kind_name(event: &Event) -> &'static str {
         Event::Root { .. } => "root",
         Event::Entry { .. } => "entry",
         Event::Gap { .. } => "gap",
+        Event::Name { .. } => "name",
     }
 }
 
@@ -123,6 +124,11 @@ pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
         Event::Root { cr3, cr4 } => tagged(11, &[*cr3, *cr4], &[]),
         Event::Entry { address, level, value } => tagged(12, &[*address, *value], &[*level]),
         Event::Gap { instructions } => tagged(13, &[*instructions], &[]),
+        Event::Name { address, length, offset, name, build_id } => {
+            tagged(14, &[*address, *length, *offset], &[]);
+            put_string(out, name);
+            put_string(out, build_id);
+        }
     }
 }
 
@@ -199,6 +205,13 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
             Event::Entry { address, value, level: level(cursor)? }
         }
         13 => Event::Gap { instructions: cursor.varint()? },
+        14 => Event::Name {
+            address: cursor.varint()?,
+            length: cursor.varint()?,
+            offset: cursor.varint()?,
+            name: cursor.string()?,
+            build_id: cursor.string()?,
+        },
         _ => return Err("an event is of an unknown kind"),
     })
 }

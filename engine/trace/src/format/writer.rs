@@ -228,10 +228,15 @@ impl Writer {
     /// # Errors
     /// When the event cannot be stored, or the disk fails.
     pub fn event(&mut self, epoch: u64, event: &Event) -> Result<(), TraceError> {
-        if let Event::Marker { name } = event
+        if let Event::Marker { name } | Event::Name { name, .. } = event
             && name.len() > events::MAX_NAME_BYTES
         {
-            return Err(self.rejected("a marker's name is longer than 65536 bytes"));
+            return Err(self.rejected("a name is longer than 65536 bytes"));
+        }
+        if let Event::Name { build_id, .. } = event
+            && build_id.len() > events::MAX_NAME_BYTES
+        {
+            return Err(self.rejected("a build ID is longer than 65536 bytes"));
         }
         if !self.events.fits(epoch) || self.events.out.len() >= TARGET_RAW_BYTES {
             self.flush_events()?;

@@ -148,6 +148,15 @@ pub fn event() -> impl Strategy<Value = Event> {
             value
         }),
         any::<u64>().prop_map(|instructions| Event::Gap { instructions }),
+        (any::<[u64; 3]>(), ".{0,20}", "[0-9a-f]{0,40}").prop_map(
+            |([address, length, offset], name, build_id)| Event::Name {
+                address,
+                length,
+                offset,
+                name,
+                build_id
+            }
+        ),
     ]
 }
 

@@ -7,11 +7,11 @@ use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::connection::{region, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::{exec, fork, roi, watching};
+use crate::plugin::process::{exec, fork, naming, roi, watching};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
-use crate::plugin::state::{emit_mapping_call, with_space};
+use crate::plugin::state::{emit, emit_mapping_call, with_space};
 
 /// A system call under way.
 struct Call {
@@ -90,7 +90,15 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
         let arguments: [u64; 6] =
             std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
         if !failed {
-            with_space(|space| emit_mapping_call(space, number, &arguments, result as u64));
+            let named = (number == libc::SYS_mmap)
+                .then(|| naming::of_file(&arguments, result as u64))
+                .flatten();
+            with_space(|space| {
+                emit_mapping_call(space, number, &arguments, result as u64);
+                if let Some(event) = &named {
+                    emit(space, event);
+                }
+            });
             if number == libc::SYS_mmap
                 && arguments[2] & libc::PROT_EXEC as u64 != 0
                 && arguments[3] & libc::MAP_ANONYMOUS as u64 == 0
@@ -100,6 +108,12 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
         }
         if call.mapping.swap(false, Ordering::Relaxed) {
             MAPPING.release();
+        }
+    } else if number == libc::SYS_prctl {
+        let arguments: [u64; 6] =
+            std::array::from_fn(|i| call.arguments[i].load(Ordering::Relaxed));
+        if let Some(event) = naming::of_anonymous(&arguments) {
+            with_space(|space| emit(space, &event));
         }
     } else if fork::is_fork(number, call.arguments[0].load(Ordering::Relaxed)) {
         if let Some(before) = fork::take_in_child() {

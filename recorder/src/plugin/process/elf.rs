@@ -3,12 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use flatwalk_symbols::identity;
 use flatwalk_trace::{Backing, Event, Protection};
 use object::elf::{PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
 use crate::plugin::space::{PAGE, page_up};
+
+/// What memory is called that the program has as data without a value, which no file holds. The kernel does
+/// not name it; where somebody does, it is like this.
+const BSS: &str = "[anon:.bss]";
 
 /// An ELF file's segments and symbols, relative to where it was linked.
 pub struct Image {
@@ -84,8 +89,9 @@ impl Image {
             .map(|symbol| symbol.address())
     }
 
-    /// The mappings that loading the file at `bias` makes.
-    pub fn mappings(&self, bias: u64) -> Vec<Event> {
+    /// The mappings that loading the file called `name` at `bias` makes, and their names.
+    pub fn mappings(&self, bias: u64, name: &Path) -> Vec<Event> {
+        let build_id = identity(name).unwrap_or_default();
         let mut events = Vec::new();
         for segment in &self.segments {
             let start = segment.address.wrapping_add(bias) & !(PAGE - 1);
@@ -93,15 +99,21 @@ impl Image {
                 page_up(segment.address.wrapping_add(bias).wrapping_add(segment.file_length));
             let end = page_up(segment.address.wrapping_add(bias).wrapping_add(segment.length));
             let mut map = |address: u64, end: u64, backing| {
-                if end > address {
-                    events.push(Event::Map {
-                        address,
-                        length: end - address,
-                        protection: segment.protection,
-                        backing,
-                        shared: false,
-                    });
+                if end <= address {
+                    return;
                 }
+                let (length, protection) = (end - address, segment.protection);
+                events.push(Event::Map { address, length, protection, backing, shared: false });
+                events.push(if backing == Backing::File {
+                    let offset = segment.offset & !(PAGE - 1);
+                    let build_id =
+                        if protection.execute { build_id.clone() } else { String::new() };
+                    let name = name.to_string_lossy().into_owned();
+                    Event::Name { address, length, offset, name, build_id }
+                } else {
+                    let (name, build_id) = (BSS.to_owned(), String::new());
+                    Event::Name { address, length, offset: 0, name, build_id }
+                });
             };
             if segment.file_length > 0 {
                 map(start, file_end, Backing::File);

@@ -7,6 +7,7 @@ use std::path::Path;
 use flatwalk_trace::{Backing, Event, Protection};
 
 use crate::plugin::process::elf::Image;
+use crate::plugin::process::naming;
 use crate::plugin::space::{PAGE, page_up};
 use crate::sys;
 
@@ -28,12 +29,16 @@ pub fn start(path: &Path, code_start: u64, entry: u64) -> Start {
     let Some(image) = Image::read(path) else { return found };
     let linked = image.segments.iter().filter(|s| s.protection.execute).map(|s| s.address).min();
     let bias = code_start.wrapping_sub(linked.unwrap_or(code_start));
-    found.events.extend(image.mappings(bias));
-    if let Some(interpreter) = image.interpreter.as_deref().and_then(Image::read) {
-        found.events.extend(interpreter.mappings(entry.wrapping_sub(interpreter.entry)));
+    let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let file = whole(path);
+    found.events.extend(image.mappings(bias, &file));
+    if let Some(name) = &image.interpreter
+        && let Some(interpreter) = Image::read(name)
+    {
+        let bias = entry.wrapping_sub(interpreter.entry);
+        found.events.extend(interpreter.mappings(bias, &whole(name)));
     }
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let file = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     if let Some(first) = image.segments.first() {
         let guest = first.address.wrapping_add(bias) & !(PAGE - 1);
         let mapped = maps
@@ -42,7 +47,10 @@ pub fn start(path: &Path, code_start: u64, entry: u64) -> Start {
             .find(|line| Path::new(line.path) == file && line.offset == first.offset & !(PAGE - 1));
         found.guest_base = mapped.map_or(0, |line| line.start.wrapping_sub(guest));
     }
-    found.events.extend(stack(&maps, path, found.guest_base));
+    if let Some(stack) = stack(&maps, path, found.guest_base) {
+        let named = naming::of(&stack, "[stack]");
+        found.events.extend([Some(stack), named].into_iter().flatten());
+    }
     found.program = Some((image, bias));
     found
 }

@@ -10,6 +10,7 @@ mod exec;
 mod fork;
 mod initial;
 mod memory;
+mod naming;
 mod pagemap;
 mod roi;
 mod threads;

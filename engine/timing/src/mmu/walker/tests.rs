@@ -51,6 +51,7 @@ fn agrees_with_the_tables_of_every_combination() {
                 let kind = AccessKind::Load;
                 let found = run.mmu.translate(
                     Request { address: Gva::new(at), kind, at: 0 },
+                    || 0,
                     &mut run.system,
                     &mut NoClock,
                 );
