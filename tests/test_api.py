@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from flatwalk import api as fw
+import flatwalk as fw
+from flatwalk import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,7 @@ def test_an_array_is_not_copied() -> None:
     program = """
 import resource, sys
 import numpy as np
-from flatwalk import api as fw
+import flatwalk as fw
 addresses = np.zeros(40_000_000, dtype=np.uint64) + np.uint64(1 << 30)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 fw.simulate(addresses=addresses, mode="functional", instructions=100_000, exhaustive=True, warmup=0)
@@ -220,7 +221,7 @@ def test_threads_run_at_the_same_time_and_find_the_same() -> None:
 
 def test_ctrl_c_ends_a_simulation() -> None:
     program = """
-from flatwalk import api as fw
+import flatwalk as fw
 from flatwalk import output
 output.Progress.__call__ = lambda *_: print("begun", flush=True)
 try:
@@ -251,8 +252,9 @@ def test_every_public_name_is_documented() -> None:
             text = inspect.getdoc(thing) or ""
             for parameter in inspect.signature(thing).parameters:
                 assert f"{parameter}:" in text, f"{name}({parameter})"
-    public = {name for name, value in vars(fw).items() if getattr(value, "__module__", "") == fw.__name__}
+    public = {name for name, value in vars(api).items() if getattr(value, "__module__", "") == api.__name__}
     assert {name for name in public if not name.startswith("_")} <= set(fw.__all__)
+    assert fw.__all__ == api.__all__
 
 
 def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from flatwalk import engine, output, processor
 from flatwalk.errors import FlatwalkError
-from flatwalk.record import find_recorder
+from flatwalk.recorder import find_recorder
 from tests import fake
 from tests.terminal import on_terminal
 

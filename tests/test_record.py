@@ -17,7 +17,7 @@ import pytest
 from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
-from flatwalk.record import RecordError, Sample, collecting, find_qemu, find_recorder, record, tools
+from flatwalk.recorder import RecordError, Sample, collecting, find_qemu, find_recorder, record, tools
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
@@ -90,7 +90,7 @@ def test_the_program_has_its_own_input_environment_and_status(tmp_path: Path, ou
     script.write_text('#! /bin/sh -e\nread line\necho "$0 $1 $line $COLOUR $LD_COLOUR" > result\nexit 3\n')
     script.chmod(0o755)
     helper = (
-        "import sys; from pathlib import Path; from flatwalk.record import record\n"
+        "import sys; from pathlib import Path; from flatwalk.recorder import record\n"
         "env = {'PATH': '/usr/bin:/bin', 'COLOUR': 'red,blue', 'LD_COLOUR': 'green'}\n"
         "print(record(['./script', 'one two'], Path('out.fwt'), env=env).status)\n"
     )
@@ -253,7 +253,7 @@ def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
 def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
-        "import sys; from pathlib import Path; from flatwalk.record import record\n"
+        "import sys; from pathlib import Path; from flatwalk.recorder import record\n"
         f"result = record([{str(program)!r}], Path('out.fwt'))\n"
         "print(result.status, flush=True)\n"
     )
@@ -280,7 +280,7 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
 def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
-        "import sys; from pathlib import Path; from flatwalk.record import session\n"
+        "import sys; from pathlib import Path; from flatwalk.recorder import session\n"
         "session.PATIENCE_SECONDS = 0.0\n"
         f"result = session.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
         "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"

@@ -15,7 +15,7 @@ import pytest
 
 from flatwalk import engine, temporary
 from flatwalk.errors import UsageError
-from flatwalk.record import RecordError, record
+from flatwalk.recorder import RecordError, record
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:

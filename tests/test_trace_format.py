@@ -12,7 +12,7 @@ import pytest
 
 from flatwalk import engine
 from flatwalk.errors import FlatwalkError
-from flatwalk.record import record
+from flatwalk.recorder import record
 from tests.oracles.trace_reader import BRANCHES, Definition, FormatError, Instruction, Item, Slice, Trace
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.record import KernelWork, Part, record
+from flatwalk.recorder import KernelWork, Part, record
 from flatwalk.vm import components, live, timed
 from flatwalk.vm.machine import Machine
 from tests.oracles.flat_page_tables import NX, Case, Page

@@ -14,9 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import compare as comparing
-from flatwalk import configurations, engine, explain, output, presenting, results, settings, units, variations
-from flatwalk import machines as machine_files
+from flatwalk import (
+    comparing,
+    configurations,
+    engine,
+    explain,
+    machine_files,
+    output,
+    presenting,
+    results,
+    settings,
+    units,
+    variations,
+)
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
 from flatwalk.workload import parse_workload
@@ -606,8 +616,8 @@ def record(
     Raises:
         FlatwalkError: If it cannot be recorded.
     """
-    from flatwalk.record import Sample  # noqa: PLC0415
-    from flatwalk.record import record as run  # noqa: PLC0415
+    from flatwalk.recorder import Sample  # noqa: PLC0415
+    from flatwalk.recorder import record as run  # noqa: PLC0415
 
     sample = None if exhaustive else Sample(seed=seed)
     with output.Progress("Recording") as progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machines, output, settings, variations
+from flatwalk import engine, machine_files, output, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.simpoints import paths_of
 
@@ -133,7 +133,7 @@ def runs_of(
 
 def _machines(options: Options) -> list[dict[str, Any]]:
     """The machines that are named."""
-    found = [(name, machines.load(name)) for name in _listed(options.machine)]
+    found = [(name, machine_files.load(name)) for name in _listed(options.machine)]
     if not found:
         raise UsageError("no machine is named", where="--machine", remedy="as in --machine zen4")
     return settings.distinct(found, "machine", "--machine")

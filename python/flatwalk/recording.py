@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output, units
 from flatwalk.errors import UsageError
-from flatwalk.record import Sample, record
+from flatwalk.recorder import Sample, record
 
 if TYPE_CHECKING:
     from pathlib import Path

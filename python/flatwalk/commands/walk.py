@@ -51,7 +51,7 @@ def walk(
 
     Shows the index bits, the address of every entry read, and what each structure answered.
     """
-    from flatwalk import walk as work  # noqa: PLC0415
+    from flatwalk import walking as work  # noqa: PLC0415
 
     work.run(
         work.Options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machines, output, settings, units
+from flatwalk import engine, machine_files, output, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.results import add_speedups
 
@@ -90,7 +90,7 @@ def run_schemes(found: Process, schemes: str | None, machine: str, *, seed: int)
     Returns:
         By scheme: its run on the machine (`warm`), and on one without PWC and L2 TLB (`cold`).
     """
-    loaded = machines.load(machine)
+    loaded = machine_files.load(machine)
     walked = [scheme for scheme in _schemes(schemes) if scheme.get("translation") != "free"]
     # A TLB of one entry makes every access walk, so that small processes' walks have a length, too.
     sizes = [{"pages": [size], "entries": 1, "ways": 1, "latency_cycles": 1} for size in ("4K", "2M", "1G")]
@@ -158,7 +158,7 @@ def simulate(
     found: Process, schemes: str | None, machine: str, pattern: str, *, accesses: int, seed: int
 ) -> list[Run]:
     """Runs accesses of a pattern over the process's mapping, timed if the machine can be."""
-    loaded = machines.load(machine)
+    loaded = machine_files.load(machine)
     timed = settings.is_timed(loaded)
     request = {
         "source": source(found, pattern, accesses),

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, machines, settings, variations
+from flatwalk import cache, engine, machine_files, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
 from flatwalk.units import short_size
@@ -152,7 +152,7 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
     schemes = settings.distinct(named, "scheme", sweep.where)
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
     files = {
-        name: machines.load(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
+        name: machine_files.load(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
         for name in sweep.machines
     }
     for (name, file), point in itertools.product(files.items(), points):

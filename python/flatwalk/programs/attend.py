@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from flatwalk import compiler
 from flatwalk.errors import FlatwalkError
-from flatwalk.record import find_recorder
+from flatwalk.recorder import find_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.record import RecordResult, Surroundings, record
+from flatwalk.recorder import RecordResult, Surroundings, record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from flatwalk.errors import UsageError
 from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
-    from flatwalk.record import Part
+    from flatwalk.recorder import Part
 
 
 app = typer.Typer(
@@ -198,7 +198,7 @@ def _part(skip: str | None, instructions: str | None, start_at: str | None) -> P
     Raises:
         UsageError: If there is no such part in a guest.
     """
-    from flatwalk import record, units  # noqa: PLC0415
+    from flatwalk import recorder, units  # noqa: PLC0415
 
     if start_at not in (None, "marker"):
         raise UsageError(
@@ -206,7 +206,7 @@ def _part(skip: str | None, instructions: str | None, start_at: str | None) -> P
             where="--start-at",
             remedy="give marker, and flatwalk_start() in the program",
         )
-    return record.Part(
+    return recorder.Part(
         start_at=start_at,
         skip=units.parse_count(skip, "--skip") if skip is not None else 0,
         limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.record import (
+from flatwalk.recorder import (
     Checked,
     KernelWork,
     Part,

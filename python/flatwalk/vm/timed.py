@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine, output, settings, temporary
 from flatwalk.errors import FlatwalkError
-from flatwalk.record import KernelWork, Part, find_recorder
+from flatwalk.recorder import KernelWork, Part, find_recorder
 from flatwalk.vm import components, live, workloads
 
 if TYPE_CHECKING:

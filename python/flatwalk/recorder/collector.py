@@ -12,15 +12,15 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from flatwalk import temporary
-from flatwalk.record import place, tools
-from flatwalk.record.reports import Reports
-from flatwalk.record.result import RecordError
+from flatwalk.recorder import place, tools
+from flatwalk.recorder.reports import Reports
+from flatwalk.recorder.result import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from flatwalk.record.place import Place
+    from flatwalk.recorder.place import Place
 
 #: What the collector may take to write what it has got, when everything else has ended.
 COLLECTOR_SECONDS = 30.0

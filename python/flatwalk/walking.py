@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machines, output, settings, units, variations
+from flatwalk import engine, machine_files, output, settings, units, variations
 from flatwalk.errors import UsageError
 from flatwalk.results import settings_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
@@ -42,7 +42,7 @@ def run(options: Options) -> None:
         raise UsageError(
             "one translation is shown", where="--set", remedy="give each key one value, or use `compare`"
         )
-    file, scheme = machines.load(options.machine), settings.scheme(options.scheme, "--scheme")
+    file, scheme = machine_files.load(options.machine), settings.scheme(options.scheme, "--scheme")
     machine, (scheme,) = variations.machine(file, grid[0]), variations.schemes([scheme], grid[0])
     request: dict[str, Any] = {
         "source": _source(options),

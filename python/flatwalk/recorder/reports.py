@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.record.result import ProcessTrace, RecordError
+from flatwalk.recorder.result import ProcessTrace, RecordError
 
 #: What to do about a full disk, and a full temporary directory.
 FREE_SPACE = "free some space, record elsewhere with --output, or record less with --limit"

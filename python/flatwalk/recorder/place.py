@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import UsageError
-from flatwalk.record.request import check_output, is_trace
-from flatwalk.record.result import RecordError
+from flatwalk.recorder.request import check_output, is_trace
+from flatwalk.recorder.result import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from flatwalk.record.result import ProcessTrace
+    from flatwalk.recorder.result import ProcessTrace
 
 
 class Place:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk import processor
-from flatwalk.record.result import RecordError
+from flatwalk.recorder.result import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

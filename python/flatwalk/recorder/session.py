@@ -19,19 +19,19 @@ from flatwalk import output as terminal
 from flatwalk import temporary
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
-from flatwalk.record import place
-from flatwalk.record.collector import Collector, identity
-from flatwalk.record.reports import Reports
-from flatwalk.record.request import Part, Sample, Surroundings
-from flatwalk.record.result import RecordError, RecordResult
-from flatwalk.record.tools import find_qemu, find_recorder, plugin_options
+from flatwalk.recorder import place
+from flatwalk.recorder.collector import Collector, identity
+from flatwalk.recorder.reports import Reports
+from flatwalk.recorder.request import Part, Sample, Surroundings
+from flatwalk.recorder.result import RecordError, RecordResult
+from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-    from flatwalk.record.place import Place
-    from flatwalk.record.result import ProcessTrace
+    from flatwalk.recorder.place import Place
+    from flatwalk.recorder.result import ProcessTrace
 
 Progress = Callable[[int, int | None], None]
 

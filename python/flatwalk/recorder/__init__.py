@@ -5,12 +5,12 @@ See docs/recording.md for what is recorded and how.
 
 from __future__ import annotations
 
-from flatwalk.record.collector import collecting
-from flatwalk.record.reports import Checked, KernelWork, Reports
-from flatwalk.record.request import Part, Sample, Surroundings, check_output
-from flatwalk.record.result import ProcessTrace, RecordError, RecordResult
-from flatwalk.record.session import Progress, record
-from flatwalk.record.tools import find_qemu, find_recorder, plugin_argument
+from flatwalk.recorder.collector import collecting
+from flatwalk.recorder.reports import Checked, KernelWork, Reports
+from flatwalk.recorder.request import Part, Sample, Surroundings, check_output
+from flatwalk.recorder.result import ProcessTrace, RecordError, RecordResult
+from flatwalk.recorder.session import Progress, record
+from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_argument
 
 __all__ = [
     "Checked",

@@ -154,7 +154,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     Returns:
         The trace of its busiest process.
     """
-    from flatwalk.record import Sample, record  # noqa: PLC0415
+    from flatwalk.recorder import Sample, record  # noqa: PLC0415
 
     sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
     limit = lengths.recorded
