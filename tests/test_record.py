@@ -409,7 +409,7 @@ def test_programs_are_found_as_the_shell_finds_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such program"):
         resolve(["no-such-program"], environment)
     plain = tmp_path / "plain"
-    plain.write_text("text")
+    plain.write_text("#!/bin/sh\n")
     with pytest.raises(UsageError, match="may not be executed"):
         resolve([str(plain)], environment)
 
