@@ -208,7 +208,8 @@ fn simulate(
     let source = match (&request.source, addresses) {
         (SourceRequest::Addresses { name, instructions_per_access }, Some(addresses)) => {
             let addresses = Box::new(Buffer::new(addresses)?);
-            let open = || flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access);
+            let open =
+                || flatwalk_workloads::addresses::open(name, addresses, *instructions_per_access);
             py.detach(open).map_err(error)?
         }
         (source, None) => open(source, request.seed)?,

@@ -95,11 +95,8 @@ fn fill(chunk: &mut Vec<u64>, addresses: &mut dyn Addresses, from: u64) {
 
 /// The code and the mappings.
 fn set_up(code: u64, instructions: u64, touched: &[(u64, u64)]) -> VecDeque<Item> {
-    let operation = |index: u64| Instruction {
-        pc: code + 4 * index,
-        length: 4,
-        operands: Operands::Unknown,
-    };
+    let operation =
+        |index: u64| Instruction { pc: code + 4 * index, length: 4, operands: Operands::Unknown };
     let block = Block {
         instructions: (0..instructions).map(operation).collect(),
         accesses: [Access { instruction: 0, size: 8, store: false }].into(),

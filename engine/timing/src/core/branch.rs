@@ -3,6 +3,7 @@
 
 use crate::config::machine::{BranchPredictor, Core};
 use crate::core::decode::Control;
+use crate::counts::add;
 
 const TARGETS: usize = 4096;
 const RETURNS: usize = 16;
@@ -15,6 +16,8 @@ pub struct BranchStatistics {
     /// Of those, mispredicted.
     pub mispredictions: u64,
 }
+
+add!(BranchStatistics { branches, mispredictions });
 
 /// The predictors of one core.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! Tests that cross rooms, and the small machine that tests use.
 
+mod cores;
 mod mistakes;
 mod stack;
 pub mod testing;
