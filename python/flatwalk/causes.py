@@ -40,6 +40,8 @@ _NAMES = {
     "system_calls": "system calls for memory",
     "merges": "merging of page-table nodes",
     "guest_exits": "exits of the guest",
+    "shootdowns": "TLB flushes on other cores",
+    "idle": "idle cores",
 }
 #: Relative change of a count that is worth a word.
 NOTICEABLE = 0.02

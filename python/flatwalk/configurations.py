@@ -33,6 +33,7 @@ class Options:
     large_pages: str | None = None
     thp: str | None = None
     fragmentation: float = 0.0
+    cores: int | None = None
     context_switch_ms: float | None = None
     instructions: str | None = None
     warmup: str | None = None
@@ -77,6 +78,12 @@ def configurations(options: Options) -> list[dict[str, Any]]:
     schemes = _schemes(options)
     if not schemes:
         raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+    if options.mix is not None and options.cores is not None:
+        raise UsageError(
+            "each program of a mix runs on one core",
+            where="--mix and --cores",
+            remedy="leave one of them out",
+        )
     files = _machines(options)
     grid = variations.grid(options.set)
     for machine in files:
@@ -118,6 +125,7 @@ def runs_of(
             "mode": options.mode,
             "context_switch_ms": options.context_switch_ms,
             "memory_bytes": None,
+            "cores": options.cores,
         }
         for file in files
         for variation in variations.grid(options.set)
@@ -153,6 +161,7 @@ _SOURCES = {
         "--machine and --mode",
         "give timing or functional; where nothing can be timed, --mode functional",
     ),
+    "cores": ("--cores", "give fewer, or a machine with as many; each program of a mix has one"),
     "context_switch_ms": ("--context-switch", "leave it out, or leave out --mode"),
 }
 

@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
 def judged_words(response: Response) -> str:
     """`Judged: 40 windows of 500 k instructions, spread over the whole run of 12.3 G (0.16 % of it) …`."""
+    return " ".join([_windows_words(response), *_cores_words(response["runs"][0])])
+
+
+def _cores_words(run: Run) -> list[str]:
+    """Where its threads ran, if there were several: `Its 4 threads ran on 4 simulated cores, …`."""
+    cores, threads = run.get("cores") or [], run.get("threads", 1)
+    if threads < 2:
+        return []
+    words = f"Its {threads} threads ran on {_number(len(cores), 'simulated core')}"
+    idle = sum(part["cycles"] for core in cores for part in core["cycle_stack"] if part["part"] == "idle")
+    all_cycles = len(cores) * (run["cycles"] or 0)
+    if len(cores) < 2 or not all_cycles:
+        return [f"{words}."]
+    busy = len(cores) * (1 - idle / all_cycles)
+    return [f"{words}, of which {busy:.1f} were busy on average (with {run['scheme']})."]
+
+
+def _windows_words(response: Response) -> str:
     sampling = response.get("sampling")
     first = response["runs"][0]
     if sampling is None:

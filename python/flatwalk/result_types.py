@@ -19,6 +19,8 @@ class RunResult(TypedDict):
     guest_frames: Literal["scattered", "compact"] | None
     mode: Literal["timing", "functional"]
     seed: int
+    threads: int
+    cores: list[CoreResult]
     instructions: int
     cycles: int | None
     ipc: float | None
@@ -51,6 +53,19 @@ class RunResult(TypedDict):
     configuration: RunConfiguration
 
 
+class CoreResult(TypedDict):
+    """What one core did in the measured part."""
+
+    core: int
+    threads: int
+    instructions: int
+    cycle_stack: list[CyclePart]
+    walks: int
+    walk_accesses: int
+    walk_latency_cycles: int | None
+    translation_cycles: int | None
+
+
 class CyclePart(TypedDict):
     """What some of the cycles went to."""
 
@@ -77,6 +92,8 @@ class CyclePart(TypedDict):
         "system_calls",
         "merges",
         "guest_exits",
+        "shootdowns",
+        "idle",
     ]
     cycles: int
 
@@ -179,6 +196,7 @@ class CacheResult(TypedDict):
     table_misses: int
     writebacks: int
     mshr_wait_cycles: int
+    invalidations: int
 
 
 class DramResult(TypedDict):
@@ -409,6 +427,7 @@ class RunConfiguration(TypedDict):
     mode: Literal["timing", "functional"]
     context_switch_ms: float | None
     memory_bytes: int | None
+    cores: int | None
 
 
 class TraceSummary(TypedDict):

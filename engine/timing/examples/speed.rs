@@ -86,6 +86,7 @@ fn run(
         mode,
         context_switch_ms: None,
         memory_bytes: None,
+        cores: None,
     };
     // All but the last thousandth is warmed.
     let window = instructions.unwrap_or(0) / 1000;

@@ -22,6 +22,7 @@ app = typer.Typer(**PLAIN)
         "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
         "compare --trace program.fwt --simpoints a.simpoints --weights a.weights --window 100M",
         "compare --schemes radix4,fpt --machine golden-cove,zen4 --set llc.size_bytes=8MiB,32MiB",
+        "compare --cores 1 -- ./threads",
         "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
 )
@@ -86,6 +87,15 @@ def compare(
     fragmentation: Annotated[
         float, Option(metavar="SHARE", min=0.0, max=1.0, help="Share of physical memory that is fragmented.")
     ] = 0.0,
+    cores: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            max=64,
+            help="Cores that the program's threads run on, at most [default: those of the machine].",
+        ),
+    ] = None,
     context_switch: Annotated[
         float | None,
         Option(
@@ -184,6 +194,7 @@ def compare(
             large_pages=large_pages,
             thp=thp,
             fragmentation=fragmentation,
+            cores=cores,
             context_switch_ms=context_switch,
             instructions=instructions,
             warmup=warmup,

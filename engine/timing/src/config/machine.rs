@@ -55,7 +55,8 @@ pub struct Machine {
     pub pwc: Pwc,
     /// The page walkers.
     pub walker: Walker,
-    /// How many cores share the last-level cache and memory; absent for one.
+    /// How many cores share the last-level cache and memory. Absent: programs cannot run together, and the
+    /// threads of one run on 8 cores at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicore: Option<Multicore>,
     /// How hashed page tables are walked; absent for machines that cannot.
@@ -413,6 +414,10 @@ pub struct Os {
     /// Bytes that the kernel zeroes or copies per cycle.
     #[schemars(range(min = 1, max = 65_536))]
     pub zero_bytes_per_cycle: u64,
+    /// What a core loses that is interrupted to flush its TLBs, as a mapping changes that another core
+    /// may have used. The core that asks waits as long.
+    #[serde(default)]
+    pub shootdown_cycles: u64,
     /// Physical memory.
     #[schemars(
         range(min = 1_073_741_824, max = 1_099_511_627_776_u64),

@@ -73,7 +73,14 @@ pub struct RunConfiguration {
     /// Physical memory in bytes, instead of the machine's; the guest's, where there is one.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
+    /// Cores that the program's threads run on, at most; those of the machine if absent.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 64))]
+    pub cores: Option<u32>,
 }
+
+/// Cores that threads run on, where a machine does not say how many it has.
+const CORES: u32 = 8;
 
 impl RunConfiguration {
     /// The schema of one configuration of a request.
@@ -81,6 +88,12 @@ impl RunConfiguration {
         static SCHEMA: LazyLock<Value> =
             LazyLock::new(|| schema::read::<RunConfiguration>().to_value());
         &SCHEMA
+    }
+
+    /// Cores that the program's threads run on, at most.
+    pub fn most_cores(&self) -> u32 {
+        let of_machine = self.machine.multicore.map_or(CORES, |multicore| multicore.cores);
+        self.cores.unwrap_or(of_machine)
     }
 
     /// Checks every figure, and what scheme, machine and conditions are to each other. The first
@@ -105,6 +118,12 @@ impl RunConfiguration {
         require(self.context_switch_ms.is_none() || !functional, "context_switch_ms", || {
             "has no meaning in functional mode, which has no clock to switch by".to_owned()
         })?;
+        if let Some(multicore) = machine.multicore {
+            require(self.most_cores() <= multicore.cores, "cores", || {
+                let (asked, has) = (self.most_cores(), multicore.cores);
+                format!("{asked} (machine `{}` has {has}, see `multicore.cores`)", machine.name)
+            })?;
+        }
         if !functional && !machine.is_timed() {
             return Err(ConfigError::NotTimed(machine.name.clone()));
         }

@@ -33,7 +33,7 @@ use crate::core::decode::{
     Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
 };
 use crate::core::stack::{CycleStack, Part};
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::blame::Blame;
@@ -122,6 +122,17 @@ pub struct CoreStatistics {
     /// What all cycles went to.
     pub stack: CycleStack,
 }
+
+add!(CoreStatistics {
+    instructions,
+    loads,
+    stores,
+    translation_cycles,
+    fault_cycles,
+    call_cycles,
+    merge_cycles,
+    stack
+});
 
 /// What a core works with.
 pub struct Environment<'a> {
@@ -240,6 +251,23 @@ impl Core {
         self.retire.pass(self.fetched);
     }
 
+    /// The cycle from which on the core waits for nothing that it has begun.
+    pub fn settled(&self) -> u64 {
+        self.retire.cycle.max(self.refilled)
+    }
+
+    /// Waits until cycle `until`, or until [`Core::settled`] if that is later, which counts as `part`.
+    pub fn wait_until(&mut self, part: Part, until: u64) {
+        let until = until.max(self.settled());
+        self.account_refill();
+        self.drain();
+        self.account(part, 0, until);
+        if until > self.retire.cycle {
+            self.fetched = self.fetched.max(until);
+            self.retire.pass(until);
+        }
+    }
+
     /// Lets `cycles` pass in which nothing is simulated.
     pub fn pass(&mut self, cycles: u64) {
         self.drain();
@@ -278,7 +306,7 @@ impl Core {
             return 0;
         }
         self.accounted = until;
-        self.statistics.stack.add(part, until - from);
+        self.statistics.stack.count(part, until - from);
         until - from
     }
 
@@ -324,7 +352,7 @@ impl Core {
         blame.wait(instruction, address.raw(), ready.saturating_sub(from));
         let stack = &mut self.statistics.stack;
         let queued = timeline.divide(from, ready, |spent, cycles| {
-            stack.add(Part::of_translation(spent), cycles);
+            stack.count(Part::of_translation(spent), cycles);
         });
         self.queued = if kind == AccessKind::Load { queued } else { 0 };
         self.queued_for = (instruction, address.raw());
@@ -333,9 +361,14 @@ impl Core {
     /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
     /// that is done.
     fn account_work(&mut self, part: Part, cost: Cost, start: u64) -> u64 {
-        let Cost { work, merges, exits } = cost;
+        let Cost { work, merges, exits, shootdowns } = cost;
         self.statistics.merge_cycles += merges;
-        let parts = [(part, work), (Part::Merges, merges), (Part::GuestExits, exits)];
+        let parts = [
+            (part, work),
+            (Part::Merges, merges),
+            (Part::GuestExits, exits),
+            (Part::Shootdowns, shootdowns),
+        ];
         parts.into_iter().fold(start, |now, (part, cycles)| {
             self.account(part, now, now + cycles);
             now + cycles

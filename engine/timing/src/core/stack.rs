@@ -8,6 +8,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::counts::Add;
 use crate::memory::hierarchy::Served;
 use crate::mmu::timeline::Spent;
 
@@ -62,11 +63,16 @@ pub enum Part {
     Merges,
     /// In handlers and system calls, the guest is left because of its shadowed table.
     GuestExits,
+    /// TLBs are flushed for all cores that run the program: this one is interrupted for another's sake,
+    /// or waits until all others have been.
+    Shootdowns,
+    /// No thread runs on the core, as others do.
+    Idle,
 }
 
 impl Part {
     /// All, in the order of output.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Base,
         Self::BranchMispredictions,
         Self::InstructionFetch,
@@ -89,6 +95,8 @@ impl Part {
         Self::SystemCalls,
         Self::Merges,
         Self::GuestExits,
+        Self::Shootdowns,
+        Self::Idle,
     ];
 
     /// Whether it is a wait for a translation: TLBs, mechanisms and walks, of data or code.
@@ -115,7 +123,9 @@ impl Part {
             | Self::HostFaults
             | Self::SystemCalls
             | Self::Merges
-            | Self::GuestExits => false,
+            | Self::GuestExits
+            | Self::Shootdowns
+            | Self::Idle => false,
         }
     }
 
@@ -138,9 +148,15 @@ impl Part {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CycleStack([u64; Part::ALL.len()]);
 
+impl Add for CycleStack {
+    fn add(&mut self, more: &Self) {
+        self.0.add(&more.0);
+    }
+}
+
 impl CycleStack {
     #[inline]
-    pub(super) fn add(&mut self, part: Part, cycles: u64) {
+    pub(crate) fn count(&mut self, part: Part, cycles: u64) {
         self.0[part as usize] += cycles;
     }
 
@@ -153,6 +169,16 @@ impl CycleStack {
     /// What was added since `start`.
     pub(crate) fn since(self, start: Self) -> Self {
         Self(std::array::from_fn(|part| self.0[part] - start.0[part]))
+    }
+
+    /// The average of `cores` cores whose stacks this is the sum of, each of `cycles` cycles. What is
+    /// divided is sums of parts, so that the parts add up to `cycles`.
+    pub fn average(&self, cycles: u64, cores: u64) -> impl Iterator<Item = (Part, u64)> {
+        self.parts(cores * cycles).scan(0, move |sum, (part, cycles)| {
+            let before = *sum / cores;
+            *sum += cycles;
+            Some((part, *sum / cores - before))
+        })
     }
 
     /// All parts in the order of output, where there were `cycles` altogether.
@@ -177,7 +203,7 @@ mod tests {
         for (served, part) in levels.into_iter().zip(data) {
             let (mut by_level, mut by_part) = (CycleStack::default(), CycleStack::default());
             by_level.add_data(served, 3);
-            by_part.add(part, 3);
+            by_part.count(part, 3);
             assert_eq!(by_level, by_part);
         }
     }

@@ -22,16 +22,14 @@ use flatwalk_trace::{Slice, Source};
 
 use crate::ConfigError;
 use crate::config::machine::Multicore;
+use crate::driver::cores::TURN;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::sampling::Limits;
-use crate::driver::simulate::{SimulateError, StretchReader};
+use crate::driver::simulate::{SimulateError, StretchReader, os_failure};
 use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::report::result::RunResult;
-
-/// Instructions in a turn, at least.
-const TURN: usize = 64;
 
 /// Opens the source of a core's program. The error is reported as it is.
 pub type Open<'a> = dyn Fn(usize) -> Result<Box<dyn Source>, String> + Sync + 'a;
@@ -176,11 +174,7 @@ impl Member<'_> {
     }
 
     fn take(&mut self, piece: &Piece) -> Result<(), SimulateError> {
-        self.run.take(piece).map_err(|error| SimulateError::Os {
-            scheme: self.run.configuration.scheme.name.clone(),
-            instructions: self.run.instructions(),
-            error,
-        })
+        self.run.take(piece).map_err(|error| os_failure(&self.run, error))
     }
 }
 
@@ -205,6 +199,8 @@ fn one(
     // Whole gigabytes, as a machine's memory is.
     let part = (memory / u64::from(multicore.cores)) & !((1 << 30) - 1);
     configuration.memory_bytes = Some(part.max(1 << 30));
+    // Each program has one core.
+    configuration.cores = Some(1);
     let sources: Result<Vec<_>, _> = (0..cores).map(open).collect();
     let mut sources = sources.map_err(SimulateError::Source)?;
     let mut members = Vec::new();
@@ -327,6 +323,7 @@ mod tests {
             mode: Mode::Timing,
             context_switch_ms: None,
             memory_bytes: None,
+            cores: None,
         }
     }
 

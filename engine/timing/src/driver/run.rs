@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
 use flatwalk_paging::{AccessKind, Address, Gva, Hpa, Layout};
-use flatwalk_trace::{Access, Event, SourceInfo, ThreadId};
+use flatwalk_trace::{Access, Event, Slice, SourceInfo, ThreadId};
 
 use crate::ConfigError;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
@@ -15,7 +15,8 @@ use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
 use crate::core::stack::{CycleStack, Part};
-use crate::counts::{Aside, Visitor, forget};
+use crate::counts::{Add, Aside, Visitor, forget};
+use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
 use crate::driver::sampling::Phase;
@@ -23,10 +24,12 @@ use crate::mechanisms::{self, Setup};
 use crate::memory::hierarchy::Requester;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::{NoClock, TableReader, Warming};
+use crate::memory::replacement::Turn;
 use crate::mmu::Mmu;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::Request;
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
+use crate::mmu::statistics::WalkCount;
 use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
@@ -72,6 +75,8 @@ pub(crate) struct Tally {
     pub os: flatwalk_os::Statistics,
     /// What the cycles went to.
     pub stack: CycleStack,
+    /// Cores whose cycles these are.
+    pub cores: u64,
 }
 
 impl Tally {
@@ -88,27 +93,15 @@ impl Tally {
             host_faults: self.host_faults - start.host_faults,
             os: self.os - start.os,
             stack: self.stack.since(start.stack),
+            cores: self.cores,
         }
     }
-}
-
-/// When other processes take the core.
-#[derive(Clone, Copy, Debug)]
-struct Switches {
-    /// Cycles between them; `None`: never.
-    every: Option<u64>,
-    /// Cycle of the next.
-    next: u64,
-    /// Instructions at which the clock is looked at next.
-    look: u64,
-    /// So far, in the measured part.
-    count: u64,
 }
 
 /// Instructions between two looks at the clock.
 const CLOCK: u64 = 10_000;
 
-/// A run in progress.
+/// A run in progress. What it has of a core is that of the one that has its turn.
 pub struct Run {
     pub(crate) configuration: RunConfiguration,
     pub(crate) system: System,
@@ -116,26 +109,21 @@ pub struct Run {
     pub(crate) timed: Option<Timed>,
     relocation: Option<Relocation>,
     blocks: Vec<Arc<DecodedBlock>>,
-    thread: Option<ThreadId>,
-    /// Page of the last fetch and where it lies, while no time passes.
-    code_page: (u64, Hpa),
-    /// Line of the last fetch, while caches are warmed.
-    code_line: u64,
-    /// All instructions, measured or not.
-    instructions: u64,
-    counts: Counts,
+    own: Own,
+    cores: Cores,
     phase: Phase,
     /// Windows that have ended.
     windows: Vec<Tally>,
     /// What had been counted when the window under way began.
     window: Option<Tally>,
-    /// What was counted in windows, while none is under way.
+    /// What was counted in windows of all cores together, while none is under way.
     aside: Option<Aside>,
     /// Instructions and cycles of the last window.
     pace: (u64, u64),
-    /// Instructions at which a mechanism looks at the run next.
-    observation: u64,
-    switches: Switches,
+    /// Cycle in which all cores were last at the same time: where the measured part begins or ended.
+    aligned: u64,
+    /// What was measured, core by core, once all has ended.
+    by_core: Vec<CoreFigures>,
     /// Cycles to merge a node, or to take one apart, of the process's own table and of the host's.
     merge_cycles: [u64; 2],
     /// Scratch for relocated addresses.
@@ -144,12 +132,21 @@ pub struct Run {
     look_ahead: LookAhead,
 }
 
-/// What a run counts itself.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    instructions: u64,
-    loads: u64,
-    stores: u64,
+/// What one core did in the measured part.
+#[derive(Clone, Debug)]
+pub(crate) struct CoreFigures {
+    /// Its number.
+    pub number: usize,
+    /// Threads that ran on it.
+    pub threads: usize,
+    /// Instructions.
+    pub instructions: u64,
+    /// What its cycles went to.
+    pub stack: CycleStack,
+    /// Its walks.
+    pub walks: WalkCount,
+    /// Cycles in which retirement waited for a translation.
+    pub translation_cycles: u64,
 }
 
 impl Run {
@@ -217,6 +214,15 @@ impl Run {
             look: if every.is_some() { CLOCK } else { u64::MAX },
             count: 0,
         };
+        let most = configuration.most_cores();
+        let policy = mechanisms::policy_for_threads(&configuration.machine)?;
+        let fresh = Fresh {
+            mmu: mmu.for_another_core(),
+            core: timed.as_ref().map(|(core, _)| core.clone()),
+            private: timed.as_ref().map(|(_, caches)| caches.private()),
+            policy,
+        };
+        let cores = Cores::new(most, fresh);
         Ok(Self {
             configuration,
             system,
@@ -224,18 +230,15 @@ impl Run {
             timed,
             relocation,
             blocks: Vec::new(),
-            thread: None,
-            code_page: no_page(),
-            code_line: u64::MAX,
-            instructions: 0,
-            counts: Counts::default(),
+            own: Own::new(0, observation, switches),
+            cores,
             phase: Phase::Measured,
             windows: Vec::new(),
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
-            observation,
-            switches,
+            aligned: 0,
+            by_core: Vec::new(),
             merge_cycles,
             relocated: Vec::new(),
             last_address: 0,
@@ -245,7 +248,8 @@ impl Run {
 
     /// Instructions run so far, measured or not.
     pub fn instructions(&self) -> u64 {
-        self.instructions
+        let parked = self.cores.parked.iter().map(|core| core.own.instructions);
+        self.own.instructions + parked.sum::<u64>()
     }
 
     /// Instructions measured, loads, stores.
@@ -255,7 +259,7 @@ impl Run {
                 let s = core.statistics;
                 (s.instructions, s.loads, s.stores)
             }
-            None => (self.counts.instructions, self.counts.loads, self.counts.stores),
+            None => (self.own.counts.instructions, self.own.counts.loads, self.own.counts.stores),
         }
     }
 
@@ -287,10 +291,18 @@ impl Run {
         self.timed.as_ref().map(|_| self.measured_sum(|window| window.cycles))
     }
 
-    /// What the measured cycles went to; they add up to [`Self::cycles`]. Empty without a clock.
+    /// What the measured cycles went to, on average over the cores; they add up to [`Self::cycles`].
+    /// Empty without a clock.
     pub(crate) fn cycle_stack(&self) -> impl Iterator<Item = (Part, u64)> {
+        let cores = self.by_core.len().max(1) as u64;
         let timed = self.timed.as_ref().zip(self.cycles());
-        timed.into_iter().flat_map(|((core, _), cycles)| core.statistics.stack.parts(cycles))
+        let stack = timed.map(|((core, _), cycles)| core.statistics.stack.average(cycles, cores));
+        stack.into_iter().flatten()
+    }
+
+    /// What each core did that ran something in the measured part, in the order of their numbers.
+    pub(crate) fn by_core(&self) -> Vec<CoreFigures> {
+        if self.by_core.is_empty() { vec![self.core_figures()] } else { self.by_core.clone() }
     }
 
     /// What the operating system counted in the measured part.
@@ -303,24 +315,33 @@ impl Run {
         self.system.host_statistics().map(|_| self.measured_sum(|window| window.host_faults))
     }
 
+    /// What the cycles of all cores went to; nothing without a clock.
+    fn stacks(&self) -> CycleStack {
+        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
+        let own = self.timed.as_ref().map(|(core, _)| core);
+        let mut sum = CycleStack::default();
+        parked.chain(own).for_each(|core| sum.add(&core.statistics.stack));
+        sum
+    }
+
     /// What is counted now.
     fn tally(&self) -> Tally {
-        let walks = &self.mmu.statistics;
-        let total = walks.total();
+        let parked = self.cores.parked.iter().map(|core| &core.mmu);
+        let all = || [&self.mmu].into_iter().chain(parked.clone()).map(|mmu| &mmu.statistics);
+        let mut total = WalkCount::default();
+        all().for_each(|walks| total.add(&walks.total()));
         Tally {
             at: 0,
-            instructions: self.instructions,
-            cycles: self.timed.as_ref().map_or(0, |(core, _)| core.cycle()),
+            instructions: self.instructions(),
+            cycles: self.clock(),
             walks: total.walks,
             walk_accesses: total.accesses,
             walk_latency_cycles: total.latency_cycles,
-            walk_queue_cycles: walks.queue_cycles,
+            walk_queue_cycles: all().map(|walks| walks.queue_cycles).sum(),
             host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
             os: self.system.statistics(),
-            stack: self
-                .timed
-                .as_ref()
-                .map_or_else(CycleStack::default, |(core, _)| core.statistics.stack),
+            stack: self.stacks(),
+            cores: self.cores.parked.len() as u64 + 1,
         }
     }
 
@@ -384,14 +405,17 @@ impl Run {
                 Ok(())
             }
             &Piece::Phase { phase, at } => {
+                self.run_waiting()?;
                 self.enter(phase, at);
                 Ok(())
             }
             Piece::Event(event @ Event::Name { .. }) => {
+                self.run_waiting()?;
                 self.mmu.blame.apply(event);
                 Ok(())
             }
             Piece::Event(event) => {
+                self.run_waiting()?;
                 self.mmu.blame.apply(event);
                 match &self.relocation {
                     None => self.event(event),
@@ -401,54 +425,250 @@ impl Run {
                 }
             }
             Piece::Slice(slice) => {
-                if self.thread != Some(slice.thread) {
-                    self.thread = Some(slice.thread);
-                    if let Some((core, _)) = &mut self.timed {
-                        core.drain();
-                    }
-                }
                 if let Some(relocation) = &self.relocation {
                     let mut addresses = std::mem::take(&mut self.relocated);
                     addresses.clear();
                     addresses.extend(slice.addresses.iter().map(|&a| relocation.address(a)));
-                    let result = self.slice(&slice.blocks, &addresses);
+                    let result = self.dispatch(slice.thread, &slice.blocks, &addresses);
                     self.relocated = addresses;
                     result
                 } else {
-                    self.slice(&slice.blocks, &slice.addresses)
+                    self.dispatch(slice.thread, &slice.blocks, &slice.addresses)
                 }
             }
         }
     }
 
+    /// A slice runs on its thread's core: now, or at its turn.
+    fn dispatch(
+        &mut self,
+        thread: ThreadId,
+        blocks: &[u32],
+        addresses: &[u64],
+    ) -> Result<(), OsError> {
+        let core = self.cores.of(thread);
+        if let Some(fresh) = self.cores.start() {
+            let (mut timed, mut missed) = (fresh.core.clone(), 0);
+            if let Some(core) = &mut timed {
+                // What was before the measured part is not counted.
+                core.wait_until(Part::Idle, self.aligned);
+                forget(|visit| core.counts(visit));
+                // But in windows that have ended the core was idle.
+                missed = self.windows.iter().map(|window| window.cycles).sum();
+            }
+            let parked = Parked {
+                mmu: fresh.mmu.for_another_core(),
+                core: timed,
+                own: Own {
+                    missed,
+                    ..Own::new(core, next_observation(&fresh.mmu), self.own.switches.anew())
+                },
+            };
+            let (private, policy) = (fresh.private.clone(), fresh.policy.clone());
+            if let (Some((_, caches)), Some(private)) = (&mut self.timed, private) {
+                caches.add_core(private, policy);
+            }
+            self.add_core(parked);
+        }
+        if !self.cores.are_several() {
+            return self.slice(thread, blocks, addresses);
+        }
+        if self.timed.is_none() || matches!(self.phase, Phase::Pass | Phase::Warm) {
+            self.turn_to(core);
+            return self.slice(thread, blocks, addresses);
+        }
+        let (blocks, addresses) = (blocks.to_vec(), addresses.to_vec());
+        let n = blocks.iter().map(|&id| self.blocks[id as usize].ops.len() as u64).sum();
+        if self.cores.queue(core, Slice { thread, blocks, addresses }, n) {
+            self.run_waiting()?;
+            self.cores.next_quantum(self.clock());
+        }
+        Ok(())
+    }
+
+    /// Another core begins to exist.
+    fn add_core(&mut self, mut core: Parked) {
+        self.mmu.keep_flushes();
+        core.mmu.keep_flushes();
+        self.cores.parked.push(core);
+    }
+
+    /// Runs all slices that wait, always on the core that is furthest behind.
+    fn run_waiting(&mut self) -> Result<(), OsError> {
+        while let Some(core) = self.cores.waiting().min_by_key(|&core| self.clock_of(core)) {
+            self.turn_to(core);
+            let blocks = &self.blocks;
+            let size = |id: u32| {
+                let block = &blocks[id as usize];
+                (block.ops.len(), block.accesses.len())
+            };
+            let Some(batch) = self.cores.take(core, size) else { break };
+            self.wait_until(batch.at);
+            let Batch { slice, blocks, addresses, .. } = &batch;
+            let (blocks, addresses) = (blocks.clone(), addresses.clone());
+            self.slice(slice.thread, &slice.blocks[blocks], &slice.addresses[addresses])?;
+            self.cores.put_back(core, batch);
+        }
+        Ok(())
+    }
+
+    /// The core that has its turn is idle until cycle `at`.
+    fn wait_until(&mut self, at: u64) {
+        if let Some((core, _)) = &mut self.timed
+            && core.settled() < at
+        {
+            core.wait_until(Part::Idle, at);
+        }
+    }
+
+    /// The clock of the core that is furthest ahead; 0 without one.
+    fn clock(&self) -> u64 {
+        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
+        let own = self.timed.as_ref().map(|(core, _)| core);
+        parked.chain(own).map(|core| core.cycle()).max().unwrap_or(0)
+    }
+
+    /// The clock of a core.
+    fn clock_of(&self, number: usize) -> u64 {
+        let parked = self.cores.parked.iter().find(|core| core.own.number == number);
+        let of_core = match parked {
+            Some(parked) => parked.core.as_ref(),
+            None => self.timed.as_ref().map(|(core, _)| core),
+        };
+        of_core.map_or(0, |core| core.cycle())
+    }
+
+    /// The core `number` has its turn. What the one before flushed, it flushes, and so do all others.
+    fn turn_to(&mut self, number: usize) {
+        if self.own.number != number {
+            self.tell_flushes(true);
+            let place = self.cores.parked.iter().position(|core| core.own.number == number);
+            if let Some(place) = place {
+                self.exchange(place);
+            }
+        }
+        let floor = self.cores.floor;
+        self.wait_until(floor);
+        if let Some((_, caches)) = &mut self.timed {
+            let parked = self.cores.parked.iter().map(|core| &core.mmu);
+            let mut all = parked.chain([&self.mmu]).flat_map(Mmu::mechanisms);
+            let protected = all.any(Mechanism::protects_page_tables);
+            caches.begin_turn(Turn { owner: 0, protected: protected.into() }, floor);
+        }
+    }
+
+    /// The parked core at `place` and the one that has its turn change places.
+    fn exchange(&mut self, place: usize) {
+        let parked = &mut self.cores.parked[place];
+        self.mmu.hand_over(&mut parked.mmu);
+        std::mem::swap(&mut self.mmu, &mut parked.mmu);
+        std::mem::swap(&mut self.own, &mut parked.own);
+        if let (Some((core, caches)), Some(other)) = (&mut self.timed, &mut parked.core) {
+            std::mem::swap(core, other);
+            caches.exchange(place);
+        }
+    }
+
+    /// Does something for each core, as if it had its turn.
+    pub(crate) fn on_each_core(&mut self, mut act: impl FnMut(&mut Self)) {
+        act(self);
+        for place in 0..self.cores.parked.len() {
+            self.exchange(place);
+            act(self);
+            self.exchange(place);
+        }
+    }
+
+    /// All other cores flush what this one did: each is interrupted.
+    fn tell_flushes(&mut self, takes_time: bool) {
+        let flushes = self.mmu.take_flushes();
+        if flushes.is_empty() {
+            return;
+        }
+        let costs = costs(&self.configuration, self.merge_cycles, true);
+        let takes_time = takes_time && matches!(self.phase, Phase::Detailed | Phase::Measured);
+        for Parked { mmu, core, own } in &mut self.cores.parked {
+            own.code_page = no_page();
+            for flushes in &flushes {
+                mmu.carry_out_here(flushes);
+                if let Some(core) = core {
+                    let cycles = if takes_time { costs.shootdown(flushes) } else { 0 };
+                    core.wait_until(Part::Shootdowns, core.settled() + cycles);
+                }
+            }
+        }
+    }
+
+    /// All cores wait for the one that is furthest ahead.
+    fn align(&mut self) {
+        if self.cores.are_several() {
+            let mut latest = 0;
+            let settled = |run: &Self| run.timed.as_ref().map_or(0, |(core, _)| core.settled());
+            self.on_each_core(|run| latest = settled(run).max(latest));
+            self.on_each_core(|run| {
+                if let Some((core, _)) = &mut run.timed {
+                    core.wait_until(Part::Idle, latest);
+                }
+            });
+        }
+        self.aligned = self.clock();
+    }
+
     fn event(&mut self, event: &Event) -> Result<(), OsError> {
+        self.run_waiting()?;
+        match *event {
+            Event::ThreadStart { thread } => self.cores.start_thread(thread, self.clock()),
+            Event::ThreadExit { thread } => self.cores.end_thread(thread),
+            _ => {}
+        }
+        self.apply(event)?;
+        self.tell_flushes(is_call(event));
+        Ok(())
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), OsError> {
         if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
             // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
             if self.configuration.scheme.recorded {
                 let (_, flushes) = self.system.apply(event)?;
                 self.mmu.carry_out(&flushes);
-                self.code_page = no_page();
+                self.own.code_page = no_page();
             }
             return Ok(());
         }
         let (work, flushes) = self.system.apply(event)?;
         self.mmu.carry_out(&flushes);
-        self.code_page = no_page();
-        // Populating and gaps stand for a part of the program that is not in the trace: no time.
+        self.own.code_page = no_page();
         if let Some((core, caches)) = &mut self.timed
-            && !matches!(event, Event::Populate { .. } | Event::Gap { .. })
+            && is_call(event)
         {
             if matches!(self.phase, Phase::Pass | Phase::Warm) {
                 core.drain();
                 return Ok(());
             }
-            let costs = costs(&self.configuration, self.merge_cycles);
-            core.kernel(costs.call(&work, caches.l1d_latency()));
+            let others = self.cores.are_several();
+            let costs = costs(&self.configuration, self.merge_cycles, others);
+            core.kernel(costs.call(&work, &flushes, caches.l1d_latency()));
         }
         Ok(())
     }
 
-    fn slice(&mut self, blocks: &[u32], addresses: &[u64]) -> Result<(), OsError> {
+    /// A slice runs on the core that has its turn.
+    fn slice(
+        &mut self,
+        thread: ThreadId,
+        blocks: &[u32],
+        addresses: &[u64],
+    ) -> Result<(), OsError> {
+        if self.own.thread != Some(thread) {
+            self.own.thread = Some(thread);
+            if let Some((core, _)) = &mut self.timed {
+                core.drain();
+            }
+        }
+        if self.phase == Phase::Measured {
+            self.own.threads.insert(thread);
+        }
         self.last_address = addresses.last().copied().unwrap_or(self.last_address);
         let mut rest = addresses;
         let mut done = 0;
@@ -465,7 +685,7 @@ impl Run {
                 }
             };
             done += used;
-            if self.instructions >= stop {
+            if self.own.instructions >= stop {
                 self.look();
             }
         }
@@ -474,30 +694,32 @@ impl Run {
 
     /// Instruction count at which something is to be looked at.
     fn next_stop(&self) -> u64 {
-        self.observation.min(self.switches.look)
+        self.own.observation.min(self.own.switches.look)
     }
 
     /// Lets another process take the core and give it back, if it is time.
     fn switch_context(&mut self) {
-        let (Some(every), Some((core, _))) = (self.switches.every, &mut self.timed) else { return };
-        self.switches.look = self.instructions + CLOCK;
+        let cores = self.cores.parked.len() as u64 + 1;
+        let Own { switches, instructions, .. } = &mut self.own;
+        let (Some(every), Some((core, _))) = (switches.every, &mut self.timed) else { return };
+        switches.look = *instructions + CLOCK;
         if self.phase == Phase::Warm {
             // Time goes on as fast as it did where it was measured.
             let (instructions, cycles) = self.pace;
-            core.pass((CLOCK * cycles).checked_div(instructions).unwrap_or(CLOCK));
+            core.pass((CLOCK * cores * cycles).checked_div(instructions).unwrap_or(CLOCK));
         }
-        if core.cycle() < self.switches.next {
+        if core.cycle() < switches.next {
             return;
         }
-        self.switches.next = core.cycle() + every;
-        self.switches.count += u64::from(self.phase == Phase::Measured);
+        switches.next = core.cycle() + every;
+        switches.count += u64::from(self.phase == Phase::Measured);
         core.drain();
         self.mmu.switch_context();
     }
 
     /// Times that another process took the core, in the measured part; `None` where none does.
     pub(crate) fn context_switches(&self) -> Option<u64> {
-        self.switches.every.map(|_| self.switches.count)
+        self.own.switches.every.map(|_| self.own.switches.count)
     }
 
     /// Runs blocks until `stop` instructions; returns how many blocks.
@@ -512,7 +734,7 @@ impl Run {
             mmu: &mut self.mmu,
             caches,
             system: &mut self.system,
-            costs: costs(&self.configuration, self.merge_cycles),
+            costs: costs(&self.configuration, self.merge_cycles, self.cores.are_several()),
         };
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -524,8 +746,8 @@ impl Run {
                 Some(env.caches),
             );
             core.run(block, addresses, &mut env)?;
-            self.instructions += block.ops.len() as u64;
-            if self.instructions >= stop {
+            self.own.instructions += block.ops.len() as u64;
+            if self.own.instructions >= stop {
                 return Ok(i + 1);
             }
         }
@@ -554,9 +776,9 @@ impl Run {
             if fetches {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
-                    if pc >> 12 != self.code_page.0 {
+                    if pc >> 12 != self.own.code_page.0 {
                         let physical = untimed.translate(pc, AccessKind::Fetch, || pc)?;
-                        self.code_page = (pc >> 12, physical);
+                        self.own.code_page = (pc >> 12, physical);
                     }
                 }
             }
@@ -571,11 +793,11 @@ impl Run {
             }
             let n = block.ops.len() as u64;
             let loads = u64::from(block.loads);
-            self.instructions += n;
-            self.counts.instructions += n;
-            self.counts.loads += loads;
-            self.counts.stores += addresses.len() as u64 - loads;
-            if self.instructions >= stop {
+            self.own.instructions += n;
+            self.own.counts.instructions += n;
+            self.own.counts.loads += loads;
+            self.own.counts.stores += addresses.len() as u64 - loads;
+            if self.own.instructions >= stop {
                 return Ok(i + 1);
             }
         }
@@ -596,26 +818,26 @@ impl Run {
             self.look_ahead.look(soon, untimed.system, Some(&*untimed.reader.0));
             core.warm(block);
             for &pc in &block.lines {
-                if pc >> LINE_SHIFT == self.code_line {
+                if pc >> LINE_SHIFT == self.own.code_line {
                     continue;
                 }
-                self.code_line = pc >> LINE_SHIFT;
-                if pc >> 12 != self.code_page.0 {
+                self.own.code_line = pc >> LINE_SHIFT;
+                if pc >> 12 != self.own.code_page.0 {
                     let physical = if fetches {
                         untimed.translate(pc, AccessKind::Fetch, || pc)?
                     } else {
                         Hpa::new(pc)
                     };
-                    self.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
+                    self.own.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
                 }
-                let physical = self.code_page.1.offset(pc & 0xfff);
+                let physical = self.own.code_page.1.offset(pc & 0xfff);
                 untimed.reader.0.warm(physical, false, Requester::Fetch);
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {
                 untimed.access(address, *access, || block.instruction(access))?;
             }
-            self.instructions += block.ops.len() as u64;
-            if self.instructions >= stop {
+            self.own.instructions += block.ops.len() as u64;
+            if self.own.instructions >= stop {
                 return Ok(i + 1);
             }
         }
@@ -624,47 +846,109 @@ impl Run {
 
     /// Another phase begins, or another window, before instruction `at` of the program.
     fn enter(&mut self, phase: Phase, at: u64) {
-        if let Some(start) = self.window.take() {
-            let window = self.tally().since(start);
-            if window.instructions > 0 {
-                self.pace = (window.instructions, window.cycles);
-                self.windows.push(window);
-            }
+        if [self.phase, phase].contains(&Phase::Measured) {
+            self.align();
         }
+        self.end_window();
         let was_measured = self.phase == Phase::Measured && !self.windows.is_empty();
         let is_measured = phase == Phase::Measured;
         self.phase = phase;
         if was_measured && !is_measured {
-            self.look_at_measurement(|mechanism, now| mechanism.measurement_ends(now));
-            self.aside = Some(Aside::take(|visit| self.counts(visit)));
+            self.on_each_core(|run| {
+                run.look_at_measurement(Mechanism::measurement_ends);
+                run.own.aside = Some(Aside::take(|visit| run.counts(visit)));
+            });
+            self.aside = Some(Aside::take(|visit| self.shared_counts(visit)));
         }
         if is_measured && !was_measured {
+            self.on_each_core(|run| {
+                match run.own.aside.take() {
+                    Some(aside) => aside.put_back(|visit| run.counts(visit)),
+                    None => forget(|visit| run.counts(visit)),
+                }
+                run.look_at_measurement(Mechanism::measurement_begins);
+                run.own.observation = next_observation(&run.mmu);
+            });
             match self.aside.take() {
-                Some(aside) => aside.put_back(|visit| self.counts(visit)),
-                None => forget(|visit| self.counts(visit)),
+                Some(aside) => aside.put_back(|visit| self.shared_counts(visit)),
+                None => forget(|visit| self.shared_counts(visit)),
             }
-            self.look_at_measurement(|mechanism, now| mechanism.measurement_begins(now));
-            self.observation = next_observation(&self.mmu);
         }
         if is_measured {
             self.window = Some(Tally { at, ..self.tally() });
         }
-        if let (Some((core, _)), Phase::Pass | Phase::Warm) = (&mut self.timed, phase) {
-            core.drain();
+        if matches!(phase, Phase::Pass | Phase::Warm) {
+            self.on_each_core(|run| {
+                if let Some((core, _)) = &mut run.timed {
+                    core.drain();
+                }
+            });
         }
     }
 
-    /// The trace has ended: counts that were put aside are there to be read.
-    pub(crate) fn end(&mut self) {
+    /// The window under way ends, if there is one.
+    fn end_window(&mut self) {
+        let Some(start) = self.window.take() else { return };
+        let window = self.tally().since(start);
+        if window.instructions > 0 {
+            self.pace = (window.instructions, window.cycles);
+            self.windows.push(window);
+        }
+    }
+
+    /// The trace has ended: all is run, and counts are there to be read, of all cores together.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(crate) fn end(&mut self) -> Result<(), OsError> {
+        self.run_waiting()?;
+        self.align();
+        self.end_window();
         if let Some(aside) = self.aside.take() {
-            aside.put_back(|visit| self.counts(visit));
+            aside.put_back(|visit| self.shared_counts(visit));
+        }
+        let mut by_core = Vec::new();
+        let mut counted = Vec::new();
+        self.on_each_core(|run| {
+            if let Some(aside) = run.own.aside.take() {
+                aside.put_back(|visit| run.counts(visit));
+            }
+            if let Some((core, _)) = &mut run.timed {
+                core.statistics.stack.count(Part::Idle, std::mem::take(&mut run.own.missed));
+            }
+            let figures = run.core_figures();
+            // A core on which nothing ran in the measured part has no part in it.
+            let counts = Aside::take(|visit| run.counts(visit));
+            if figures.instructions > 0 || !run.cores.are_several() {
+                by_core.push(figures);
+                counted.push(counts);
+            }
+        });
+        for counts in counted {
+            counts.add_to(|visit| self.counts(visit));
+        }
+        by_core.sort_by_key(|core| core.number);
+        self.by_core = by_core;
+        Ok(())
+    }
+
+    /// What the core that has its turn did.
+    fn core_figures(&self) -> CoreFigures {
+        let core = self.timed.as_ref().map(|(core, _)| core.statistics).unwrap_or_default();
+        CoreFigures {
+            number: self.own.number,
+            threads: self.own.threads.len(),
+            instructions: self.measured().0,
+            stack: core.stack,
+            walks: self.mmu.statistics.total(),
+            translation_cycles: core.translation_cycles,
         }
     }
 
-    /// Shows all counts of the measured part.
+    /// Shows the counts of the measured part of the core that has its turn.
     fn counts(&mut self, visit: &mut Visitor<'_>) {
-        visit(&mut self.counts);
-        visit(&mut self.switches.count);
+        visit(&mut self.own.counts);
+        visit(&mut self.own.switches.count);
         self.mmu.counts(visit);
         if let Some((core, caches)) = &mut self.timed {
             core.counts(visit);
@@ -672,9 +956,17 @@ impl Run {
         }
     }
 
+    /// Shows those of all cores together.
+    fn shared_counts(&mut self, visit: &mut Visitor<'_>) {
+        self.mmu.blame.counts(visit);
+        if let Some((_, caches)) = &mut self.timed {
+            caches.shared_counts(visit);
+        }
+    }
+
     /// Tells the mechanisms that what is measured begins or ends.
     fn look_at_measurement(&mut self, tell: fn(&mut dyn Mechanism, &mut Observation<'_>)) {
-        let (instructions, l2_tlb_misses) = (self.instructions, self.mmu.l2_tlb_misses());
+        let (instructions, l2_tlb_misses) = (self.own.instructions, self.mmu.l2_tlb_misses());
         for mechanism in self.mmu.mechanisms_mut() {
             let caches = self.timed.as_mut().map(|(_, caches)| &mut **caches);
             tell(&mut **mechanism, &mut Observation { instructions, l2_tlb_misses, caches });
@@ -683,11 +975,11 @@ impl Run {
 
     /// Lets another process or mechanisms have their look.
     fn look(&mut self) {
-        let now = self.instructions;
-        if now >= self.switches.look {
+        let now = self.own.instructions;
+        if now >= self.own.switches.look {
             self.switch_context();
         }
-        if now >= self.observation {
+        if now >= self.own.observation {
             self.observe(now);
         }
     }
@@ -701,13 +993,17 @@ impl Run {
                 mechanism.observe(&mut Observation { instructions, l2_tlb_misses, caches });
             }
         }
-        self.observation = next_observation(&self.mmu);
+        self.own.observation = next_observation(&self.mmu);
     }
 }
 
-/// No page of code.
-fn no_page() -> (u64, Hpa) {
-    (u64::MAX, Hpa::default())
+/// True if an event is work of a kernel's. Populating and gaps stand for a part of the program that is not
+/// in the trace, and a recorded machine's entries for what its kernel did: no time.
+fn is_call(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::Populate { .. } | Event::Gap { .. } | Event::Root { .. } | Event::Entry { .. }
+    )
 }
 
 /// Instructions at which a mechanism wants to look at the run next.
@@ -788,6 +1084,7 @@ impl<R: TableReader> Untimed<'_, R> {
 fn costs(
     RunConfiguration { scheme, machine, .. }: &RunConfiguration,
     [merge_cycles, host_merge_cycles]: [u64; 2],
+    has_other_cores: bool,
 ) -> Costs<'_> {
     Costs {
         os: &machine.os,
@@ -795,6 +1092,7 @@ fn costs(
         shadow: scheme.shadow,
         merge_cycles,
         host_merge_cycles,
+        has_other_cores,
     }
 }
 

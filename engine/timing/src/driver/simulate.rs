@@ -194,7 +194,9 @@ pub fn simulate(
         return Err(failure);
     }
     state.finished.sort_by_key(|&(index, _)| index);
-    state.finished.iter_mut().for_each(|(_, run)| run.end());
+    for (_, run) in &mut state.finished {
+        run.end().map_err(|error| os_failure(run, error))?;
+    }
     let mut symbols = Symbols::default();
     let result = |(_, run): &(_, Box<Run>)| RunResult::new(run, &info.name, seed, &mut symbols);
     let results = state.finished.iter().map(result);
@@ -233,6 +235,12 @@ fn produce(
     }
 }
 
+/// The operating system of a run could not go on.
+pub(super) fn os_failure(run: &Run, error: OsError) -> SimulateError {
+    let scheme = run.configuration.scheme.name.clone();
+    SimulateError::Os { scheme, instructions: run.instructions(), error }
+}
+
 /// Takes runs a window further until all have seen all.
 fn work(shared: &Shared) {
     let mut state = shared.lock();
@@ -269,9 +277,7 @@ fn work(shared: &Shared) {
         state.busy.swap_remove(at);
         state.instructions += job.run.instructions() - before;
         if let Err(error) = result {
-            let scheme = job.run.configuration.scheme.name.clone();
-            let instructions = job.run.instructions();
-            state.failure.get_or_insert(SimulateError::Os { scheme, instructions, error });
+            state.failure.get_or_insert(os_failure(&job.run, error));
         }
         job.next_stretch += 1;
         state.waiting.push(job);

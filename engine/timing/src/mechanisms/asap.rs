@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
 use crate::config::require;
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::memory::reader::MemoryPort;
 use crate::mmu::event::{Found, Read, Stage, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
@@ -87,6 +87,8 @@ struct Counts {
     unused: u64,
     uncovered: u64,
 }
+
+add!(Counts { prefetches, dropped, unused, uncovered });
 
 /// What was prefetched from one table.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]

@@ -18,7 +18,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
 use crate::ConfigError;
-use crate::config::machine::{Machine, Multicore};
+use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::config::scheme::Scheme;
 use crate::config::sections::Sections;
 use crate::memory::replacement::ReplacementPolicy;
@@ -234,6 +234,15 @@ pub fn shared_policy(
     multicore: Multicore,
 ) -> Result<Box<dyn ReplacementPolicy>, ConfigError> {
     page_table_priority::shared_policy(machine, multicore)
+}
+
+/// The policy of a cache that the cores of `machine` share which run one program's threads: it spares
+/// page tables while one of them has page-table priority active.
+///
+/// # Errors
+/// If the machine's section for it cannot be.
+pub fn policy_for_threads(machine: &Machine) -> Result<Box<dyn ReplacementPolicy>, ConfigError> {
+    shared_policy(machine, Multicore { cores: 1, isolation: Isolation::Owners })
 }
 
 /// Refuses sections for which no mechanism says that it `owns` one.

@@ -13,6 +13,8 @@
 //! main memory; sets are indexed by the page number's low bits; a line that is cached is never
 //! bypassed, since it may be newer than memory; invalidations cost nothing. Huge pages do not go in.
 
+use std::any::Any;
+
 use flatwalk_paging::{Address, Flush, Geometry, Gva, Hpa, Level, Rights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +22,7 @@ use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::Served;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::MemoryPort;
@@ -76,6 +78,8 @@ pub struct Figures {
     /// Lines read from memory without looking in the caches.
     pub bypasses: u64,
 }
+
+add!(Figures { lookups, hits, second_probes, bypasses });
 
 /// An entry as it stands in memory: page number and validity; frame, rights and dirty bit.
 type Entry = [u64; 2];
@@ -195,6 +199,21 @@ impl Mechanism for PomTlb {
         Box::new(self.clone())
     }
 
+    fn for_another_core(&self) -> Box<dyn Mechanism> {
+        Box::new(Self {
+            entries: [Vec::new(), Vec::new()],
+            predictions: self.predictions.clone(),
+            ..*self
+        })
+    }
+
+    /// Cores have entries together, and predictors of their own.
+    fn hand_over(&mut self, other: &mut dyn Mechanism) {
+        let other: &mut dyn Any = other;
+        let other = other.downcast_mut::<Self>().expect("mechanisms are in the same order");
+        std::mem::swap(&mut self.entries, &mut other.entries);
+    }
+
     fn name(&self) -> &'static str {
         NAME
     }
@@ -239,7 +258,8 @@ impl Mechanism for PomTlb {
     }
 
     fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
-        if flush.leaves {
+        // Where another core has its turn, it has the entries, and dropped them.
+        if flush.leaves && !self.entries[0].is_empty() {
             self.drop_range(flush.start, flush.length_bytes);
         }
     }

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 
 use super::{Registered, Section, Setup};
 use crate::ConfigError;
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::mmu::event::{Found, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::Tlb;
@@ -72,6 +72,8 @@ pub struct Figures {
     /// Translations that left the buffer for another one, or were flushed, without being used.
     pub unused: u64,
 }
+
+add!(Figures { lookups, hits, prefetches, accesses, dropped, unused });
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
     let Some(settings) = setup.scheme.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };

@@ -21,7 +21,7 @@ use super::{Registered, Section, Setup};
 use crate::ConfigError;
 use crate::config::machine::Pwc;
 use crate::config::require;
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::mmu::event::{Found, Read, Stopped};
 use crate::mmu::mechanism::{Explained, Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::{Tlb, Translation};
@@ -55,6 +55,8 @@ pub struct Figures {
     /// Of those, found there.
     pub hits: u64,
 }
+
+add!(Figures { lookups, hits });
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
     let Some(settings) = setup.machine.mechanisms.get::<Settings>(NAME)? else { return Ok(None) };

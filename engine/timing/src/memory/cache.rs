@@ -138,6 +138,32 @@ impl Cache {
         at.is_some()
     }
 
+    /// True if the line is there and has been written.
+    #[inline]
+    pub fn is_modified(&self, line: Line) -> bool {
+        let start = self.start(line);
+        let set = &self.words[start..start + self.ways];
+        Self::position(set, line).is_some_and(|at| set[at] & DIRTY != 0)
+    }
+
+    /// The line is no longer to be written back. True if it was.
+    pub fn clean(&mut self, line: Line) -> bool {
+        let set = self.set(line);
+        let Some(at) = Self::position(set, line) else { return false };
+        let was_dirty = set[at] & DIRTY != 0;
+        set[at] &= !DIRTY;
+        was_dirty
+    }
+
+    /// Removes the line. True if it was there.
+    pub fn remove(&mut self, line: Line) -> bool {
+        let set = self.set(line);
+        let Some(at) = Self::position(set, line) else { return false };
+        set.copy_within(at + 1.., at);
+        set[set.len() - 1] = 0;
+        true
+    }
+
     /// Puts a line in that is not there, most recently used, and returns what had to go for it.
     /// `pending` if it is yet to arrive.
     #[inline]
@@ -207,6 +233,20 @@ pub(crate) mod tests {
         assert_eq!(fill(&mut cache, 4, false), Some(1));
         assert_eq!(fill(&mut cache, 5, false), Some(2));
         assert_eq!(cache.access(Line(1), false), Lookup::Miss);
+    }
+
+    #[test]
+    fn a_line_that_is_removed_leaves_its_way_empty() {
+        let mut cache = cache(4);
+        for n in 0..4 {
+            fill(&mut cache, n, false);
+        }
+        assert!(cache.write_back(Line(2)) && cache.is_modified(Line(2)));
+        assert!(cache.remove(Line(2)) && !cache.remove(Line(2)));
+        assert!(!cache.contains(Line(2)) && !cache.is_modified(Line(2)));
+        assert_eq!(fill(&mut cache, 4, false), None, "there is room");
+        assert_eq!(fill(&mut cache, 5, false), Some(0), "the others are as old as they were");
+        assert!(cache.write_back(Line(4)) && cache.clean(Line(4)) && !cache.clean(Line(4)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! reordering by the controller beyond taking the first gap of a bank and bus.
 
 use crate::config::machine::{Machine, Memory};
+use crate::counts::add;
 use crate::memory::line::Line;
 use crate::memory::slots::Slots;
 
@@ -23,6 +24,8 @@ pub struct DramStatistics {
     /// Sum of read latencies in cycles, queueing included.
     pub read_cycles: u64,
 }
+
+add!(DramStatistics { reads, writes, row_hits, row_misses, read_cycles });
 
 /// Main memory.
 #[derive(Clone, Debug)]

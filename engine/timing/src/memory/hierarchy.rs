@@ -3,14 +3,18 @@
 //! One contract: a request names a physical line and the cycle in which it is made, and the answer
 //! is the cycle in which the line is there and who had it. Contents change in the order of calls
 //! (program order); times come from what each request had to wait for.
+//!
+//! Several cores may run one program ([`Hierarchy::add_core`]). Each has L1 and L2 of its own, which are
+//! kept coherent by invalidation: a line that one core writes leaves the others' caches, and one that
+//! another core has written comes from there, through the last-level cache.
 
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
 use crate::config::machine::{Machine, WalkerEntry};
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::memory::cache::{Cache, Lookup};
-use crate::memory::dram::Dram;
+use crate::memory::dram::{Dram, DramStatistics};
 use crate::memory::line::{Line, OWNER_SHIFT};
 use crate::memory::mshrs::Mshrs;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
@@ -98,7 +102,19 @@ pub struct CacheStatistics {
     pub writebacks: u64,
     /// Cycles that requests waited for an MSHR.
     pub mshr_wait_cycles: u64,
+    /// Lines that went because another core wrote them.
+    pub invalidations: u64,
 }
+
+add!(CacheStatistics {
+    data_accesses,
+    data_misses,
+    table_accesses,
+    table_misses,
+    writebacks,
+    mshr_wait_cycles,
+    invalidations
+});
 
 /// A line on its way: asked for at cycle `start`, there at `end`.
 #[derive(Clone, Copy, Debug)]
@@ -208,13 +224,15 @@ impl Level {
         hit.max(miss.end - earlier)
     }
 
-    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there.
+    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there. No
+    /// request names a cycle before `frontier` any more, and none will find a line on its way that was to
+    /// be there at `arrived`.
     #[inline]
-    fn book(&mut self, line: Line, start: u64, ready: u64, frontier: u64) -> u64 {
+    fn book(&mut self, line: Line, start: u64, ready: u64, (frontier, arrived): (u64, u64)) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
         if self.outstanding.len() == self.outstanding.capacity() {
-            self.outstanding.retain(|miss| miss.end > frontier);
+            self.outstanding.retain(|miss| miss.end > arrived);
         }
         self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
         ready + delay
@@ -244,7 +262,19 @@ impl SharedCaches {
     }
 }
 
-/// The hierarchy of one core.
+/// What a core has of its own while another one has its turn: L1 and L2, and counts.
+#[derive(Clone, Debug)]
+pub struct Private {
+    l1i: Level,
+    l1d: Level,
+    l2: Level,
+    llc_statistics: CacheStatistics,
+    dram_statistics: DramStatistics,
+    frontier: u64,
+    l2_data: (u64, u64),
+}
+
+/// The hierarchy of one core, or of several of which one has its turn.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     l1i: Level,
@@ -263,6 +293,10 @@ pub struct Hierarchy {
     frontier: u64,
     /// Data look-ups and data misses of L2, measured or not, that mechanisms look at.
     l2_data: (u64, u64),
+    /// The other cores that run the same program.
+    others: Vec<Private>,
+    /// There are some.
+    is_coherent: bool,
 }
 
 impl Hierarchy {
@@ -281,7 +315,54 @@ impl Hierarchy {
             random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
             l2_data: (0, 0),
+            others: Vec::new(),
+            is_coherent: false,
         })
+    }
+
+    /// What another core would have of its own that is like this one now.
+    pub fn private(&self) -> Private {
+        Private {
+            l1i: self.l1i.clone(),
+            l1d: self.l1d.clone(),
+            l2: self.l2.clone(),
+            llc_statistics: CacheStatistics::default(),
+            dram_statistics: DramStatistics::default(),
+            frontier: 0,
+            l2_data: (0, 0),
+        }
+    }
+
+    /// Another core runs the same program, with the last number. The first time, `policy` becomes that
+    /// of the last-level cache, unless that one's own says what it is in a shared cache.
+    pub fn add_core(&mut self, core: Private, policy: Box<dyn ReplacementPolicy>) {
+        if !self.is_coherent {
+            let own = self.llc.policy.as_ref().and_then(|policy| policy.for_shared_cache());
+            self.llc.set_policy(Some(own.unwrap_or(policy)));
+        }
+        self.others.push(core);
+        (self.shares, self.is_coherent) = (true, true);
+    }
+
+    /// The other core of that number has its turn next, and this one takes its number.
+    pub fn exchange(&mut self, number: usize) {
+        let other = &mut self.others[number];
+        std::mem::swap(&mut self.l1i, &mut other.l1i);
+        std::mem::swap(&mut self.l1d, &mut other.l1d);
+        std::mem::swap(&mut self.l2, &mut other.l2);
+        std::mem::swap(&mut self.llc.statistics, &mut other.llc_statistics);
+        std::mem::swap(&mut self.dram.statistics, &mut other.dram_statistics);
+        std::mem::swap(&mut self.frontier, &mut other.frontier);
+        std::mem::swap(&mut self.l2_data, &mut other.l2_data);
+    }
+
+    /// A turn begins, in which no other core names a cycle before `floor`, nor before its own frontier.
+    pub fn begin_turn(&mut self, turn: Turn, floor: u64) {
+        let others = self.others.iter().map(|other| other.frontier.max(floor)).min();
+        self.others_frontier = others.unwrap_or(u64::MAX);
+        if let Some(policy) = &mut self.llc.policy {
+            policy.begin_turn(turn);
+        }
     }
 
     /// No request will be made any more for a cycle before `frontier`.
@@ -329,6 +410,13 @@ impl Hierarchy {
         self.frontier
     }
 
+    /// Lines of the last-level cache that were to be there by then are there. Threads of one program do
+    /// not wait for each other's: one that rests would have all others remember what was on its way.
+    #[inline]
+    fn arrived(&self) -> u64 {
+        if self.is_coherent { self.frontier } else { self.frontier.min(self.others_frontier) }
+    }
+
     /// What a last-level cache that may be shared, and memory, know `line` by.
     #[inline]
     fn owned(&self, line: Line) -> Line {
@@ -341,23 +429,29 @@ impl Hierarchy {
     pub fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
         let line = Line::of(address);
         let owned = self.owned(line);
-        if !bypass || self.l2.cache.contains(line) || self.llc.cache.contains(owned) {
+        let there = self.l2.cache.contains(line) || self.llc.cache.contains(owned);
+        let elsewhere = |other: &Private| {
+            [&other.l1d, &other.l2].iter().any(|level| level.cache.is_modified(line))
+        };
+        if !bypass || there || self.others.iter().any(elsewhere) {
             return (self.access_l2(line, at, false, true), false);
         }
         // What is spared is the time of the look-ups; the line fills both caches as any other.
         let frontier = self.frontier.min(self.others_frontier);
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
-        let read = self.llc.book(owned, start, read, frontier);
+        let read = self.llc.book(owned, start, read, (frontier, self.arrived()));
         self.fill_llc(owned, true, false, true, read);
-        let ready = self.l2.book(line, start, read, self.frontier);
+        let ready = self.l2.book(line, start, read, (self.frontier, self.frontier));
         self.fill_l2(line, true, false, true, ready);
         (Response::new(ready, Served::Dram), true)
     }
 
     /// Writes a translation into the line of `address`, in L2.
     pub fn write_translations(&mut self, address: Hpa, at: u64) {
-        self.access_l2(Line::of(address), at, true, true);
+        let line = Line::of(address);
+        self.access_l2(line, at, true, true);
+        self.invalidate_others(line);
     }
 
     /// `address` is soon to be asked for: prefetches the words that stand for its sets in the large
@@ -386,6 +480,52 @@ impl Hierarchy {
     /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
     #[inline]
     pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
+        if write && self.is_coherent {
+            return self.access_exclusive(address, at, by);
+        }
+        self.access_any(address, at, write, by)
+    }
+
+    /// A write, where other cores may have the line: theirs become invalid. The line's own time is that
+    /// of a read; nobody waits for the others' to go.
+    #[inline(never)]
+    fn access_exclusive(&mut self, address: Hpa, at: u64, by: Requester) -> Response {
+        let line = Line::of(address);
+        let is_mine = self.is_modified(line);
+        let response = self.access_any(address, at, true, by);
+        if !is_mine {
+            self.invalidate_others(line);
+        }
+        response
+    }
+
+    /// True if this core has written the line: no other has it.
+    #[inline]
+    fn is_modified(&self, line: Line) -> bool {
+        self.l1d.cache.is_modified(line) || self.l2.cache.is_modified(line)
+    }
+
+    fn invalidate_others(&mut self, line: Line) {
+        for Private { l1i, l1d, l2, .. } in &mut self.others {
+            for level in [l1i, l1d, l2] {
+                if level.cache.remove(line) {
+                    level.statistics.invalidations += 1;
+                }
+            }
+        }
+    }
+
+    /// Lets another core that has written the line write it back. True if there is one.
+    fn recall(&mut self, line: Line) -> bool {
+        self.others.iter_mut().any(|Private { l1d, l2, .. }| {
+            let [in_l1, in_l2] = [l1d, l2].map(|level| level.cache.clean(line));
+            l2.statistics.writebacks += u64::from(in_l1 || in_l2);
+            in_l1 || in_l2
+        })
+    }
+
+    #[inline]
+    fn access_any(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
         let line = Line::of(address);
         let frontier = self.frontier;
         let walker = by == Requester::Walker;
@@ -409,7 +549,7 @@ impl Hierarchy {
             Err(start) => {
                 let below = self.access_l2(line, start, false, walker);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, start, below.ready, frontier);
+                let ready = l1.book(line, start, below.ready, (frontier, frontier));
                 let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
                 if let Some(gone) = evicted
                     && gone.dirty
@@ -429,7 +569,7 @@ impl Hierarchy {
     fn on_its_way(&self, served: Served, taken: u64, ready: u64) -> Response {
         let awaited = if taken <= self.l2.latency {
             Served::L2
-        } else if taken <= self.llc.latency {
+        } else if taken <= self.llc.latency + if self.is_coherent { self.l2.latency } else { 0 } {
             Served::Llc
         } else {
             Served::Dram
@@ -458,7 +598,7 @@ impl Hierarchy {
             self.llc.cache.prefetch_hint(oldest);
         }
         let below = self.access_llc(line, start, walker);
-        let ready = self.l2.book(line, start, below.ready, frontier);
+        let ready = self.l2.book(line, start, below.ready, (frontier, frontier));
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
@@ -471,11 +611,23 @@ impl Hierarchy {
 
     fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
         let frontier = self.frontier.min(self.others_frontier);
+        let is_recalled = self.is_coherent && self.recall(line);
         let line = self.owned(line);
         if self.llc.watched {
             self.llc.watch(line, walker);
         }
-        let start = match self.llc.look_up(line, at, false, walker, frontier) {
+        let arrived = self.arrived();
+        let found = self.llc.look_up(line, at, is_recalled, walker, arrived);
+        if is_recalled {
+            // The other core's L2 is looked up behind the last-level cache, which then has the line, too.
+            let (Ok(start) | Err(start)) = found;
+            let ready = start.max(at + self.llc.latency) + self.l2.latency;
+            if found.is_err() {
+                self.fill_llc(line, walker, true, false, ready);
+            }
+            return Response::new(ready, Served::Llc);
+        }
+        let start = match found {
             Ok(ready) => {
                 if ready > at + self.llc.latency {
                     return self.on_its_way(Served::Llc, self.llc.taken, ready);
@@ -485,7 +637,7 @@ impl Hierarchy {
             Err(start) => start,
         };
         let read = self.dram.read(line, start + self.llc.latency, frontier);
-        let ready = self.llc.book(line, start, read, frontier);
+        let ready = self.llc.book(line, start, read, (frontier, arrived));
         self.fill_llc(line, walker, false, true, ready);
         Response::new(ready, Served::Dram)
     }
@@ -527,6 +679,20 @@ impl Hierarchy {
     /// its counts.
     #[inline]
     pub fn warm(&mut self, address: Hpa, write: bool, by: Requester) {
+        if write && self.is_coherent {
+            let line = Line::of(address);
+            let is_mine = self.is_modified(line);
+            self.warm_any(address, true, by);
+            if !is_mine {
+                self.invalidate_others(line);
+            }
+            return;
+        }
+        self.warm_any(address, write, by);
+    }
+
+    #[inline]
+    fn warm_any(&mut self, address: Hpa, write: bool, by: Requester) {
         let line = Line::of(address);
         let walker = by == Requester::Walker;
         if walker && self.walker_entry == WalkerEntry::L2 {
@@ -547,6 +713,13 @@ impl Hierarchy {
         }
     }
 
+    /// What [`Hierarchy::write_translations`] does to contents.
+    pub fn warm_translations(&mut self, address: Hpa) {
+        let line = Line::of(address);
+        self.warm_l2(line, true, true);
+        self.invalidate_others(line);
+    }
+
     /// The same from L2 on; says who had the line.
     pub fn warm_l2(&mut self, line: Line, write: bool, walker: bool) -> Served {
         if self.l2.watched {
@@ -560,14 +733,17 @@ impl Hierarchy {
         if let Some(oldest) = self.l2.cache.oldest(line) {
             self.llc.cache.prefetch_hint(oldest);
         }
+        let is_recalled = self.is_coherent && self.recall(line);
         let owned = self.owned(line);
         if self.llc.watched {
             self.llc.watch(owned, walker);
         }
-        let served = if self.llc.cache.access(owned, false) == Lookup::Miss {
-            self.dram.warm(owned);
-            self.warm_fill_llc(owned, walker, false);
-            Served::Dram
+        let served = if self.llc.cache.access(owned, is_recalled) == Lookup::Miss {
+            if !is_recalled {
+                self.dram.warm(owned);
+            }
+            self.warm_fill_llc(owned, walker, is_recalled);
+            if is_recalled { Served::Llc } else { Served::Dram }
         } else {
             Served::Llc
         };
@@ -633,15 +809,23 @@ impl Hierarchy {
         self.llc.cache.table_lines()
     }
 
-    /// Shows its counts.
+    /// Shows the counts of the core that has its turn.
     pub fn counts(&mut self, visit: &mut Visitor<'_>) {
-        for level in [&mut self.l1i, &mut self.l1d, &mut self.l2, &mut self.llc] {
+        for level in [&mut self.l1i, &mut self.l1d, &mut self.l2] {
             visit(&mut level.statistics);
             if let Some(policy) = &mut level.policy {
                 policy.counts(visit);
             }
         }
+        visit(&mut self.llc.statistics);
         visit(&mut self.dram.statistics);
+    }
+
+    /// Shows the counts that are of all cores together.
+    pub fn shared_counts(&mut self, visit: &mut Visitor<'_>) {
+        if let Some(policy) = &mut self.llc.policy {
+            policy.counts(visit);
+        }
     }
 }
 
@@ -774,6 +958,65 @@ mod tests {
         let reads =
             cores.map(|core| (core.dram().statistics.reads, core.caches()[3].1.data_misses));
         assert_eq!(reads, [(5, 5), (2, 2)]);
+    }
+
+    /// Two cores of one program, of which one reads or writes at its turn.
+    fn pair() -> impl FnMut(usize, u64, u64, bool) -> (u64, Served) {
+        let machine = crate::tests::testing::machine();
+        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
+        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
+        let mut h = hierarchy();
+        let second = h.private();
+        h.add_core(second, policy);
+        let mut turn = 0;
+        move |core, address, at, write| {
+            if core != turn {
+                h.exchange(0);
+                turn = core;
+            }
+            h.begin_turn(Turn::default(), 0);
+            let response = h.access(Hpa::new(address), at, write, Requester::Data);
+            (response.ready - at, response.served())
+        }
+    }
+
+    #[test]
+    fn what_one_core_writes_another_gets_from_there() {
+        let mut access = pair();
+        // L1 4, L2 12, LLC 42, memory 100 cycles behind it; another core's L2 is behind the LLC.
+        assert_eq!(access(0, 0, 0, false), (142, Served::Dram));
+        assert_eq!(access(1, 0, 1000, false), (42, Served::Llc), "both have it");
+        assert_eq!(access(0, 0, 2000, false), (4, Served::L1));
+        assert_eq!(access(1, 0, 3000, true), (4, Served::L1), "and the other has it no longer");
+        assert_eq!(access(0, 0, 4000, false), (42 + 12, Served::Llc));
+        assert_eq!(access(0, 0, 5000, false), (4, Served::L1));
+        assert_eq!(access(1, 0, 6000, false), (4, Served::L1), "what was read stays, clean");
+        // A write of what another core has written: the line comes from there, and goes there.
+        access(1, 0, 7000, true);
+        assert_eq!(access(0, 0, 8000, true), (54, Served::Llc));
+        assert_eq!(access(1, 0, 9000, true), (54, Served::Llc));
+        assert_eq!(access(1, 0, 10_000, true), (4, Served::L1));
+    }
+
+    #[test]
+    fn a_line_that_another_core_wrote_reaches_memory_once() {
+        let mut h = hierarchy();
+        let second = h.private();
+        let machine = crate::tests::testing::machine();
+        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
+        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
+        h.add_core(second, policy);
+        h.access(Hpa::new(0), 0, true, Requester::Data);
+        h.exchange(0);
+        h.access(Hpa::new(0), 1000, true, Requester::Data);
+        for n in 1..10_000u64 {
+            read(&mut h, n * 64, n * 1000, Requester::Data);
+            h.exchange(0);
+        }
+        let mut writes = h.dram().statistics.writes;
+        h.exchange(0);
+        writes += h.dram().statistics.writes;
+        assert_eq!(writes, 1);
     }
 
     #[test]

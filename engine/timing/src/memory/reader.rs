@@ -120,7 +120,7 @@ impl MemoryPort for Warming<'_> {
     }
 
     fn write_translations(&mut self, address: Hpa, _at: u64) {
-        self.0.warm_l2(Line::of(address), true, true);
+        self.0.warm_translations(address);
     }
 
     fn prefetch_entry(&mut self, address: Hpa, _at: u64) -> bool {

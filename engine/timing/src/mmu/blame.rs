@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::counts::Visitor;
+use crate::counts::{Add, Visitor};
 use crate::system::relocate::Relocation;
 
 /// Regions that are told apart at most, and instructions: what comes later counts as [`OTHER`].
@@ -113,6 +113,16 @@ struct Area {
 struct Counted {
     regions: Vec<Count>,
     instructions: Vec<Count>,
+}
+
+impl Add for Counted {
+    fn add(&mut self, more: &Self) {
+        let Self { regions, instructions } = self;
+        for (sums, more) in [(regions, &more.regions), (instructions, &more.instructions)] {
+            sums.resize(sums.len().max(more.len()), Count::default());
+            sums.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
+        }
+    }
 }
 
 /// Where the walks of a run come from.
@@ -412,7 +422,7 @@ impl Blame {
     }
 
     /// Shows its counts.
-    pub(super) fn counts(&mut self, visit: &mut Visitor<'_>) {
+    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.counted);
     }
 }

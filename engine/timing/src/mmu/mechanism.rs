@@ -5,6 +5,7 @@
 //! in [`Hooks`] which hooks it has, and is called for no others. The MMU knows only that there are
 //! some, behind one test of a flag, so that a scheme without any pays nothing.
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use flatwalk_os::OrderedNodes;
@@ -136,9 +137,21 @@ pub struct Explained {
 }
 
 /// A mechanism next to the page table.
-pub trait Mechanism: Debug + Send {
+pub trait Mechanism: Any + Debug + Send {
     /// A copy, contents included.
     fn clone_box(&self) -> Box<dyn Mechanism>;
+
+    /// The same on another core that runs the same program, before anything has run: a copy, but for
+    /// what all cores have together.
+    fn for_another_core(&self) -> Box<dyn Mechanism> {
+        self.clone_box()
+    }
+
+    /// The turn goes to another core, and what all cores have together to `other`, which is this
+    /// mechanism there.
+    fn hand_over(&mut self, other: &mut dyn Mechanism) {
+        let _ = other;
+    }
 
     /// Its name, which is that of its section in a scheme or machine.
     fn name(&self) -> &'static str;

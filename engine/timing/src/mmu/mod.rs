@@ -82,6 +82,8 @@ pub struct Mmu {
     /// Where the walks come from.
     pub blame: Blame,
     frontier: u64,
+    /// Other cores run the same program: what they are to flush, until they are told.
+    to_others: Option<Vec<Flushes>>,
 }
 
 impl Mmu {
@@ -114,6 +116,51 @@ impl Mmu {
             timeline: Timeline::default(),
             blame,
             frontier: 0,
+            to_others: None,
+        }
+    }
+
+    /// The unit of another core that runs the same program, like this one now.
+    #[must_use]
+    pub fn for_another_core(&self) -> Self {
+        let mechanisms = self.mechanisms.iter().map(|mechanism| mechanism.for_another_core());
+        Self {
+            geometry: self.geometry,
+            l1d: self.l1d.clone(),
+            l1i: self.l1i.clone(),
+            l2: self.l2.clone(),
+            walker: self.walker.clone(),
+            walkers: self.walkers.clone(),
+            free: self.free.clone(),
+            mechanisms: mechanisms.collect(),
+            hooks: self.hooks,
+            bypassed: self.bypassed,
+            assisted: self.assisted,
+            statistics: WalkStatistics::default(),
+            l2_tlb_misses: 0,
+            timeline: Timeline::default(),
+            blame: Blame::new(None),
+            frontier: 0,
+            to_others: None,
+        }
+    }
+
+    /// Other cores run the same program from now on: flushes are kept for them.
+    pub fn keep_flushes(&mut self) {
+        self.to_others.get_or_insert_default();
+    }
+
+    /// What was flushed since this was last asked for, and is to be on the other cores, too.
+    pub fn take_flushes(&mut self) -> Vec<Flushes> {
+        self.to_others.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The turn goes to another core's unit, and with it what is known of the program's memory, and what
+    /// mechanisms have of all cores together.
+    pub fn hand_over(&mut self, to: &mut Self) {
+        std::mem::swap(&mut self.blame, &mut to.blame);
+        for (mechanism, other) in self.mechanisms.iter_mut().zip(&mut to.mechanisms) {
+            mechanism.hand_over(&mut **other);
         }
     }
 
@@ -505,6 +552,16 @@ impl Mmu {
 
     /// Carries out the flushes that the operating systems ask for.
     pub fn carry_out(&mut self, flushes: &Flushes) {
+        if let Some(kept) = &mut self.to_others
+            && !flushes.is_empty()
+        {
+            kept.push(flushes.clone());
+        }
+        self.carry_out_here(flushes);
+    }
+
+    /// The same of what another core's unit flushed.
+    pub fn carry_out_here(&mut self, flushes: &Flushes) {
         for flush in &flushes.host {
             self.flush_host(flush);
         }
@@ -579,7 +636,6 @@ impl Mmu {
             mechanism.counts(visit);
         }
         visit(&mut self.statistics);
-        self.blame.counts(visit);
     }
 }
 

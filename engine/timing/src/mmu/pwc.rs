@@ -14,7 +14,7 @@
 use flatwalk_paging::{Geometry, Level, NodeRef, Physical, Rights};
 
 use crate::config::machine;
-use crate::counts::Visitor;
+use crate::counts::{Visitor, add};
 use crate::memory::ways::Sets;
 
 /// Look-ups and hits of one structure (split) or of one level's prefixes (unified).
@@ -25,6 +25,8 @@ pub struct PwcStatistics {
     /// Walks that started from an entry found here.
     pub hits: u64,
 }
+
+add!(PwcStatistics { lookups, hits });
 
 #[derive(Clone, Debug)]
 struct Array<A> {

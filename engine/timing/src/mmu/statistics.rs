@@ -1,5 +1,7 @@
 //! What the walkers did, counted.
 
+use crate::counts::add;
+
 /// Counts of walks that share something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCount {
@@ -10,6 +12,8 @@ pub struct WalkCount {
     /// Sum of their latencies in cycles, queueing included.
     pub latency_cycles: u64,
 }
+
+add!(WalkCount { walks, accesses, latency_cycles });
 
 /// Classes of reads: 1 to 7 are the table's; the others are free for mechanisms.
 pub const CLASSES: usize = 16;
@@ -42,6 +46,19 @@ pub struct WalkStatistics {
     pub l2_tlb_misses: u64,
     pub(super) histogram: [u64; BUCKETS],
 }
+
+add!(WalkStatistics {
+    by_page,
+    reads,
+    queue_cycles,
+    merged,
+    dirty_updates,
+    faulting,
+    faulting_accesses,
+    instruction_side,
+    l2_tlb_misses,
+    histogram
+});
 
 impl Default for WalkStatistics {
     fn default() -> Self {

@@ -88,6 +88,8 @@ pub fn explain(
         machine: machine.clone(),
         error,
     };
+    // What is explained is one core's.
+    let configuration = RunConfiguration { cores: Some(1), ..configuration };
     let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
     let limits = Limits { instructions: Some(instructions), ..Limits::default() };
     let mut reader = StretchReader::new(source, &limits, seed);

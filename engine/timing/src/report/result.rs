@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::core::stack::Part;
-use crate::driver::run::{GuestFrames, Mode, Run, RunConfiguration};
+use crate::driver::run::{CoreFigures, GuestFrames, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
 use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
@@ -48,17 +48,22 @@ pub struct RunResult {
     pub mode: Mode,
     /// Seed of all that is random.
     pub seed: u64,
-    /// Instructions measured.
+    /// Threads that ran in the measured part.
+    pub threads: u64,
+    /// The cores on which they ran, in the order of their numbers.
+    pub cores: Vec<CoreResult>,
+    /// Instructions measured, of all threads.
     pub instructions: u64,
-    /// Time; absent in functional mode.
+    /// Time that passed; absent in functional mode.
     pub cycles: Option<u64>,
-    /// Instructions per cycle.
+    /// Instructions of all threads per cycle.
     pub ipc: Option<f64>,
     /// Loads; an instruction may make several.
     pub loads: u64,
     /// Stores; an instruction may make several.
     pub stores: u64,
-    /// What the cycles went to. They add up to `cycles`; empty in functional mode.
+    /// What the cycles went to, on average over the cores. They add up to `cycles`; empty in functional
+    /// mode.
     pub cycle_stack: Vec<CyclePart>,
     /// Page walks: from a miss of the L2 TLB to a translation.
     pub walks: u64,
@@ -70,8 +75,8 @@ pub struct RunResult {
     pub walk_queue_cycles: Option<f64>,
     /// Its second part: everything else.
     pub walk_access_cycles: Option<f64>,
-    /// Cycles in which retirement waited for an instruction whose own translation was outstanding.
-    /// The difference to the scheme `ideal` is the better measure.
+    /// Cycles in which retirement waited for an instruction whose own translation was outstanding, of all
+    /// cores together. The difference to the scheme `ideal` is the better measure.
     pub translation_cycles: Option<u64>,
     /// Memory of the page table's nodes; of both tables in a guest.
     pub page_table_bytes: u64,
@@ -109,6 +114,28 @@ pub struct RunResult {
     pub warnings: Vec<String>,
     /// Every setting: the scheme, the machine and the run's own.
     pub configuration: RunConfiguration,
+}
+
+/// What one core did in the measured part.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct CoreResult {
+    /// Its number, from 0 on.
+    pub core: u64,
+    /// Threads that ran on it.
+    pub threads: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// What its cycles went to. They add up to the run's `cycles`; empty in functional mode.
+    pub cycle_stack: Vec<CyclePart>,
+    /// Page walks.
+    pub walks: u64,
+    /// Entries that they read.
+    pub walk_accesses: u64,
+    /// Sum over them, from the L2 TLB's miss to the translation; absent in functional mode.
+    pub walk_latency_cycles: Option<u64>,
+    /// Cycles in which retirement waited for an instruction whose own translation was outstanding; absent
+    /// in functional mode.
+    pub translation_cycles: Option<u64>,
 }
 
 /// What was counted in one window. Times are absent in functional mode.
@@ -269,6 +296,8 @@ pub struct CacheResult {
     pub writebacks: u64,
     /// Time that requests waited for an MSHR, summed.
     pub mshr_wait_cycles: u64,
+    /// Lines that went because another core wrote them.
+    pub invalidations: u64,
 }
 
 /// What memory did.
@@ -291,7 +320,7 @@ pub struct DramResult {
 pub struct OsResult {
     /// Page faults.
     pub faults: u64,
-    /// Time of all handlers.
+    /// Time of all handlers, of all cores together, as the next two.
     pub fault_cycles: Option<u64>,
     /// Time of system calls that change the address space.
     pub call_cycles: Option<u64>,
@@ -372,6 +401,7 @@ impl RunResult {
         let nodes = nodes(run);
         let in_guest = configuration.scheme.host.is_some();
         let view = run.view();
+        let by_core = run.by_core();
         Self {
             scheme: configuration.scheme.name.clone(),
             machine: configuration.machine.name.clone(),
@@ -384,6 +414,8 @@ impl RunResult {
             guest_frames: in_guest.then_some(configuration.guest_frames),
             mode: configuration.mode,
             seed,
+            threads: by_core.iter().map(|core| core.threads as u64).sum(),
+            cores: by_core.iter().map(|core| core_result(core, cycles)).collect(),
             instructions,
             cycles,
             ipc: cycles.and_then(|c| ratio(instructions as f64, c)),
@@ -447,6 +479,21 @@ impl RunResult {
     }
 }
 
+/// What a core did in a run that took `cycles`.
+fn core_result(core: &CoreFigures, cycles: Option<u64>) -> CoreResult {
+    let stack = cycles.into_iter().flat_map(|cycles| core.stack.parts(cycles));
+    CoreResult {
+        core: core.number as u64,
+        threads: core.threads as u64,
+        instructions: core.instructions,
+        cycle_stack: stack.map(|(part, cycles)| CyclePart { part, cycles }).collect(),
+        walks: core.walks.walks,
+        walk_accesses: core.walks.accesses,
+        walk_latency_cycles: cycles.map(|_| core.walks.latency_cycles),
+        translation_cycles: cycles.map(|_| core.translation_cycles),
+    }
+}
+
 fn windows(run: &Run) -> Vec<WindowResult> {
     let timed = |cycles: u64| run.timed.is_some().then_some(cycles);
     let all = run.windows().map(|window| WindowResult {
@@ -454,7 +501,7 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         instructions: window.instructions,
         cycles: timed(window.cycles),
         cycle_stack: if run.timed.is_some() {
-            window.stack.parts(window.cycles).map(|(_, cycles)| cycles).collect()
+            window.stack.average(window.cycles, window.cores).map(|(_, cycles)| cycles).collect()
         } else {
             Vec::new()
         },
@@ -533,6 +580,7 @@ fn caches(run: &Run) -> Vec<CacheResult> {
         table_misses: s.table_misses,
         writebacks: s.writebacks,
         mshr_wait_cycles: s.mshr_wait_cycles,
+        invalidations: s.invalidations,
     });
     all.collect()
 }
@@ -620,6 +668,7 @@ fn os_result(run: &Run) -> OsResult {
 fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     let (instructions, ..) = run.measured();
+    let cores = run.by_core();
     let os = os_result(run);
     if !run.has_measured() {
         warnings.push(
@@ -651,11 +700,19 @@ fn warnings(run: &Run) -> Vec<String> {
         }
     }
     if let (Some(cycles), Some(fault_cycles)) = (run.cycles(), os.fault_cycles)
-        && fault_cycles * 5 > cycles
+        && fault_cycles * 5 > cycles * cores.len() as u64
     {
         warnings.push(format!(
             "page faults took {:.0} % of the time; a longer --warmup leaves the first touches out",
-            100.0 * fault_cycles as f64 / cycles as f64
+            100.0 * fault_cycles as f64 / (cycles * cores.len() as u64) as f64
+        ));
+    }
+    let threads: usize = cores.iter().map(|core| core.threads).sum();
+    if threads > cores.len() {
+        warnings.push(format!(
+            "{threads} threads shared {} simulated core{}, in the recorded order",
+            cores.len(),
+            if cores.len() == 1 { "" } else { "s" }
         ));
     }
     if os.implicit_mappings > 0 {

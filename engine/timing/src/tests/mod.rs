@@ -1,6 +1,7 @@
 //! Tests that cross rooms, and the small machine that tests use.
 
 mod blame;
+mod cores;
 mod mistakes;
 mod stack;
 pub mod testing;

@@ -499,6 +499,8 @@ proptest! {
         scenario.machine.core.as_mut().unwrap().store_queue = store_queue;
         scenario.large_pages = large_pages;
         scenario.host_large_pages = large_pages;
+        // What is looked at between two steps is one core's, which all threads share.
+        scenario.cores = Some(1);
         let mut run = scenario.start(&[(LOW, BYTES)], populated);
         let known = define_all(&mut run);
         let mut whole = [0; Part::ALL.len()];

@@ -153,6 +153,8 @@ pub struct Scenario {
     pub context_switch_ms: Option<f64>,
     /// With or without a clock.
     pub mode: Mode,
+    /// Cores that threads run on, at most.
+    pub cores: Option<u32>,
 }
 
 /// How an access hangs together with the one before.
@@ -179,6 +181,7 @@ impl Scenario {
             fragmentation: 0.0,
             context_switch_ms: None,
             mode: Mode::Timing,
+            cores: None,
         }
     }
 
@@ -196,6 +199,7 @@ impl Scenario {
             mode: self.mode,
             context_switch_ms: self.context_switch_ms,
             memory_bytes: None,
+            cores: self.cores,
         }
     }
 
@@ -243,6 +247,11 @@ impl Scenario {
 
 /// Lets `run` make the accesses.
 pub fn go(run: &mut Run, accesses: &[Do]) {
+    go_on(run, 0, accesses);
+}
+
+/// Lets a thread of `run` make the accesses.
+pub fn go_on(run: &mut Run, thread: u32, accesses: &[Do]) {
     let (blocks, addresses) = accesses
         .iter()
         .map(|access| match *access {
@@ -251,7 +260,7 @@ pub fn go(run: &mut Run, accesses: &[Do]) {
             Do::Store(address) => (2, address),
         })
         .unzip();
-    run.take(&Piece::Slice(Slice { thread: 0, blocks, addresses })).unwrap();
+    run.take(&Piece::Slice(Slice { thread, blocks, addresses })).unwrap();
 }
 
 /// Accesses and latency of the one walk that a load of `address` makes.

@@ -78,7 +78,7 @@ fn after(scheme: &Scheme, phase: Option<Phase>) -> Vec<(String, u64)> {
     }
     enter(&mut run, Phase::Measured);
     go(&mut run, &accesses(2, 2_000));
-    run.end();
+    run.end().unwrap();
     counted(&run)
 }
 
@@ -136,7 +136,7 @@ fn only_windows_are_counted() {
                     windows.push((500 * i as u64, 500, after - before));
                 }
             }
-            run.end();
+            run.end().unwrap();
             let seen: Vec<_> = run.windows().map(|w| (w.at, w.instructions, w.cycles)).collect();
             assert_eq!(seen, windows, "{}", scheme.name);
             let (instructions, loads, stores) = run.measured();

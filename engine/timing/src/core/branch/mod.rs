@@ -12,6 +12,7 @@ mod tage_sc_l;
 
 use crate::config::machine::{BranchPredictor, Core};
 use crate::core::decode::Control;
+use crate::counts::add;
 use gshare::Gshare;
 use hashed_perceptron::HashedPerceptron;
 use tage_sc_l::TageScL;
@@ -29,6 +30,8 @@ pub struct BranchStatistics {
     /// Of those, mispredicted.
     pub mispredictions: u64,
 }
+
+add!(BranchStatistics { branches, mispredictions });
 
 /// The predictor of directions.
 #[derive(Clone, Debug)]

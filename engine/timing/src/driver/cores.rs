@@ -1,0 +1,266 @@
+//! The cores that a program's threads run on: which thread has which, and when each has its turn.
+//!
+//! A thread gets the core with the fewest living threads when it first runs, the first of several, and
+//! keeps it. A core begins to exist with its first thread.
+//!
+//! A trace says in which order stretches of threads were recorded, and no more: what two threads do
+//! within a few stretches may have been at the same time. So the slices between two events wait in
+//! queues, up to [`QUANTUM`] instructions for each core, and then whichever core's clock is furthest behind
+//! runs a few blocks, as in a mix ([`super::mix`]). Requests reach what is shared in the order of time but
+//! for a turn. The recorded order holds between quanta: a core begins one no earlier than the quantum
+//! before began anywhere. It is idle until then; so are cores without work. What changes the address
+//! space, and where windows begin and end, is done between all slices before and all after it.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use flatwalk_paging::Hpa;
+use flatwalk_trace::{Slice, ThreadId};
+use rustc_hash::FxBuildHasher;
+
+use crate::core::Core;
+use crate::counts::{Aside, add};
+use crate::memory::hierarchy::Private;
+use crate::memory::replacement::ReplacementPolicy;
+use crate::mmu::Mmu;
+
+/// Instructions of each core that may be at the same time. A recorder submits what a thread did in
+/// stretches of less than this, in the order in which they ended.
+pub(super) const QUANTUM: u64 = 1 << 16;
+/// Instructions in a turn, at least.
+pub(super) const TURN: usize = 64;
+
+/// What a new core is made of: parts that have run nothing.
+pub(super) struct Fresh {
+    pub(super) mmu: Mmu,
+    pub(super) core: Option<Box<Core>>,
+    pub(super) private: Option<Private>,
+    /// Of the last-level cache, once there are several.
+    pub(super) policy: Box<dyn ReplacementPolicy>,
+}
+
+/// A core while another one has its turn. What its caches hold is in the hierarchy.
+pub(super) struct Parked {
+    pub(super) mmu: Mmu,
+    pub(super) core: Option<Box<Core>>,
+    pub(super) own: Own,
+}
+
+/// What a run keeps of a core, besides its hardware.
+pub(super) struct Own {
+    /// The core's number.
+    pub(super) number: usize,
+    /// The thread that ran last.
+    pub(super) thread: Option<ThreadId>,
+    /// Page of the last fetch and where it lies, while no time passes.
+    pub(super) code_page: (u64, Hpa),
+    /// Line of the last fetch, while caches are warmed.
+    pub(super) code_line: u64,
+    /// All instructions, measured or not.
+    pub(super) instructions: u64,
+    pub(super) counts: Counts,
+    /// What was counted in windows, while none is under way.
+    pub(super) aside: Option<Aside>,
+    /// Instructions at which a mechanism looks at the core next.
+    pub(super) observation: u64,
+    pub(super) switches: Switches,
+    /// Cycles of windows that had ended before the core began to exist.
+    pub(super) missed: u64,
+    /// Threads that ran in windows.
+    pub(super) threads: BTreeSet<ThreadId>,
+}
+
+impl Own {
+    /// Of a core that has run nothing.
+    pub(super) fn new(number: usize, observation: u64, switches: Switches) -> Self {
+        Self {
+            number,
+            thread: None,
+            code_page: no_page(),
+            code_line: u64::MAX,
+            instructions: 0,
+            counts: Counts::default(),
+            aside: None,
+            observation,
+            switches,
+            missed: 0,
+            threads: BTreeSet::new(),
+        }
+    }
+}
+
+/// No page of code.
+pub(super) fn no_page() -> (u64, Hpa) {
+    (u64::MAX, Hpa::default())
+}
+
+/// What is counted without hardware.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) instructions: u64,
+    pub(super) loads: u64,
+    pub(super) stores: u64,
+}
+
+add!(Counts { instructions, loads, stores });
+
+/// When other processes take a core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Switches {
+    /// Cycles between them; `None`: never.
+    pub(super) every: Option<u64>,
+    /// Cycle of the next.
+    pub(super) next: u64,
+    /// Instructions at which the clock is looked at next.
+    pub(super) look: u64,
+    /// So far, in the measured part.
+    pub(super) count: u64,
+}
+
+impl Switches {
+    /// Of another core: as often, from its start.
+    pub(super) fn anew(self) -> Self {
+        Self { next: self.every.unwrap_or(u64::MAX), count: 0, look: self.look, ..self }
+    }
+}
+
+/// A slice, and its first block and address that have not been run.
+struct Queued {
+    /// It does not begin before this cycle.
+    at: u64,
+    slice: Slice,
+    block: usize,
+    address: usize,
+}
+
+/// Which threads run where, and what waits to be run.
+pub(super) struct Cores {
+    most: usize,
+    fresh: Box<Fresh>,
+    /// All but the one that has its turn, in the order in which the hierarchy has them.
+    pub(super) parked: Vec<Parked>,
+    by_thread: HashMap<ThreadId, usize, FxBuildHasher>,
+    /// Threads that have started and not run, and in which cycle they did.
+    born: HashMap<ThreadId, u64, FxBuildHasher>,
+    /// By core: living threads.
+    living: Vec<usize>,
+    /// By core: what waits.
+    queues: Vec<VecDeque<Queued>>,
+    /// Instructions taken in the quantum.
+    taken: u64,
+    /// Cycle in which the quantum began anywhere …
+    began: u64,
+    /// … and the one before: no core names a cycle before this any more.
+    pub(super) floor: u64,
+}
+
+/// A few blocks of a thread.
+pub(super) struct Batch {
+    pub(super) at: u64,
+    pub(super) slice: Slice,
+    pub(super) blocks: std::ops::Range<usize>,
+    pub(super) addresses: std::ops::Range<usize>,
+}
+
+impl Cores {
+    /// At most `most` cores, the further ones made of `fresh`.
+    pub(super) fn new(most: u32, fresh: Fresh) -> Self {
+        Self {
+            most: most as usize,
+            fresh: Box::new(fresh),
+            parked: Vec::new(),
+            by_thread: HashMap::default(),
+            born: HashMap::default(),
+            living: vec![0],
+            queues: vec![VecDeque::new()],
+            taken: 0,
+            began: 0,
+            floor: 0,
+        }
+    }
+
+    /// There are several.
+    pub(super) fn are_several(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// The core of a thread, which may be a new one.
+    pub(super) fn of(&mut self, thread: ThreadId) -> usize {
+        if let Some(&core) = self.by_thread.get(&thread) {
+            return core;
+        }
+        let may_grow = self.living.len() < self.most && self.living.iter().all(|&n| n > 0);
+        let fewest = (0..self.living.len()).min_by_key(|&core| self.living[core]);
+        let core = if may_grow { self.living.len() } else { fewest.unwrap_or(0) };
+        if may_grow {
+            self.living.push(0);
+            self.queues.push(VecDeque::new());
+        }
+        self.living[core] += 1;
+        self.by_thread.insert(thread, core);
+        core
+    }
+
+    /// The thread starts in cycle `at`.
+    pub(super) fn start_thread(&mut self, thread: ThreadId, at: u64) {
+        self.born.insert(thread, at);
+    }
+
+    /// The thread has ended.
+    pub(super) fn end_thread(&mut self, thread: ThreadId) {
+        self.born.remove(&thread);
+        if let Some(core) = self.by_thread.remove(&thread) {
+            self.living[core] -= 1;
+        }
+    }
+
+    /// The parts of the next new core, if there is one that has not been made.
+    pub(super) fn start(&mut self) -> Option<&Fresh> {
+        (self.living.len() > self.parked.len() + 1).then_some(&*self.fresh)
+    }
+
+    /// A slice of `instructions` waits for its core's turn. True if all that waits is to be run now.
+    pub(super) fn queue(&mut self, core: usize, slice: Slice, instructions: u64) -> bool {
+        let at = self.born.remove(&slice.thread).unwrap_or(0);
+        self.queues[core].push_back(Queued { at, slice, block: 0, address: 0 });
+        self.taken += instructions;
+        self.taken >= QUANTUM * self.queues.len() as u64
+    }
+
+    /// The cores that something waits for.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = usize> {
+        (0..self.queues.len()).filter(|&core| !self.queues[core].is_empty())
+    }
+
+    /// A few blocks that wait for the core; `of` says how many instructions and accesses a block has.
+    pub(super) fn take(
+        &mut self,
+        core: usize,
+        of: impl Fn(u32) -> (usize, usize),
+    ) -> Option<Batch> {
+        let Queued { at, slice, block, address } = self.queues[core].pop_front()?;
+        let (mut blocks, mut addresses, mut instructions) = (block, address, 0);
+        while blocks < slice.blocks.len() && instructions < TURN {
+            let (n, accesses) = of(slice.blocks[blocks]);
+            instructions += n;
+            addresses += accesses;
+            blocks += 1;
+        }
+        Some(Batch { at, slice, blocks: block..blocks, addresses: address..addresses })
+    }
+
+    /// What is left of a batch's slice waits again.
+    pub(super) fn put_back(&mut self, core: usize, batch: Batch) {
+        let Batch { at, slice, blocks, addresses } = batch;
+        if blocks.end < slice.blocks.len() {
+            let rest = Queued { at, slice, block: blocks.end, address: addresses.end };
+            self.queues[core].push_front(rest);
+        }
+    }
+
+    /// Another quantum begins, if this one is over, where the last clock says `now`.
+    pub(super) fn next_quantum(&mut self, now: u64) {
+        if self.taken >= QUANTUM * self.queues.len() as u64 {
+            (self.taken, self.floor, self.began) = (0, self.began, now);
+        }
+    }
+}

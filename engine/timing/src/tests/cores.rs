@@ -1,0 +1,388 @@
+//! Threads on cores: time, coherence of translations, and sums that close.
+
+use std::collections::BTreeMap;
+
+use flatwalk_os::Random;
+use flatwalk_paging::{AccessKind, Address, Gva};
+use flatwalk_symbols::Symbols;
+use flatwalk_trace::{Advice, Event, Protection};
+
+use crate::config::machine::Memory;
+use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::sampling::Phase;
+use crate::memory::reader::NoClock;
+use crate::mmu::event::Request;
+use crate::report::result::RunResult;
+use crate::system::System;
+use crate::tests::testing::{DATA, Do, Scenario, go_on, scheme, shipped};
+
+const PAGE: u64 = 4096;
+const MAPPED: u64 = 1 << 30;
+
+/// Data of a thread, disjoint from all others'.
+fn own(thread: u32) -> u64 {
+    DATA + u64::from(thread) * (64 << 20)
+}
+
+fn start(scenario: &Scenario) -> Run {
+    scenario.start(&[(DATA, MAPPED)], true)
+}
+
+fn event(run: &mut Run, event: Event) {
+    run.take(&Piece::Event(event)).unwrap();
+}
+
+fn phase(run: &mut Run, phase: Phase) {
+    run.take(&Piece::Phase { phase, at: run.instructions() }).unwrap();
+}
+
+/// The result, which ends the run.
+fn result(mut run: Run) -> RunResult {
+    run.end().unwrap();
+    RunResult::new(&run, "test", 1, &mut Symbols::default())
+}
+
+/// Several threads go through `lines` lines of their own, one load after the other, `rounds` times, in
+/// stretches of 500 loads in turn.
+fn sweep(scenario: &Scenario, threads: u32, lines: u64, rounds: u64) -> RunResult {
+    let mut run = start(scenario);
+    let total = lines * rounds;
+    for first in (0..total).step_by(500) {
+        for thread in 0..threads {
+            let loads = (first..total.min(first + 500))
+                .map(|i| Do::Chase(own(thread) + (i % lines) * 64))
+                .collect::<Vec<_>>();
+            go_on(&mut run, thread, &loads);
+        }
+    }
+    result(run)
+}
+
+fn misses(run: &RunResult, name: &str) -> u64 {
+    run.caches.iter().find(|cache| cache.name == name).unwrap().data_misses
+}
+
+#[test]
+fn threads_that_share_nothing_take_the_time_of_one() {
+    let scenario = Scenario::new(scheme(4, &[]));
+    // Eight lines fit L1D, and nothing but the first walk and the first misses leaves the core.
+    let alone = sweep(&scenario, 1, 8, 3000);
+    let both = sweep(&scenario, 2, 8, 3000);
+    assert_eq!((both.threads, both.cores.len()), (2, 2));
+    assert_eq!(both.instructions, 2 * alone.instructions);
+    let (one, two) = (alone.cycles.unwrap(), both.cycles.unwrap());
+    assert!(two.abs_diff(one) * 1000 < one, "{two} cycles, and {one} alone");
+}
+
+#[test]
+fn threads_on_one_core_take_the_time_of_both() {
+    let scenario = Scenario { cores: Some(1), ..Scenario::new(scheme(4, &[])) };
+    let alone = sweep(&scenario, 1, 8, 3000).cycles.unwrap();
+    let both = sweep(&scenario, 2, 8, 3000);
+    assert_eq!((both.threads, both.cores.len()), (2, 1));
+    let both = both.cycles.unwrap();
+    // A switch drains the core, 96 times.
+    assert!((2 * alone..2 * alone + alone / 10).contains(&both), "{both}, {alone} alone");
+}
+
+#[test]
+fn together_they_need_more_than_the_shared_cache_holds() {
+    // Each has 56 KiB, the last-level cache 64 KiB, L2 4 KiB. Even a thread that always hits, and so makes
+    // 142 / 42 times the accesses of one that never does, needs 56 + 56 × 42 / 142 KiB to do so.
+    let scenario = Scenario::new(scheme(4, &[]));
+    let (lines, rounds) = (896, 20);
+    let alone = sweep(&scenario, 1, lines, rounds);
+    assert!(misses(&alone, "LLC") < lines * 5 / 4, "{} of {lines}", misses(&alone, "LLC"));
+    let both = sweep(&scenario, 2, lines, rounds);
+    let all = 2 * lines * rounds;
+    assert!(misses(&both, "LLC") > all * 9 / 10, "{} of {all}", misses(&both, "LLC"));
+    // 42 cycles of the last-level cache became 142 of memory.
+    let (one, two) = (alone.cycles.unwrap() as f64, both.cycles.unwrap() as f64);
+    assert!((2.5..3.6).contains(&(two / one)), "{two} and {one}");
+}
+
+#[test]
+fn together_they_share_the_bus() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    // A line in 256 cycles, more than the 142 + 256 that a load alone waits for, of two cores.
+    scenario.machine.memory = Some(Memory::Fixed { latency_ns: 100.0, bandwidth_gbs: 0.25 });
+    let (lines, rounds) = (4096, 1);
+    let alone = sweep(&scenario, 1, lines, rounds).cycles.unwrap();
+    let four = sweep(&scenario, 4, lines, rounds).cycles.unwrap();
+    // By hand: the bus carries all lines one after the other, and 1 in 64 has an entry that misses.
+    let by_hand = 4 * lines * 256;
+    assert!(alone < by_hand / 2, "{alone}");
+    assert!((by_hand..by_hand * 21 / 20).contains(&four), "{four} of {by_hand}");
+}
+
+#[test]
+fn what_was_recorded_one_after_the_other_stays_so() {
+    let scenario = Scenario::new(scheme(4, &[]));
+    let mut run = start(&scenario);
+    let lines = |thread: u32, n: u64| -> Vec<_> {
+        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
+    };
+    let long = 1 << 20;
+    go_on(&mut run, 0, &lines(0, 1));
+    go_on(&mut run, 1, &lines(1, 1));
+    for thread in [0, 1] {
+        for _ in 0..64 {
+            go_on(&mut run, thread, &lines(thread, long / 64));
+        }
+    }
+    let run = result(run);
+    // A load takes its four cycles, and one until the next is dispatched to its result. What overlaps is what may have been at the same time: a quantum of two cores.
+    let (cycles, one) = (run.cycles.unwrap(), 5 * long);
+    let quantum = 5 * 2 * (1 << 16);
+    assert!((2 * one - 2 * quantum..2 * one + quantum).contains(&cycles), "{cycles} of {one}");
+    let idle = |core: usize| part(&run.cores[core].cycle_stack, "idle");
+    assert!(idle(0) > one - 2 * quantum && idle(1) > one - 2 * quantum);
+}
+
+fn part(stack: &[crate::report::result::CyclePart], name: &str) -> u64 {
+    let name = serde_json::Value::from(name);
+    let mut found = stack.iter().filter(|part| serde_json::to_value(part.part).unwrap() == name);
+    found.next().unwrap().cycles
+}
+
+/// Random accesses of threads, with events in between.
+fn random(run: &mut Run, seed: u64, threads: u64, stretches: u64) {
+    let mut random = Random::new(seed);
+    for _ in 0..stretches {
+        if random.below(10) == 0 {
+            let (address, length) = (DATA + random.below(1 << 8) * PAGE, 8 * PAGE);
+            let advice = Advice::DontNeed;
+            event(run, Event::Advise { address, length, advice });
+        }
+        let thread = random.below(threads) as u32;
+        let accesses: Vec<_> = (0..=random.below(400))
+            .map(|_| {
+                let address = DATA + random.below(1 << 8) * PAGE + random.below(512) * 8;
+                match random.below(3) {
+                    0 => Do::Load(address),
+                    1 => Do::Chase(address),
+                    _ => Do::Store(address),
+                }
+            })
+            .collect();
+        go_on(run, thread, &accesses);
+    }
+}
+
+#[test]
+fn sums_close() {
+    for (seed, mut scenario) in shipped().into_iter().map(Scenario::new).enumerate() {
+        scenario.machine.os.shootdown_cycles = 700;
+        let mut run = start(&scenario);
+        let seed = seed as u64;
+        for (number, next) in [Phase::Warm, Phase::Detailed, Phase::Measured, Phase::Measured]
+            .into_iter()
+            .cycle()
+            .take(12)
+            .enumerate()
+        {
+            phase(&mut run, next);
+            random(&mut run, seed * 100 + number as u64, 1 + number as u64 / 2, 12);
+        }
+        let mmu_walks = |run: &mut Run| {
+            let mut walks = 0;
+            run.on_each_core(|run| walks += run.mmu.statistics.total().walks);
+            walks
+        };
+        phase(&mut run, Phase::Pass);
+        assert_eq!(mmu_walks(&mut run), 0, "counts are put aside");
+        let run = result(run);
+        let name = &scenario.scheme.name;
+        let cycles = run.cycles.unwrap();
+        // Not every thread is drawn for a window.
+        let cores = run.cores.len() as u64;
+        assert!((4..=6).contains(&cores) && run.windows.len() == 6, "{name}: {cores}");
+        assert_eq!(run.cycle_stack.iter().map(|part| part.cycles).sum::<u64>(), cycles, "{name}");
+        for core in &run.cores {
+            let sum = core.cycle_stack.iter().map(|part| part.cycles).sum::<u64>();
+            assert_eq!(sum, cycles, "{name}, core {}", core.core);
+        }
+        for named in ["idle", "shootdowns", "page_faults", "system_calls"] {
+            let all: u64 = run.cores.iter().map(|core| part(&core.cycle_stack, named)).sum();
+            let average = part(&run.cycle_stack, named);
+            assert!(average.abs_diff(all / cores) <= 1, "{name}: {named} {average} of {all}");
+            // A segment has no pages that could be missing or flushed.
+            let needs_pages = ["shootdowns", "page_faults"].contains(&named);
+            assert!(all > 0 || needs_pages && name.contains("direct"), "{name}: {named}");
+        }
+        for window in &run.windows {
+            let sum = window.cycle_stack.iter().sum::<u64>();
+            assert_eq!(Some(sum), window.cycles, "{name}");
+        }
+        // At most two threads had run in the first window.
+        let idle = part(&run.cores.last().unwrap().cycle_stack, "idle");
+        assert!(idle >= run.windows[0].cycles.unwrap(), "{name}: {idle}");
+        let of_cores = |of: fn(&crate::report::result::CoreResult) -> u64| -> u64 {
+            run.cores.iter().map(of).sum()
+        };
+        assert_eq!(of_cores(|core| core.instructions), run.instructions, "{name}");
+        assert_eq!(of_cores(|core| core.walks), run.walks, "{name}");
+        let windows = |of: fn(&crate::report::result::WindowResult) -> u64| -> u64 {
+            run.windows.iter().map(of).sum()
+        };
+        assert_eq!(windows(|window| window.instructions), run.instructions, "{name}");
+        assert_eq!(windows(|window| window.cycles.unwrap()), cycles, "{name}");
+        assert_eq!(windows(|window| window.walks), run.walks, "{name}");
+    }
+}
+
+#[test]
+fn one_thread_has_the_same_figures_however_many_cores_there_are() {
+    for scheme in shipped() {
+        for mode in [Mode::Timing, Mode::Functional] {
+            let of = |cores: u32| {
+                let scenario =
+                    Scenario { mode, cores: Some(cores), ..Scenario::new(scheme.clone()) };
+                let mut run = start(&scenario);
+                random(&mut run, 1, 1, 30);
+                let mut result = serde_json::to_value(result(run)).unwrap();
+                result["configuration"]["cores"].take();
+                result
+            };
+            assert_eq!(of(1), of(8), "{} {mode:?}", scheme.name);
+        }
+    }
+}
+
+#[test]
+fn the_same_threads_always_take_the_same_time() {
+    let of = || {
+        let mut run = start(&Scenario::new(scheme(4, &[])));
+        random(&mut run, 7, 5, 200);
+        serde_json::to_value(result(run)).unwrap()
+    };
+    assert_eq!(of(), of());
+}
+
+#[test]
+fn a_shootdown_costs_each_core_what_the_machine_says() {
+    let unmapped = |shootdown_cycles: u64| {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.machine.os.shootdown_cycles = shootdown_cycles;
+        let mut run = start(&scenario);
+        for thread in 0..3 {
+            go_on(&mut run, thread, &[Do::Chase(own(thread))]);
+        }
+        event(&mut run, Event::Unmap { address: DATA, length: PAGE });
+        // Nothing was mapped there, so nothing is to be flushed.
+        event(&mut run, Event::Unmap { address: DATA, length: PAGE });
+        let run = result(run);
+        let of = |core: usize| part(&run.cores[core].cycle_stack, "shootdowns");
+        assert_eq!([of(0), of(1), of(2)], [shootdown_cycles; 3]);
+        run.os.call_cycles.unwrap()
+    };
+    // One core asks, and its call takes as much longer.
+    assert_eq!(unmapped(900) - unmapped(0), 900);
+}
+
+/// A process as the kernel sees it: its pages, whether they may be written, and where they lie.
+type Model = BTreeMap<u64, (bool, Option<u64>)>;
+
+/// Every core translates every page as the model says: or not at all.
+fn check(run: &mut Run, model: &Model, pages: u64, what: &str) {
+    // Flushes reach a core before it has its turn; each touches a page that is nothing to the test.
+    for thread in 0..4 {
+        go_on(run, thread, &[Do::Load(own(9))]);
+    }
+    run.take(&Piece::Event(Event::Marker { name: String::new() })).unwrap();
+    run.on_each_core(|run| {
+        for page in 0..pages {
+            let mut translate = |kind| {
+                let address = Gva::new(run.relocated_address(DATA + page * PAGE));
+                let request = Request { address, kind, at: 0 };
+                let system = &mut run.system;
+                let translated = run.mmu.translate(request, || 0, system, &mut NoClock);
+                translated.ok().map(|translated| translated.physical.raw())
+            };
+            let known = model.get(&page).copied();
+            let frame = known.and_then(|(_, frame)| frame);
+            assert_eq!(translate(AccessKind::Load), frame, "page {page} after {what}");
+            let stored = frame.filter(|_| known.is_some_and(|(write, _)| write));
+            assert_eq!(translate(AccessKind::Store), stored, "a store to {page} after {what}");
+        }
+    });
+}
+
+#[test]
+fn no_core_translates_by_what_is_no_longer_so() {
+    for mode in [Mode::Timing, Mode::Functional] {
+        let mut schemes = shipped();
+        // Segments translate what is not mapped; free translation has no TLB of its own.
+        schemes.retain(|scheme| {
+            let is_native = scheme.host.is_none() && !scheme.name.contains("direct");
+            is_native && scheme.layout().unwrap().geometry().page_shift() == 12
+        });
+        for scheme in schemes {
+            let name = scheme.name.clone();
+            let scenario = Scenario { mode, ..Scenario::new(scheme) };
+            let mut run = scenario.start(&[(DATA, 64 * PAGE), (own(9), PAGE)], false);
+            let pages = 96;
+            let mut model: Model = (0..64).map(|page| (page, (true, None))).collect();
+            let mut random = Random::new(3);
+            for step in 0..60 {
+                for _ in 0..8 {
+                    let page = random.below(pages);
+                    let Some(&(_, None)) = model.get(&page) else { continue };
+                    let thread = random.below(4) as u32;
+                    go_on(&mut run, thread, &[Do::Load(DATA + page * PAGE)]);
+                    run.take(&Piece::Event(Event::Marker { name: String::new() })).unwrap();
+                    let System::Native(process) = &run.system else { panic!("it is native") };
+                    let at = Gva::new(run.relocated_address(DATA + page * PAGE));
+                    let found =
+                        process.table().lookup(process.memory(), at).expect("it was touched");
+                    model.get_mut(&page).unwrap().1 = Some(found.frame.raw());
+                }
+                let (first, n) = (random.below(pages - 8), 1 + random.below(8));
+                let (address, length) = (DATA + first * PAGE, n * PAGE);
+                let range = first..first + n;
+                let what = match random.below(4) {
+                    0 => {
+                        event(&mut run, Event::Unmap { address, length });
+                        model.retain(|page, _| !range.contains(page));
+                        "munmap"
+                    }
+                    1 => {
+                        let write = random.below(2) == 0;
+                        let protection = Protection { read: true, write, execute: false };
+                        event(&mut run, Event::Protect { address, length, protection });
+                        range.for_each(|page| {
+                            model.entry(page).and_modify(|known| known.0 = write);
+                        });
+                        "mprotect"
+                    }
+                    2 => {
+                        let to = random.below(pages - 8);
+                        let away = to + n <= first || first + n <= to;
+                        if away && range.clone().all(|page| model.contains_key(&page)) {
+                            let (from, to_length) = (address, length);
+                            let place = DATA + to * PAGE;
+                            event(
+                                &mut run,
+                                Event::Remap { from, from_length: length, to: place, to_length },
+                            );
+                            for page in range {
+                                let known = model.remove(&page).unwrap();
+                                model.insert(page - first + to, known);
+                            }
+                        }
+                        "mremap"
+                    }
+                    _ => {
+                        let advice = Advice::DontNeed;
+                        event(&mut run, Event::Advise { address, length, advice });
+                        range.for_each(|page| {
+                            model.entry(page).and_modify(|known| known.1 = None);
+                        });
+                        "MADV_DONTNEED"
+                    }
+                };
+                check(&mut run, &model, pages, &format!("step {step}, {what}, of {name}"));
+            }
+        }
+    }
+}
