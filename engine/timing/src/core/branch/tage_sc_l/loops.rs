@@ -30,6 +30,14 @@ impl Entry {
     fn forget(&mut self) {
         *self = Self { tag: self.tag, stays: self.stays, ..Self::default() };
     }
+
+    /// What it predicts, if it is sure.
+    fn sure(&self) -> Option<bool> {
+        let seen = u32::from(self.confidence) * u32::from(self.iterations);
+        let sure =
+            self.iterations > 0 && (self.confidence == MOST_CONFIDENCE || seen > SURE_ITERATIONS);
+        sure.then_some(self.stays == (self.current + 1 != self.iterations))
+    }
 }
 
 /// What is known of a branch.
@@ -66,16 +74,8 @@ impl Loops {
         let ways = set * WAYS..(set + 1) * WAYS;
         let entry =
             ways.into_iter().find(|&at| self.entries[at].age > 0 && self.entries[at].tag == tag);
-        let prediction =
-            entry.and_then(|at| self.sure(&self.entries[at])).filter(|_| self.trust >= 0);
+        let prediction = entry.and_then(|at| self.entries[at].sure()).filter(|_| self.trust >= 0);
         Looped { set, tag, entry, prediction }
-    }
-
-    fn sure(&self, entry: &Entry) -> Option<bool> {
-        let seen = u32::from(entry.confidence) * u32::from(entry.iterations);
-        let sure =
-            entry.iterations > 0 && (entry.confidence == MOST_CONFIDENCE || seen > SURE_ITERATIONS);
-        sure.then_some(entry.stays == (entry.current + 1 != entry.iterations))
     }
 
     /// The branch that `looped` is of was `taken` or not. TAGE predicted `other`; `wrong`: the prediction in
@@ -87,7 +87,7 @@ impl Loops {
             }
             return;
         };
-        if let Some(sure) = self.sure(&self.entries[at]) {
+        if let Some(sure) = self.entries[at].sure() {
             if sure != other {
                 super::super::counter::step(&mut self.trust, sure == taken, 7);
             }

@@ -141,7 +141,7 @@ impl Tage {
             }
         }
         // Where the other parts were right, few entries are worth it.
-        if predicted == taken && self.random() & 31 != 0 {
+        if predicted == taken && !self.random().is_multiple_of(32) {
             allocates = false;
         }
         if allocates {
@@ -173,7 +173,7 @@ impl Tage {
     fn allocate(&mut self, found: &Found, taken: bool) {
         let first = found.longest.map_or(0, |table| table + 1);
         // Often the next table, at times one behind it.
-        let mut table = first + usize::from(self.random() & 3 == 0);
+        let mut table = first + usize::from(self.random().is_multiple_of(4));
         let mut allocated = 0;
         while table < TABLES && allocated < ALLOCATIONS {
             let entry = &mut self.entries[found.indices[table]];
