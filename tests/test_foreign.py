@@ -157,7 +157,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "scheme", ["radix4", "fpt", "fpt+recursive", "compendia", "ecpt", "inverted", "virt-fpt"]
+    "scheme", ["radix4", "fpt", "fpt+recursive", "compendia", "ecpt", "inverted", "virt-radix4"]
 )
 def test_pages_far_apart_take_little_memory(sparse: Path, scheme: str) -> None:
     done = subprocess.run(

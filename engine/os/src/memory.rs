@@ -9,8 +9,9 @@ use memmap2::{MmapMut, MmapOptions};
 use crate::buddy::FRAME_BYTES;
 use crate::error::OsError;
 
-/// Memory is kept in pieces of this size: a node of 2 MiB of which a word is used takes one.
-const PIECE_SHIFT: u32 = 14;
+/// Memory is kept in pieces of this size, that of the smallest node: one of 2 MiB of which a word is used
+/// takes no more.
+const PIECE_SHIFT: u32 = 12;
 const PIECE_BYTES: usize = 1 << PIECE_SHIFT;
 const PIECE_WORDS: usize = PIECE_BYTES / 8;
 /// Address space that is asked for at first, as much as a large page of the simulator's machine.
