@@ -615,7 +615,6 @@ impl Run {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), OsError> {
-        self.run_waiting()?;
         match *event {
             Event::ThreadStart { thread } => self.cores.start_thread(thread, self.clock()),
             Event::ThreadExit { thread } => self.cores.end_thread(thread),
@@ -958,7 +957,7 @@ impl Run {
 
     /// Shows those of all cores together.
     fn shared_counts(&mut self, visit: &mut Visitor<'_>) {
-        self.mmu.blame.counts(visit);
+        self.mmu.shared_counts(visit);
         if let Some((_, caches)) = &mut self.timed {
             caches.shared_counts(visit);
         }

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::counts::{Add, Visitor};
+use crate::counts::{Add, Visitor, add};
 use crate::system::relocate::Relocation;
 
 /// Regions that are told apart at most, and instructions: what comes later counts as [`OTHER`].
@@ -52,6 +52,8 @@ pub struct Count {
     /// Cycles in which retirement waited for translations, walks or not.
     pub cycles: u64,
 }
+
+add!(Count { walks, cycles });
 
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, more: Self) {
@@ -117,10 +119,11 @@ struct Counted {
 
 impl Add for Counted {
     fn add(&mut self, more: &Self) {
-        let Self { regions, instructions } = self;
-        for (sums, more) in [(regions, &more.regions), (instructions, &more.instructions)] {
-            sums.resize(sums.len().max(more.len()), Count::default());
-            sums.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
+        for (all, more) in
+            [(&mut self.regions, &more.regions), (&mut self.instructions, &more.instructions)]
+        {
+            all.resize(all.len().max(more.len()), Count::default());
+            all.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
         }
     }
 }
@@ -422,7 +425,7 @@ impl Blame {
     }
 
     /// Shows its counts.
-    pub fn counts(&mut self, visit: &mut Visitor<'_>) {
+    pub(super) fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.counted);
     }
 }

@@ -139,9 +139,9 @@ impl Mmu {
             statistics: WalkStatistics::default(),
             l2_tlb_misses: 0,
             timeline: Timeline::default(),
-            blame: Blame::new(None),
             frontier: 0,
             to_others: None,
+            blame: Blame::new(None),
         }
     }
 
@@ -155,8 +155,8 @@ impl Mmu {
         self.to_others.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The turn goes to another core's unit, and with it what is known of the program's memory, and what
-    /// mechanisms have of all cores together.
+    /// The turn goes to another core's unit, and with it what is of all cores together: where walks come
+    /// from, and what mechanisms have so.
     pub fn hand_over(&mut self, to: &mut Self) {
         std::mem::swap(&mut self.blame, &mut to.blame);
         for (mechanism, other) in self.mechanisms.iter_mut().zip(&mut to.mechanisms) {
@@ -624,6 +624,11 @@ impl Mmu {
     /// The walker, for its page-walk caches and their statistics.
     pub fn walker(&self) -> &Walker {
         &self.walker
+    }
+
+    /// Shows the counts that are of all cores together.
+    pub fn shared_counts(&mut self, visit: &mut Visitor<'_>) {
+        self.blame.counts(visit);
     }
 
     /// Shows its counts.

@@ -179,14 +179,14 @@ fn counts_are_those_of_windows() {
     go(&mut run, &sweep);
     let walks = |run: &Run| run.mmu.blame.regions().map(|(_, count)| count.walks).sum::<u64>();
     assert_eq!(walks(&run), PAGES);
-    let aside = Aside::take(|visit| run.mmu.counts(visit));
+    let aside = Aside::take(|visit| run.mmu.shared_counts(visit));
     go(&mut run, &sweep);
     assert_eq!(walks(&run), PAGES, "those of outside");
-    aside.put_back(|visit| run.mmu.counts(visit));
+    aside.put_back(|visit| run.mmu.shared_counts(visit));
     assert_eq!(walks(&run), PAGES, "those of the window");
     go(&mut run, &sweep);
     assert_eq!(walks(&run), 2 * PAGES);
-    forget(|visit| run.mmu.counts(visit));
+    forget(|visit| run.mmu.shared_counts(visit));
     assert_eq!(walks(&run), 0);
 }
 

@@ -217,6 +217,8 @@ fn sums_close() {
         // At most two threads had run in the first window.
         let idle = part(&run.cores.last().unwrap().cycle_stack, "idle");
         assert!(idle >= run.windows[0].cycles.unwrap(), "{name}: {idle}");
+        let blamed: u64 = run.blame.mappings.iter().map(|mapping| mapping.walks).sum();
+        assert_eq!(blamed, run.walks, "{name}");
         let of_cores = |of: fn(&crate::report::result::CoreResult) -> u64| -> u64 {
             run.cores.iter().map(of).sum()
         };
@@ -295,8 +297,7 @@ fn check(run: &mut Run, model: &Model, pages: u64, what: &str) {
             let mut translate = |kind| {
                 let address = Gva::new(run.relocated_address(DATA + page * PAGE));
                 let request = Request { address, kind, at: 0 };
-                let system = &mut run.system;
-                let translated = run.mmu.translate(request, || 0, system, &mut NoClock);
+                let translated = run.mmu.translate(request, || 0, &mut run.system, &mut NoClock);
                 translated.ok().map(|translated| translated.physical.raw())
             };
             let known = model.get(&page).copied();
