@@ -410,6 +410,7 @@ def compare(
     host_large_pages: int = 0,
     guest_frames: str = "scattered",
     context_switch_ms: float | None = None,
+    cores: int | None = None,
     instructions_per_access: int = 4,
     seed: int = 1,
     threads: int = 0,
@@ -438,6 +439,7 @@ def compare(
         host_large_pages: Per cent of a guest's memory on 2 MiB pages of the host.
         guest_frames: Where a guest's frames lie: `scattered` or `compact`.
         context_switch_ms: Empty TLBs and page-walk caches every so many milliseconds.
+        cores: Cores that the program's threads run on, at most; without it, the machine's.
         instructions_per_access: With `addresses`: instructions for each, 1 to 64; one of them loads.
         seed: Of all that is random.
         threads: To simulate with; 0 is one per core.
@@ -469,6 +471,7 @@ def compare(
         host_large_pages=host_large_pages,
         guest_frames=guest_frames,
         context_switch_ms=context_switch_ms,
+        cores=cores,
         instructions=_text(instructions),
         warmup=_text(warmup),
         skip=str(skip),
