@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import twins
+from flatwalk import judged, twins
 from flatwalk.differences import speed_words, spread
 from flatwalk.explain import explain
 from flatwalk.results import add_speedups
@@ -302,3 +302,16 @@ def test_data_that_arrives_earlier_because_walks_are_shorter() -> None:
         "25 % faster; all of it data from DRAM; "
         "walks, which data waits for, take 63.0 instead of 108.0 cycles"
     )
+
+
+def test_the_cores_that_were_busy_are_said() -> None:
+    def core(idle: int) -> Any:
+        return {"cycle_stack": [{"part": "base", "cycles": 100 - idle}, {"part": "idle", "cycles": idle}]}
+
+    run: Any = {"scheme": "radix4", "cycles": 100, "threads": 3, "cores": [core(0), core(50)]}
+    words = judged._cores_words(run)  # noqa: SLF001
+    assert words == [
+        "Its 3 threads ran on 2 simulated cores, of which 1.5 were busy on average (with radix4)."
+    ]
+    assert judged._cores_words(run | {"cores": [core(0)]}) == ["Its 3 threads ran on 1 simulated core."]  # noqa: SLF001
+    assert judged._cores_words(run | {"threads": 1, "cores": [core(0)]}) == []  # noqa: SLF001

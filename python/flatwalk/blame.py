@@ -166,10 +166,11 @@ def _part(list_: _List, reference: Run, compared: list[Run]) -> Part | None:
 
 
 def _cycles(run: Run) -> int:
-    """Cycles of all windows, without weights, as the entries' are."""
-    return (
+    """Cycles of all windows, without weights, and of all cores, as the entries' are."""
+    passed = (
         sum(window["cycles"] or 0 for window in run["windows"]) if run.get("weighted") else run["cycles"] or 0
     )
+    return passed * (len(run.get("cores") or []) or 1)
 
 
 class _Costs:
