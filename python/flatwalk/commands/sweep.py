@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from flatwalk.commands.options import Jobs
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -34,7 +33,9 @@ def sweep(
     cluster: Annotated[
         str | None, Option(metavar="ADDRESS", help="Run on a Dask cluster, by its scheduler's address.")
     ] = None,
-    jobs: Jobs = 0,
+    jobs: Annotated[
+        int, Option("--jobs", "-j", metavar="N", min=0, help="Processes; 0 is one per core.")
+    ] = 0,
 ) -> None:
     """Run every combination of a file's lists, and keep each result.
 
