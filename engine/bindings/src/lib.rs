@@ -238,7 +238,7 @@ fn version() -> &'static str {
 }
 
 /// Runs one trace through several configurations. `addresses` are those of the source `addresses`: a
-/// buffer of unsigned 64-bit numbers, such as a NumPy array, which is not copied.
+/// buffer of unsigned 64-bit numbers, such as an array of `numpy`, which is not copied.
 #[pyfunction]
 #[pyo3(signature = (request, progress=None, addresses=None))]
 fn simulate(

@@ -68,7 +68,9 @@ pub fn open(
     if regions.is_empty() {
         return refused("there are none".to_owned());
     }
-    let code = (1..).find(|region| !regions.contains(region)).unwrap_or(1) * LARGE;
+    // One of so many regions is not among them.
+    let mut places = 1..=regions.len() as u64 + 1;
+    let code = places.find(|region| !regions.contains(region)).unwrap_or(1) * LARGE;
     let mut touched: Vec<(u64, u64)> = Vec::new();
     for region in &regions {
         let (start, end) = (region * LARGE, (region + 1) * LARGE);
@@ -185,7 +187,7 @@ mod tests {
                 Item::Define { block, .. } => {
                     assert_eq!((block.instructions.len(), block.accesses.len()), (3, 1));
                 }
-                other => panic!("{other:?}"),
+                other @ Item::Event(_) => panic!("{other:?}"),
             }
         }
         assert_eq!(found, given.iter().map(|address| address & !7).collect::<Vec<_>>());

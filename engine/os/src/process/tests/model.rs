@@ -101,7 +101,8 @@ impl Model {
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }
-            | Event::Gap { .. } => {}
+            | Event::Gap { .. }
+            | Event::Name { .. } => {}
         }
     }
 

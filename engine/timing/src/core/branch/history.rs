@@ -70,7 +70,9 @@ mod tests {
         for _ in 0..5000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let bit = random >> 31 == 1;
-            folds.iter_mut().for_each(|fold| fold.push(&history, bit));
+            for fold in &mut folds {
+                fold.push(&history, bit);
+            }
             history.push(bit);
             for fold in &folds {
                 let bits = (0..fold.length).map(|age| history.bit(age) << (age % fold.width));

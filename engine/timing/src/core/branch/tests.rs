@@ -171,7 +171,7 @@ fn the_hashed_perceptron_is_champsims() {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let pc = 0x40_0000 + (random >> 33) % 97 * 6;
-        if random >> 50 & 7 == 0 {
+        if (random >> 50).is_multiple_of(8) {
             p.predict(Control::Jump, pc, Some(pc + 2), 0);
             continue;
         }
