@@ -16,10 +16,11 @@ fn the_address_space_is_the_one_the_program_sees() {
         let recorded = record(&scratch, "", &[path(&program)]);
         let mut space = Space::default();
         Trace::read(&recorded.output).events.iter().for_each(|event| space.apply(event));
-        let ours = pages(space.as_events().iter().map(|event| match *event {
+        let ours = pages(space.as_events().iter().filter_map(|event| match *event {
             Event::Map { address, length, protection: p, .. } => {
-                (address, address + length, [p.read, p.write])
+                Some((address, address + length, [p.read, p.write]))
             }
+            Event::Name { .. } => None,
             _ => unreachable!(),
         }));
         let text = String::from_utf8(recorded.stdout).unwrap();
