@@ -67,5 +67,12 @@ def test_a_recording_holds_what_will_be_measured() -> None:
     assert (asked().recorded, asked(instructions="2M", warmup="1M").recorded) == (None, 3_000_000)
 
 
-def test_half_of_the_warm_up() -> None:
-    assert asked().with_half_warmup().request(WORKLOAD)["sampling"]["warmup"] == 1_000_000
+def test_half_of_the_warm_up_is_before_the_same_windows(trace: dict[str, int]) -> None:
+    """Otherwise two samples would be compared, and their difference taken for the warm-up's."""
+    trace["instructions"] = 10_000_000
+    for source, options in ((WORKLOAD, {}), (TRACE, {}), (TRACE, {"warmup": "2M"})):
+        whole = asked(**options).request(source)
+        half = asked(**options).with_half_warmup().request(source)
+        assert half["sampling"].pop("warmup") == 1_000_000
+        assert whole["sampling"].pop("warmup") == 2_000_000
+        assert half == whole

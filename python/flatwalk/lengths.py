@@ -37,6 +37,8 @@ class Lengths:
     points: SimPoints | None = None
     #: Whether windows begin at multiples of their length.
     aligned: bool = False
+    #: Windows are warmed half as long, at the places where they would be.
+    halved: bool = False
 
     @classmethod
     def asked(
@@ -111,8 +113,8 @@ class Lengths:
         return replace(self, windows=windows)
 
     def with_half_warmup(self) -> Lengths:
-        """The same with half of the warm-up before each window."""
-        return replace(self, warmup=(WARMUP if self.warmup is None else self.warmup) // 2)
+        """The same windows with half of the warm-up before each."""
+        return replace(self, halved=True)
 
     def request(self, source: dict[str, Any]) -> dict[str, Any]:
         """What the engine is told: as asked, or else fitted to what the source holds.
@@ -147,7 +149,7 @@ class Lengths:
             "instructions": instructions,
             "warmup": 0,
             "skip": skip,
-            "sampling": {"windows": count, "window": window, "warmup": warmup} | places,
+            "sampling": {"windows": count, "window": window, "warmup": warmup // (1 + self.halved)} | places,
         }
 
     def _check(self, info: dict[str, Any], lead: int) -> None:
