@@ -21,7 +21,7 @@ app = typer.Typer(**PLAIN)
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
         "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
         "compare --trace program.fwt --simpoints a.simpoints --weights a.weights --window 100M",
-        "compare --schemes radix4,fpt --machine golden-cove,zen4 --set llc.size_bytes=8MiB,32MiB",
+        "compare --trace program.fwt --machine golden-cove,zen4 --set walker.concurrent=1,4",
         "compare --cores 1 -- ./threads",
         "compare --workload gups:1GiB --virt radix4/fpt,fpt/fpt --large-pages 0 --instructions 5M",
     ),
