@@ -315,7 +315,8 @@ class Comparison:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a run; needs pandas."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """One row a run; needs polars."""
@@ -657,7 +658,8 @@ class Results:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a run; needs pandas."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """One row a run; needs polars."""
