@@ -254,7 +254,7 @@ def test_runs_are_those_of_compare(tmp_path: Path, flatwalk: Callable[..., Resul
     done = flatwalk("compare", *options, *lengths, "--no-report", "--json", "-")
     assert done.code == 0, done.err
     wanted = json.loads(done.out)["runs"]
-    results = store.Results(tmp_path / "r", make=True)
+    results = made(tmp_path / "r")
     keys = {"windows": 5, "window": "20K", "warmup": "50K", "instructions": "2M", "exhaustive": False}
     outcome, _ = ran(sweep_of(seeds=[3], large_pages=[0, 100], mode="timing", **keys), results)
     assert (outcome.done, outcome.failed) == (4, [])
@@ -267,7 +267,7 @@ def test_runs_are_those_of_compare(tmp_path: Path, flatwalk: Callable[..., Resul
 
 
 def test_only_what_is_missing_runs(tmp_path: Path) -> None:
-    results = store.Results(tmp_path, make=True)
+    results = made(tmp_path)
     outcome, calls = ran(sweep_of(), results)
     assert (outcome.done, sum(len(call["runs"]) for call in calls)) == (2, 2)
     assert ran(sweep_of(), results)[1] == []
@@ -279,7 +279,7 @@ def test_only_what_is_missing_runs(tmp_path: Path) -> None:
 
 
 def test_two_writers_store_each_run_once(tmp_path: Path) -> None:
-    writers = [store.Results(tmp_path, make=True) for _ in range(4)]
+    writers = [made(tmp_path) for _ in range(4)]
     rows: list[dict[str, Any]] = [
         {"key": str(number), "finished": None, "x.y": number} for number in range(50)
     ]
@@ -301,6 +301,12 @@ def test_two_writers_store_each_run_once(tmp_path: Path) -> None:
     assert sorted(stored_keys(tmp_path)) == sorted(row["key"] for row in rows)
 
 
+def made(place: Path) -> store.Results:
+    results = store.Results(place)
+    results.make()
+    return results
+
+
 def stored_keys(place: Path) -> list[str]:
     """Keys of all rows of all files, as another program reads them."""
     return [
@@ -311,7 +317,7 @@ def stored_keys(place: Path) -> list[str]:
 
 
 def test_a_run_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
-    results = store.Results(tmp_path, make=True)
+    results = made(tmp_path)
     sweep = sweep_of(schemes=["radix4", "fpt", "radix5", "fpt-l3l2"], seeds=[1, 2, 3])
     outcome, _ = ran(sweep, results, deadly={"radix5"})
     assert outcome.done == 9
@@ -500,7 +506,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         warmup="20K",
         set={"llc.latency_cycles": [40, 60]},
     )
-    outcome, _ = ran(sweep, store.Results(place, make=True))
+    outcome, _ = ran(sweep, made(place))
     assert outcome.done == 8
     return place
 
@@ -573,7 +579,7 @@ def test_exports_hold_every_run(
 
 
 def test_a_foreign_file_among_the_results_is_named(tmp_path: Path) -> None:
-    results = store.Results(tmp_path, make=True)
+    results = made(tmp_path)
     (tmp_path / "runs" / "x.parquet").write_bytes(b"no")
     with pytest.raises(FlatwalkError, match="not a file of results"):
         results.table()

@@ -20,6 +20,7 @@ from flatwalk.results import (
     pages_label,
     speedup_ratio,
     time_ratio,
+    walks_per_1000,
 )
 
 if TYPE_CHECKING:
@@ -164,9 +165,9 @@ def rows(schemes: list[list[Place]], runs: list[Run]) -> tuple[list[str], list[l
                 row += _figure(run, "speedup_change", hidden=is_base or is_first)
                 row += _figure(run, "machine_speedup", hidden=is_first)
             else:
-                rate = run["walks"] / run["instructions"] * 1000 if run["instructions"] else 0.0
-                per_walk = run["accesses_per_walk"]
-                row += [f"{rate:.3g}", "–" if per_walk is None else f"{per_walk:.2f}"]
+                rate, per_walk = walks_per_1000(run), run["accesses_per_walk"]
+                row.append("–" if rate is None else f"{rate:.3g}")
+                row.append("–" if per_walk is None else f"{per_walk:.2f}")
             cells.append(row)
     known = [
         number
@@ -182,5 +183,4 @@ def _figure(run: Run, key: str, *, hidden: bool) -> list[str]:
     value, low, high = values.get(key), values.get(f"{key}_low"), values.get(f"{key}_high")
     if hidden or value is None:
         return ["–", "–"]
-    margin = "–" if low is None or high is None else f"±{100 * max(high - value, value - low):.1f}"
-    return [units.signed_percent(value - 1), margin]
+    return [units.signed_percent(value - 1), units.margin(value, low, high)]

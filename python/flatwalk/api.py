@@ -12,7 +12,7 @@ import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from flatwalk import (
     comparing,
@@ -105,6 +105,27 @@ class _Setting:
         """All of its keys, as its file has them; a copy."""
         return copy.deepcopy(self._table)
 
+    def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Self:
+        """The same with other values of some keys, as `{"llc.size_bytes": "32MiB"}` of a machine.
+
+        Args:
+            changes: Values by dotted key, sizes and counts as numbers or text; tables of an array are
+                numbered from 1, as in `tlb.l2[1].entries`.
+            name: A name of its own; without it the changes in words.
+
+        Raises:
+            UsageError: If it cannot have one of them.
+        """
+        result = self.table
+        read = {
+            key: variations.read_text(key, value, key) if isinstance(value, str) else value
+            for key, value in changes.items()
+        }
+        for key, value in read.items():
+            variations.put(result, key, value, self.name, "changes")
+        result["name"] = name or f"{self.name}, {results.settings_label(read)}"
+        return type(self)(result)
+
     def __eq__(self, other: object) -> bool:
         """True of the same kind with the same keys."""
         return isinstance(other, _Setting) and self.kind == other.kind and self._table == other._table
@@ -142,20 +163,7 @@ class Scheme(_Setting):
         Raises:
             UsageError: If there is none, or the file is not valid.
         """
-        is_pair = "/" in name and not name.endswith(".toml")
-        return cls(settings.guest(name, "scheme") if is_pair else settings.scheme(name, "scheme"))
-
-    def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Scheme:
-        """The scheme with other values of some keys, as `{"table.no_flatten_threshold": 128}`.
-
-        Args:
-            changes: Values by dotted key; tables of an array are numbered from 1.
-            name: A name of its own; without it the changes in words.
-
-        Raises:
-            UsageError: If it cannot have one of them.
-        """
-        return Scheme(_changed(self._table, changes, name))
+        return cls(settings.scheme_or_pair(name, "scheme"))
 
 
 class Machine(_Setting):
@@ -171,31 +179,6 @@ class Machine(_Setting):
             UsageError: If there is none, or the file is not valid.
         """
         return cls(machine_files.load(name, "machine"))
-
-    def changed(self, changes: Mapping[str, Any], name: str | None = None) -> Machine:
-        """The machine with other values of some keys, as `{"llc.size_bytes": "32MiB"}`.
-
-        Args:
-            changes: Values by dotted key, sizes and counts as numbers or text; tables of an array are
-                numbered from 1, as in `tlb.l2[1].entries`.
-            name: A name of its own; without it the changes in words.
-
-        Raises:
-            UsageError: If it cannot have one of them.
-        """
-        return Machine(_changed(self._table, changes, name))
-
-
-def _changed(table: dict[str, Any], changes: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    result = copy.deepcopy(table)
-    read = {
-        key: variations.read_text(key, value, key) if isinstance(value, str) else value
-        for key, value in changes.items()
-    }
-    for key, value in read.items():
-        variations.put(result, key, value, table["name"], "changes")
-    result["name"] = name or f"{table['name']}, {results.settings_label(read)}"
-    return result
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -485,7 +468,7 @@ def compare(
         jobs=threads,
     )
     runs = configurations.runs_of(options, _tables(places, "machine"), _tables(own, "scheme"))
-    return Comparison(comparing.respond(options, runs))
+    return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
 
 
 def _text(value: float | str | None) -> str | None:
@@ -687,7 +670,9 @@ def open_results(directory: str | Path) -> Results:
     """
     from flatwalk.lab import store  # noqa: PLC0415
 
-    return Results(store.Results(Path(directory)))
+    stored = store.Results(Path(directory))
+    stored.require()
+    return Results(stored)
 
 
 def sweep(

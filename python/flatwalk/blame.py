@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import units
 from flatwalk.differences import NOISE
+from flatwalk.printable import one_line
 from flatwalk.results import by_machine, is_bound, pages_label
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def build(runs: list[Run]) -> Blame | None:
     if reference.get("weighted"):
         key += "\nAll windows count the same here: SimPoint's weights have no part in it."
     notes = [
-        f"{safe(file['file'])} {_WHY[file['why']]}, so its functions are not named"
+        f"{one_line(file['file'])} {_WHY[file['why']]}, so its functions are not named"
         for file in reference["blame"]["unknown"]
     ]
     headers = ["walks", *(["time"] if timed else []), *(name for name, _ in others)]
@@ -233,20 +234,15 @@ def _line_name(entry: LineBlame) -> str | None:
 
 def _with(name: str, file: str) -> str:
     """A name and its file, whole or with the name cut."""
-    name, file = safe(name), short(file, _WIDTH // 2)
+    name, file = one_line(name), short(file, _WIDTH // 2)
     room = _WIDTH - len(file)
     return short(name, room) + file
 
 
 def short(name: str, width: int = _WIDTH) -> str:
     """A name as it may be shown, with its end cut where it is long; the JSON has all of it."""
-    name = safe(name)
+    name = one_line(name)
     return name if len(name) <= width else name[: width - 1] + "…"
-
-
-def safe(name: str) -> str:
-    """A name that comes from outside, without characters that control a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 _LISTS = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
+from flatwalk.results import walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +151,7 @@ def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
             return False
         return (new < old) == (share.change > 0)
 
-    rates = [1000 * one["walks"] / (one["instructions"] or 1) for one in (run, base)]
+    rates = [walks_per_1000(one) or 0.0 for one in (run, base)]
     fewer = f"{rates[0]:.3g} instead of {rates[1]:.3g} walks per 1000 instructions"
     if part == "walk_queue":
         new, old = run["walk_queue_cycles"], base["walk_queue_cycles"]

@@ -35,18 +35,12 @@ def run(options: Options) -> None:
         FlatwalkError: With what is wrong and what to do.
     """
     _check_simpoints(options)
-    lengths = _lengths(options)
-    if lengths.instructions is not None and lengths.instructions < FEWEST and options.mode == "timing":
-        raise UsageError(
-            f"{lengths.instructions} instructions are too few to say anything about speed",
-            where="--instructions",
-            remedy=f"give {FEWEST} or more; --mode functional counts any number of them",
-        )
+    lengths = lengths_of(options)
     if options.mix is not None:
         mix.run(options, options.mix, lengths, configurations(options))
         return
     options.check_writable()
-    response = respond(options)
+    response = respond(options, lengths, configurations(options))
     if options.json is not None:
         write_json(options.json, answer(response))
     _present(options, response)
@@ -58,17 +52,17 @@ def run(options: Options) -> None:
         )
 
 
-def respond(options: Options, runs: list[dict[str, Any]] | None = None) -> Response:
+def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> Response:
     """Records where there is something to record, simulates, and gives runs what follows from others.
 
     Args:
-        options: Source, lengths and conditions.
-        runs: Configurations, instead of those that the options name.
+        options: Source and conditions.
+        lengths: What of the source is measured.
+        runs: Configurations, as the engine takes them.
 
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
-    lengths, runs = _lengths(options), configurations(options) if runs is None else runs
     with ExitStack() as stack:
         source = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
@@ -81,8 +75,13 @@ def respond(options: Options, runs: list[dict[str, Any]] | None = None) -> Respo
     return response
 
 
-def _lengths(options: Options) -> Lengths:
-    return Lengths.asked(
+def lengths_of(options: Options) -> Lengths:
+    """The lengths that the options ask for.
+
+    Raises:
+        UsageError: If they are not possible, or too short to be timed.
+    """
+    lengths = Lengths.asked(
         options.instructions,
         options.warmup,
         options.skip,
@@ -93,6 +92,13 @@ def _lengths(options: Options) -> Lengths:
         weights=options.weights,
         aligned=options.simpoints_out is not None,
     )
+    if lengths.instructions is not None and lengths.instructions < FEWEST and options.mode == "timing":
+        raise UsageError(
+            f"{lengths.instructions} instructions are too few to say anything about speed",
+            where="--instructions",
+            remedy=f"give {FEWEST} or more; --mode functional counts any number of them",
+        )
+    return lengths
 
 
 def _check_simpoints(options: Options) -> None:

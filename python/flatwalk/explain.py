@@ -21,6 +21,7 @@ from flatwalk.results import (
     machine_phrase,
     pages_label,
     place_label,
+    walks_per_1000,
 )
 
 if TYPE_CHECKING:
@@ -416,6 +417,6 @@ def _reference_words(setting: _Setting) -> str:
     if share is not None and bound is not None and bound.standing is not Standing.UNDECIDED:
         facts.append(f"{units.percent(share)} of its time is lost to translation")
     if base["walks"] and base["accesses_per_walk"] is not None:
-        rate = base["walks"] / base["instructions"] * 1000
+        rate = walks_per_1000(base) or 0.0
         facts.append(f"{rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each")
     return words + (f": {'; '.join(facts)}" if facts else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output, units
-from flatwalk.results import lost_to_translation, warnings_of
+from flatwalk.results import lost_to_translation, walks_per_1000, warnings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,22 +35,19 @@ def _columns(runs: list[Run], *, energy: bool) -> list[_Column]:
         return "–" if ratio is None else units.signed_percent(ratio - 1)
 
     def margin(run: Run) -> str:
-        value, low, high = (run.get(key) for key in ("speedup", "speedup_low", "speedup_high"))
-        if run is runs[0] or not (isinstance(value, float) and isinstance(low, float)):
+        if run is runs[0]:
             return "–"
-        assert isinstance(high, float)
-        return f"±{100 * max(high - value, value - low):.1f}"
+        return units.margin(run.get("speedup"), run.get("speedup_low"), run.get("speedup_high"))
 
     timed = runs[0]["cycles"] is not None
     losses = [lost_to_translation(run, runs) for run in runs]
-    rates = [run["walks"] / run["instructions"] * 1000 if run["instructions"] else None for run in runs]
     found = [_Column("scheme", 10, [run["scheme"] for run in runs])]
     if timed:
         found.append(_Column("speed-up", 9, [change(run.get("speedup")) for run in runs]))
         if any(run.get("speedup_low") is not None for run in runs):
             found.append(_Column("±", 8, [margin(run) for run in runs]))
         found.append(_Column("IPC", 2, [cell(run["ipc"], ".3f") for run in runs]))
-    found.append(_Column("walks/1000", 6, [cell(rate, ".3g") for rate in rates]))
+    found.append(_Column("walks/1000", 6, [cell(walks_per_1000(run), ".3g") for run in runs]))
     found.append(_Column("accesses/walk", 7, [cell(run["accesses_per_walk"], ".2f") for run in runs]))
     if timed:
         found.append(_Column("cycles/walk", 3, [cell(run["walk_latency_cycles"], ".1f") for run in runs]))

@@ -357,10 +357,9 @@ def _means(run: Run, sampling: Sampling | None) -> Intervals:
         found = _bounded(value, intervals.estimate([over], [under], share))
         return None if found.low is None or found.high is None else [found.low, found.high]
 
-    rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
     return {
         "ipc": interval(instructions, cycles, run["ipc"]),
-        "walks_per_1000": interval(walks, instructions, rate),
+        "walks_per_1000": interval(walks, instructions, walks_per_1000(run)),
         "accesses_per_walk": interval(accesses, walks, run["accesses_per_walk"]),
         "walk_latency_cycles": interval(latency, walks, run["walk_latency_cycles"]),
         "walk_queue_cycles": interval(queue, walks, run["walk_queue_cycles"]),
@@ -393,6 +392,11 @@ def off_chip_accesses(run: Run) -> float | None:
     """Lines that go to or come from memory, per instruction; `None` where nothing was timed."""
     dram = run["dram"]
     return (dram["reads"] + dram["writes"]) / run["instructions"] if dram and run["instructions"] else None
+
+
+def walks_per_1000(run: RunResult) -> float | None:
+    """Walks per 1000 instructions; `None` where none were measured."""
+    return 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
 
 
 def is_bound(run: Run) -> bool:

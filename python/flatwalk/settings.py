@@ -196,6 +196,16 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
     }
 
 
+def scheme_or_pair(name: str, where: str = "--schemes") -> dict[str, Any]:
+    """The scheme of that shipped name, in that TOML file, or of that pair GUEST/HOST.
+
+    Raises:
+        UsageError: If there is none, or the file is not a valid scheme.
+    """
+    is_pair = "/" in name and not name.endswith(".toml")
+    return guest(name, where) if is_pair else scheme(name, where)
+
+
 def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What of a native scheme its table has as a host's, under the scheme `guest`: the keys that a host has.
 

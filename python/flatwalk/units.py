@@ -103,6 +103,13 @@ def signed_percent(change: float) -> str:
     return f"{change:+.1%}".replace("%", " %").replace("-", "−")
 
 
+def margin(value: float | None, low: float | None, high: float | None) -> str:
+    """How far a figure's interval reaches, in its hundredths: 1.092 in 1.09 to 1.10 is `±0.8`."""
+    if value is None or low is None or high is None:
+        return "–"
+    return f"±{100 * max(high - value, value - low):.1f}"
+
+
 def percent(share: float) -> str:
     """A share for a person: 0.092 is `9.2 %`; small shares keep a significant digit."""
     if not share:

@@ -31,7 +31,8 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str |
         FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
     """
     asked = Sweep.read(name)
-    wanted, missing = _planned(asked, place)
+    results = store.Results(place)
+    wanted, missing = _planned(asked, results)
     is_done = f"{len(wanted) - len(missing):,} of {units.several(len(wanted), 'run')} are stored in {place}"
     if status:
         print(f"{asked.name}: {is_done}.")
@@ -43,7 +44,7 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str |
         output.note(f"{asked.name}: {units.several(len(missing), 'run')}{told}{before}")
     if dry_run:
         return
-    outcome = _run(asked, missing, place, cluster=cluster, jobs=jobs)
+    outcome = _run(asked, missing, results, cluster=cluster, jobs=jobs)
     print(
         f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
         f"stored in {place}, {outcome.done:,} of them new."
@@ -58,20 +59,23 @@ def run_missing(asked: Sweep, place: Path, *, cluster: str | None = None, jobs: 
     Raises:
         FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
     """
-    outcome = _run(asked, _planned(asked, place)[1], place, cluster=cluster, jobs=jobs)
+    results = store.Results(place)
+    outcome = _run(asked, _planned(asked, results)[1], results, cluster=cluster, jobs=jobs)
     if outcome.failed:
         raise _failure(outcome.failed)
 
 
-def _planned(asked: Sweep, place: Path) -> tuple[list[Unit], list[Unit]]:
+def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Unit]]:
     """All runs of a sweep, and those that are not stored."""
     wanted = plan(asked)
-    stored = store.Results(place).keys() if (place / "runs").is_dir() else set()
+    stored = results.keys()
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
 
-def _run(asked: Sweep, missing: list[Unit], place: Path, *, cluster: str | None, jobs: int) -> run.Outcome:
-    results = store.Results(place, make=True)
+def _run(
+    asked: Sweep, missing: list[Unit], results: store.Results, *, cluster: str | None, jobs: int
+) -> run.Outcome:
+    results.make()
     if not missing:
         return run.Outcome()
     workers = jobs or os.cpu_count() or 1
@@ -195,5 +199,4 @@ def _change(ratio: float | None) -> str:
 def _speed(speed: Estimate | None) -> tuple[str, str]:
     if speed is None:
         return "–", "–"
-    half = speed.half
-    return _change(speed.value), "–" if half is None else f"±{100 * half * speed.value:.1f}"
+    return _change(speed.value), units.margin(speed.value, speed.low, speed.high)

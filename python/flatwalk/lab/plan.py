@@ -148,13 +148,13 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
 
 def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
     """The engine's configurations with their columns, in groups that share their baseline."""
-    named = [(name, _scheme(name, sweep)) for name in dict.fromkeys(sweep.schemes)]
+    named = [
+        (name, settings.scheme_or_pair(_from_folder(name, sweep), sweep.where))
+        for name in dict.fromkeys(sweep.schemes)
+    ]
     schemes = settings.distinct(named, "scheme", sweep.where)
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
-    files = {
-        name: machine_files.load(str(sweep.folder / name) if name.endswith(".toml") else name, sweep.where)
-        for name in sweep.machines
-    }
+    files = {name: machine_files.load(_from_folder(name, sweep), sweep.where) for name in sweep.machines}
     for (name, file), point in itertools.product(files.items(), points):
         machine, variation = _machine(sweep, file, point)
         told = variations.as_settings(variation)
@@ -188,11 +188,9 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
             yield group
 
 
-def _scheme(name: str, sweep: Sweep) -> dict[str, Any]:
-    """A scheme by name or path, or a pair of them."""
-    if name.endswith(".toml"):
-        return settings.scheme(str(sweep.folder / name), sweep.where)
-    return settings.guest(name, sweep.where) if "/" in name else settings.scheme(name, sweep.where)
+def _from_folder(name: str, sweep: Sweep) -> str:
+    """A name of a shipped setting as it is, a path from the sweep's folder."""
+    return str(sweep.folder / name) if name.endswith(".toml") else name
 
 
 def _machine(sweep: Sweep, file: dict[str, Any], point: Variation) -> tuple[dict[str, Any], Variation]:

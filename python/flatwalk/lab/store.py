@@ -107,12 +107,11 @@ def figures_of(run: Run) -> dict[str, Any]:
     own = cast("dict[str, Any]", run)
     conditions = ("scheme", "machine", "large_pages", "thp", "fragmentation", "host_large_pages")
     names = (*conditions, "guest_frames", "mode", "seed", *_FIGURES, "windows", "warnings")
-    rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
     speeds = {name: own.get(name) for name in ("speedup", "speedup_low", "speedup_high")}
     return {
         "source": run["workload"],
         **{name: own[name] for name in names},
-        "walks_per_1000": rate,
+        "walks_per_1000": results.walks_per_1000(run),
         **speeds,
     }
 
@@ -139,33 +138,29 @@ class Results:
     """The results in a directory.
 
     Args:
-        place: The directory.
-        make: Make it if it is not there.
-
-    Raises:
-        FlatwalkError: If there is none, or it cannot be made.
+        place: The directory, which `make` makes; without it there are no runs.
     """
 
-    def __init__(self, place: Path, *, make: bool = False) -> None:
+    def __init__(self, place: Path) -> None:
         self._runs = place / "runs"
         self._lock = place / "lock"
         self._keys: set[str] = set()
         self._seen: set[str] = set()
-        if make:
-            try:
-                self._runs.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FlatwalkError(
-                    f"results cannot be kept: {error.strerror}",
-                    where=str(place),
-                    remedy="choose another directory with --results DIR",
-                ) from error
-        elif not self._runs.is_dir():
+
+    def make(self) -> None:
+        """Makes the directory if it is not there.
+
+        Raises:
+            FlatwalkError: If it cannot be made.
+        """
+        try:
+            self._runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
             raise FlatwalkError(
-                "there are no results",
-                where=str(place),
-                remedy="run a sweep: flatwalk sweep FILE --results DIR",
-            )
+                f"results cannot be kept: {error.strerror}",
+                where=str(self._runs.parent),
+                remedy="choose another directory with --results DIR",
+            ) from error
 
     def keys(self) -> set[str]:
         """Keys of the runs that are stored.
@@ -209,18 +204,27 @@ class Results:
                 for path in files:
                     path.unlink()
 
+    def require(self) -> None:
+        """Passes a directory that has runs.
+
+        Raises:
+            FlatwalkError: If there are none.
+        """
+        if not self._files():
+            raise FlatwalkError(
+                "there are no results",
+                where=str(self._runs.parent),
+                remedy="run a sweep: flatwalk sweep FILE --results DIR",
+            )
+
     def table(self) -> pa.Table:
         """All runs, each once, in the order in which they were stored, with what is computed.
 
         Raises:
             FlatwalkError: If there are none, or a file is not one of results.
         """
-        files = self._files()
-        if not files:
-            raise FlatwalkError(
-                "there are no results yet", where=str(self._runs), remedy="run a sweep: flatwalk sweep FILE"
-            )
-        return computed(_once(_joined(map(_read, files))).sort_by("finished"))
+        self.require()
+        return computed(_once(_joined(map(_read, self._files()))).sort_by("finished"))
 
     def _files(self) -> list[Path]:
         return sorted(self._runs.glob("*.parquet"))
@@ -309,8 +313,8 @@ def computed(table: pa.Table) -> pa.Table:
     for run in runs:
         base = by_key.get(run["baseline"])
         speed = None if base is None else results.speed_ratio(run, base, sampling_of(run))
-        rate = 1000 * run["walks"] / run["instructions"] if run["instructions"] else None
-        figures = (rate, *((speed.value, speed.low, speed.high) if speed else (None, None, None)))
+        bounds = (speed.value, speed.low, speed.high) if speed else (None, None, None)
+        figures = (results.walks_per_1000(run), *bounds)
         for column, figure in zip(found.values(), figures, strict=True):
             column.append(figure)
     for name, column in found.items():

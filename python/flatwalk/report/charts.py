@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import causes, units
 from flatwalk.explain import served
-from flatwalk.results import grouped, is_bound, place_label
+from flatwalk.results import grouped, is_bound, place_label, walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,7 +201,7 @@ def _speed(runs: list[Run]) -> Chart:
         low, high = run.get("speedup_low"), run.get("speedup_high")
         bounds = None if low is None or high is None or low == high else (low - 1, high - 1)
         change = (run.get("speedup") or 1.0) - 1
-        margin = "–" if bounds is None else f"±{100 * max(bounds[1] - change, change - bounds[0]):.1f}"
+        margin = "–" if bounds is None else units.margin(change, *bounds)
         return Change(run["scheme"], change, [margin, ipc] if known else [ipc], is_bound(run), bounds)
 
     note = f"Speed against {runs[0]['scheme']} at the same large-page setting. Right of the line is faster."
@@ -288,10 +288,10 @@ def _accesses(runs: list[Run]) -> Chart:
         if is_bound(run):
             return None
         value = run["accesses_per_walk"]
-        rate = run["walks"] / run["instructions"] * 1000 if run["instructions"] else 0
+        rate = walks_per_1000(run)
         text = "–" if value is None else f"{value:.2f}"
         parts = [(value or 0.0, 0, f"{run['scheme']}: {text} accesses per walk")]
-        return Row(run["scheme"], stack(parts, top), [text, f"{rate:.3g}"])
+        return Row(run["scheme"], stack(parts, top), [text, "–" if rate is None else f"{rate:.3g}"])
 
     return Chart(
         "accesses",

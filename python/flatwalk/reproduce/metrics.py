@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from flatwalk.results import cache_energy_nj, off_chip_accesses
+from flatwalk.results import cache_energy_nj, off_chip_accesses, walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +150,7 @@ METRICS: dict[str, Metric] = {
     ),
     "blocks_refused": Metric("%", 1, _blocks_refused),
     "extra_ns": Metric("ns", 0, _extra_ns, compares=True),
-    "walks_per_1000": Metric("walks", 2, lambda run, _base, _: 1000 * run["walks"] / run["instructions"]),
+    "walks_per_1000": Metric("walks", 2, lambda run, _base, _: walks_per_1000(run)),
 }
 
 

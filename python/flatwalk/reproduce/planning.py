@@ -97,7 +97,7 @@ def scheme_of(name: str) -> dict[str, Any]:
         MissingError: If this version does not have it.
     """
     try:
-        return settings.guest(name) if "/" in name else settings.scheme(name)
+        return settings.scheme_or_pair(name)
     except UsageError as error:
         if "there is no scheme" in error.what:
             raise MissingError(f"This version has no scheme {name}.") from error
