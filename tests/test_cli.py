@@ -144,6 +144,12 @@ def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> No
     assert {run["fragmentation"] for run in asked["runs"]} == {0.25}
 
 
+def test_a_recorded_table_has_the_pages_that_it_has(call: Call, fake_engine: fake.Engine) -> None:
+    assert call("compare", "--schemes", "radix4,recorded").code == 0
+    asked = fake_engine.requests[-1]
+    assert [run["large_pages"] for run in asked["runs"]] == [0, 0]
+
+
 def test_thp_takes_the_place_of_large_pages(call: Call, fake_engine: fake.Engine) -> None:
     assert call("compare", "--thp", "madvise", "--schemes", "radix4", "--no-report").code == 0
     (run,) = fake_engine.requests[0]["runs"]

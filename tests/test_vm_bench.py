@@ -10,7 +10,7 @@ import pytest
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import diff, machine, results
-from flatwalk.vm import bench, counting, document, hosted, workloads
+from flatwalk.vm import bench, counting, document, hosted, measuring, workloads
 from flatwalk.vm.counting import CAUSES, START, STOP, Phase
 from flatwalk.vm.machine import Machine
 
@@ -50,6 +50,17 @@ def test_each_program_is_compared_with_itself() -> None:
 def test_refused_blocks_are_shares() -> None:
     crowd = bench.Crowd("l3l2", 50, 190, 10)
     assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
+
+
+def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "measure", lambda *_, **__: ROWS)
+    monkeypatch.setattr(bench, "oversubscribe", lambda modes, **_: [bench.Crowd(m, 0, 1, 0) for m in modes])
+    usual: dict[str, Any] = dict.fromkeys(
+        ("levels", "programs", "threshold", "host", "boots", "save", "source")
+    )
+    for modes, tables in (("off,l2l1", {"walks", "causes"}), ("off,l3l2", {"walks", "causes", "crowd"})):
+        options = measuring.Options(modes=modes, time=False, **usual)
+        assert measuring.measure(options).tables.keys() == tables
 
 
 def test_tables_go_where_the_document_wants_them(tmp_path: Path) -> None:

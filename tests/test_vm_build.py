@@ -187,6 +187,16 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     assert error.value.remedy.endswith("apt-get install --no-install-recommends flatwalk-no-such-package")
 
 
+def test_packages_of_all_that_is_built_are_looked_for_first(
+    component: Component, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(component, product="other", needs=("flatwalk-no-such-package",))
+    monkeypatch.setattr(components, "ALWAYS", (component, other))
+    with pytest.raises(FlatwalkError, match="flatwalk-no-such-package"):
+        build.build()
+    assert not cache.exists()
+
+
 def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
     component: Component, monkeypatch: pytest.MonkeyPatch
 ) -> None:

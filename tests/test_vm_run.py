@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -231,6 +232,30 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
         file.write_text(wrong)
         with pytest.raises(UsageError, match="not what `vm test --json` writes"):
             report.resumed(file, versions)
+
+
+def test_a_tier_without_its_programs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+    monkeypatch.setattr(running, "_boot", lambda *_: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    planned = cases.chosen(cases.of_tier("full", ["l3l2"]), ["off"], ["fork", "stressor-brk"])
+    with pytest.raises(FlatwalkError, match="stress-ng") as caught:
+        running.run(planned, say=lambda _: None)
+    assert "apt-get install" in str(caught.value.remedy)
+    running.run([replace(planned[0], tests=("fork",))], say=lambda _: None)
+
+
+def test_a_guest_does_not_outlive_who_started_it(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    guest = f"exec 3>{held}; echo here >&3; exec sleep 100000"
+    script = f"from flatwalk.vm import run; run._qemu(['sh', '-c', {guest!r}], (), None)"
+    with subprocess.Popen([sys.executable, "-I", "-c", script]) as starter, held.open() as reader:
+        assert reader.readline() == "here\n"
+        starter.kill()
+        # Can be read at once when the last who could write has ended.
+        assert select.select([reader], [], [], 60)[0]
+        assert reader.read() == ""
 
 
 def test_some_cases_and_tests_are_chosen() -> None:

@@ -380,7 +380,7 @@ def compare(
     addresses: NDArray[np.uint64] | None = None,
     schemes: Sequence[str | Scheme] = settings.DEFAULT_SCHEMES,
     machine: str | Machine | Sequence[str | Machine] = "skylake-server",
-    large_pages: int | Sequence[int] = (0, 100),
+    large_pages: int | Sequence[int] | None = None,
     thp: str | None = None,
     mode: str = "timing",
     instructions: int | str | None = None,
@@ -409,7 +409,8 @@ def compare(
             copied; each is a load of its 8-byte word. It must not change meanwhile.
         schemes: By name, path or object; the first is the baseline. `radix4/fpt` is a guest and its host.
         machine: One or several, by name, path or object.
-        large_pages: Per cent of the touched memory on 2 MiB pages, one or several settings.
+        large_pages: Per cent of the touched memory on 2 MiB pages, one or several settings. By default
+            0 and 100, with the scheme `recorded` 0.
         thp: Linux's policy instead: `always`, `madvise` or `never`.
         mode: `timing`, or `functional`: counts without cycles.
         instructions: Only so many, as a number or as `"100M"`.
@@ -442,14 +443,14 @@ def compare(
     own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in schemes]
     where = [machine] if isinstance(machine, str | Machine) else machine
     places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
-    shares = [large_pages] if isinstance(large_pages, int) else large_pages
+    shares = [large_pages] if isinstance(large_pages, int) else large_pages or []
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=None if trace is None else Path(trace),
         command=list(command or ()),
         addresses=addresses,
         instructions_per_access=instructions_per_access,
-        large_pages=None if thp is not None else ",".join(map(str, shares)),
+        large_pages=",".join(map(str, shares)) or None,
         thp=thp,
         fragmentation=fragmentation,
         host_large_pages=host_large_pages,

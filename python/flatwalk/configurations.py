@@ -131,7 +131,7 @@ def runs_of(
         for variation in variations.grid(options.set)
         for machine in [variations.machine(file, variation)]
         for changes in [variations.as_settings(variation)]
-        for large_pages in _large_pages(options)
+        for large_pages in _large_pages(options, schemes)
         for scheme in variations.schemes(schemes, variation)
     ]
     for run in runs:
@@ -152,7 +152,7 @@ _SOURCES = {
     "settings": ("--set", "see docs/settings.md"),
     "scheme": ("--schemes", "leave the scheme out, or fix a copy of its file"),
     "machine": ("--machine", "choose another machine, or add what it lacks to a copy of the file"),
-    "large_pages": ("--large-pages", "give whole numbers from 0 to 100"),
+    "large_pages": ("--large-pages", "give whole numbers from 0 to 100; with a recorded table leave it out"),
     "thp": ("--thp", "give always, madvise or never, and no --large-pages"),
     "fragmentation": ("--fragmentation", "give a share from 0 to 1"),
     "host_large_pages": ("--host-large-pages", "give a whole number from 0 to 100"),
@@ -173,11 +173,16 @@ def _check(run: dict[str, Any]) -> None:
         raise UsageError(settings.words(problem), where=where, remedy=remedy)
 
 
-def _large_pages(options: Options) -> list[int | None]:
-    """Per cent on large pages of each group of runs; None where only Linux's policy was asked for."""
-    if options.large_pages is None and options.thp is not None:
+def _large_pages(options: Options, schemes: Sequence[dict[str, Any]]) -> list[int | None]:
+    """Per cent on large pages of each group of runs; None where only Linux's policy was asked for.
+
+    Recorded tables have the pages that they have, so that beside them one setting is the default.
+    """
+    if options.large_pages is not None:
+        return [*parse_large_pages(options.large_pages)]
+    if options.thp is not None:
         return [None]
-    return [*parse_large_pages(options.large_pages or "0,100")]
+    return [0] if any(scheme.get("recorded") for scheme in schemes) else [0, 100]
 
 
 def _listed(text: str) -> list[str]:

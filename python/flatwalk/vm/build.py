@@ -83,6 +83,9 @@ def build(
             raise UsageError(
                 f"{source} holds neither qemu nor linux", where="--source", remedy="give their parent"
             )
+    missing = [component for component in chosen if not _is_built(component, source)]
+    # Before the first is built, which takes minutes.
+    sources.check_installed(list(dict.fromkeys(need for component in missing for need in component.needs)))
     return [Built(component.name, ensure(component, source, jobs=jobs)) for component in chosen]
 
 
@@ -108,7 +111,7 @@ def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -
     """
     jobs = jobs or len(os.sched_getaffinity(0))
     place = _place(component, source)
-    if source is None and (place / component.product).is_file():
+    if _is_built(component, source):
         return place
     sources.check_installed(component.needs)
     try:
@@ -125,6 +128,11 @@ def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -
             remedy="free some space, or set XDG_CACHE_HOME to another directory",
         ) from error
     return place
+
+
+def _is_built(component: Component, source: Path | None) -> bool:
+    """Whether there is nothing to do; the user's own trees may have changed."""
+    return source is None and (_place(component, source) / component.product).is_file()
 
 
 def _place(component: Component, source: Path | None) -> Path:

@@ -151,7 +151,10 @@ def _gups(options: Options) -> Measured:
     tables = {
         "walks": bench.walks_table(rows),
         "causes": bench.causes_table(rows),
-        "crowd": bench.crowd_table(crowds),
     }
+    if crowds:
+        tables["crowd"] = bench.crowd_table(crowds)
+    else:
+        output.note(f"Blocks refused are counted in {' and '.join(bench.CROWD_MODES)} only.")
     made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
     return Measured("gups", tables, charts.counted(rows), made)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _PATIENCE_S = 10
 
 
+def outlived_by(command: list[str]) -> list[str]:
+    """The command as one that is killed when its parent dies, however that happens."""
+    return ["setpriv", "--pdeathsig", "KILL", "--", *command]
+
+
 @contextlib.contextmanager
 def ended_together(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Ends a process, and all that it has started, if the block does not complete.

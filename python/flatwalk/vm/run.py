@@ -214,7 +214,7 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float |
     """Runs QEMU until it ends and returns its messages; it stops when we are interrupted."""
     try:
         process = subprocess.Popen(
-            arguments,
+            processes.outlived_by(arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

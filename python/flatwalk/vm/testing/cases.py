@@ -64,17 +64,16 @@ SELFTESTS = {
     "va-128TB-switch": "va_128TBswitch",
     "protection-keys": "protection_keys_64",
 }
-#: Stressors of stress-ng, each for some seconds and with verification.
-STRESSORS = (
+_STRESSORS = (
     *("bigheap", "brk", "fault", "fork", "madvise", "malloc", "memfd", "mincore", "mlock"),
     *("mmap", "mmapaddr", "mmapfixed", "mmapfork", "mmaphuge", "mmapmany", "mprotect", "mremap", "msync"),
     *("munmap", "pagemove", "pageswap", "remap", "shm", "shm-sysv", "stack", "stackmmap", "tlb-shootdown"),
     *("userfaultfd", "vforkmany", "vm", "vm-addr", "vm-rw", "vm-segv", "vm-splice"),
 )
+#: Stressors of stress-ng, each for some seconds and with verification: their names.
+STRESSORS = tuple(f"stressor-{stressor}" for stressor in _STRESSORS)
 #: Tests that are not ours: they may fail in any guest, but must end as they do with `off`.
-FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {
-    name: name for name in (f"stressor-{stressor}" for stressor in STRESSORS)
-}
+FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {name: name for name in STRESSORS}
 #: Flushes that can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
 _FLUSHES = (
     ("when flattening", "flush"),

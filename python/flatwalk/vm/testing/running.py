@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import shutil
 import time
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components
 from flatwalk.vm import run as guest
-from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS
+from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS, STRESSORS
 from flatwalk.vm.testing.judging import FAIL, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ def run(
         keep: Takes all results, also of other cases, whenever a case has ended.
 
     Raises:
-        FlatwalkError: If QEMU, Linux or its selftests are not built, or no log can be written.
+        FlatwalkError: If QEMU, Linux or its selftests are not built, stress-ng is needed and missing, or
+            no log can be written.
     """
     build.find(components.QEMU, source)
     for debug in {case.machine.debug for case in planned}:
         build.find(components.linux(debug=debug), source)
+    if any(name in STRESSORS for case in planned for name in case.tests):
+        _check_stress_ng()
     selftests = None
     if any(name in SELFTESTS for case in planned for name in case.tests):
         selftests = build.find(components.SELFTESTS, source)
@@ -76,6 +80,15 @@ def run(
         ended = [one.case for one in results]
         keep([*results, *(one for one in before if one.case not in ended)])
     return results
+
+
+def _check_stress_ng() -> None:
+    if shutil.which("stress-ng") is None:
+        raise FlatwalkError(
+            "stress-ng, which some of the tests run, is missing",
+            where="--tier full",
+            remedy="as root: apt-get install --no-install-recommends stress-ng; or name other --tests",
+        )
 
 
 class GuestOutput(io.BytesIO):
