@@ -421,6 +421,13 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
         record(["/bin/true"], tmp_path)
 
 
+def test_the_usual_trace_replaces_none(tmp_path: Path) -> None:
+    for _ in range(2):
+        command = [sys.executable, "-I", "-m", "flatwalk", "record", "--", "true"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["program-2.fwt", "program.fwt"]
+
+
 def test_only_traces_are_overwritten(output: Path) -> None:
     output.write_text("a thesis")
     with pytest.raises(UsageError, match="not a flatwalk trace"):

@@ -27,9 +27,9 @@ app = typer.Typer(**PLAIN)
 def record(
     command: Command = None,
     *,
-    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="Trace to write.")] = Path(
-        "program.fwt"
-    ),
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Trace to write [default: program.fwt].")
+    ] = None,
     workload: Annotated[
         str | None,
         Option(
@@ -78,11 +78,13 @@ def record(
 
     Runs the program under QEMU's user-mode emulation, to its end, and keeps a sample of the whole run: 32 to
     64 segments of 2.5 million instructions, all of it if it is shorter. Other processes' traces go into a
-    directory next to it. Ctrl-C or a crash leaves a valid trace up to that point. The exit status is the
-    program's.
+    directory next to it. Where there is a program.fwt already, the default is program-2.fwt. Ctrl-C or a
+    crash leaves a valid trace up to that point. The exit status is the program's.
     """
     from flatwalk import recording as work  # noqa: PLC0415
+    from flatwalk.output import unused  # noqa: PLC0415
 
+    trace = unused(Path("program.fwt")) if output is None else output
     if workload is not None:
         given = (command, skip, start_at, stop_at, no_follow, windows, segment, exhaustive, time)
         if any(given) or seed is not None:
@@ -91,10 +93,10 @@ def record(
                 where="--workload",
                 remedy="leave out the command and all options but --output and --limit",
             )
-        return work.record_workload(workload, output, limit=limit)
+        return work.record_workload(workload, trace, limit=limit)
     return work.record_program(
         command or [],
-        output,
+        trace,
         skip=skip,
         limit=limit,
         start_at=start_at,
