@@ -32,7 +32,6 @@ include_patterns = ["*.md", "docs/**.md", "docs/notebooks/*.ipynb", "qemu/README
 exclude_patterns = [
     path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "qemu"}
 ]
-nitpicky = True
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 6
@@ -50,6 +49,7 @@ html_show_sphinx = False
 # Docstrings are written in Markdown's manner: what stands in single backticks is code.
 default_role = "code"
 autodoc_member_order = "bysource"
+add_module_names = False
 autodoc_typehints_format = "short"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import flatwalk as fw
 from tests.browser import chromium
 from tests.test_docs import DOCUMENTS, ROOT
 
@@ -84,6 +86,15 @@ def test_every_document_is_a_page_and_every_link_of_the_site_leads_somewhere(sit
             if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
                 broken.append((page.name, link))
     assert broken == []
+
+
+@pytest.mark.slow
+def test_the_python_reference_has_every_public_name_and_parameter(site: Path) -> None:
+    page = (site / "docs" / "api.html").read_text(encoding="utf-8")
+    for name in fw.__all__:
+        assert f'id="flatwalk.api.{name}"' in page or f'id="flatwalk.errors.{name}"' in page, name
+    for parameter in inspect.signature(fw.compare).parameters:
+        assert f"<strong>{parameter}</strong>" in page, parameter
 
 
 @pytest.mark.slow
