@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine, settings
-from flatwalk.reference import columns, man, page, types
+from flatwalk.reference import columns, commands, man, page, parser, types
 from flatwalk.results import Response, Run
 
 if TYPE_CHECKING:
@@ -39,6 +40,18 @@ def test_the_manual_page_is_up_to_date_and_names_every_command() -> None:
         assert f".SS \\fBflatwalk {command}\\fR" in text
     assert "\\-\\-large\\-pages" in text
     assert text.isascii()
+
+
+def test_the_page_of_commands_is_up_to_date_and_has_every_option() -> None:
+    text = commands.PATH.read_text(encoding="utf-8")
+    assert text == commands.text(), REMEDY
+    rows = re.findall(r"^\| `(.*?)` \|", text, re.MULTILINE)
+    assert [row.replace("\\|", "|") for row in rows] == [
+        option for command in parser.commands() for option, _ in command.options
+    ]
+    assert len(rows) > 150
+    for command in ("compare", "trace import", "cache clear", "host diff", "vm run"):
+        assert f"\n## {command}\n" in text
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +9,7 @@ import pytest
 from flatwalk.report import charts, render, timeline
 from flatwalk.results import Response, Run, add_speedups
 from tests import fake
+from tests.browser import chromium
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,37 +224,13 @@ document.title = JSON.stringify({
 </script>"""
 
 
-def _chromium(directory: Path, *arguments: str) -> str:
-    browser = shutil.which("chromium")
-    assert browser, "chromium is missing: ./test installs it; by hand: apt-get install chromium"
-    return subprocess.run(
-        [
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--hide-scrollbars",
-            f"--user-data-dir={directory / 'profile'}",
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-
-
 @pytest.mark.parametrize("width", [500, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_fits_in_a_browser(html: str, tmp_path: Path, width: int, scheme: str) -> None:
     page = tmp_path / "report.html"
     page.write_text(html.replace("</body>", _MEASURE + "</body>"))
     view = [f"--window-size={width},2000", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
-    dom = _chromium(tmp_path, *view, "--dump-dom", page.as_uri())
+    dom = chromium(tmp_path, *view, "--dump-dom", page.as_uri())
     found = re.search(r"<title>(\{.*?\})</title>", dom)
     assert found
     measured = found[1].replace("&quot;", '"')
@@ -264,6 +239,6 @@ def test_the_report_fits_in_a_browser(html: str, tmp_path: Path, width: int, sch
     dark = "rgb(20, 23, 26)" in measured
     assert dark == (scheme == "dark"), measured
     picture = tmp_path / "report.png"
-    _chromium(tmp_path, *view, f"--screenshot={picture}", page.as_uri())
+    chromium(tmp_path, *view, f"--screenshot={picture}", page.as_uri())
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size > 20_000, "an empty page compresses to less"

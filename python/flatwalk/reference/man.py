@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer.main
-
-from flatwalk import cli, engine
+from flatwalk import engine
+from flatwalk.reference import parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,19 +17,18 @@ PATH = Path(__file__).parents[3] / "docs" / "wheel" / "data" / "share" / "man" /
 
 def text() -> str:
     """The page as troff's man macros have it: see man-pages(7)."""
-    root = typer.main.get_command(cli.app)
     return "\n".join(
         [
             '.\\" Written by python -m flatwalk.reference.',
             f'.TH FLATWALK 1 "" "flatwalk {engine.version()}" "User Commands"',
             ".SH NAME",
-            f"flatwalk \\- {_escaped(root.help or '').rstrip('.')}",
+            f"flatwalk \\- {_escaped(parser.summary())}",
             ".SH SYNOPSIS",
             ".B flatwalk",
             ".I COMMAND",
             "[\\fIOPTION\\fR]... [\\fIARGUMENT\\fR]...",
             ".SH COMMANDS",
-            *_commands(root, "flatwalk"),
+            *(line for command in parser.commands() for line in _command(command)),
             ".SH EXIT STATUS",
             "0 if all is done, 1 if something failed, 2 if the command line asks for what cannot be,",
             "130 after Ctrl-C, 143 after SIGTERM. record exits with the status of the program it records.",
@@ -48,35 +45,19 @@ def text() -> str:
     )
 
 
-def _commands(group: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - of the parser's library, without types
-    for name, command in group.commands.items():
-        if command.hidden:
-            continue
-        full = f"{path} {name}"
-        if hasattr(command, "commands"):
-            yield from _commands(command, full)
-            continue
-        context = command.make_context(full, [], resilient_parsing=True)
-        usage = " ".join(command.collect_usage_pieces(context))
-        yield f".SS \\fB{_escaped(full)}\\fR {_escaped(usage)}"
-        for paragraph in (command.help or "").strip().split("\n\n"):
-            yield from (".PP", _escaped(re.sub(r"\s+", " ", paragraph)))
-        for parameter in command.params:
-            record = parameter.get_help_record(context)
-            if record is not None:
-                option, meaning = record
-                yield from _entry(re.sub(r" <.*>$", "", option), meaning)
-        yield from _examples(command.epilog or "")
+def _command(command: parser.Command) -> Iterator[str]:
+    yield f".SS \\fB{_escaped(command.name)}\\fR {_escaped(command.usage)}"
+    for paragraph in command.paragraphs:
+        yield from (".PP", _escaped(paragraph))
+    for option, meaning in command.options:
+        yield from _entry(option, meaning)
+    if command.examples:
+        title, *lines = command.examples
+        yield from (".PP", _escaped(title), ".PP", ".EX", *map(_escaped, lines), ".EE")
 
 
 def _entry(name: str, meaning: str) -> list[str]:
-    return [".TP", f".B {_escaped(name)}", _escaped(re.sub(r"\s+", " ", meaning))]
-
-
-def _examples(epilog: str) -> Iterator[str]:
-    title, *lines = epilog.removeprefix("\b\n").split("\n")
-    if lines:
-        yield from (".PP", _escaped(title), ".PP", ".EX", *(_escaped(line.strip()) for line in lines), ".EE")
+    return [".TP", f".B {_escaped(name)}", _escaped(meaning)]
 
 
 def _escaped(text: str) -> str:
