@@ -1,12 +1,13 @@
 """`python -m flatwalk.reference`: writes anew what follows from the engine's schemas."""
 
-from flatwalk.reference import columns, man, page, types
+from flatwalk.reference import columns, glossary, man, page, types
 
 for path, text in (
     (page.PATH, page.text()),
     (types.PATH, types.text()),
     (columns.PATH, columns.text()),
     (man.PATH, man.text()),
+    (glossary.PATH, glossary.text()),
 ):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
