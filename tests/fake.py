@@ -171,6 +171,39 @@ def gups(large_pages: int = 0) -> list[Run]:
     return runs
 
 
+def tree() -> dict[str, Any]:
+    """A tree of flattened nodes, one of which had to fall back."""
+
+    def part(
+        under: int, level: str, span: tuple[int, int], nodes: int, counts: tuple[int, int, int]
+    ) -> dict[str, Any]:
+        width = level.count("L")
+        bottom = int(level[-1])
+        return {
+            "under": under,
+            "level": level,
+            "width": width,
+            "index_bits": 9 * width,
+            "entry_bytes": 1 << (12 + 9 * (bottom - 1)),
+            "node_bytes": 1 << (3 + 9 * width),
+            "first": hex(span[0]),
+            "last": hex(span[0] + span[1] - 1),
+            "nodes": nodes,
+            "fallback": level == "L2",
+            **dict(zip(("tables", "pages", "replicas"), counts, strict=True)),
+        }
+
+    start, gib = 0x100_0000_0000, 1 << 30
+    parts = [
+        part(0, "L4L3", (0, 1 << 64), 1, (10, 0, 0)),
+        part(0, "L2L1", (start, 8 * gib), 8, (0, 8 << 18, 0)),
+        part(0, "L2", (start + 8 * gib, gib), 1, (1, 3, 0)),
+        part(0, "L2L1", (0x7FFF_C000_0000, gib), 1, (0, 33, 512)),
+        part(2, "L1", (start + 8 * gib, 2 << 20), 1, (0, 5, 0)),
+    ]
+    return {"whose": "", "address_bits": 48, "parts": parts}
+
+
 def stack(run: Run, **parts: float) -> None:
     """Gives a run a cycle stack: shares of its cycles by part, and the rest as `base`."""
     total = run["cycles"] or 0

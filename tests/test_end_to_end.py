@@ -58,6 +58,11 @@ def test_compare_from_a_workload_to_an_answer(flatwalk: Flatwalk, tmp_path: Path
         assert run["data_bytes"] >= 64 << 20
         nodes = run["page_table"]["nodes"]
         assert run["page_table_bytes"] == sum(item["bytes"] for item in nodes)
+        (tree,) = run["page_table"]["trees"]
+        assert run["page_table_bytes"] == sum(part["nodes"] * part["node_bytes"] for part in tree["parts"])
+        kinds = [sum(part[kind] for part in tree["parts"]) for kind in ("tables", "pages", "replicas")]
+        assert sum(kinds) == sum(item["entries_used"] for item in nodes)
+        assert kinds[0] == sum(part["nodes"] for part in tree["parts"][1:])
         assert all(item["bytes"] == item["nodes"] * item["node_bytes"] for item in nodes)
         levels = run["walk"]["accesses_by_level"]
         for level in levels:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine, settings
-from flatwalk.reference import columns, commands, man, page, parser, types
+from flatwalk.reference import columns, commands, glossary, man, page, parser, types
 from flatwalk.results import Response, Run
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ def test_the_page_of_keys_is_up_to_date() -> None:
 
 def test_the_columns_of_stored_results_are_up_to_date() -> None:
     assert columns.PATH.read_text(encoding="utf-8") == columns.text(), REMEDY
+
+
+def test_the_glossary_is_up_to_date() -> None:
+    assert glossary.PATH.read_text(encoding="utf-8") == glossary.text(), REMEDY
 
 
 def test_the_manual_page_is_up_to_date_and_names_every_command() -> None:

@@ -85,7 +85,8 @@ def test_shares(value: float, text: str) -> None:
         (4106 * 4096, "16.04 MiB"),
         (9 * (2 << 20), "18 MiB"),
         (100, "100 B"),
-        (1 << 43, "8.00 TiB"),
+        (1 << 43, "8 TiB"),
+        (1 << 57, "128 PiB"),
     ],
 )
 def test_bytes(value: int, text: str) -> None:

@@ -102,6 +102,7 @@ class PageTable(TypedDict):
     """The page table at the end."""
 
     nodes: list[NodesResult]
+    trees: list[TreeResult]
 
 
 class NodesResult(TypedDict):
@@ -113,6 +114,32 @@ class NodesResult(TypedDict):
     nodes: int
     bytes: int
     entries_used: int
+
+
+class TreeResult(TypedDict):
+    """A table that is a tree, in outline."""
+
+    whose: str
+    address_bits: int
+    parts: list[TreePart]
+
+
+class TreePart(TypedDict):
+    """Neighbouring nodes of one shape, summed."""
+
+    under: int
+    level: str
+    width: int
+    index_bits: int
+    entry_bytes: int
+    node_bytes: int
+    first: str
+    last: str
+    nodes: int
+    fallback: bool
+    tables: int
+    pages: int
+    replicas: int
 
 
 class WindowResult(TypedDict):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flatwalk import units
+import base64
+import hashlib
+
+from flatwalk import glossary, units
 
 
 def fill(room: str, template: str, **values: object) -> str:
@@ -18,4 +21,10 @@ def fill(room: str, template: str, **values: object) -> str:
     )
     environment.filters["size"] = units.size
     environment.filters["count"] = units.count
-    return environment.get_template(template).render(**values)
+    environment.filters["sha256"] = _sha256
+    return environment.get_template(template).render(linked=glossary.Links(), **values)
+
+
+def _sha256(text: str) -> str:
+    """The hash by which a page's policy permits what stands in a script or style element."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -73,11 +73,11 @@ def parse_percent(text: str, where: str) -> float:
 def size(count: float) -> str:
     """Bytes for a person: `16.04 MiB`."""
     value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.2f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024 or unit == "PiB":
+            break
         value /= 1024
-    return f"{value:.2f} TiB"
+    return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.2f} {unit}"
 
 
 def short_size(count: int) -> str:

@@ -32,7 +32,7 @@ pub use error::{LayoutError, TableError};
 pub use geometry::{Geometry, GeometryError, Level, Width, levels_spanned, page_name};
 pub use keyed::Keyed;
 pub use layout::{Density, Layout, Shape, TreeShape};
-pub use mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Resizes};
+pub use mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Part, Resizes};
 pub use memory::{EntryMemory, EntryMemoryMut, LINE_BYTES, Line, NodeAllocator, TableMemory};
 pub use recursion::Recursion;
 pub use table::PageTable;

@@ -133,6 +133,31 @@ pub struct NodeStatistics {
     pub entries_used: u64,
 }
 
+/// A part of a tree in outline: neighbouring nodes of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Number of the part whose entries lead to them; of the root its own.
+    pub under: usize,
+    /// Topmost level of the nodes.
+    pub level: Level,
+    /// Levels that they span.
+    pub width: Width,
+    /// They were to be wider, but there was no memory for that.
+    pub is_fallback: bool,
+    /// The first address under them. Where there were too many parts, not all addresses up to `last` are.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// How many nodes.
+    pub nodes: u64,
+    /// Entries that lead to nodes.
+    pub tables: u64,
+    /// Entries that map a page of their own size.
+    pub pages: u64,
+    /// Entries that map a part of a larger page, and repeat its mapping.
+    pub replicas: u64,
+}
+
 /// How often the tables of a page table were resized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resizes {

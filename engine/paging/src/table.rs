@@ -6,7 +6,7 @@ use crate::error::TableError;
 use crate::geometry::{Geometry, Level};
 use crate::keyed::{Design, Keyed, MakeStore};
 use crate::layout::{Layout, Shape};
-use crate::mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Resizes};
+use crate::mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Part, Resizes};
 use crate::memory::{EntryMemory, TableMemory};
 use crate::tree::Tree;
 use crate::walk::{Fault, Leaf};
@@ -296,6 +296,11 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
             Self::Tree(tree) => tree.statistics(),
             Self::Keyed(table) => table.statistics(),
         }
+    }
+
+    /// [`Tree::outline`], of a tree.
+    pub fn outline(&self, memory: &impl EntryMemory<Out>) -> Option<Vec<Part>> {
+        self.tree().map(|tree| tree.outline(memory))
     }
 
     /// How often it was resized; trees are not.

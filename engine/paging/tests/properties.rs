@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flatwalk_paging::{
     Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Fault, Flush, Gva, Hpa, Leaf, Level,
-    Levels, Made, Mapping, NodeRef, Rights, Step, TableError, Tree, Walk, Width,
+    Levels, Made, Mapping, NodeRef, Part, Rights, Step, TableError, Tree, Walk, Width,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -828,6 +828,7 @@ impl<'a> World<'a> {
         }
         self.check_caches();
         self.check_nodes();
+        self.check_outline();
         self.check_visits(&pages);
         for (&at, &value) in &self.data {
             assert_eq!(self.memory.get(at), value);
@@ -927,6 +928,31 @@ impl<'a> World<'a> {
             .map(|s| ((s.level, s.width), (s.node_bytes, s.nodes, s.entries_used)))
             .collect();
         assert!(counted.iter().rev().copied().eq(shapes), "{counted:?}");
+    }
+
+    /// The outline's parts sum to the nodes that can be reached, each within a part of its shape.
+    fn check_outline(&self) {
+        if self.entries() >= 1 << 14 {
+            return;
+        }
+        let parts = self.table.outline(&self.memory);
+        let (all, sizes) = (self.raw(), self.case.sizes);
+        let mut sums: BTreeMap<(Level, Width), (u64, u64)> = BTreeMap::new();
+        for part in &parts {
+            let sum = sums.entry((part.level, part.width)).or_default();
+            *sum = (sum.0 + part.nodes, sum.1 + part.tables + part.pages + part.replicas);
+        }
+        let statistics = self.table.statistics();
+        let counted = statistics.iter().map(|s| ((s.level, s.width), (s.nodes, s.entries_used)));
+        assert!(counted.rev().eq(sums), "{parts:?}");
+        for node in all {
+            let start = sizes.offset(node.start);
+            let holds = |part: &Part| {
+                (part.level, part.width) == (node.top, node.width)
+                    && (sizes.offset(part.first)..=sizes.offset(part.last)).contains(&start)
+            };
+            assert!(parts.iter().any(holds), "{node:?} is not in {parts:?}");
+        }
     }
 
     fn check_visits(&mut self, pages: &[(u64, Page)]) {

@@ -5,12 +5,11 @@ Every figure says where it is from, as those of shipped machines do.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings, units, variations
+from flatwalk import engine, settings, toml, units, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import cpuid, native
 from flatwalk.host.machine import GOLDEN_COVE, Files, choose_cpus, describe, events, read
@@ -331,14 +330,7 @@ def _section(name: str, table: dict[str, Any], sources: dict[str, str]) -> list[
 def _table(name: str, values: dict[str, Any], sources: dict[str, str]) -> list[str]:
     found = []
     for key, value in values.items():
-        line = f"{key} = {_toml(value)}"
+        line = f"{key} = {toml.value(value)}"
         source = sources.get(f"{name}.{key}" if name else key)
         found.append(f"{line:<31} # {source}" if source else line)
     return found
-
-
-def _toml(value: object) -> str:
-    """A value as TOML; texts are written as JSON, which TOML's basic strings contain."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False)

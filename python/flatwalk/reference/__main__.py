@@ -1,6 +1,6 @@
 """`python -m flatwalk.reference`: writes anew what follows from the engine's schemas."""
 
-from flatwalk.reference import columns, commands, man, page, types
+from flatwalk.reference import columns, commands, glossary, man, page, types
 
 for path, text in (
     (page.PATH, page.text()),
@@ -8,6 +8,7 @@ for path, text in (
     (columns.PATH, columns.text()),
     (man.PATH, man.text()),
     (commands.PATH, commands.text()),
+    (glossary.PATH, glossary.text()),
 ):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -1,12 +1,12 @@
-"""The HTML report: one file, no scripts, no network."""
+"""The HTML report: one file, without network, that reads without scripts and can be explored with them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, output, templates
+from flatwalk import across, blame, presenting, templates, toml
 from flatwalk.explain import explain
-from flatwalk.report import charts, timeline
+from flatwalk.report import charts, timeline, tree
 from flatwalk.results import by_machine, grouped, machine_label, place_label, settings_label, warnings_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,17 @@ def render(response: Response) -> str:
     """The report of a comparison as HTML; runs carry their speed-ups."""
     runs = response["runs"]
     first = runs[0]
+    drawn, timelines = charts.build(runs), timeline.build(runs, response.get("sampling"))
+    trees, found = tree.build(runs), blame.build(runs)
+    settings = configurations(runs)
+    labels = [place_label(members[0], runs) for members in grouped(runs)]
+    sections = {
+        "timeline": "Over the run" if timelines else None,
+        "schemes": "Scheme by scheme",
+        "figures": "All figures",
+        "tree": "The page table as a tree" if trees else None,
+        "blame": "Where the walks come from" if found else None,
+    }
     return templates.fill(
         "report",
         "report.html.j2",
@@ -31,15 +42,24 @@ def render(response: Response) -> str:
         timed=first["cycles"] is not None,
         first=first,
         answer=explain(response),
-        charts=charts.build(runs),
-        timelines=timeline.build(runs, response.get("sampling")),
-        blame=blame.build(runs),
+        schemes=list(dict.fromkeys(run["scheme"] for run in runs)),
+        labels=labels,
+        metrics=[(chart.key, chart.title) for chart in drawn]
+        + [(key, title) for key, title in sections.items() if title is not None],
+        places={title.removeprefix("scheme "): key for key, title, _ in settings},
+        charts=drawn,
+        timelines=timelines,
+        figures=[
+            (label, *presenting.cells(members)) for label, members in zip(labels, grouped(runs), strict=True)
+        ],
+        trees=trees,
+        blame=found,
         cells=blame.cells,
         warnings=warnings_of(runs),
-        configurations=configurations(runs),
+        configurations=settings,
         trace=response["trace"],
         version=response["version"],
-        settings=[place_label(members[0], runs) for members in grouped(runs)],
+        settings=labels,
     )
 
 
@@ -49,13 +69,16 @@ def _machine(run: Run) -> str:
     return ", ".join(filter(None, (title, settings_label(run["settings"]))))
 
 
-def configurations(runs: list[Run]) -> list[tuple[str, str]]:
-    """The resolved settings, each once: (title, JSON)."""
+def configurations(runs: list[Run]) -> list[tuple[str, str, str]]:
+    """The resolved settings, each once: (what the page calls their place, title, TOML)."""
     found: dict[str, Any] = {}
     for run in runs:
-        configuration = run["configuration"]
-        for kind, settings in configuration.items():
-            name = settings.get("name") if isinstance(settings, dict) else None
+        configuration: dict[str, Any] = dict(run["configuration"])
+        own = {key: value for key, value in configuration.items() if not isinstance(value, dict)}
+        for kind, settings in {**configuration, "run": own}.items():
+            if kind in own or not settings:
+                continue
+            name = settings.get("name")
             title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {place_label(run, runs)}"
             if name is not None and found.get(title, settings) != settings:
                 title += f" with {settings_label(run['settings'])}"
@@ -64,4 +87,7 @@ def configurations(runs: list[Run]) -> list[tuple[str, str]]:
             ):
                 continue
             found.setdefault(title, settings)
-    return [(title, output.as_json(settings)) for title, settings in found.items()]
+    return [
+        (f"settings-{number}", title, toml.text(settings))
+        for number, (title, settings) in enumerate(found.items(), start=1)
+    ]

@@ -117,7 +117,7 @@ def _comparisons(outcome: Outcome) -> list[str]:
 
 
 def html(report: show.Report) -> str:
-    """All claims and their figures as one page, without scripts or network."""
+    """All claims and their figures as one page, which reads without scripts or network."""
     outcomes = report.outcomes()
     return templates.fill(
         "report",

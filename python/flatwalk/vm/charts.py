@@ -238,7 +238,7 @@ def draw(document: Path, kind: str, made: Sequence[Chart]) -> list[Path]:
 
 
 def page(made: Sequence[Chart], version: str) -> str:
-    """The charts as one page, without scripts or network."""
+    """The charts as one page, which reads without scripts or network."""
     return templates.fill("report", "bench.html.j2", charts=made, version=version)
 
 

@@ -29,8 +29,8 @@ mod unmap;
 
 use flatwalk_paging::keyed::{Design, MakeStore};
 use flatwalk_paging::{
-    Address, Geometry, Gva, Hpa, Layout, NodeStatistics, PageTable, Physical, Recursion, Resizes,
-    Shape, TableError,
+    Address, Geometry, Gva, Hpa, Layout, NodeStatistics, PageTable, Part, Physical, Recursion,
+    Resizes, Shape, TableError,
 };
 use rustc_hash::FxHashMap;
 
@@ -197,6 +197,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     /// Present page-table nodes, by level and width.
     pub fn nodes(&self) -> Vec<NodeStatistics> {
         self.table.statistics()
+    }
+
+    /// The table in outline, if it is a tree.
+    pub fn outline(&self) -> Option<Vec<Part>> {
+        self.table.outline(&self.memory.physical)
     }
 
     /// Bytes in page-table nodes now.

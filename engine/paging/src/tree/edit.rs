@@ -237,8 +237,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let level = parent.bottom() - 1;
         let wanted = shape.width(level, input.raw());
         let (base, width) = allocate(self.geometry, memory, level, wanted, input.raw())?;
-        made.fallbacks += u32::from(width < wanted);
-        self.nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
+        let is_fallback = width < wanted;
+        made.fallbacks += u32::from(is_fallback);
+        self.nodes.insert(base, Node { level, width, used: 0, is_fallback, parts: Box::default() });
         made.filled.insert(parent.bottom());
         let slot = self.slot(parent, input);
         self.write(memory, parent, slot, [Entry::table(base, width)]);

@@ -11,6 +11,7 @@ mod density;
 mod edit;
 mod entries;
 mod node;
+mod outline;
 mod reshape;
 mod visit;
 
@@ -52,9 +53,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory: &mut impl TableMemory<Out>,
     ) -> Result<Self, TableError> {
         let level = geometry.levels();
-        let (base, width) = allocate(geometry, memory, level, shape.width(level, 0), 0)?;
+        let wanted = shape.width(level, 0);
+        let (base, width) = allocate(geometry, memory, level, wanted, 0)?;
         let mut nodes = FxHashMap::default();
-        nodes.insert(base, Node { level, width, used: 0, parts: Box::default() });
+        let is_fallback = width < wanted;
+        nodes.insert(base, Node { level, width, used: 0, is_fallback, parts: Box::default() });
         let root = NodeRef { base, level, width, rights: Rights::ALL };
         let (density, merged) = (shape.density(), FxHashMap::default());
         Ok(Self { geometry, root, nodes, density, merged, input: PhantomData })

@@ -13,6 +13,8 @@ pub(super) struct Node {
     pub(super) level: Level,
     pub(super) width: Width,
     pub(super) used: u32,
+    /// It was to be wider, but there was no memory for that.
+    pub(super) is_fallback: bool,
     /// Entries in use of each conventional node that this one stands for, where the table merges
     /// nodes by how full they are; else empty.
     pub(super) parts: Box<[u16]>,

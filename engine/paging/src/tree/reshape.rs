@@ -208,7 +208,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             self.free(memory, base, width);
         }
         let used = u32::try_from(parts.entries.len()).expect("fewer than 2^32 entries in a node");
-        let mut node = Node { level, width, used, parts: Box::default() };
+        let mut node = Node { level, width, used, is_fallback: false, parts: Box::default() };
         if self.density.is_some() {
             let entries = self.geometry.node_entries(1);
             node.parts = vec![0; entries as usize].into();
@@ -347,8 +347,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                         }
                     }
                     let used = u32::try_from(present).expect("fewer than 2^32 entries in a node");
-                    let (level, width, parts) = (child_level, child_width, Box::default());
-                    children.push((child, Node { level, width, used, parts }));
+                    let (level, width) = (child_level, child_width);
+                    let parts = Box::default();
+                    children.push((child, Node { level, width, used, is_fallback: false, parts }));
                     Entry::table(child, child_width)
                 }
             });
@@ -363,7 +364,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             self.write(memory, above, new.base, entries);
             return Ok(new);
         }
-        let mut node = Node { level: old.level, width, used: 0, parts: Box::default() };
+        let (level, parts) = (old.level, Box::default());
+        let mut node = Node { level, width, used: 0, is_fallback: false, parts };
         for (slot, entry) in (0..).zip(entries).filter(|(_, entry)| entry.is_present()) {
             memory.write(new.base.offset(slot * 8), entry.0);
             node.used += 1;

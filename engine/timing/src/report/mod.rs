@@ -2,5 +2,6 @@
 
 pub mod blame;
 pub mod explain;
+pub mod outline;
 pub mod response;
 pub mod result;

@@ -20,6 +20,7 @@ use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
 use crate::report::blame::BlameResult;
+use crate::report::outline::TreeResult;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -173,6 +174,9 @@ pub struct CyclePart {
 pub struct PageTable {
     /// Its nodes by shape.
     pub nodes: Vec<NodesResult>,
+    /// Each table that is a tree, in outline: the guest's and the host's in a guest. A recorded machine's is
+    /// not among them.
+    pub trees: Vec<TreeResult>,
 }
 
 /// Nodes of one shape.
@@ -433,7 +437,10 @@ impl RunResult {
             translation_cycles: timed.map(|(core, _)| core.statistics.translation_cycles),
             page_table_bytes: nodes.iter().map(|n| n.bytes).sum(),
             data_bytes: run.system.data_bytes(),
-            page_table: PageTable { nodes },
+            page_table: PageTable {
+                nodes,
+                trees: run.system.outlines().into_iter().map(TreeResult::from).collect(),
+            },
             windows: windows(run),
             tlb: tlbs(run),
             pwc: pwcs(run),

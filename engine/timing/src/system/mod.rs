@@ -7,7 +7,7 @@ pub mod relocate;
 use flatwalk_os::{
     Configuration, FaultOutcome, OsError, Process, Statistics, VirtualMachine, Work,
 };
-use flatwalk_paging::{AccessKind, Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics};
+use flatwalk_paging::{AccessKind, Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics, Part};
 use flatwalk_trace::Event;
 
 use crate::system::recorded::Recorded;
@@ -177,6 +177,22 @@ impl System {
             Self::Native(_) | Self::Recorded(_) => None,
             Self::Virtual(vm) => Some(vm.host.nodes()),
         }
+    }
+
+    /// The tables that are trees, in outline: whose each is, and its geometry. A recorded machine's is not
+    /// among them: what its trace has of it is what walks have read.
+    pub fn outlines(&self) -> Vec<(&'static str, Geometry, Vec<Part>)> {
+        match self {
+            Self::Native(process) => vec![("", process.table().geometry(), process.outline())],
+            Self::Virtual(vm) => vec![
+                ("guest", vm.guest.table().geometry(), vm.guest.outline()),
+                ("host", vm.host.table().geometry(), vm.host.outline()),
+            ],
+            Self::Recorded(_) => Vec::new(),
+        }
+        .into_iter()
+        .filter_map(|(whose, geometry, outline)| Some((whose, geometry, outline?)))
+        .collect()
     }
 
     /// Bytes in the process's pages.

@@ -1,0 +1,267 @@
+"""The report in headless Chromium, by clicks and keys."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from flatwalk.report import render
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Locator, Page
+
+    Open = Callable[..., Page]
+
+#: As a program could be called.
+EVIL = "<script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    assert path, "chromium is missing: ./test installs it; by hand: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens HTML as a file; the page may neither complain nor ask for anything."""
+    contexts, complaints = [], []
+
+    def open_it(html: str, **how: Any) -> Page:
+        file = tmp_path / "page.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(**how)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: complaints.append(asked.url) if asked.url != file.as_uri() else None)
+        page.goto(file.as_uri())
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    runs = fake.gups(0) + fake.gups(100)
+    for run in runs:
+        run["page_table"]["trees"] = [fake.tree()]  # type: ignore[list-item]
+    return render(fake.sample(runs))
+
+
+def _column(table: Locator, number: int) -> list[str]:
+    """The cells of a column that are shown."""
+    rows = table.locator("tbody tr:not(.scale)").all()
+    return [row.locator("th, td").nth(number).inner_text() for row in rows if row.is_visible()]
+
+
+def _figures(page: Page) -> Locator:
+    return page.locator("section[data-metric=figures] table").first
+
+
+def test_a_table_is_sorted_by_any_column_and_back(open_: Open, html: str) -> None:
+    page = open_(html)
+    table = _figures(page)
+    before = _column(table, 0)
+    header = table.locator("th[scope=col]").nth(1)
+    assert header.inner_text() == "speed-up"
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert _column(table, 0)[:3] == ["ideal", "fpt+ptp", "radix4+ptp"]
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert _column(table, 0)[0] == "radix5"
+    # By keys: to the next column, and sort by that.
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "none"
+    assert table.locator("th[scope=col]").nth(3).get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert _column(table, 0) == before
+
+
+def test_figures_are_sorted_by_their_size_and_missing_ones_come_last(open_: Open, html: str) -> None:
+    page = open_(html)
+    table = _figures(page)
+    last = table.locator("th[scope=col]").last
+    assert last.inner_text() == "page table"
+    last.get_by_role("button").click()
+    sizes = _column(table, table.locator("th[scope=col]").count() - 1)
+    assert sizes == sorted(
+        sizes, key=lambda text: -float(text.split()[0]) * (1 << 10 * "KMG".index(text.split()[1][0]))
+    )
+    per_walk = table.get_by_role("button", name="accesses/walk")
+    for _ in range(2):
+        per_walk.click()
+        assert _column(table, 0)[-1] == "ideal"
+
+
+def test_a_chart_is_sorted_and_its_scale_stays_below(open_: Open, html: str) -> None:
+    page = open_(html)
+    table = page.locator("section[data-metric=speed] table").first
+    table.get_by_role("button", name="scheme").click()
+    names = _column(table, 0)
+    assert names[:3] == ["radix5", "radix4+ptp", "radix4"]
+    assert "scale" in (table.locator("tbody tr").last.get_attribute("class") or "")
+
+
+def test_rows_are_filtered_by_text(open_: Open, html: str) -> None:
+    page = open_(html)
+    page.get_by_label("filter").press_sequentially("PTP")
+    assert _column(_figures(page), 0) == ["radix4+ptp", "fpt+ptp"]
+    page.get_by_label("filter").fill("")
+    assert len(_column(_figures(page), 0)) == len(fake.GUPS)
+
+
+def test_schemes_are_hidden_and_shown_everywhere(open_: Open, html: str) -> None:
+    page = open_(html)
+    page.get_by_text("11 schemes").click()
+    page.get_by_label("radix3", exact=True).uncheck()
+    shown = page.locator("[data-scheme=radix3]")
+    assert shown.count() > 10
+    assert not any(one.is_visible() for one in shown.all())
+    page.get_by_role("button", name="none").click()
+    assert _column(_figures(page), 0) == []
+    page.get_by_label("fpt", exact=True).press("Space")
+    assert _column(_figures(page), 0) == ["fpt"]
+    page.get_by_role("button", name="all", exact=True).click()
+    assert len(_column(_figures(page), 0)) == len(fake.GUPS)
+
+
+def test_the_page_size_and_the_metric_are_chosen(open_: Open, html: str) -> None:
+    page = open_(html)
+    small, large = (page.locator(f"div[data-pages='{label}']") for label in ("4 KiB pages", "2 MiB pages"))
+    page.get_by_role("radio", name="2 MiB pages").check()
+    assert not any(one.is_visible() for one in small.all())
+    assert all(one.is_visible() for one in large.all())
+    page.keyboard.press("ArrowLeft")
+    assert all(one.is_visible() for one in small.all())
+    page.locator("#metric").select_option("Latency of a walk")
+    sections = page.locator("section[data-metric]")
+    assert [one.get_attribute("data-metric") for one in sections.all() if one.is_visible()] == ["latency"]
+
+
+def test_a_scheme_leads_to_its_settings_and_a_word_to_its_meaning(open_: Open, html: str) -> None:
+    page = open_(html)
+    page.locator("section[data-metric=speed] a.name", has_text="fpt+ptp").first.click()
+    settings = page.locator("details:has(pre)", has=page.get_by_text("scheme fpt+ptp", exact=True))
+    assert settings.locator("pre").is_visible()
+    assert 'organisation = "flattened"' in settings.locator("pre").inner_text()
+    word = page.locator("a.term", has_text="walk").first
+    assert "translation" in (word.get_attribute("title") or "")
+    word.click()
+    assert page.locator("#word-walk + dd").is_visible()
+
+
+def test_a_tree_is_zoomed_from_all_addresses_to_a_node(open_: Open, html: str) -> None:
+    page = open_(html)
+    tree = page.locator("details.tree").first
+    rows = tree.locator("tbody tr")
+    assert tree.locator("nav.crumbs button").count() == 0
+    widths = [
+        box.evaluate("box => box.getBoundingClientRect().width") for box in tree.locator("tbody th").all()
+    ]
+    flat, _, plain, *_ = widths
+    assert flat > 1.5 * plain, "flattened nodes are wide"
+    tree.get_by_role("button", name=re.compile("^L2 fall-back")).click()
+    shown = [row.locator("th").inner_text() for row in rows.all() if row.is_visible()]
+    assert [text.split()[0] for text in shown] == ["L4L3", "L2", "L1"]
+    assert tree.locator("nav.crumbs button").all_inner_texts() == ["256 TiB", "node of 1 GiB"]
+    assert tree.locator("svg.map rect").count() == 2
+    # By keys: down to the node below, into it, and back out to everything.
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert "an entry: 4 KiB" in tree.locator("nav.crumbs").inner_text()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
+    tree.locator("nav.crumbs button").first.click()
+    assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
+
+
+def test_names_from_a_trace_do_nothing(open_: Open) -> None:
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=900)]
+    for run in runs:
+        run["workload"] = EVIL
+        run["scheme"] += EVIL
+    page = open_(render(fake.sample(runs)))
+    assert page.locator("img").count() == 0
+    assert EVIL in page.locator("h1").inner_text()
+    page.get_by_label("filter").fill("img src")
+    page.locator("section[data-metric=figures] table button").first.click()
+    assert "pwned" not in page.evaluate("document.title").removeprefix(EVIL)
+
+
+def test_the_policy_stops_what_gets_past_the_escaping(browser: Browser, html: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(html.replace("<h1>", f"<h1>{EVIL}"), encoding="utf-8")
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto(file.as_uri())
+    assert "pwned" not in page.title()
+    assert any("Content Security Policy" in text for text in complaints)
+    page.close()
+
+
+def test_everything_is_there_without_scripts(open_: Open, html: str) -> None:
+    page = open_(html, java_script_enabled=False)
+    assert not page.locator("#controls").is_visible()
+    assert _column(_figures(page), 0) == list(fake.GUPS)
+    for section in page.locator("section").all():
+        assert section.is_visible()
+    assert page.locator("details.tree tbody tr").first.is_visible()
+    assert page.locator("button:visible").count() == 0
+    assert all(one.is_visible() for one in page.locator("div[data-pages]").all())
+
+
+_MEASURE = """() => {
+const wide = [...document.querySelectorAll("body *")].filter(e => !e.closest("svg, pre, .scroll") &&
+  e.getBoundingClientRect().right > document.documentElement.clientWidth + 1);
+const clipped = [...document.querySelectorAll("td:not(.bar), th:not(.bar)")].filter(
+  e => e.scrollWidth > e.clientWidth + 1);
+const thin = [...document.querySelectorAll("td.bar svg:not(.ticks)")].filter(
+  e => e.checkVisibility() && e.getBoundingClientRect().width < 60);
+const labels = [...document.querySelectorAll("svg")].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll("text")].map(e => e.getBoundingClientRect());
+  return boxes.filter((box, i) => boxes.some((other, j) => j < i && box.width && other.width &&
+    box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom));
+});
+return JSON.stringify({
+  over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  wide: wide.map(e => e.outerHTML.slice(0, 90)), clipped: clipped.map(e => e.outerHTML.slice(0, 90)),
+  thin: thin.length, labels: labels.length, page: getComputedStyle(document.body).backgroundColor,
+});
+}"""
+
+
+def _check_fit(page: Page, *, dark: bool = False) -> None:
+    measured = json.loads(page.evaluate(_MEASURE))
+    assert measured.pop("page") == ("rgb(20, 23, 26)" if dark else "rgb(251, 251, 249)")
+    assert measured == {"over": 0, "wide": [], "clipped": [], "thin": 0, "labels": 0}
+
+
+@pytest.mark.parametrize("width", [360, 500, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_fits(open_: Open, html: str, width: int, scheme: str) -> None:
+    page = open_(html, viewport={"width": width, "height": 2000}, color_scheme=scheme)
+    _check_fit(page, dark=scheme == "dark")
