@@ -292,6 +292,9 @@ def speed_ratio(run: Run, base: Run, sampling: Sampling | None) -> Estimate | No
     """Speed of a run over that of another over the same windows; None where nothing was timed."""
     if not base["ipc"] or run["ipc"] is None:
         return None
+    if run is base:
+        # Of sums over windows only rounding would be left.
+        return Estimate(1.0) if coverage(sampling) is None else Estimate(1.0, 1.0, 1.0)
     return _ratio(run["ipc"] / base["ipc"], run, base, "cycles", coverage(sampling))
 
 
