@@ -204,6 +204,33 @@ def tree() -> dict[str, Any]:
     return {"whose": "", "address_bits": 48, "parts": parts}
 
 
+def walk(scheme: str) -> dict[str, Any]:
+    """A translation explained: a miss, a hit, an entry skipped and an entry read."""
+
+    def entry(text: str, bits: list[int], *, skipped: bool) -> dict[str, Any]:
+        return {"kind": "entry", "text": text, "index_bits": bits, "skipped": skipped}
+
+    return {
+        "scheme": scheme,
+        "machine": "skylake-server",
+        "settings": {},
+        "workload": "gups:8GiB",
+        "instructions": 1_000_000,
+        "address": "0x1003db2590",
+        "moved_to": None,
+        "physical": "0x43b3590",
+        "page": "4K",
+        "steps": [
+            {"kind": "tlb", "text": "L2 TLB: miss.", "name": "L2", "hit": False},
+            {"kind": "pwc", "text": "L3 PWC: hit on VA[47:30].", "level": "L3", "hit": True},
+            entry("L4L3 node at 0x0: VA[47:30] = 64", [47, 30], skipped=True),
+            entry("L2L1 node at 0x600000: VA[29:12] = 15794", [29, 12], skipped=False),
+        ],
+        "accesses": 1,
+        "latency_cycles": 5,
+    }
+
+
 def stack(run: Run, **parts: float) -> None:
     """Gives a run a cycle stack: shares of its cycles by part, and the rest as `base`."""
     total = run["cycles"] or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -347,6 +348,30 @@ def test_walk_prints_the_steps(call: Call, fake_engine: fake.Engine, monkeypatch
     assert asked[0]["run"]["scheme"]["name"] == "fpt"
     assert asked[0]["run"]["large_pages"] == 50
     assert asked[0]["instructions"] == 2_000_000
+
+
+def test_walk_writes_the_steps_under_several_schemes(
+    call: Call, fake_engine: fake.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def walk(request: str) -> str:
+        return json.dumps(fake.walk(json.loads(request)["run"]["scheme"]["name"]))
+
+    monkeypatch.setattr(fake_engine, "walk", walk, raising=False)
+    result = call("walk", "--scheme", "radix4, fpt", "--report", "walk.html")
+    assert result.err == f"Report: {tmp_path / 'walk.html'}\n"
+    assert [line for line in result.out.splitlines() if "under" in line] == [
+        f"0x1003db2590 of gups:8GiB under {scheme} on skylake-server, after 1 M instructions"
+        for scheme in ("radix4", "fpt")
+    ]
+    page = (tmp_path / "walk.html").read_text(encoding="utf-8")
+    assert page.count('<section class="walk"') == 2
+    assert 'flatten = ["L4L3", "L2L1"]' in html.unescape(page)
+    both = json.loads(call("walk", "--scheme", "radix4,fpt", "--json").out)
+    assert [one["scheme"] for one in both] == ["radix4", "fpt"]
+    assert json.loads(call("walk", "--scheme", "fpt", "--json").out)["scheme"] == "fpt"
+    refused = call("walk", "--scheme", "fpt,fpt")
+    assert (refused.code, "two schemes are called fpt" in refused.err) == (2, True)
+    assert "nowhere" in call("walk", "--report", "nowhere/walk.html").err
 
 
 def test_lists_hold_what_is_shipped(call: Call, fake_engine: fake.Engine) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from flatwalk.report import render
+from flatwalk import settings
+from flatwalk.report import render, walk
 from tests import fake
 
 if TYPE_CHECKING:
@@ -196,6 +197,45 @@ def test_a_tree_is_zoomed_from_all_addresses_to_a_node(open_: Open, html: str) -
     assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
     tree.locator("nav.crumbs button").first.click()
     assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
+
+
+@pytest.fixture(scope="module")
+def walk_html() -> str:
+    return walk.render([fake.walk("radix4"), fake.walk("fpt")], [settings.scheme("radix4")] * 2, "0.0.0")
+
+
+def test_a_walk_is_played_step_by_step(open_: Open, walk_html: str) -> None:
+    page = open_(walk_html)
+    played = page.locator("section.walk").first
+    steps = played.locator("ol.steps > li")
+
+    def shown() -> list[str]:
+        return [step.locator("div").inner_text() for step in steps.all() if step.is_visible()]
+
+    texts = [step["text"] for step in fake.walk("radix4")["steps"]]
+    assert shown() == texts
+    played.get_by_role("button", name="First").click()
+    assert shown() == texts[:1]
+    assert played.get_by_role("button", name="Previous").is_disabled()
+    played.get_by_role("button", name="Next").click()
+    assert shown() == texts[:2]
+    assert played.locator("output").inner_text() == "step 2 of 4"
+    page.keyboard.press("ArrowRight")
+    assert steps.nth(2).get_attribute("aria-current") == "step"
+    page.keyboard.press("ArrowLeft")
+    assert shown() == texts[:2]
+    page.keyboard.press("End")
+    assert shown() == texts
+    page.keyboard.press("Home")
+    assert shown() == texts[:1]
+    # The other walk is another player.
+    assert page.locator("section.walk").nth(1).locator("ol.steps > li:visible").count() == len(texts)
+
+
+def test_a_walk_is_a_list_without_scripts_and_fits(open_: Open, walk_html: str) -> None:
+    page = open_(walk_html, java_script_enabled=False)
+    assert page.locator("ol.steps > li:visible").count() == 2 * len(fake.walk("radix4")["steps"])
+    _check_fit(open_(walk_html, viewport={"width": 360, "height": 2000}))
 
 
 def test_names_from_a_trace_do_nothing(open_: Open) -> None:

@@ -38,7 +38,7 @@ def words() -> tuple[Word, ...]:
 @cache
 def _pattern() -> re.Pattern[str]:
     forms = sorted((form for word in words() for form in word.forms), key=len, reverse=True)
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, forms))})\b")
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, forms))})(?![\w-])")
 
 
 @cache

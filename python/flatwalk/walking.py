@@ -27,6 +27,7 @@ class Options:
     set: Sequence[str]
     large_pages: int
     instructions: str
+    report: Path | None
     as_json: bool
 
 
@@ -35,33 +36,45 @@ def run(options: Options) -> None:
 
     Raises:
         UsageError: If there is no such address, or more than one address space.
+        FlatwalkError: If the report cannot be written.
     """
+    if options.report is not None:
+        output.check_writable(options.report, "--report")
     address = None if options.address is None else _address(options.address)
     grid = variations.grid(options.set)
     if len(grid) > 1:
         raise UsageError(
             "one translation is shown", where="--set", remedy="give each key one value, or use `compare`"
         )
-    file, scheme = machine_files.load(options.machine), settings.scheme(options.scheme, "--scheme")
-    machine, (scheme,) = variations.machine(file, grid[0]), variations.schemes([scheme], grid[0])
-    request: dict[str, Any] = {
-        "source": _source(options),
-        "run": {
-            "scheme": scheme,
-            "machine": machine,
-            "settings": variations.as_settings(grid[0]),
-            "large_pages": options.large_pages,
-            "mode": "timing" if settings.is_timed(machine) else "functional",
-        },
-        "instructions": units.parse_count(options.instructions, "--instructions"),
-        "address": address,
-    }
-    answer = engine.walk(request)
-    answer["settings"] = request["run"]["settings"]
+    file = machine_files.load(options.machine)
+    machine = variations.machine(file, grid[0])
+    asked = [(name, settings.scheme(name, "--scheme")) for name in map(str.strip, options.scheme.split(","))]
+    schemes = variations.schemes(settings.distinct(asked, "scheme", "--scheme"), grid[0])
+    changed = variations.as_settings(grid[0])
+    answers = []
+    for scheme in schemes:
+        request: dict[str, Any] = {
+            "source": _source(options),
+            "run": {
+                "scheme": scheme,
+                "machine": machine,
+                "settings": changed,
+                "large_pages": options.large_pages,
+                "mode": "timing" if settings.is_timed(machine) else "functional",
+            },
+            "instructions": units.parse_count(options.instructions, "--instructions"),
+            "address": address,
+        }
+        answers.append({**engine.walk(request), "settings": changed})
     if options.as_json:
-        print(output.as_json(answer))
+        print(output.as_json(answers if len(answers) > 1 else answers[0]))
     else:
-        _show(answer)
+        print("\n\n".join("\n".join(lines(answer)) for answer in answers))
+    if options.report is not None:
+        from flatwalk.report import walk  # noqa: PLC0415
+
+        output.write_whole(options.report, walk.render(answers, schemes, engine.version()))
+        output.note(f"Report: {options.report.absolute()}")
 
 
 def _address(text: str) -> int:
@@ -87,19 +100,17 @@ def _source(options: Options) -> dict[str, Any]:
     return {"trace": str(options.trace)}
 
 
-def _show(answer: dict[str, Any]) -> None:
+def lines(answer: dict[str, Any]) -> list[str]:
+    """An explanation for a person: what is walked, each step, and what comes of it."""
     on = ", ".join(filter(None, (answer["machine"], settings_label(answer["settings"]))))
-    print(
-        f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {on}, "
-        f"after {units.count(answer['instructions'])} instructions"
-    )
+    title = f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {on}"
+    found = [f"{title}, after {units.count(answer['instructions'])} instructions"]
     if answer["moved_to"] is not None:
-        print(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")
-    for position, step in enumerate(answer["steps"], start=1):
-        print(f"{position:2}. {step['text']}")
-    latency = answer["latency_cycles"]
-    print(
-        f"Physical address {answer['physical']} in a {answer['page']} page. A walk reads "
-        f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
-        + (f" in {latency} cycles." if latency is not None else ".")
+        found.append(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")
+    found += [f"{position:2}. {step['text']}" for position, step in enumerate(answer["steps"], start=1)]
+    latency = "" if answer["latency_cycles"] is None else f" in {answer['latency_cycles']} cycles"
+    reads = f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
+    found.append(
+        f"Physical address {answer['physical']} in a {answer['page']} page. A walk reads {reads}{latency}."
     )
+    return found

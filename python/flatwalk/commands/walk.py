@@ -14,7 +14,9 @@ app = typer.Typer(**PLAIN)
 
 @app.command(
     epilog=examples(
-        "walk --scheme fpt", "walk 0x10000201234 --workload gups:8GiB --scheme radix4 --large-pages 50"
+        "walk --scheme fpt",
+        "walk 0x10000201234 --workload gups:8GiB --scheme radix4 --large-pages 50",
+        "walk --scheme radix4,fpt --report walk.html",
     )
 )
 def walk(
@@ -28,7 +30,8 @@ def walk(
     ] = None,
     trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
     scheme: Annotated[
-        str, Option(metavar="NAME|PATH", autocompletion=complete_names("scheme"), help="Scheme.")
+        str,
+        Option(metavar="A,B,...", autocompletion=complete_names("scheme"), help="Schemes, by name or path."),
     ] = "radix4",
     machine: Annotated[
         str,
@@ -45,6 +48,9 @@ def walk(
     instructions: Annotated[
         str, Option(metavar="COUNT", help="Instructions to run before, which warm the structures.")
     ] = "1M",
+    report: Annotated[
+        Path | None, Option(metavar="FILE", help="Write the steps as HTML, to be played one by one.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Explain one translation step by step.
@@ -63,6 +69,7 @@ def walk(
             set=set_ or [],
             large_pages=large_pages,
             instructions=instructions,
+            report=report,
             as_json=json,
         )
     )

@@ -206,8 +206,11 @@ for (const walk of all("section.walk")) {
       else step.removeAttribute("aria-current");
     });
     say.textContent = whole ? "all " + steps.length + " steps" : "step " + (at + 1) + " of " + steps.length;
+    const focused = document.activeElement;
     previous.disabled = at === 0;
     next.disabled = whole;
+    // A button that can no longer be pressed hears no keys.
+    if (focused.disabled) walk.focus({ preventScroll: true });
   };
   const previous = button("Previous", () => show(at - 1), "previous");
   const next = button("Next", () => show(at + 1), "next");
