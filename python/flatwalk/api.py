@@ -26,6 +26,7 @@ from flatwalk import (
     settings,
     units,
     variations,
+    walking,
 )
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
@@ -559,15 +560,17 @@ def walk(
     source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
     place = machine if isinstance(machine, Machine) else Machine.named(machine)
     own = scheme if isinstance(scheme, Scheme) else Scheme.named(scheme)
-    run = {
-        "scheme": own.table,
-        "machine": place.table,
-        "large_pages": large_pages,
-        "mode": "timing" if settings.is_timed(place.table) else "functional",
-    }
-    count = units.parse_count(str(instructions), "instructions")
     return Walk(
-        engine.walk({"source": source, "run": run, "instructions": count, "address": address, "seed": seed})
+        walking.explained(
+            source,
+            own.table,
+            place.table,
+            address=address,
+            settings_={},
+            large_pages=large_pages,
+            instructions=units.parse_count(str(instructions), "instructions"),
+            seed=seed,
+        )
     )
 
 

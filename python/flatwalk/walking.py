@@ -50,22 +50,19 @@ def run(options: Options) -> None:
     machine = variations.machine(file, grid[0])
     asked = [(name, settings.scheme(name, "--scheme")) for name in map(str.strip, options.scheme.split(","))]
     schemes = variations.schemes(settings.distinct(asked, "scheme", "--scheme"), grid[0])
-    changed = variations.as_settings(grid[0])
-    answers = []
-    for scheme in schemes:
-        request: dict[str, Any] = {
-            "source": _source(options),
-            "run": {
-                "scheme": scheme,
-                "machine": machine,
-                "settings": changed,
-                "large_pages": options.large_pages,
-                "mode": "timing" if settings.is_timed(machine) else "functional",
-            },
-            "instructions": units.parse_count(options.instructions, "--instructions"),
-            "address": address,
-        }
-        answers.append({**engine.walk(request), "settings": changed})
+    source, instructions = _source(options), units.parse_count(options.instructions, "--instructions")
+    answers = [
+        explained(
+            source,
+            scheme,
+            machine,
+            address=address,
+            settings_=variations.as_settings(grid[0]),
+            large_pages=options.large_pages,
+            instructions=instructions,
+        )
+        for scheme in schemes
+    ]
     if options.as_json:
         print(output.as_json(answers if len(answers) > 1 else answers[0]))
     else:
@@ -75,6 +72,43 @@ def run(options: Options) -> None:
 
         output.write_whole(options.report, walk.render(answers, schemes, engine.version()))
         output.note(f"Report: {options.report.absolute()}")
+
+
+def explained(
+    source: dict[str, Any],
+    scheme: dict[str, Any],
+    machine: dict[str, Any],
+    *,
+    address: int | None,
+    settings_: dict[str, Any],
+    large_pages: int,
+    instructions: int,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """How the engine translates an address after some instructions, step by step.
+
+    Args:
+        source: A trace or a workload, as the engine takes it.
+        scheme: The scheme.
+        machine: The machine.
+        address: Virtual address; None is the last one used.
+        settings_: What of the machine and the scheme differs from their files.
+        large_pages: Per cent of the touched memory on 2 MiB pages.
+        instructions: Run before, so that TLBs and page-walk caches are warm.
+        seed: Of all that is random.
+
+    Raises:
+        FlatwalkError: If the address is not mapped, or the source cannot be read.
+    """
+    run_ = {
+        "scheme": scheme,
+        "machine": machine,
+        "settings": settings_,
+        "large_pages": large_pages,
+        "mode": "timing" if settings.is_timed(machine) else "functional",
+    }
+    request = {"source": source, "run": run_, "instructions": instructions, "address": address, "seed": seed}
+    return {**engine.walk(request), "settings": settings_}
 
 
 def _address(text: str) -> int:
