@@ -12,11 +12,14 @@ import pytest
 
 from flatwalk import cli, engine
 from flatwalk.vm import build, components
-from tests import fake
+from tests import fake, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
 
 class Result(NamedTuple):
@@ -29,6 +32,18 @@ class Result(NamedTuple):
 
 # A shell ignores Ctrl-C for what it starts in the background, and commands that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Guests begin first, then the files with slow tests: what takes longest is not left for the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not processes.boots_guests(item.path.name), item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """With `-n`: which tests stay together."""
+    return processes.scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

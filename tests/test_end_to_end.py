@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
-from flatwalk import output, settings
+from flatwalk import cli, output, settings
 from tests.test_cli import COMMANDS
 
 if TYPE_CHECKING:
@@ -508,13 +509,9 @@ _LONG = ("reproduce", "record --workload")
 def _examples() -> list[Any]:
     found = []
     for command in COMMANDS:
-        done = subprocess.run(
-            [sys.executable, "-I", "-m", "flatwalk", *command, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found += re.findall(r"^    flatwalk (.*)$", done.stdout, re.MULTILINE)
+        done = CliRunner().invoke(cli.app, [*command, "--help"])
+        assert done.exit_code == 0, done.output
+        found += re.findall(r"^    flatwalk (.*)$", done.output, re.MULTILINE)
     return [
         pytest.param(line, marks=[pytest.mark.slow] if any(word in line for word in _SLOW) else [], id=line)
         for line in dict.fromkeys(found)

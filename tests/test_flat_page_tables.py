@@ -5,13 +5,13 @@ The engine runs the same vectors in engine/paging/tests/hardware.rs.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from flatwalk.vm import build, components
+from tests import crates
 from tests.oracles import flat_machine, flat_vectors
 from tests.oracles.flat_page_tables import FLAT, VECTORS, Access, Case, Fault, Kind, Page, read
 
@@ -180,11 +180,7 @@ def test_the_engine_walks_again_what_qemu_has_walked(
 
 def replayed(lines: bytes) -> tuple[int, str, str]:
     """Exit status, output and errors of the engine's replay."""
-    cargo = shutil.which("cargo")
-    assert cargo is not None, "cargo is not on PATH: run ./test, which sees to it"
-    command = [cargo, "run", "--quiet", "-p", "flatwalk-paging", "--example", "replay_walks"]
-    root = VECTORS.parents[2]
-    done = subprocess.run(command, cwd=root, input=lines, capture_output=True, check=False)
+    done = subprocess.run([crates.built("replay_walks")], input=lines, capture_output=True, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

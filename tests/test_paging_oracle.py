@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import crates
 from tests.oracles.paging import Table, differences
 
-ROOT = Path(__file__).parents[1]
 SEEDS = range(1, 7)
 
 
 @functools.cache
 def dump(seed: int) -> list[dict[str, Any]]:
     """Random tables of every layout, as the engine built and walked them."""
-    cargo = shutil.which("cargo")
-    assert cargo is not None, "cargo is not on PATH: run ./test, which sees to it"
-    command = [cargo, "run", "--quiet", "-p", "flatwalk-paging", "--example", "dump", "--", str(seed)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [crates.built("dump"), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     tables: list[dict[str, Any]] = json.loads(done.stdout)
     return tables

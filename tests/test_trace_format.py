@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +12,12 @@ import pytest
 from flatwalk import engine
 from flatwalk.errors import FlatwalkError
 from flatwalk.recorder import record
+from tests import crates
 from tests.oracles.trace_reader import BRANCHES, Definition, FormatError, Instruction, Item, Slice, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import Result
 
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 def example(name: str, *arguments: str | Path) -> str:
     """Runs one of the trace crate's examples."""
     done = subprocess.run(
-        ["cargo", "run", "--quiet", "-p", "flatwalk-trace", "--example", name, "--", *map(str, arguments)],
-        cwd=Path(__file__).parents[1],
-        check=True,
-        capture_output=True,
-        text=True,
+        [crates.built(name), *map(str, arguments)], check=True, capture_output=True, text=True
     )
     return done.stdout
 
