@@ -45,6 +45,7 @@ html_static_path: list[str] = []
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 # Docstrings are written in Markdown's manner: what stands in single backticks is code.
 default_role = "code"

@@ -58,7 +58,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_every_document_is_linked_from_the_index() -> None:
     linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(INDEX)}
-    missing = [path for path in DOCS.rglob("*.md") if path != INDEX and path.resolve() not in linked]
+    documents = [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    missing = [path for path in documents if path != INDEX and path.resolve() not in linked]
     assert missing == []
 
 

@@ -20,7 +20,7 @@ import pytest
 
 import flatwalk as fw
 from tests.browser import chromium
-from tests.test_docs import DOCUMENTS, ROOT
+from tests.test_docs import DOCS, DOCUMENTS, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_every_document_is_a_page_and_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     pages = {page: _References(page) for page in site.rglob("*.html") if "_downloads" not in page.parts}
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, *DOCS.rglob("*.ipynb")):
         assert site / document.relative_to(ROOT).with_suffix(".html") in pages
     broken = []
     for page, references in pages.items():
