@@ -12,6 +12,8 @@
 //! which makes a [`PageTable`].
 
 mod addr;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod entry;
 mod error;
 mod geometry;
