@@ -23,6 +23,7 @@ mod layout;
 mod mapping;
 mod memory;
 pub mod organisations;
+pub mod prototypes;
 mod recursion;
 mod table;
 mod tree;
