@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import html
+import inspect
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from flatwalk import (
     machine_files,
     output,
     presenting,
+    prototypes,
     results,
     settings,
     units,
@@ -30,6 +32,7 @@ from flatwalk import (
 )
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
+from flatwalk.prototypes import Found, Geometry, Memory, Next, Organisation, OutOfMemory
 from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
@@ -47,13 +50,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "FlatwalkError",
+    "Found",
+    "Geometry",
     "Machine",
+    "Memory",
+    "Next",
+    "Organisation",
+    "OutOfMemory",
     "Recording",
     "Results",
     "Scheme",
     "UsageError",
     "Walk",
     "Workload",
+    "check_organisation",
     "compare",
     "machines",
     "open_results",
@@ -166,6 +176,36 @@ class Scheme(_Setting):
         """
         return cls(settings.scheme_or_pair(name, "scheme"))
 
+    @classmethod
+    def of(
+        cls, organisation: Organisation, *, base: str | Scheme = "radix4", name: str | None = None
+    ) -> Scheme:
+        """A scheme with a page table of your own.
+
+        Args:
+            organisation: The design, with its parameters; later changes to it have no effect.
+            base: The scheme whose levels and mechanisms it has, by name, path or object.
+            name: A name of its own; without it the class's, with its parameters.
+
+        Raises:
+            UsageError: If results could not show its parameters, or its code cannot be read.
+        """
+        table = (base if isinstance(base, Scheme) else cls.named(base)).table
+        words, _, more = (inspect.getdoc(organisation) or type(organisation).__name__).partition("\n")
+        keys = prototypes.register("organisation", organisation)
+        text = ", ".join(f"{key}={value}" for key, value in keys["parameters"].items())
+        kept = {key: table["table"][key] for key in ("levels", "geometry") if key in table["table"]}
+        return cls(
+            table
+            | {
+                "name": name or (f"{keys['class']}({text})" if text else keys["class"]),
+                "title": words,
+                "description": more.strip() or words,
+                "source": f"{keys['class']} of {keys['file']}, in Python",
+                "table": {"organisation": "python", **kept, **keys},
+            }
+        )
+
 
 class Machine(_Setting):
     """TLBs, page-walk caches, walkers, caches, memory and core: see docs/settings.md, Machines."""
@@ -218,6 +258,40 @@ class Workload:
     def __str__(self) -> str:
         """As the command line has it: `gups:8GiB`."""
         return f"{self.name}:{units.short_size(self.size_bytes)}"
+
+
+def check_organisation(
+    organisation: Organisation | type[Organisation],
+    *,
+    base: str | Scheme = "radix4",
+    seed: int = 1,
+    cases: int = 12,
+) -> None:
+    """Checks that a page table of your own does what it is told, as the engine's own are checked.
+
+    Pages are mapped, unmapped, moved and split at random, memory is refused, and after each step a walk and a
+    map of pages are compared with the table.
+
+    Args:
+        organisation: The design, or its class if it needs no parameters.
+        base: As for `Scheme.of`.
+        seed: Of the steps.
+        cases: Lists of steps that are tried, of up to 29.
+
+    Raises:
+        FlatwalkError: With what is wrong, and the shortest list of steps that shows it.
+    """
+    own = organisation() if isinstance(organisation, type) else organisation
+    name = type(own).__name__
+    found = engine.check_organisation(Scheme.of(own, base=base).table, seed, cases)
+    if found is not None:
+        problem, steps = found
+        numbered = "".join(f"\n  {number}. {step}" for number, step in enumerate(steps, start=1))
+        raise FlatwalkError(
+            f"a table of {name} does not do what it is told: {problem}{numbered}",
+            where=inspect.getsourcefile(type(own)),
+            remedy=f"do these steps by hand; {len(steps)} are the fewest that show it (seed {seed})",
+        )
 
 
 def machines() -> list[Machine]:
@@ -700,6 +774,13 @@ def sweep(
     from flatwalk.lab import command, store  # noqa: PLC0415
     from flatwalk.lab.sweep import Sweep  # noqa: PLC0415
 
+    for scheme in [] if isinstance(what, str | Path) else what.get("schemes", []):
+        if not isinstance(scheme, str):
+            raise UsageError(
+                f"a sweep names its schemes, and runs them in other processes: {scheme!r} cannot go there",
+                where="schemes",
+                remedy="give a name or a path; compare takes objects, and classes of Python",
+            )
     asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(what)
     command.run_missing(asked, Path(results), cluster=cluster, jobs=jobs)
     return Results(store.Results(Path(results)))

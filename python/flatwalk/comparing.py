@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, engine, mix, output, sampling, simpoints, temporary, units
+from flatwalk import across, blame, engine, mix, output, prototypes, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -67,7 +67,8 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
         source = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
             lengths = lengths.whole()
-        response = sampling.simulate(options, lengths, source, runs)
+        with prototypes.timed(runs):
+            response = sampling.simulate(options, lengths, source, runs)
         ended_early = _ended_early(source)
     add_energy(response["runs"])
     for run_ in response["runs"] if ended_early else ():

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 from flatwalk import processor
 from flatwalk.errors import FlatwalkError
@@ -16,6 +16,22 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flatwalk.results import Response, Run
+
+
+class MemoryAccess(Protocol):
+    """Simulated memory, for a hook of a page table that is written in Python."""
+
+    def memory_read(self, at: int) -> int:
+        """The word at `at`."""
+
+    def memory_write(self, at: int, word: int) -> None:
+        """Stores a word at `at`."""
+
+    def memory_allocate(self, size_bytes: int, name: str) -> int | None:
+        """A block of zeros, if there is one."""
+
+    def memory_free(self, at: int) -> None:
+        """Gives a block back."""
 
 
 class Problem(TypedDict):
@@ -174,3 +190,24 @@ def schema(kind: str) -> dict[str, Any]:
 def describe(kind: str) -> list[KeyDescription]:
     """Every key of a kind, a table before what is in it."""
     return cast("list[KeyDescription]", json.loads(_call("describe", kind)))
+
+
+def register_prototype(kind: str, prototype: dict[str, Any], hooks: object) -> None:
+    """Makes a class known by the hash of its code; `hooks` is what the engine calls."""
+    _call("register_prototype", kind, json.dumps(prototype), hooks)
+
+
+def memory_access() -> MemoryAccess:
+    """Simulated memory, for hooks that are called with it."""
+    return cast("MemoryAccess", _module())
+
+
+def prototype_time() -> tuple[float, int]:
+    """Seconds in which classes of Python were running, and how often they were called."""
+    return cast("tuple[float, int]", _module().prototype_time())
+
+
+def check_organisation(scheme: dict[str, Any], seed: int, cases: int) -> tuple[str, list[str]] | None:
+    """What is wrong with a scheme's table, and the shortest list of steps that shows it; None if nothing."""
+    found = _call("check_organisation", json.dumps(scheme), seed, cases)
+    return cast("tuple[str, list[str]] | None", found)

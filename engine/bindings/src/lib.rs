@@ -1,20 +1,21 @@
-//! `flatwalk._engine`: the engine for Python. JSON in, JSON out, and nothing else.
+//! `flatwalk._engine`: the engine for Python. JSON in, JSON out; and what tables of Python are called by.
 //!
 //! Every error is an `EngineError` whose message says what is wrong, where, and how to fix it.
 
 // Python hands over owned values.
 #![allow(clippy::needless_pass_by_value)]
 
-use std::io;
-use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+mod attend;
+mod prototype;
 
+use std::io;
+use std::path::PathBuf;
+
+use attend::attend;
+
+use flatwalk_paging::conformance;
 use flatwalk_timing::report::response::TraceSummary;
-use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling};
+use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling, Scheme};
 use flatwalk_trace::{Format, Source};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
@@ -154,81 +155,6 @@ impl flatwalk_workloads::addresses::Addresses for Buffer {
         });
         read.map_err(|raised: PyErr| io::Error::other(raised.to_string()))
     }
-}
-
-/// How long a signal waits for the engine to end what it does; then it is left to itself.
-const GRACE: Duration = Duration::from_millis(700);
-/// How often signals are looked for, and progress is reported.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// What the engine says while it works, and is told.
-#[derive(Debug, Default)]
-struct Reports {
-    /// The latest: what is done, and of how much.
-    latest: Mutex<Option<(u64, Option<u64>)>>,
-    stop: AtomicBool,
-}
-
-impl Reports {
-    fn report(&self, done: u64, total: Option<u64>) -> ControlFlow<()> {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some((done, total));
-        if self.stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-
-    /// Lets Python handle signals, and know of the progress.
-    fn pass_on(&self, callback: Option<&Py<PyAny>>) -> PyResult<()> {
-        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        Python::attach(|py| {
-            py.check_signals()?;
-            match (callback, latest) {
-                (Some(callback), Some(latest)) => callback.call1(py, latest).map(drop),
-                _ => Ok(()),
-            }
-        })
-    }
-}
-
-/// Lets `work` be done by a thread of its own, so that Python hears signals whatever it does: one that Python
-/// makes an exception of stops it within a second, or leaves it behind if it does not listen.
-fn attend<T: Send + 'static, E: std::fmt::Display>(
-    py: Python<'_>,
-    callback: Option<&Py<PyAny>>,
-    work: impl FnOnce(&Reports) -> Result<T, E> + Send + 'static,
-) -> PyResult<T> {
-    let reports = Arc::new(Reports::default());
-    let (sender, receiver) = mpsc::channel();
-    let its_reports = Arc::clone(&reports);
-    // As much stack as a main thread usually has.
-    let worker = std::thread::Builder::new()
-        .stack_size(8 << 20)
-        .spawn(move || drop(sender.send(work(&its_reports).map_err(|error| error.to_string()))))
-        .map_err(|e| error(format!("no thread can be started: {e}; allow more of them")))?;
-    py.detach(move || {
-        let answer = loop {
-            let answer = match receiver.recv_timeout(LOOK) {
-                Ok(answer) => Some(answer),
-                Err(RecvTimeoutError::Timeout) => None,
-                // It panicked, which is a bug.
-                Err(RecvTimeoutError::Disconnected) => {
-                    let panic = worker.join().err();
-                    std::panic::resume_unwind(panic.unwrap_or_else(|| Box::new("no answer")));
-                }
-            };
-            if let Err(raised) = reports.pass_on(callback) {
-                reports.stop.store(true, Ordering::Relaxed);
-                receiver.recv_timeout(GRACE).ok();
-                return Err(raised);
-            }
-            if let Some(answer) = answer {
-                break answer;
-            }
-        };
-        answer.map_err(error)
-    })
 }
 
 /// The engine's version.
@@ -395,6 +321,25 @@ fn check(kind: &str, value: &str) -> PyResult<String> {
     write(&self::kind(kind)?.check(&read(value)?))
 }
 
+/// Checks that tables of a scheme do what they are told; gives the problem with the shortest list of steps
+/// that shows it, if they do not.
+#[pyfunction]
+fn check_organisation(
+    py: Python<'_>,
+    scheme: &str,
+    seed: u64,
+    cases: u32,
+) -> PyResult<Option<(String, Vec<String>)>> {
+    let scheme: Scheme = read(scheme)?;
+    let layout = scheme.layout().map_err(error)?;
+    attend(py, None, move |reports| {
+        let failure = conformance::check(&layout, cases, Some(seed)).err();
+        // What was raised is the problem, which the steps lead to.
+        drop(reports.take_raised());
+        Ok::<_, String>(failure.map(|failure| (failure.problem, failure.steps)))
+    })
+}
+
 /// The JSON Schema of a kind.
 #[pyfunction]
 fn schema(kind: &str) -> PyResult<String> {
@@ -420,5 +365,12 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(workloads, module)?)?;
     module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
-    module.add_function(wrap_pyfunction!(describe, module)?)
+    module.add_function(wrap_pyfunction!(describe, module)?)?;
+    module.add_function(wrap_pyfunction!(check_organisation, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::register_prototype, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::prototype_time, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::memory::memory_read, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::memory::memory_write, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::memory::memory_allocate, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::memory::memory_free, module)?)
 }

@@ -79,7 +79,12 @@ impl Layout {
 
     /// That of a table without a tree.
     pub fn keyed(geometry: Geometry, design: impl Design + 'static) -> Self {
-        Self { geometry, structure: Structure::Keyed(Arc::new(design)) }
+        Self::of_design(geometry, Arc::new(design))
+    }
+
+    /// That of a table without a tree, whose design others have, too.
+    pub fn of_design(geometry: Geometry, design: Arc<dyn Design>) -> Self {
+        Self { geometry, structure: Structure::Keyed(design) }
     }
 
     /// The geometry.

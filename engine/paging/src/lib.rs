@@ -12,6 +12,8 @@
 //! which makes a [`PageTable`].
 
 mod addr;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod entry;
 mod error;
 mod geometry;
@@ -21,6 +23,7 @@ mod layout;
 mod mapping;
 mod memory;
 pub mod organisations;
+pub mod prototypes;
 mod recursion;
 mod table;
 mod tree;

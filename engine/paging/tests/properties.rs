@@ -189,7 +189,7 @@ impl Caches {
         loop {
             match walk.feed(Entry(memory.read(walk.entry_address()))) {
                 Step::Table(at) => {
-                    let bytes = sizes.bytes_above(at.level);
+                    let bytes = u64::try_from(sizes.entry(at.level + 1)).unwrap();
                     let start = address - address % bytes;
                     let key = (start, start + (bytes - 1), at.base.raw(), at.level, at.width);
                     self.tables.insert(key, at);
@@ -204,13 +204,6 @@ impl Caches {
                 Step::Fault(fault) => return Err(fault),
             }
         }
-    }
-}
-
-impl Sizes {
-    /// Bytes that a node with topmost level `level`, which is not the root, serves.
-    fn bytes_above(self, level: Level) -> u64 {
-        u64::try_from(self.entry(level + 1)).unwrap()
     }
 }
 

@@ -125,7 +125,7 @@ fn with_registries(mut schema: Value) -> Value {
         schema::add_sections(host, sections(|one| one.host));
     }
     if let Some(table) = structure(&mut schema, "TableSettings") {
-        let organisations = organisations::REGISTRY.iter().map(|one| (one.name, (one.schema)()));
+        let organisations = organisations::all().map(|one| (one.name, (one.schema)()));
         schema::add_variants(table, "organisation", organisations);
     }
     if let Some(result) = structure(&mut schema, "RunResult") {

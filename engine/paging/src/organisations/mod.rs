@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use crate::error::LayoutError;
 use crate::geometry::Geometry;
 use crate::layout::Layout;
+use crate::prototypes::{DESIGNS, Prototype};
 
 /// An organisation's parameters, as scheme files have them.
 trait NewLayout: DeserializeOwned + JsonSchema {
@@ -50,7 +51,31 @@ impl Organisation {
     }
 }
 
-/// Every organisation.
+/// A table whose class was registered by the program that runs the engine.
+impl NewLayout for Prototype {
+    const NAME: &str = "python";
+
+    fn layout(self, geometry: Geometry) -> Result<Layout, LayoutError> {
+        let design = DESIGNS.find(&self);
+        let design =
+            design.map_err(|(key, problem)| LayoutError::value(Self::NAME, key, problem))?;
+        Ok(Layout::of_design(geometry, design))
+    }
+
+    fn examples() -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+/// Stands for all that are registered while the program runs.
+const PROTOTYPE: Organisation = Organisation::of::<Prototype>();
+
+/// Every organisation that is known: those of [`REGISTRY`], and prototypes.
+pub fn all() -> impl Iterator<Item = &'static Organisation> {
+    REGISTRY.iter().chain([const { &PROTOTYPE }])
+}
+
+/// Every organisation of the engine's own.
 pub const REGISTRY: &[Organisation] = &[
     Organisation::of::<radix::Parameters>(),
     Organisation::of::<flattened::Parameters>(),
@@ -68,9 +93,9 @@ pub const REGISTRY: &[Organisation] = &[
 /// # Errors
 /// When there is none.
 pub fn find(name: &str) -> Result<&'static Organisation, LayoutError> {
-    REGISTRY.iter().find(|o| o.name == name).ok_or_else(|| LayoutError::UnknownOrganisation {
+    all().find(|o| o.name == name).ok_or_else(|| LayoutError::UnknownOrganisation {
         name: name.to_owned(),
-        known: REGISTRY.iter().map(|o| o.name).collect::<Vec<_>>().join(", "),
+        known: all().map(|o| o.name).collect::<Vec<_>>().join(", "),
     })
 }
 

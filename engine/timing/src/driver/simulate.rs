@@ -4,8 +4,10 @@
 //! it has not seen, always the run that is furthest behind. A stretch is dropped when every run has
 //! seen it, and the producer waits when too many are alive: memory is bounded however long the trace.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +97,8 @@ struct State {
     /// Instructions simulated, summed over runs.
     instructions: u64,
     failure: Option<SimulateError>,
+    /// What a worker left with that panicked.
+    panic: Option<Box<dyn Any + Send>>,
     /// What was measured, once the trace has ended.
     sampled: Option<Sampled>,
 }
@@ -170,7 +174,13 @@ pub fn simulate(
             }
         });
         for _ in 0..threads {
-            scope.spawn(|| work(&shared));
+            scope.spawn(|| {
+                // Its run will never finish: nobody may wait for that.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(&shared))) {
+                    shared.lock().panic.get_or_insert(panic);
+                    shared.fail(SimulateError::Stopped);
+                }
+            });
         }
         let mut state = shared.lock();
         while state.failure.is_none() && state.finished.len() < runs {
@@ -190,6 +200,9 @@ pub fn simulate(
         }
     });
     let mut state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(panic) = state.panic {
+        resume_unwind(panic);
+    }
     if let Some(failure) = state.failure {
         return Err(failure);
     }

@@ -1,0 +1,121 @@
+//! Work of the engine's that Python waits for, and can stop.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::error;
+
+/// How long a signal waits for the engine to end what it does; then it is left to itself.
+const GRACE: Duration = Duration::from_millis(700);
+/// How often signals are looked for, and progress is reported.
+const LOOK: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Those of the work that this thread was started for.
+    static CURRENT: RefCell<Option<Arc<Reports>>> = const { RefCell::new(None) };
+}
+
+/// What the engine says while it works, and is told.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// The latest: what is done, and of how much.
+    latest: Mutex<Option<(u64, Option<u64>)>>,
+    stop: AtomicBool,
+    /// What a prototype raised.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl Reports {
+    /// Those of the work that this thread was started for.
+    pub fn current() -> Arc<Self> {
+        CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
+    }
+
+    /// Notes how far the work is; breaks if it is to stop.
+    pub fn report(&self, done: u64, total: Option<u64>) -> ControlFlow<()> {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some((done, total));
+        if self.stops() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// True if the work is to stop.
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the engine, whatever it is doing, because a prototype raised an exception: the hooks of
+    /// tables and mechanisms cannot fail, so that the engine's own need no checks.
+    pub fn leave(&self, raised: PyErr) -> ! {
+        let words = raised.to_string();
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
+        // Unlike a panic, this prints nothing.
+        std::panic::resume_unwind(Box::new(words))
+    }
+
+    /// What a prototype raised, once.
+    pub fn take_raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Lets Python handle signals, and know of the progress.
+    fn pass_on(&self, callback: Option<&Py<PyAny>>) -> PyResult<()> {
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        Python::attach(|py| {
+            py.check_signals()?;
+            match (callback, latest) {
+                (Some(callback), Some(latest)) => callback.call1(py, latest).map(drop),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// Lets `work` be done by a thread of its own, so that Python hears signals whatever it does: one that Python
+/// makes an exception of stops it within a second, or leaves it behind if it does not listen.
+pub fn attend<T: Send + 'static, E: std::fmt::Display>(
+    py: Python<'_>,
+    callback: Option<&Py<PyAny>>,
+    work: impl FnOnce(&Reports) -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    let reports = Arc::new(Reports::default());
+    let (sender, receiver) = mpsc::channel();
+    let its_reports = Arc::clone(&reports);
+    // As much stack as a main thread usually has.
+    let worker = std::thread::Builder::new()
+        .stack_size(8 << 20)
+        .spawn(move || {
+            CURRENT.set(Some(Arc::clone(&its_reports)));
+            drop(sender.send(work(&its_reports).map_err(|error| error.to_string())));
+        })
+        .map_err(|e| error(format!("no thread can be started: {e}; allow more of them")))?;
+    py.detach(move || {
+        let answer = loop {
+            let answer = match receiver.recv_timeout(LOOK) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panic = worker.join().err();
+                    if let Some(raised) = reports.take_raised() {
+                        return Err(raised);
+                    }
+                    // It panicked, which is a bug.
+                    std::panic::resume_unwind(panic.unwrap_or_else(|| Box::new("no answer")));
+                }
+            };
+            if let Err(raised) = reports.pass_on(callback) {
+                reports.stop.store(true, Ordering::Relaxed);
+                receiver.recv_timeout(GRACE).ok();
+                return Err(raised);
+            }
+            if let Some(answer) = answer {
+                break answer;
+            }
+        };
+        answer.map_err(error)
+    })
+}

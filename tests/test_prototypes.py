@@ -1,0 +1,283 @@
+"""Page tables and mechanisms that are written in Python."""
+
+# ruff: noqa: ARG002 - hooks have the parameters that they have
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flatwalk as fw
+from tests.prototypes.hashed import Hashed
+from tests.prototypes.leaf_map import LeafMap
+
+SHORT: dict[str, Any] = {
+    "workload": "gups:16MiB",
+    "instructions": "60K",
+    "warmup": "20K",
+    "exhaustive": True,
+    "large_pages": [0, 50],
+}
+#: Keys of a run that say which scheme it was, and what was said of it in words.
+NAMES = {"scheme", "configuration", "blame"}
+
+
+def figures(run: Any) -> dict[str, Any]:
+    """What a run found, without the scheme's name."""
+    return {key: value for key, value in run.items() if key not in NAMES}
+
+
+def test_a_table_in_python_gives_what_the_same_in_rust_does() -> None:
+    """Every count and cycle, with large pages and growing tables; the first 32 buckets are too few."""
+    shipped = fw.Scheme.named("hashed").changed({"table.buckets": 32}, name="rust")
+    for mode in ("timing", "functional"):
+        rust, python = (
+            fw.compare(schemes=[scheme], mode=mode, **SHORT).runs
+            for scheme in (shipped, fw.Scheme.of(Hashed(32), name="python"))
+        )
+        assert len(rust) == len(python) == 2
+        for one, other in zip(rust, python, strict=True):
+            assert one["walks"] > 0
+            assert figures(one) == figures(other)
+        assert rust[0]["os"]["resizes"] > 0
+
+
+def test_tables_in_python_pass_the_tests_of_every_organisation() -> None:
+    fw.check_organisation(LeafMap, cases=4)
+    fw.check_organisation(Hashed(32), cases=4, seed=2)
+
+
+class Forgetful(LeafMap):
+    """A mistake: an entry stays when its page goes."""
+
+    def remove(self, memory: fw.Memory, number: int) -> None:
+        assert memory.read(self.slot(number))
+
+
+def test_a_mistake_is_shown_by_the_shortest_steps() -> None:
+    with pytest.raises(fw.FlatwalkError, match="does not do what it is told") as caught:
+        fw.check_organisation(Forgetful, cases=20, seed=3)
+    steps = [line for line in str(caught.value).splitlines() if line.startswith(("  1.", "  2.", "  3."))]
+    assert [step.split(" ")[3] for step in steps] == ["map"], "all pages are taken away at the end"
+    with pytest.raises(fw.FlatwalkError) as again:
+        fw.check_organisation(Forgetful(), cases=20, seed=3)
+    assert str(again.value) == str(caught.value)
+
+
+class Greedy(LeafMap):
+    """Memory that is refused is not expected."""
+
+    def insert(self, memory: fw.Memory, number: int, entry: int) -> None:
+        try:
+            super().insert(memory, number, entry)
+        except fw.OutOfMemory:
+            raise LookupError("no memory") from None
+
+
+class Outside(LeafMap):
+    def first(self, number: int) -> int:
+        return 1 << 40
+
+
+class Odd(LeafMap):
+    def first(self, number: int) -> int:
+        return self.slot(number) + 4
+
+
+class Wordless(LeafMap):
+    def first(self, number: int) -> int:
+        return "nowhere"  # type: ignore[return-value]
+
+
+class Endless(LeafMap):
+    def answer(self, number: int, at: int, line: list[int]) -> Any:
+        return fw.Next(at)
+
+
+class Bare(LeafMap):
+    def answer(self, number: int, at: int, line: list[int]) -> Any:
+        return at
+
+
+class Elsewhere(LeafMap):
+    def answer(self, number: int, at: int, line: list[int]) -> fw.Found:
+        return fw.Found(at + 64)
+
+
+class Stray(LeafMap):
+    def insert(self, memory: fw.Memory, number: int, entry: int) -> None:
+        memory.write(1 << 40, entry)
+
+
+class Small(LeafMap):
+    def create(self, memory: fw.Memory) -> None:
+        memory.allocate(64)
+
+
+class Peeking(LeafMap):
+    """A walk's reads must be seen by the caches."""
+
+    def create(self, memory: fw.Memory) -> None:
+        super().create(memory)
+        self.memory = memory
+
+    def answer(self, number: int, at: int, line: list[int]) -> fw.Found:
+        self.memory.read(at)
+        return fw.Found(at)
+
+
+class Failing(LeafMap):
+    def answer(self, number: int, at: int, line: list[int]) -> fw.Found:
+        return fw.Found(line[8])
+
+
+class Empty(fw.Organisation):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("organisation", "hook", "words"),
+    [
+        (Outside, "first", "outside of the memory that this table allocated"),
+        (Odd, "first", "not the address of an 8-byte word"),
+        (Wordless, "first", "returned 'nowhere', which is not the address of a word"),
+        (Endless, "answer", "reads more than 255 lines for page"),
+        (Bare, "answer", "which is not Found, Next or None"),
+        (Elsewhere, "answer", "which is not in the line read"),
+        (Stray, "insert", "outside of the memory that this table allocated"),
+        (Small, "create", "a block has 4096 bytes, or a larger power of two, not 64"),
+        (Peeking, "answer", "a walk reads what `first` and `answer` return"),
+        (Failing, "answer", "IndexError: list index out of range"),
+        (Empty, "create", "needs a method `create`"),
+    ],
+)
+def test_what_a_table_may_not_do_is_an_error_that_names_the_line(
+    organisation: type[fw.Organisation], hook: str, words: str
+) -> None:
+    for table in (fw.simulate, fw.walk):
+        asked = {**SHORT, "large_pages": 0} if table is fw.simulate else {"workload": "gups:16MiB"}
+        with pytest.raises(fw.FlatwalkError) as caught:
+            table(scheme=fw.Scheme.of(organisation()), **asked)
+        error = caught.value
+        assert error.what.startswith(f"{organisation.__name__}.{hook} ")
+        assert words in error.what
+        if organisation is not Empty:
+            lines, start = inspect.getsourcelines(getattr(organisation, hook))
+            file, _, line = str(error.where).rpartition(":")
+            assert file == __file__
+            assert start <= int(line) < start + len(lines)
+        assert f"fix {error.where}" in str(error.remedy)
+
+
+def test_an_exception_is_the_cause_and_is_found_by_the_check() -> None:
+    with pytest.raises(fw.FlatwalkError) as caught:
+        fw.simulate(fw.Scheme.of(Failing()), **{**SHORT, "large_pages": 0})
+    assert isinstance(caught.value.__cause__, IndexError)
+    with pytest.raises(fw.FlatwalkError, match=r"(?s)LookupError: no memory.*memory is refused"):
+        fw.check_organisation(Greedy)
+
+
+def test_the_share_of_python_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (fw.simulate(fw.Scheme.of(LeafMap()), **{**SHORT, "large_pages": 0}) for _ in range(2))
+    assert json.dumps(one) == json.dumps(other), "the same seed, the same bytes"
+    notes = " ".join(capsys.readouterr().err.split())
+    assert notes.count("LeafMap: Python, which is slow:") == 2
+    assert " % of " in notes.replace("%", " %")
+    fw.simulate("radix4", **{**SHORT, "large_pages": 0})
+    assert "Python" not in capsys.readouterr().err
+
+
+def test_a_scheme_says_which_class_it_is() -> None:
+    scheme = fw.Scheme.of(Hashed(64), base="radix5")
+    table = scheme.table["table"]
+    assert (scheme.name, scheme.title) == ("Hashed(buckets=64)", "A hashed page table in Python.")
+    assert table["class"] == "Hashed"
+    assert table["file"] == "hashed.py"
+    assert table["levels"] == 5
+    assert table["parameters"] == {"buckets": 64}
+    assert fw.Scheme.of(Hashed(64), base="radix5") == scheme
+    assert fw.Scheme.of(Hashed(32)).table["table"]["code"] != table["code"]
+    with pytest.raises(fw.UsageError, match="make another Hashed"):
+        scheme.changed({"table.parameters.buckets": 32})
+    changed = scheme.table
+    changed["table"]["code"] = "0" * 16
+    with pytest.raises(fw.UsageError, match="runs only in the process that made a scheme of it"):
+        fw.Scheme(changed)
+
+
+def test_classes_of_one_name_are_told_apart() -> None:
+    def made(bytes_: int) -> type[LeafMap]:
+        class Made(LeafMap):
+            def create(self, memory: fw.Memory) -> None:
+                super().create(memory)
+                memory.allocate(bytes_, "spare")
+
+        return Made
+
+    small, large = (fw.Scheme.of(made(size)(), name=str(size)) for size in (4096, 1 << 16))
+    runs = fw.compare(schemes=[small, large], **{**SHORT, "large_pages": 0}).runs
+    difference = runs[1]["page_table_bytes"] - runs[0]["page_table_bytes"]
+    assert difference == (1 << 16) - 4096
+
+
+def test_what_cannot_be_written_down_or_sent_away_is_refused(tmp_path: Path) -> None:
+    table = LeafMap()
+    table.nodes = {}
+    with pytest.raises(fw.UsageError, match="a dict is not a parameter"):
+        fw.Scheme.of(table)
+    sweep = {"name": "s", "workloads": ["gups:16MiB"], "schemes": [fw.Scheme.of(LeafMap())]}
+    with pytest.raises(fw.UsageError, match="runs them in other processes"):
+        fw.sweep(sweep, tmp_path)
+
+
+def test_a_table_in_python_is_a_guests_or_a_hosts_too() -> None:
+    guest = fw.Scheme.named("virt-radix4").table
+    python = fw.Scheme.of(LeafMap()).table["table"]
+    rust = fw.Scheme.named("hashed").table["table"] | {"buckets": 32}
+    again = fw.Scheme.of(Hashed(32)).table["table"]
+    asked = {**SHORT, "large_pages": 0, "instructions": "30K"}
+    assert fw.simulate(fw.Scheme(guest | {"table": python}), **asked)["walks"] > 0
+    pair = [
+        fw.simulate(fw.Scheme(guest | {"table": one, "host": {"table": one}}), **asked)
+        for one in (rust, again)
+    ]
+    assert figures(pair[0]) == figures(pair[1])
+
+
+def test_ctrl_c_ends_a_simulation_in_python(tmp_path: Path) -> None:
+    program = """
+import flatwalk as fw
+from tests.prototypes.leaf_map import LeafMap
+class Slow(LeafMap):
+    begun = False
+    def answer(self, number, at, line):
+        if not Slow.begun:
+            print("begun", flush=True)
+            Slow.begun = True
+        return super().answer(number, at, line)
+try:
+    fw.simulate(fw.Scheme.of(Slow()), workload="gups:64MiB", instructions="100G", exhaustive=True)
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+    root = Path(__file__).parents[1]
+    (tmp_path / "slow.py").write_text(program, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "slow.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out.splitlines()[-1] == "stopped"
