@@ -126,7 +126,7 @@ def test_an_imported_recording_has_the_branches_of_the_recorded_one(
 def test_what_cannot_be_is_refused_with_its_place(flatwalk: Flatwalk, tmp_path: Path, format: str) -> None:  # noqa: A002
     drmemtrace = [(25, 0, 5), (28, 9, 0x40), (22, 0, 1), (10, 1, 0x1000), (0, 65535, 2**63), (26, 0, 0)]
     forged = {
-        "champsim": plain(0x400000) + plain(0x400004, 2**64 - 1),
+        "champsim": plain(0x400000) + plain(2**64 - 6),
         "drmemtrace": b"".join(struct.pack("<HHQ", *line) for line in drmemtrace),
         "lackey": b"I  1000,4\n L ffffffffffffffff,8\n",
     }
@@ -206,3 +206,70 @@ def processor_seconds(pid: int) -> float:
     """Processor time of a process, as `proc(5)` says."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+# --- a trace of several threads, as Google's are
+
+PAGE = 2 << 20
+
+
+def entry(kind: int, size: int, value: int) -> bytes:
+    """A record of drmemtrace."""
+    return struct.pack("<HHQ", kind, size, value)
+
+
+def synthetic(category: int, written: list[int], read: list[int]) -> bytes:
+    """A synthetic instruction in records of machine code."""
+    code = struct.pack("<I", category << 10 | len(read) << 4 | len(written))
+    code += bytes([4, *written, *read])
+    code += bytes(-len(code) % 4)
+    parts = [code[start : start + 8] for start in range(0, len(code), 8)]
+    return b"".join(struct.pack("<HH8s", 47, len(part), part) for part in parts)
+
+
+def thread(number: int, loads: Iterable[int]) -> bytes:
+    """A thread's file: a loop whose load is at a new place each time."""
+    out = [entry(25, 0, 7), entry(28, 9, 0x20200), entry(22, 4, number), entry(24, 4, 1)]
+    head, first = 0x1000, [synthetic(2, [10], [12]), synthetic(8, [], [10])]
+    for time, load in enumerate(loads):
+        out += [entry(28, 2, 1 + time // 100), first[0], entry(10, 6, head), entry(0, 8, load)]
+        out += [first[1], entry(48, 2, head + 6)]  # taken
+        first = [b"", b""]
+    return b"".join([*out, entry(23, 4, number), entry(26, 0, 0)])
+
+
+def test_a_directory_with_a_map_is_walked_as_the_map_says(flatwalk: Flatwalk, tmp_path: Path) -> None:
+    place = tmp_path / "workload"
+    (place / "trace").mkdir(parents=True)
+    (place / "aux").mkdir()
+    pages = 2000  # more than the TLB holds, in as many gigabytes as the page-walk cache has entries
+    for number in range(2):
+        loads = ((1 + (7919 * step + number) % pages) * PAGE for step in range(6000))
+        (place / "trace" / f"u.{number + 10}.memtrace").write_bytes(thread(number + 10, loads))
+    lines = [f"address_mapping_group {{\n  page_size: {PAGE:#x}"]
+    for page in range(pages + 1):
+        virtual = f"virtual_address: {page * PAGE}" if page else ""
+        lines += [f"  address_mapping {{\n    {virtual}\n    physical_address: {(page + 3) * PAGE:#x}\n  }}"]
+    (place / "aux" / "v2p.textproto").write_text("\n".join([*lines, "}"]))
+    done = flatwalk("trace", "import", "workload", "made.fwt")
+    assert done.code == 0, done.err
+    info = json.loads(flatwalk("trace", "info", "made.fwt", "--json").out)
+    assert (info["name"], info["threads"], info["instructions"], info["loads"]) == (
+        "workload",
+        2,
+        24000,
+        12000,
+    )
+    done = flatwalk(
+        *["compare", "--trace", "made.fwt", "--schemes", "recorded,radix4", "--large-pages", "100"],
+        *["--exhaustive", "--warmup", "0", "--json", "out.json", "--no-report", "--seed", "3"],
+    )
+    assert done.code == 0, done.err
+    recorded, radix = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert (recorded["threads"], len(recorded["cores"])) == (2, 2)
+    assert recorded["data_bytes"] == (pages + 1) * PAGE
+    assert [node["nodes"] for node in recorded["page_table"]["nodes"]] == [1, 1, 4]
+    # Pages of the same size in a table of the same form are walked for as often, and in as many steps.
+    assert recorded["walks"] == radix["walks"] > 10_000
+    for run in (recorded, radix):
+        assert 1 <= run["accesses_per_walk"] < 1.01

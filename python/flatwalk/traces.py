@@ -51,8 +51,9 @@ def _readable(key: str, value: Any) -> str:  # noqa: ANN401 - whatever JSON hold
 
 
 def import_trace(source: Path, target: Path, kind: str | None) -> None:
-    """Converts a foreign trace; the target appears only when it is complete."""
-    output.check_exists(source, "SOURCE")
+    """Converts a foreign trace, a file or several; the target appears only when it is complete."""
+    if not source.is_dir():
+        output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
     with output.Progress("Importing") as progress:
         found = engine.trace_import(source, target, kind, progress)

@@ -24,7 +24,10 @@ pub(crate) fn open_file(path: &Path) -> Result<File, TraceError> {
         Err(TraceError::Foreign { path: path.to_owned(), what: what.into(), remedy: remedy.into() })
     };
     if kind.is_dir() {
-        return foreign("it is a directory", "name one trace file inside it");
+        return foreign(
+            "it is a directory",
+            "name one trace file inside it, or turn all of them into one with `flatwalk trace import`",
+        );
     }
     if !kind.is_file() {
         return foreign("it is a pipe or a device", "save its contents to a file, and name that");

@@ -333,10 +333,13 @@ impl X86 {
                 let known = *branch == Branch::None || writes.contains(&INSTRUCTION_POINTER);
                 let mut registers = Registers::of(if known { Branch::None } else { *branch });
                 registers.branch = *branch;
-                if !known && matches!(branch, Branch::Indirect | Branch::IndirectCall) {
+                let through = !known && matches!(branch, Branch::Indirect | Branch::IndirectCall);
+                if through && *reads == [0; 4] {
                     registers.reads.add(OTHER);
                 }
-                if known || reads.iter().chain(writes).any(|&register| register != 0) {
+                // Any further register would make these something else to ChampSim.
+                let fixed = matches!(branch, Branch::Direct | Branch::DirectCall | Branch::Return);
+                if known || !fixed {
                     for &register in reads {
                         registers.reads.add(register);
                     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::{self, Target, length, open_file};
 use crate::error::TraceError;
 use crate::format::{Header, MAGIC, Options, Reader, Summary, VERSION, Writer};
+use crate::import::folder::Files;
 use crate::import::input::Input;
 use crate::import::{self, Format, Importer};
 use crate::model::{Item, Source, SourceInfo};
@@ -95,9 +96,8 @@ pub fn open_with_progress(
     if is_own(path)? {
         return Ok(Box::new(Reader::open(path)?));
     }
-    let format = import::sniff(&mut Input::open(path)?)?;
-    let (_, summary) = measure(path, format, progress)?;
-    let mut importer = Importer::new(format, Input::open(path)?)?;
+    let (_, summary, format) = measure(path, progress)?;
+    let mut importer = Importer::new(path, Files::open(path, Some(format))?)?;
     importer.set_info(SourceInfo {
         name: importer.info().name.clone(),
         hash: summary.hash,
@@ -121,9 +121,9 @@ impl Opened {
         if is_own(path)? {
             return Ok(Self::Own(Box::new(Reader::open(path)?)));
         }
-        let mut input = Input::open(path)?;
-        let format = import::sniff(&mut input)?;
-        Ok(Self::Foreign(Box::new(Importer::new(format, input)?), length(path)?))
+        let files = Files::open(path, None)?;
+        let bytes = files.bytes;
+        Ok(Self::Foreign(Box::new(Importer::new(path, files)?), bytes))
     }
 
     pub(crate) fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
@@ -167,12 +167,9 @@ pub fn open_bytes(
         return Ok(Box::new(Reader::from_bytes(path, bytes)?));
     }
     let mut input = Input::new(path, disk::bytes(bytes))?;
-    let format = known_or_sniffed(format, &mut input)?;
-    Ok(Box::new(Importer::new(format, input)?))
-}
-
-fn known_or_sniffed(format: Option<Format>, input: &mut Input) -> Result<Format, TraceError> {
-    format.map_or_else(|| import::sniff(input), Ok)
+    let format = format.map_or_else(|| import::sniff(&mut input), Ok)?;
+    let files = Files { format, inputs: vec![input], events: Vec::new(), bytes: 0 };
+    Ok(Box::new(Importer::new(path, files)?))
 }
 
 /// Describes a trace file. Of one in flatwalk's own format the footer is read, and everything is
@@ -188,13 +185,12 @@ pub fn info(path: &Path, verify: bool, progress: Progress<'_>) -> Result<Info, T
         }
         return Ok(Info::of(&reader, verify));
     }
-    let format = import::sniff(&mut Input::open(path)?)?;
-    let (header, summary) = measure(path, format, progress)?;
+    let (header, summary, format) = measure(path, progress)?;
     Ok(Info::new(format, header, summary, length(path)?))
 }
 
-/// Imports a foreign trace into a file of flatwalk's own format. `format` is detected unless given.
-/// The target appears only when it is complete.
+/// Imports a foreign trace, one file or a folder with a file for each thread, into a file of flatwalk's own format.
+/// `format` is detected unless given. The target appears only when it is complete.
 ///
 /// # Errors
 /// When the source cannot be read, is not in a known format, or is damaged; when the target cannot be
@@ -205,13 +201,12 @@ pub fn import_to_file(
     format: Option<Format>,
     progress: Progress<'_>,
 ) -> Result<Info, TraceError> {
-    if is_own(source)? {
+    if !source.is_dir() && is_own(source)? {
         return Err(TraceError::Own { path: source.to_owned() });
     }
-    let mut input = Input::open(source)?;
-    let format = known_or_sniffed(format, &mut input)?;
-    let mut importer = Importer::new(format, input)?;
-    let total = length(source)?;
+    let files = Files::open(source, format)?;
+    let (format, total) = (files.format, files.bytes);
+    let mut importer = Importer::new(source, files)?;
     importer.prepare()?;
     let header = header(&importer, format);
     let path = target;
@@ -232,18 +227,16 @@ fn header(importer: &Importer, format: Format) -> Header {
     }
 }
 
-/// Reads a whole foreign trace; returns what the header and the footer of its import would contain.
-fn measure(
-    path: &Path,
-    format: Format,
-    progress: Progress<'_>,
-) -> Result<(Header, Summary), TraceError> {
-    let mut importer = Importer::new(format, Input::open(path)?)?;
+/// Reads a whole foreign trace; returns what the header and the footer of its import would contain, and its format.
+fn measure(path: &Path, progress: Progress<'_>) -> Result<(Header, Summary, Format), TraceError> {
+    let files = Files::open(path, None)?;
+    let (format, total) = (files.format, files.bytes);
+    let mut importer = Importer::new(path, files)?;
     importer.prepare()?;
     let header = header(&importer, format);
     let mut writer = Writer::to(path, &header, Options::default(), || Ok(std::io::sink()))?;
-    copy(&mut importer, &mut writer, path, length(path)?, progress)?;
-    Ok((header, writer.finish()?))
+    copy(&mut importer, &mut writer, path, total, progress)?;
+    Ok((header, writer.finish()?, format))
 }
 
 fn copy(

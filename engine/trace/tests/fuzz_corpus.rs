@@ -27,6 +27,9 @@ fn targets() -> Vec<Target> {
     let long = champsim::long(&champsim::LINES);
     let raw = drmemtrace::trace(0x40, &drmemtrace::plain());
     let code = drmemtrace::trace(0x240, &drmemtrace::with_code());
+    let synthetic = drmemtrace::trace(0x2_0200, &drmemtrace::with_synthetic());
+    let map =
+        drmemtrace::v2p(&[(1 << 21, &[(0, 0), (1 << 21, 3 << 21)]), (4096, &[(1 << 30, 4096)])]);
     let zips = [false, true].map(|deflate| {
         drmemtrace::zip(&[("chunk.0000", &raw[..120]), ("chunk.0001", &raw[120..])], deflate)
     });
@@ -39,7 +42,8 @@ fn targets() -> Vec<Target> {
         ("own_unsealed", parsers::own_unsealed, unsealed.collect()),
         ("champsim", parsers::champsim, vec![short]),
         ("cloudsuite", parsers::cloudsuite, vec![long]),
-        ("drmemtrace", parsers::drmemtrace, [vec![raw, code], zips.to_vec()].concat()),
+        ("drmemtrace", parsers::drmemtrace, [vec![raw, code, synthetic], zips.to_vec()].concat()),
+        ("v2p", parsers::v2p, vec![map.into_bytes()]),
         ("lackey", parsers::lackey, [vec![text], compressed].concat()),
         ("any", parsers::any, any),
     ]

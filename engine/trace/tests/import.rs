@@ -125,11 +125,17 @@ mod champsim {
     #[test]
     fn what_lies_where_nothing_can_be_is_refused() {
         let mut operand = plain(0x100);
-        operand.6[1] = u64::MAX;
+        operand.5[1] = u64::MAX;
         fails(Format::ChampSim, &short(&[plain(0x80), operand]), 128, "last 4 MiB");
         fails(Format::ChampSim, &short(&[plain(u64::MAX - 5)]), 64, "last 4 MiB");
-        operand.6[1] = MAX_ADDRESS;
-        import(Format::ChampSim, &short(&[operand])).expect("the highest address");
+    }
+
+    #[test]
+    fn a_load_where_nothing_can_be_was_a_prefetch() {
+        let mut operand = plain(0x100);
+        operand.6 = [u64::MAX, MAX_ADDRESS, MAX_ADDRESS + 1, 0];
+        let found = ran(&import(Format::ChampSim, &short(&[operand])).expect("read"));
+        assert_eq!(found[0].1.1, [(MAX_ADDRESS, 1, false)]);
     }
 
     #[test]
@@ -259,7 +265,9 @@ mod champsim {
 }
 
 mod drmemtrace {
-    use super::common::foreign::drmemtrace::{LONG_CODE, plain, record, trace, with_code, zip};
+    use super::common::foreign::drmemtrace::{
+        LONG_CODE, code, plain, record, synthetic, trace, with_code, with_synthetic, zip,
+    };
     use super::*;
 
     #[test]
@@ -311,6 +319,84 @@ mod drmemtrace {
                 .iter()
                 .all(|(_, (instruction, _))| !matches!(instruction.operands, Operands::X86(_)))
         );
+    }
+
+    const SYNTHETIC: u64 = 0x2_0200;
+
+    #[test]
+    fn with_synthetic_instructions() {
+        let made = |pc, length, writes, reads, branch| Instruction {
+            pc,
+            length,
+            operands: Operands::Registers { reads, writes, branch },
+        };
+        // The flags are 25 as in ChampSim; what has the numbers of its flags, stack and instruction pointers has
+        // others. Four registers are kept, and lengths are those of the original instructions.
+        let first = || made(0x1000, 5, [10, 0, 0, 0], [12, 8, 0, 0], Branch::None);
+        let found = import(Format::DrMemTrace, &trace(SYNTHETIC, &with_synthetic())).expect("read");
+        assert_eq!(
+            ran(&found),
+            [
+                (0, (first(), vec![(0x7000_0000, 8, false)])),
+                (0, (made(0x1005, 3, [25, 3, 1, 0], [25, 185, 254, 4], Branch::None), vec![])),
+                (0, (made(0x1008, 2, [0; 4], [25, 0, 0, 0], Branch::Conditional), vec![])),
+                (
+                    0,
+                    (
+                        made(0x100a, 2, [20, 0, 0, 0], [20, 0, 0, 0], Branch::IndirectCall),
+                        vec![(0x7fff_fff8, 8, true)]
+                    )
+                ),
+                (0, (first(), vec![(0x7000_0008, 8, false)])),
+            ]
+        );
+    }
+
+    #[test]
+    fn damaged_synthetic_instructions() {
+        let one = |bytes: &[u8], what| {
+            let records = code(bytes);
+            let at = 96 + 12 * records.len() as u64;
+            let body = [records, vec![record(10, 4, 0x1000)]].concat();
+            fails(Format::DrMemTrace, &trace(SYNTHETIC, &body), at, what);
+        };
+        let sound = synthetic(0, [false; 2], &[2], &[3, 4, 5]);
+        assert_eq!(sound.len(), 12);
+        one(&sound[..3], "shorter than its header");
+        one(&sound[..8], "not as long as its registers say");
+        one(&[&sound[..], &[0; 4]].concat(), "not as long as its registers say");
+        one(&synthetic(0, [false; 2], &[2; 5], &[3; 4]), "more than eight registers");
+        for register in [0, 1, 185, 254, 255] {
+            one(&synthetic(0, [false; 2], &[], &[register]), "a register that there is not");
+        }
+        let long = trace(SYNTHETIC, &code(&[0; 18]));
+        fails(Format::DrMemTrace, &long, 96 + 24, "longer than 17 bytes");
+    }
+
+    #[test]
+    fn an_access_of_unknown_size_has_a_byte() {
+        let body = [record(10, 5, 0x1000), record(1, 0, 0x42)];
+        let found = import(Format::DrMemTrace, &trace(0x40, &body)).expect("read");
+        assert_eq!(ran(&found), [(0, (unknown(0x1000, 5), vec![(0x42, 1, true)]))]);
+    }
+
+    #[test]
+    fn what_the_kernel_ran_is_left_out() {
+        for (start, end) in [(27, 28), (34, 35)] {
+            let mut body = vec![record(10, 2, 0x1000), record(28, start, 0)];
+            body.extend(code(&[0x90]));
+            body.extend([
+                record(10, 1, u64::MAX - 0x7f00_0000),
+                record(0, 8, u64::MAX - 0x7e00_0000),
+            ]);
+            body.extend([record(28, end, 0), record(10, 3, 0x1002), record(0, 8, 0x42)]);
+            let found = import(Format::DrMemTrace, &trace(0x240, &body)).expect("read");
+            let expected = [
+                (0, (unknown(0x1000, 2), vec![])),
+                (0, (unknown(0x1002, 3), vec![(0x42, 8, false)])),
+            ];
+            assert_eq!(ran(&found), expected);
+        }
     }
 
     #[test]
@@ -374,7 +460,6 @@ mod drmemtrace {
         let access = |kind, size, address| {
             trace(0x40, &[record(10, 1, 0x1000), record(kind, size, address)])
         };
-        fails(Format::DrMemTrace, &access(0, 0, 1), 108, "no bytes");
         fails(Format::DrMemTrace, &access(1, MAX_ACCESS_BYTES + 1, 1), 108, "16 KiB");
         fails(Format::DrMemTrace, &access(0, 8, u64::MAX), 108, "last 4 MiB");
         fails(Format::DrMemTrace, &body(10, 1, MAX_ADDRESS + 1), 96, "last 4 MiB");
@@ -385,13 +470,17 @@ mod drmemtrace {
         fails(Format::DrMemTrace, &body(77, 0, 1), 96, "unknown type (77)");
         fails(Format::DrMemTrace, &body(47, 9, 1), 96, "impossible length");
         fails(Format::DrMemTrace, &body(17, 1, 1), 96, "does not follow an instruction");
-        for (file_type, what) in
-            [(0x41, "filtered"), (0xc0, "filtered"), (0x44, "no data accesses")]
-        {
+        for (file_type, what) in [
+            (0x41, "filtered"),
+            (0xc0, "filtered"),
+            (0x44, "no data accesses"),
+            (0x4_0040, "whole system"),
+            (0x4040, "system calls"),
+        ] {
             fails(Format::DrMemTrace, &trace(file_type, &[]), 24, what);
         }
-        let future = [record(25, 0, 99), record(26, 0, 0)].concat();
-        fails(Format::DrMemTrace, &future, 0, "version 99");
+        let future = [record(25, 0, 8), record(26, 0, 0)].concat();
+        fails(Format::DrMemTrace, &future, 0, "version 8");
     }
 }
 

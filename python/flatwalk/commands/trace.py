@@ -29,9 +29,19 @@ def trace_info(
     traces.info(file, as_json=json, verify=verify)
 
 
-@app.command("import", epilog=examples("trace import --format champsim 605.mcf.champsimtrace.xz mcf.fwt"))
+@app.command(
+    "import",
+    epilog=examples(
+        "trace import --format champsim 605.mcf.champsimtrace.xz mcf.fwt", "trace import charlie/ charlie.fwt"
+    ),
+)
 def trace_import(
-    source: Annotated[Path, Argument(metavar="SOURCE", help="Foreign trace, compressed or not.")],
+    source: Annotated[
+        Path,
+        Argument(
+            metavar="SOURCE", help="Foreign trace, compressed or not, or a directory of its threads' files."
+        ),
+    ],
     target: Annotated[Path, Argument(metavar="TARGET", help="Trace to write.")],
     *,
     kind: Annotated[

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::format::{MAX_ACCESS_BYTES, MAX_ACCESSES, MAX_ADDRESS};
-use crate::model::{Access, Block, BlockId, Event, Instruction, Item, Slice, ThreadId};
+use crate::model::{Access, Block, BlockId, Event, Instruction, Item, Operands, Slice, ThreadId};
 
 /// A block is cut after this many instructions, so that straight-line code does not become a separate
 /// block for every place where it is entered.
 const BLOCK_INSTRUCTIONS: usize = 64;
 const SLICE_BLOCKS: usize = 1 << 15;
 const SLICE_ADDRESSES: usize = 1 << 17;
+/// Most addresses of code whose operands are kept.
+const MOST_KNOWN: usize = 1 << 24;
 
 /// Collects what an importer reads, and returns it as items.
 #[derive(Default)]
@@ -24,6 +26,9 @@ pub(crate) struct Builder {
     accesses: Vec<Access>,
     slice: Slice,
     items: VecDeque<Item>,
+    threads: FxHashMap<u64, ThreadId>,
+    /// What is known of the instructions at an address, where the trace says it only once.
+    known: FxHashMap<u64, (u8, Operands)>,
 }
 
 impl Builder {
@@ -141,6 +146,39 @@ impl Builder {
         }
     }
 
+    /// The thread that runs.
+    pub(crate) fn current_thread(&self) -> ThreadId {
+        self.slice.thread
+    }
+
+    /// This trace's number of the thread that is called `id` in it.
+    pub(crate) fn numbered(&mut self, id: u64) -> ThreadId {
+        let next = self.threads.len() as ThreadId;
+        *self.threads.entry(id).or_insert(next)
+    }
+
+    /// Remembers the operands of the instruction at `pc`.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(crate) fn learn(
+        &mut self,
+        pc: u64,
+        length: u8,
+        operands: Operands,
+    ) -> Result<(), &'static str> {
+        if self.known.len() == MOST_KNOWN && !self.known.contains_key(&pc) {
+            return Err("it has machine code at more than 16 Mi addresses");
+        }
+        self.known.insert(pc, (length, operands));
+        Ok(())
+    }
+
+    /// The operands of the instruction at `pc`, if it is as long as the one that is known there.
+    pub(crate) fn known(&self, pc: u64, length: u8) -> Option<&Operands> {
+        self.known.get(&pc).filter(|(known, _)| *known == length).map(|(_, operands)| operands)
+    }
+
     /// An event happens here.
     pub(crate) fn event(&mut self, event: Event) {
         self.end_block();
@@ -154,9 +192,9 @@ impl Builder {
         self.end_slice();
     }
 
-    /// Whether no item is complete.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+    /// Whether an item with code is complete.
+    pub(crate) fn has_code(&self) -> bool {
+        self.items.iter().rev().any(|item| !matches!(item, Item::Event(_)))
     }
 
     /// The next complete item.

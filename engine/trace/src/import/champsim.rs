@@ -22,6 +22,7 @@ use super::Parser;
 use super::builder::Builder;
 use super::input::Input;
 use crate::error::TraceError;
+use crate::format::MAX_ADDRESS;
 use crate::model::{Branch, Instruction, Operands};
 
 /// Number of the stack pointer.
@@ -37,6 +38,8 @@ const ACCESS_BYTES: u16 = 1;
 const MAX_LENGTH: u64 = 15;
 /// Bytes of a direct call, E8 with a displacement of 32 bits, until a return shows them.
 const DIRECT_CALL_LENGTH: u8 = 5;
+/// Instructions that one file's thread runs before the next one's, where there are several.
+const TURN: u64 = 1 << 12;
 /// Calls whose returns are awaited at most; the oldest is forgotten.
 const MAX_CALLS: usize = 64;
 
@@ -81,6 +84,8 @@ struct Code {
     lengths: FxHashMap<u64, u8>,
     /// Addresses of the calls that have not returned.
     calls: Vec<u64>,
+    /// Instructions so far.
+    count: u64,
 }
 
 impl Code {
@@ -133,6 +138,7 @@ impl Code {
         input: &mut Input,
         out: &mut Builder,
     ) -> Result<(), TraceError> {
+        self.count += 1;
         let [is_branch, taken] = record.branch;
         if is_branch > 1 || taken > 1 {
             return Err(input.damaged(
@@ -149,7 +155,8 @@ impl Code {
         for (slots, store) in [(record.loads, false), (record.stores, true)] {
             for slot in slots.as_chunks::<8>().0 {
                 let address = u64::from_le_bytes(*slot);
-                if address != 0 {
+                // Prefetches are among the loads, and may name a place where nothing can be.
+                if address != 0 && (store || address <= MAX_ADDRESS) {
                     out.access(address, ACCESS_BYTES, store).map_err(damaged)?;
                 }
             }
@@ -186,6 +193,10 @@ impl Parser for ChampSim {
         };
         self.0.push(&record, input, out).map(|()| true)
     }
+
+    fn clock(&self) -> u64 {
+        self.0.count / TURN
+    }
 }
 
 /// Reads `cloudsuite_instr`.
@@ -206,6 +217,10 @@ impl Parser for CloudSuite {
             loads: &bytes[56..88],
         };
         self.0.push(&record, input, out).map(|()| true)
+    }
+
+    fn clock(&self) -> u64 {
+        self.0.count / TURN
     }
 }
 

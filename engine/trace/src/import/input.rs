@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::disk::{ReadSeek, open_file};
 use crate::error::TraceError;
 
-const BUFFER_BYTES: usize = 1 << 18;
+/// Of each of the few buffers that a file needs; a trace may have thousands of files.
+const BUFFER_BYTES: usize = 1 << 16;
 /// Most memory that decompressing xz may take: its header alone decides how much. `xz -9` takes 65 MiB.
 const XZ_MEMORY_BYTES: u64 = 512 << 20;
 

@@ -72,6 +72,81 @@ pub mod drmemtrace {
         [&head[..], body, &[record(23, 0, 4711), record(26, 0, 0)]].concat().concat()
     }
 
+    /// One thread's file, whose stretches begin at the given times.
+    pub fn thread(file_type: u64, id: u64, stretches: &[(u64, &[[u8; 12]])]) -> Vec<u8> {
+        let mut out = [
+            record(25, 0, 7),
+            record(28, 12, 7),
+            record(28, 9, file_type),
+            record(22, 4, id),
+            record(24, 4, 4700),
+        ]
+        .to_vec();
+        for (time, body) in stretches {
+            out.extend([record(28, 2, *time), record(28, 3, u64::MAX)]);
+            out.extend(*body);
+        }
+        out.extend([record(23, 4, id), record(26, 0, 0)]);
+        out.concat()
+    }
+
+    /// Records of machine code, eight bytes in each.
+    pub fn code(bytes: &[u8]) -> Vec<[u8; 12]> {
+        let word = |part: &[u8]| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            record(47, part.len() as u16, u64::from_le_bytes(word))
+        };
+        bytes.chunks(8).map(word).collect()
+    }
+
+    /// A synthetic instruction: 22 bits of categories, flags read and written, registers. What is between
+    /// its end and the multiple of four may be anything.
+    pub fn synthetic(category: u32, flags: [bool; 2], writes: &[u8], reads: &[u8]) -> Vec<u8> {
+        let [reads_flags, writes_flags] = flags.map(u32::from);
+        let counts = (reads.len() << 4 | writes.len()) as u32;
+        let header = category << 10 | reads_flags << 9 | writes_flags << 8 | counts;
+        let mut out = header.to_le_bytes().to_vec();
+        if !writes.is_empty() || !reads.is_empty() {
+            out.push(4); // the operands' size
+            out.extend(writes.iter().chain(reads));
+            out.resize(out.len().next_multiple_of(4), 0xee);
+        }
+        out
+    }
+
+    /// Synthetic instructions in place of machine code, some of them twice, and with their lengths.
+    pub fn with_synthetic() -> Vec<[u8; 12]> {
+        let mut out = code(&synthetic(0x42, [false; 2], &[10], &[12, 8]));
+        out.extend([record(10, 5, 0x1000), record(0, 8, 0x7000_0000)]);
+        out.extend(code(&synthetic(0x100, [true, true], &[3, 6], &[25, 26, 4, 5, 7, 9])));
+        out.push(record(10, 3, 0x1005));
+        out.extend(code(&synthetic(8, [true, false], &[], &[])));
+        out.push(record(49, 2, 0x1008)); // untaken
+        out.extend(code(&synthetic(8, [false; 2], &[20], &[20])));
+        out.push(record(28, 29, 0x1000)); // marker: branch target
+        out.push(record(15, 2, 0x100a));
+        out.extend([record(1, 8, 0x7fff_fff8), record(10, 5, 0x1000), record(0, 8, 0x7000_0008)]);
+        out
+    }
+
+    /// A map of virtual to physical pages.
+    pub fn v2p(groups: &[(u64, &[(u64, u64)])]) -> String {
+        let page = |&(from, to): &(u64, u64)| {
+            let from =
+                if from == 0 { String::new() } else { format!("    virtual_address: {from}\n") };
+            format!("  address_mapping {{\n{from}    physical_address: {to:#x}\n  }}\n")
+        };
+        let group = |(size, pages): &(u64, &[(u64, u64)])| {
+            let pages: String = pages.iter().map(page).collect();
+            let about = "  information {\n    page_count: 0x1\n  }\n";
+            format!("address_mapping_group {{\n  page_size: {size:#x}\n{pages}{about}}}\n")
+        };
+        let groups: String = groups.iter().map(group).collect();
+        let head = "# VirtualToPhysical\n# Instance name: \"test {\n";
+        format!("{head}{groups}information {{\n  page_count: 0x1\n  name: 'a \\' b'\n}}\n")
+    }
+
     pub fn plain() -> Vec<[u8; 12]> {
         vec![
             record(10, 3, 0x1000), // mov
@@ -113,7 +188,7 @@ pub mod drmemtrace {
             record(47, 2, word(&LONG_CODE[8..])),
             record(10, 10, 0x1000),
             record(47, 2, word(&[0xeb, 0xf4])),
-            record(28, 27, 0x1000), // marker: branch target, between code and fetch
+            record(28, 29, 0x1000), // marker: branch target, between code and fetch
             record(11, 2, 0x100a),
             record(10, 10, 0x1000),       // known by now
             record(47, 1, word(&[0x90])), // new code at an old address

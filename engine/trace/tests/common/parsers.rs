@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use flatwalk_trace::format::{MAX_ACCESS_BYTES, MAX_ADDRESS};
-use flatwalk_trace::{Format, Item, Reader, Source, TraceError, open_bytes};
+use flatwalk_trace::{Event, Format, Item, Reader, Source, TraceError, open_bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What messages call the bytes.
@@ -43,6 +43,26 @@ pub fn cloudsuite(bytes: &[u8]) {
 /// drmemtrace: raw, compressed, or a zip archive.
 pub fn drmemtrace(bytes: &[u8]) {
     foreign(Some(Format::DrMemTrace), bytes);
+}
+
+/// The map of virtual to physical pages that belongs to a drmemtrace.
+pub fn v2p(bytes: &[u8]) {
+    let events = flatwalk_trace::import::physical_pages(Path::new(NAME), bytes);
+    let Ok(events) = events.inspect_err(check_message) else { return };
+    // Every entry lies in a table that an entry before it, or the root, leads to.
+    let frame = |word: u64| word & 0x000f_ffff_ffff_f000;
+    let mut tables = std::collections::HashSet::new();
+    for event in events {
+        match event {
+            Event::Root { cr3, .. } => assert!(tables.is_empty() && tables.insert(cr3)),
+            Event::Entry { address, level, value } => {
+                assert!(tables.contains(&frame(address)) && value & 1 == 1);
+                let is_page = level == 1 || value & 0x80 != 0;
+                assert!(is_page && !tables.contains(&frame(value)) || tables.insert(frame(value)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// lackey's text.

@@ -2,16 +2,21 @@
 //! the members of a zip archive.
 //!
 //! Data accesses belong to the instruction before them. What changes nothing for virtual memory
-//! (timestamps, processors, prefetches, cache flushes …) is skipped. A string instruction's further
-//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions.
+//! (processors, prefetches, cache flushes …) is skipped. A string instruction's further
+//! iterations (`NO_FETCH`) add accesses to it and are not counted as instructions. What the kernel ran in a
+//! system call or between threads is not the program's, and is skipped.
+//!
+//! Of several files, the one with the earliest timestamp goes on. A file is left in front of an instruction.
 
-use rustc_hash::FxHashMap;
+mod markers;
+mod regdeps;
+pub(super) mod v2p;
 
 use super::Parser;
 use super::builder::Builder;
 use super::input::Input;
 use crate::error::TraceError;
-use crate::model::{Branch, Event, Instruction, Operands, ThreadId};
+use crate::model::{Branch, Event, Instruction, Operands};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -36,32 +41,46 @@ const ENCODING: u16 = 47;
 const TAKEN_JUMP: u16 = 48;
 const UNTAKEN_JUMP: u16 = 49;
 
-const MARKER_KERNEL_EVENT: u16 = 0;
-const MARKER_KERNEL_TRANSFER: u16 = 1;
-const MARKER_FILE_TYPE: u16 = 9;
-const MARKER_VERSION: u16 = 12;
-const MARKER_WINDOW: u16 = 14;
-
-const FILE_FILTERED: u64 = 0x01 | 0x80 | 0x100;
-const FILE_INSTRUCTIONS_ONLY: u64 = 0x04;
-const FILE_X86_64: u64 = 0x40;
-
-/// The newest version whose records are as described here.
-const NEWEST_VERSION: u64 = 9;
+/// The thread of a core that has none.
+const IDLE: u64 = u64::MAX;
 /// Longest encoding of an instruction in any architecture, in bytes.
 const MAX_ENCODING_BYTES: usize = 17;
+
+/// What the machine code of a file is.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Code {
+    X86,
+    /// Synthetic instructions ([`regdeps`]).
+    Synthetic,
+    #[default]
+    Other,
+}
 
 #[derive(Default)]
 pub(crate) struct DrMemTrace {
     /// Where the last instruction ended, within a block.
     next_pc: Option<u64>,
-    threads: FxHashMap<u64, ThreadId>,
-    /// Machine code by address: it is in the trace before an address's first execution in a chunk.
-    code: FxHashMap<u64, (u8, [u8; 15])>,
+    /// Of the next instruction. It is in the trace before an address's first execution in a chunk.
     encoding: Vec<u8>,
-    x86_64: bool,
-    header: bool,
-    footer: bool,
+    code: Code,
+    /// The file is a core's: threads come and go, and with them headers and footers.
+    core: bool,
+    /// What comes is the kernel's.
+    kernel: bool,
+    clock: u64,
+    /// The last timestamp, which the clock has from the next instruction on.
+    timestamp: u64,
+    part: Part,
+}
+
+/// Where in a file we are.
+#[derive(Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Header,
+    Body,
+    /// The last record was a footer.
+    End,
 }
 
 /// Whether a file that starts so is drmemtrace's, by its header record.
@@ -86,17 +105,17 @@ impl Parser for DrMemTrace {
             if !input.peek(1)?.is_empty() {
                 return Err(input.truncated("a record of 12 bytes"));
             }
-            return if self.footer {
+            return if self.part == Part::End {
                 Ok(false)
             } else {
                 Err(input.truncated("the trace, whose footer is missing,"))
             };
         };
         let (kind, size, address) = fields(record);
-        if self.footer {
+        if self.part == Part::End && !self.core {
             return Err(input.damaged("a record follows the footer"));
         }
-        if !self.header && kind != HEADER {
+        if self.part == Part::Header && kind != HEADER {
             return Err(input.damaged("the trace does not start with a header"));
         }
         if !self.encoding.is_empty() && !fetches(kind) && !matches!(kind, ENCODING | MARKER) {
@@ -104,13 +123,24 @@ impl Parser for DrMemTrace {
                 input.damaged("machine code is followed by something other than its instruction")
             );
         }
+        // A string instruction that goes on is not left, either.
+        let begins = fetches(kind) && !matches!(kind, NO_FETCH | MAYBE_FETCH);
+        if begins && self.timestamp > self.clock {
+            self.clock = self.timestamp;
+            return Ok(true);
+        }
         self.record(kind, size, address, input, out)?;
+        self.part = if kind == FOOTER { Part::End } else { Part::Body };
         input.consume(12);
         Ok(true)
     }
 
+    fn clock(&self) -> u64 {
+        self.clock
+    }
+
     fn architecture(&self) -> &'static str {
-        if self.x86_64 { "x86_64" } else { "unknown" }
+        if self.code == Code::X86 { "x86_64" } else { "unknown" }
     }
 }
 
@@ -124,27 +154,27 @@ impl DrMemTrace {
         out: &mut Builder,
     ) -> Result<(), TraceError> {
         match kind {
-            HEADER => {
-                self.header = true;
-                version(address, input)?;
-            }
+            HEADER => markers::version(address, input)?,
             MARKER => self.marker(size, address, input, out)?,
+            THREAD if address == IDLE => {}
             THREAD => {
-                out.thread(self.thread(address));
+                let thread = out.numbered(address);
+                out.thread(thread);
                 self.next_pc = None;
             }
             THREAD_EXIT => {
-                let thread = self.thread(address);
+                let thread = out.numbered(address);
                 out.event(Event::ThreadExit { thread });
                 self.next_pc = None;
             }
-            FOOTER => {
-                self.footer = true;
-                out.end_block();
-            }
+            FOOTER => out.end_block(),
             ENCODING => self.machine_code(size, address, input)?,
+            _ if self.kernel && (fetches(kind) || matches!(kind, READ | WRITE | BUNDLE)) => {
+                self.encoding.clear();
+            }
             READ | WRITE => {
-                let access = out.access(address, size, kind == WRITE);
+                // DynamoRIO does not know how much XSAVE and its like access, and says 0.
+                let access = out.access(address, size.max(1), kind == WRITE);
                 access.map_err(|what| input.damaged(what))?;
             }
             // A repeated fetch that may be an instruction (raw traces only) is one where the address is new.
@@ -161,12 +191,6 @@ impl DrMemTrace {
             _ => return Err(input.damaged(format!("a record is of an unknown type ({kind})"))),
         }
         Ok(())
-    }
-
-    /// This trace's number of the thread with the identifier `id`.
-    fn thread(&mut self, id: u64) -> ThreadId {
-        let next = self.threads.len() as ThreadId;
-        *self.threads.entry(id).or_insert(next)
     }
 
     /// A part of the next instruction's machine code, in the bytes of the address.
@@ -188,62 +212,7 @@ fn fetches(kind: u16) -> bool {
     matches!(kind, INSTRUCTION..=RETURN | NO_FETCH..=SYSENTER | TAKEN_JUMP | UNTAKEN_JUMP)
 }
 
-fn version(version: u64, input: &Input) -> Result<(), TraceError> {
-    if version > NEWEST_VERSION {
-        return Err(TraceError::Foreign {
-            path: input.path().to_owned(),
-            what: format!(
-                "a drmemtrace of version {version} at byte {}, but versions up to {NEWEST_VERSION} are known",
-                input.offset()
-            ),
-            remedy: "update flatwalk, or record with an earlier DynamoRIO".into(),
-        });
-    }
-    Ok(())
-}
-
 impl DrMemTrace {
-    fn marker(
-        &mut self,
-        kind: u16,
-        value: u64,
-        input: &Input,
-        out: &mut Builder,
-    ) -> Result<(), TraceError> {
-        let refuse = |what: &str, remedy: &str| TraceError::Foreign {
-            path: input.path().to_owned(),
-            what: format!("{what}, according to byte {}", input.offset()),
-            remedy: remedy.into(),
-        };
-        match kind {
-            MARKER_VERSION => version(value, input)?,
-            MARKER_FILE_TYPE => {
-                if value & FILE_FILTERED != 0 {
-                    return Err(refuse(
-                        "accesses were filtered out of this drmemtrace while it was recorded",
-                        "record it without `-L0_filter`, `-L0I_filter` and `-L0D_filter`",
-                    ));
-                }
-                if value & FILE_INSTRUCTIONS_ONLY != 0 {
-                    return Err(refuse(
-                        "this drmemtrace has instructions but no data accesses",
-                        "record it without `-instr_only_trace`",
-                    ));
-                }
-                self.x86_64 = value & FILE_X86_64 != 0;
-            }
-            // The program continues elsewhere, or after a gap.
-            MARKER_KERNEL_EVENT | MARKER_KERNEL_TRANSFER | MARKER_WINDOW
-                if self.encoding.is_empty() =>
-            {
-                out.end_block();
-                self.next_pc = None;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     fn fetch(
         &mut self,
         kind: u16,
@@ -256,21 +225,6 @@ impl DrMemTrace {
             .ok()
             .filter(|length| (1..=15).contains(length))
             .ok_or_else(|| input.damaged(format!("an instruction is {size} bytes long")))?;
-        if !self.encoding.is_empty() {
-            if self.x86_64 {
-                if self.encoding.len() != usize::from(length) {
-                    return Err(input.damaged("an instruction is not as long as its machine code"));
-                }
-                let mut bytes = [0; 15];
-                bytes[..usize::from(length)].copy_from_slice(&self.encoding);
-                self.code.insert(pc, (length, bytes));
-            }
-            self.encoding.clear();
-        }
-        if self.next_pc != Some(pc) {
-            out.end_block();
-        }
-        self.next_pc = Some(pc.wrapping_add(u64::from(length)));
         let branch = match kind {
             DIRECT_JUMP => Branch::Direct,
             INDIRECT_JUMP => Branch::Indirect,
@@ -280,13 +234,28 @@ impl DrMemTrace {
             RETURN => Branch::Return,
             _ => Branch::None,
         };
-        let operands = match self.code.get(&pc) {
-            Some(&(known, code)) if known == length => Operands::X86(code),
+        if !self.encoding.is_empty() {
+            if let Some(operands) =
+                self.operands(length, branch).map_err(|what| input.damaged(what))?
+            {
+                out.learn(pc, length, operands).map_err(|what| input.damaged(what))?;
+            }
+            self.encoding.clear();
+        }
+        if self.next_pc != Some(pc) {
+            out.end_block();
+        }
+        self.next_pc = Some(pc.wrapping_add(u64::from(length)));
+        let operands = match out.known(pc, length) {
+            Some(&Operands::Registers { reads, writes, .. }) => {
+                Operands::Registers { reads, writes, branch }
+            }
+            Some(known) => known.clone(),
             // All that is known is that it branches.
-            _ if branch != Branch::None => {
+            None if branch != Branch::None => {
                 Operands::Registers { reads: [0; 4], writes: [0; 4], branch }
             }
-            _ => Operands::Unknown,
+            None => Operands::Unknown,
         };
         let instruction = Instruction { pc, length, operands };
         out.instruction(instruction).map_err(|what| input.damaged(what))?;
@@ -295,6 +264,22 @@ impl DrMemTrace {
             self.next_pc = None;
         }
         Ok(())
+    }
+
+    /// What the machine code says.
+    fn operands(&self, length: u8, branch: Branch) -> Result<Option<Operands>, &'static str> {
+        Ok(match self.code {
+            Code::Synthetic => Some(regdeps::operands(&self.encoding, branch)?),
+            Code::X86 if self.encoding.len() != usize::from(length) => {
+                return Err("an instruction is not as long as its machine code");
+            }
+            Code::X86 => {
+                let mut bytes = [0; 15];
+                bytes[..usize::from(length)].copy_from_slice(&self.encoding);
+                Some(Operands::X86(bytes))
+            }
+            Code::Other => None,
+        })
     }
 
     /// Consecutive instructions, up to eight, of which only the lengths are given.
