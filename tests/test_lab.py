@@ -532,6 +532,17 @@ def test_sql_is_answered(stored: Path, flatwalk: Callable[..., Result]) -> None:
     assert "there are no results" in done.err
 
 
+def test_a_page_of_runs_is_written(stored: Path, tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    done = flatwalk("results", "report", "--results", stored, "-o", "page.html", "--where", "seed = 1")
+    assert done.out == "page.html: 8 runs\n", done.err
+    assert (tmp_path / "page.html").read_text().partition('id="all-runs"')[2].count("<tr data-scheme=") == 8
+    flatwalk("results", "report", "--results", stored)
+    again = flatwalk("results", "report", "--results", stored)
+    assert again.out == "flatwalk-results-2.html: 8 runs\n", "an earlier one stays"
+    none = flatwalk("results", "report", "--results", stored, "--where", "seed = 99")
+    assert (none.code, "no such runs" in none.err) == (2, True)
+
+
 def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result]) -> None:
     rows = {
         (row["machine"], row["scheme"], row["llc.latency_cycles"]): row

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 import tomllib
 from html.parser import HTMLParser
@@ -240,6 +241,25 @@ def test_the_timeline_is_of_the_whole_run() -> None:
     response = fake.sample(fake.gups(), windows=2)
     assert timeline.build(response["runs"], response["sampling"]) == []
     assert timeline.build(fake.gups(), None) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "room"), [(0.002, 0.25), (-0.002, 0.25), (0.3, 1.0), (-0.3, 1.0), (0.0, 0.0)]
+)
+def test_a_small_change_is_a_small_bar(change: float, room: float) -> None:
+    chart = charts.changes("key", "", "", ["change"], [("", [charts.Change("fpt", change)])])
+    (segment,) = chart.panels[0].rows[0].segments
+    assert segment.length <= room
+    assert segment.length >= 0.9 * room * (room == 1)
+    assert "0" in {tick.label for tick in chart.ticks}
+
+
+def test_marks_of_changes_leave_room_for_their_labels() -> None:
+    rows = [charts.Change("a", 0.4), charts.Change("b", -0.38)]
+    chart = charts.changes("key", "", "", ["change"], [("", rows)])
+    places = [tick.at for tick in chart.ticks]
+    assert len(places) > 3
+    assert all(after - before >= charts.LEAST_GAP for before, after in itertools.pairwise(places))
 
 
 def test_stacks_are_as_long_as_their_sums() -> None:

@@ -11,8 +11,9 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from flatwalk import settings
-from flatwalk.report import render, walk
+from flatwalk.report import render, sweep, walk
 from tests import fake
+from tests import test_report_sweep as stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,9 +69,9 @@ def html() -> str:
 
 
 def _column(table: Locator, number: int) -> list[str]:
-    """The cells of a column that are shown."""
+    """The cells of a column that are shown, or would be if they were in view."""
     rows = table.locator("tbody tr:not(.scale)").all()
-    return [row.locator("th, td").nth(number).inner_text() for row in rows if row.is_visible()]
+    return [row.locator("th, td").nth(number).text_content() or "" for row in rows if row.is_visible()]
 
 
 def _figures(page: Page) -> Locator:
@@ -82,7 +83,7 @@ def test_a_table_is_sorted_by_any_column_and_back(open_: Open, html: str) -> Non
     table = _figures(page)
     before = _column(table, 0)
     header = table.locator("th[scope=col]").nth(1)
-    assert header.inner_text() == "speed-up"
+    assert header.text_content() == "speed-up"
     header.get_by_role("button").click()
     assert header.get_attribute("aria-sort") == "descending"
     assert _column(table, 0)[:3] == ["ideal", "fpt+ptp", "radix4+ptp"]
@@ -104,7 +105,7 @@ def test_figures_are_sorted_by_their_size_and_missing_ones_come_last(open_: Open
     page = open_(html)
     table = _figures(page)
     last = table.locator("th[scope=col]").last
-    assert last.inner_text() == "page table"
+    assert last.text_content() == "page table"
     last.get_by_role("button").click()
     sizes = _column(table, table.locator("th[scope=col]").count() - 1)
     assert sizes == sorted(
@@ -236,6 +237,41 @@ def test_a_walk_is_a_list_without_scripts_and_fits(open_: Open, walk_html: str) 
     page = open_(walk_html, java_script_enabled=False)
     assert page.locator("ol.steps > li:visible").count() == 2 * len(fake.walk("radix4")["steps"])
     _check_fit(open_(walk_html, viewport={"width": 360, "height": 2000}))
+
+
+@pytest.fixture(scope="module")
+def sweep_html() -> str:
+    return sweep.render(stored.table(stored.grid()), "flatwalk-results", "0.0.0")
+
+
+def test_a_sweep_is_sorted_filtered_and_hidden(open_: Open, sweep_html: str) -> None:
+    page = open_(sweep_html)
+    runs = page.locator("#all-runs")
+    assert len(_column(runs, 0)) == len(stored.grid())
+    runs.get_by_role("button", name="speed-up").click()
+    assert _column(runs, 3)[0] == "+11.7 %"
+    page.get_by_label("filter").fill("64 MiB")
+    assert set(_column(runs, 1)) == {"64 MiB"}
+    page.get_by_text("2 schemes").click()
+    page.get_by_role("checkbox", name="fpt").uncheck()
+    assert set(_column(runs, 0)) == {"radix4"}
+    curves = page.locator("figure.plot [data-scheme=fpt]")
+    assert curves.count() > 0
+    assert not any(one.is_visible() for one in curves.all())
+    page.locator("#metric").select_option("IPC")
+    sections = [
+        one.get_attribute("data-metric") for one in page.locator("section[data-metric]:visible").all()
+    ]
+    assert sections == ["ipc", "ipc", "ipc"]
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_sweep_fits_and_reads_without_scripts(open_: Open, sweep_html: str, width: int) -> None:
+    _check_fit(open_(sweep_html, viewport={"width": width, "height": 2000}))
+    page = open_(sweep_html, java_script_enabled=False)
+    assert len(_column(page.locator("#all-runs"), 0)) == len(stored.grid())
+    assert page.locator("figure.plot:visible").count() > 0
+    assert page.locator("table.heat:visible").count() > 0
 
 
 def test_names_from_a_trace_do_nothing(open_: Open) -> None:

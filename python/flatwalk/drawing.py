@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import figures as draw
 from flatwalk import output
 from flatwalk.errors import UsageError
+from flatwalk.lab import points
 from flatwalk.presenting import cells
 from flatwalk.results import grouped, machine_label, pages_label, read_answer
 
@@ -100,32 +101,14 @@ def plot(
                 where="--by",
                 remedy="choose with --where",
             )
-        values = {place: _mean(runs, y) for place, runs in next(iter(found.values())).items()}
+        values = {place: points.mean(runs, y) for place, runs in next(iter(found.values())).items()}
         figure = draw.draw_map(values, x, over, y, columns)
     else:
         curves = [
-            draw.Curve(name, [(place, *_spread(runs, y)) for place, runs in places.items()])
+            draw.Curve(name, [(place, *points.spread(runs, y)) for place, runs in places.items()])
             for name, places in found.items()
         ]
         figure = draw.draw_curves(curves, x, y, columns)
     output.check_writable(target, "FILE")
     draw.write(figure, target)
     print(target)
-
-
-def _mean(runs: list[dict[str, Any]], y: str) -> float:
-    return float(sum(run[y] for run in runs)) / len(runs)
-
-
-def _spread(runs: list[dict[str, Any]], y: str) -> tuple[float, float | None, float | None]:
-    """The mean of a column, and from where to where its whisker reaches."""
-    mean = _mean(runs, y)
-    lows, highs = (
-        [one for run in runs if (one := run.get(f"{y}_{end}")) is not None] for end in ("low", "high")
-    )
-    if len(lows) == len(highs) == len(runs):
-        return mean, min(lows), max(highs)
-    if len(runs) > 1:
-        values = [run[y] for run in runs]
-        return mean, min(values), max(values)
-    return mean, None, None

@@ -89,6 +89,30 @@ def export(
 
 
 @app.command(
+    epilog=examples("results report -o sweep.html", "results report -o fpt.html --where \"scheme = 'fpt'\"")
+)
+def report(
+    file: Annotated[
+        Path | None,
+        Option(
+            "--output", "-o", metavar="FILE", help="Where the page goes [default: flatwalk-results.html]."
+        ),
+    ] = None,
+    *,
+    where: Where = None,
+    results: ResultsDirectory = RESULTS,
+) -> None:
+    """Write a page of all runs: curves and heat maps over whatever varies, with their intervals, and a table.
+
+    It can be explored in a browser: sorted, filtered, with one figure or some of the schemes.
+    """
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.lab import command  # noqa: PLC0415
+
+    command.report(results, file or output.unused(Path("flatwalk-results.html")), where)
+
+
+@app.command(
     epilog=examples(
         "results plot llc.pdf --x llc.size_bytes --y speedup --by scheme",
         "results plot map.svg --x llc.size_bytes --over l2.size_bytes --y speedup --where \"scheme = 'fpt'\"",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flatwalk import drawing, output, units
+from flatwalk import drawing, engine, output, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, run, store
 from flatwalk.lab import query as ask
@@ -140,6 +140,22 @@ def plot(
         FlatwalkError: If there are none, there is no such column, or the file cannot be written.
     """
     drawing.plot(_runs(place, where), path, x=x, y=y, by=by, over=over, columns=columns)
+
+
+def report(place: Path, path: Path, where: str | None) -> None:
+    """Writes a page of runs, to be explored in a browser.
+
+    Raises:
+        FlatwalkError: If there are none, or it cannot be written.
+    """
+    from flatwalk.report import sweep as page  # noqa: PLC0415
+
+    output.check_writable(path, "--output")
+    table = _runs(place, where)
+    if not table.num_rows:
+        raise UsageError("there are no such runs", where="--where", remedy="ask for others")
+    output.write_whole(path, page.render(table, str(place), engine.version()))
+    print(f"{path}: {units.several(table.num_rows, 'run')}")
 
 
 def diff(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Colours by number; the style sheet has as many.
 COLOURS = 12
+#: From the left to the right end of a chart of changes, at least.
+LEAST_SPAN = 0.02
+#: Marks of a chart of changes are so far apart at least, as a share of its width.
+LEAST_GAP = 0.13
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,14 @@ def changes(
     reached = [0.0, *(row.change for row in every)]
     reached += [bound for row in every if row.bounds is not None for bound in row.bounds]
     low, high = min(reached), max(reached)
-    span = max(high - low, 0.02)
-    low, high = (low - 0.02 * span if low < 0 else 0.0), low + span * 1.02 if high > 0 else 0.0
-    span = (high - low) or 1.0
+    if high - low < LEAST_SPAN:
+        # A difference that counts as none is not to fill the picture.
+        low, high = min(low, -LEAST_SPAN / 2), max(high, LEAST_SPAN / 2)
+    low, high = (
+        (1.02 * low - 0.02 * high if low < 0 else 0.0),
+        (1.02 * high - 0.02 * low if high > 0 else 0.0),
+    )
+    span = high - low
     origin = -low / span
 
     def draw(row: Change) -> Row:
@@ -176,6 +185,9 @@ def changes(
         return Row(row.name, segments, [text, *row.figures], whisker=whisker)
 
     scale = steps(max(high, -low))
+    # Every mark, or every second, or fourth: as many as there is room for, with 0 among them.
+    stride = next(n for n in (1, 2, 4, 8) if n * scale[1] / span >= LEAST_GAP)
+    scale = scale[::stride]
     marks = [step for step in (*(-s for s in reversed(scale[1:])), *scale) if low <= step <= high]
     bounds = [(3, "bound: translation free")] if any(row.is_bound for row in every) else []
     return Chart(

@@ -85,18 +85,17 @@ if (controls) {
     const words = document.getElementById("filter").value.trim().toLowerCase();
     const pages = controls.querySelector("[name=pages]:checked")?.value ?? "";
     const metric = document.getElementById("metric")?.value ?? "";
-    for (const element of all("[data-pages]"))
-      element.hidden = pages !== "" && element.dataset.pages !== pages;
-    for (const element of all("[data-metric]"))
-      element.hidden = metric !== "" && element.dataset.metric !== metric;
+    // Of an SVG's elements `hidden` is an attribute alone.
+    const hide = (element, isHidden) => element.toggleAttribute("hidden", isHidden);
+    const lacksWords = (row) => words !== "" && !row.textContent.toLowerCase().includes(words);
+    for (const element of all("[data-pages]")) hide(element, pages !== "" && element.dataset.pages !== pages);
+    for (const element of all("[data-metric]")) hide(element, metric !== "" && element.dataset.metric !== metric);
     for (const element of all("[data-scheme]")) {
       const isRow = element.tagName === "TR" || element.tagName === "LI";
-      element.hidden = hidden.has(element.dataset.scheme) ||
-        (isRow && !element.textContent.toLowerCase().includes(words));
+      hide(element, hidden.has(element.dataset.scheme) || (isRow && lacksWords(element)));
     }
     for (const row of all("table.sortable tbody tr:not([data-scheme], .scale)"))
-      row.hidden = row.cells[0].getAttribute("scope") !== "rowgroup" &&
-        !row.textContent.toLowerCase().includes(words);
+      hide(row, row.cells[0].getAttribute("scope") !== "rowgroup" && lacksWords(row));
   };
   controls.hidden = false;
   controls.addEventListener("input", update);

@@ -1,0 +1,28 @@
+"""Stored runs at the same place of a chart: one point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def mean(runs: list[dict[str, Any]], y: str) -> float:
+    """The mean of a column."""
+    return float(sum(run[y] for run in runs)) / len(runs)
+
+
+def spread(runs: list[dict[str, Any]], y: str) -> tuple[float, float | None, float | None]:
+    """The mean of a column, and from where to where its whisker reaches.
+
+    It holds all of the runs' 95 % intervals or, if they have none, all of their values; a single value has
+    no whisker.
+    """
+    middle = mean(runs, y)
+    lows, highs = (
+        [one for run in runs if (one := run.get(f"{y}_{end}")) is not None] for end in ("low", "high")
+    )
+    if len(lows) == len(highs) == len(runs):
+        return middle, min(lows), max(highs)
+    if len(runs) > 1:
+        values = [run[y] for run in runs]
+        return middle, min(values), max(values)
+    return middle, None, None
