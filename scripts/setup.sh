@@ -24,6 +24,7 @@ fail() {
     say "error: $1"
     [[ -s $log ]] && say "  where:  $log"
     say "  remedy: $2"
+    [[ ${fetching-} ]] && kill "$fetching" 2>/dev/null
     exit 1
 }
 
@@ -142,16 +143,20 @@ started=$(mktemp "$state/stamp.XXXXXX")
 printf '%s\n' "$root" >"$started"
 
 network="check the network connection to the Python and Rust package registries, then call again"
-packages=$venv/flatwalk-packages
-if [[ ! -f $packages || pyproject.toml -nt $packages ]]; then
-    step "Build tool" "$network" "$venv/bin/pip" install --disable-pip-version-check --upgrade "pip>=25.1" "maturin>=1.9,<2"
-    maturin_mode=()
-else
-    maturin_mode=(--skip-install)
-fi
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
-# The engine is built for this processor, which makes it a tenth faster, and the recorder with it, as both are made
-# of the same crates: they are compiled once. On another processor both say so (processor.py).
+
+# Python's packages are fetched while the compiler works.
+packages=$venv/flatwalk-packages
+fetching=
+if [[ ! -f $packages || pyproject.toml -nt $packages ]]; then
+    python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+        >"$state/requirements.txt"
+    pip install --disable-pip-version-check --requirement "$state/requirements.txt" >>"$log" 2>&1 </dev/null 9>&- &
+    fetching=$!
+fi
+# The engine is built for this processor, which makes it a tenth faster, and the recorder with it, by one call of
+# cargo: for each alone it compiles the crates that they share in another way. On another processor both say so
+# (processor.py).
 mkdir -p python/flatwalk/libexec
 if have_v3; then
     engine_flags="${RUSTFLAGS-} -C target-cpu=x86-64-v3"
@@ -160,19 +165,29 @@ else
     engine_flags=${RUSTFLAGS-}
     : >python/flatwalk/libexec/processor
 fi
-step "Simulation engine (release build, 1 of 3)" "see the compiler's message above; $network" \
-    env RUSTFLAGS="$engine_flags" maturin develop --release --target-dir "$target/engine" "${maturin_mode[@]}"
-touch -r "$started" "$packages"
-step "Recorder (release build, 2 of 3)" "see the compiler's message above; $network" \
-    env RUSTFLAGS="$engine_flags" cargo build --release --target-dir "$target/engine" --package flatwalk-recorder
+step "Simulation engine and recorder (release build, 1 of 2)" "see the compiler's message above; $network" \
+    env RUSTFLAGS="$engine_flags" PYO3_PYTHON="$venv/bin/python" cargo build --release --target-dir "$target/engine" \
+    --package flatwalk-bindings --package flatwalk-recorder
 # What measures the machine is the same on every processor, so that results can be compared.
-step "Host kernels (release build, 3 of 3)" "see the compiler's message above; $network" \
+step "Host kernels (release build, 2 of 2)" "see the compiler's message above; $network" \
     cargo build --release --target-dir "$target" --package flatwalk-host
-# Copied and renamed, because a program that is being recorded has the old ones open.
+if [[ $fetching ]]; then
+    step "Python packages, fetched meanwhile" "$network" wait "$fetching"
+    fetching=
+    touch -r "$started" "$packages"
+fi
+# put BUILT PLACE : by copying and renaming, because a program that is being recorded has the old one open.
+put() {
+    cp "$1" "${2%/*}/.${2##*/}.new"
+    mv "${2%/*}/.${2##*/}.new" "$2"
+}
+put "$target/engine/release/lib_engine.so" python/flatwalk/_engine.abi3.so
 for built in "$target"/engine/release/{libflatwalk_recorder.so,flatwalk-collect} "$target/release/flatwalk-host"; do
-    cp "$built" "python/flatwalk/libexec/.${built##*/}.new"
-    mv "python/flatwalk/libexec/.${built##*/}.new" "python/flatwalk/libexec/${built##*/}"
+    put "$built" "python/flatwalk/libexec/${built##*/}"
 done
+# `import flatwalk`, and the command, for those who activate the environment.
+printf '%s\n' "$root/python" >"$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/flatwalk.pth"
+ln -sf "$root/flatwalk" "$venv/bin/flatwalk"
 cp recorder/flatwalk.h python/flatwalk/libexec/
 
 if ! have_qemu; then
@@ -199,7 +214,9 @@ if $developer; then
     else
         have_rust_tools || fail "clippy or rustfmt is missing" "run: rustup component add clippy rustfmt"
     fi
-    step "Test tools" "$network" "$venv/bin/pip" install --disable-pip-version-check --group dev
+    # Older ones do not know groups.
+    step "pip" "$network" pip install --disable-pip-version-check --upgrade "pip>=25.1"
+    step "Test tools" "$network" pip install --disable-pip-version-check --group dev
 fi
 
 # The stamp carries the time of the beginning: what changed during the build is built next time.
