@@ -39,9 +39,12 @@ myst_heading_anchors = 6
 nb_execution_mode = "off"
 # A console's lines are no language of Pygments'.
 highlight_language = "text"
+# -- is the beginning of an option.
+smartquotes = False
 
 html_theme = "furo"
-html_static_path: list[str] = []
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False

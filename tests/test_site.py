@@ -89,6 +89,11 @@ def test_every_document_is_a_page_and_every_link_of_the_site_leads_somewhere(sit
 
 
 @pytest.mark.slow
+def test_options_are_written_as_they_are_typed(site: Path) -> None:
+    assert "after those of --schemes" in (site / "docs" / "commands.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_the_python_reference_has_every_public_name_and_parameter(site: Path) -> None:
     page = (site / "docs" / "api.html").read_text(encoding="utf-8")
     for name in fw.__all__:
