@@ -105,6 +105,7 @@ have_c_compiler() { command -v cc >/dev/null; }
 
 have_qemu() { command -v qemu-x86_64 >/dev/null; }
 have_chromium() { command -v chromium >/dev/null; }
+have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null; }
 have_valgrind() { command -v valgrind >/dev/null; }
 have_rust_tools() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
 
@@ -201,6 +202,7 @@ fi
 if $developer; then
     need have_chromium chromium
     need have_valgrind valgrind
+    need have_slurm slurm-wlm
     # What `flatwalk vm build` needs; it knows itself.
     vm_packages=$(PYTHONPATH=python "$venv/bin/python" -c \
         'from flatwalk.vm import build; print(*build.missing_packages())')

@@ -135,11 +135,12 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
         large_pages=[0, 100],
         seeds=[1, 2],
         machines=["skylake-server", "skylake-server-4core"],
+        cores=[1, 4],
         set={"llc.size_bytes": ["16MiB", "32MiB"]},
         derive={"l2.size_bytes": "llc.size_bytes / 32"},
     )
     units = plan.plan(sweep)
-    assert len(units) == plan.count(sweep) == 3 * 2 * 2 * 2 * 2
+    assert len(units) == plan.count(sweep) == 3 * 2 * 2 * 2 * 2 * 2
     assert len({unit.key for unit in units}) == len(units)
     by_key = {unit.key: unit for unit in units}
     for unit in units:
@@ -153,6 +154,8 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
         )
         assert machine["l2"]["size_bytes"] == unit.columns["l2.size_bytes"]
         assert machine["name"] == unit.columns["machine"]
+        assert unit.configuration["cores"] == unit.columns["cores"]
+    assert {unit.columns["cores"] for unit in units} == {1, 4}
     assert {unit.columns["scheme"] for unit in units} == {"radix4", "fpt", "radix4/fpt"}
 
 
@@ -187,6 +190,8 @@ def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: C
         ({"set": {"llc.ways": [7]}}, "llc.size_bytes must make a power of two"),
         ({"set": {"llc.ways": ["x"]}}, "must be a whole number"),
         ({"seeds": []}, "a list that is not empty"),
+        ({"cores": [0]}, "cores"),
+        ({"machines": ["skylake-server-4core"], "cores": [5]}, "has 4"),
         (
             {"set": {f"tlb.l2[1].{key}": list(range(1, 1500)) for key in ("entries", "ways")}},
             "2,000,000|4,49",
@@ -206,6 +211,10 @@ def test_batches_share_a_request_and_fit_into_memory() -> None:
         assert all(len({json.dumps(unit.request) for unit in batch}) == 1 for batch in found)
         assert max(map(len, found)) <= most
     assert len(plan.batches(units, 4, 1 << 40)) == len(units), "every worker has several"
+
+
+def test_without_cores_they_are_the_machines() -> None:
+    assert {unit.configuration["cores"] for unit in plan.plan(sweep_of())} == {None}
 
 
 # --- running

@@ -754,7 +754,12 @@ def open_results(directory: str | Path) -> Results:
 
 
 def sweep(
-    what: str | Path | Mapping[str, Any], results: str | Path, *, jobs: int = 0, cluster: str | None = None
+    what: str | Path | Mapping[str, Any],
+    results: str | Path,
+    *,
+    jobs: int = 0,
+    cluster: str | None = None,
+    slurm: str | None = None,
 ) -> Results:
     """Runs what of a sweep is not stored yet, as `flatwalk sweep` does.
 
@@ -763,6 +768,7 @@ def sweep(
         results: Directory of the results.
         jobs: Processes; 0 is one per core.
         cluster: A Dask scheduler's address, instead of processes of this machine.
+        slurm: A partition of Slurm, or options of `sbatch` as `partition=long,mem=8G`, instead of either.
 
     Returns:
         All results in the directory, those of other sweeps among them.
@@ -782,5 +788,5 @@ def sweep(
                 remedy="give a name or a path; compare takes objects, and classes of Python",
             )
     asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(what)
-    command.run_missing(asked, Path(results), cluster=cluster, jobs=jobs)
+    command.run_missing(asked, Path(results), command.Place(jobs, cluster, slurm))
     return Results(store.Results(Path(results)))

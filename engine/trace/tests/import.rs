@@ -14,6 +14,19 @@ use flatwalk_trace::{
     open_bytes,
 };
 
+/// In two frames with checksums.
+fn lz4(bytes: &[u8]) -> Vec<u8> {
+    let info = lz4_flex::frame::FrameInfo::new().content_checksum(true).block_checksums(true);
+    let (first, second) = bytes.split_at(bytes.len() / 3);
+    let mut out = Vec::new();
+    for part in [first, second] {
+        let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info.clone(), &mut out);
+        encoder.write_all(part).expect("compressed");
+        encoder.finish().expect("compressed");
+    }
+    out
+}
+
 /// One executed instruction: what it is, and its accesses as (address, size, store).
 type Ran = (Instruction, Vec<(u64, u16, bool)>);
 
@@ -218,10 +231,10 @@ mod champsim {
             let mut bz = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
             bz.write_all(&bytes).expect("compressed");
             let zst = zstd::encode_all(&bytes[..], 1).expect("compressed");
-            let compressed = [gz.finish(), xz.finish(), bz.finish(), Ok(zst)];
+            let compressed = [gz.finish(), xz.finish(), bz.finish(), Ok(lz4(&bytes)), Ok(zst)];
             for (number, compressed) in compressed.into_iter().enumerate() {
                 let compressed = compressed.expect("compressed");
-                // Two files after each other are one, for all four.
+                // Two files after each other are one, for all of them.
                 files.push(place(&number.to_string()));
                 std::fs::write(files.last().expect("pushed"), &compressed).expect("written");
                 // Cut off and damaged, they are noticed.
@@ -236,7 +249,7 @@ mod champsim {
                 let middle = damaged.len() / 2;
                 damaged[middle] ^= 0x10;
                 // The zstd command adds checksums only when asked to.
-                if number < 3 {
+                if number < 4 {
                     import(format, &damaged).expect_err("it is damaged");
                 }
             }

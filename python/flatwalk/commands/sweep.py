@@ -19,6 +19,7 @@ RESULTS = Path("flatwalk-results")
         "sweep llc-size --dry-run",
         "sweep mine.toml --results results",
         "sweep mine.toml --results results --cluster tcp://node1:8786",
+        "sweep mine.toml --results results --slurm partition=long,mem=8G --jobs 32",
         "sweep mine.toml --results results --status",
     )
 )
@@ -33,8 +34,19 @@ def sweep(
     cluster: Annotated[
         str | None, Option(metavar="ADDRESS", help="Run on a Dask cluster, by its scheduler's address.")
     ] = None,
+    slurm: Annotated[
+        str | None,
+        Option(metavar="OPTIONS", help="Run in Slurm's jobs: a partition, or KEY=VALUE,… as of sbatch."),
+    ] = None,
     jobs: Annotated[
-        int, Option("--jobs", "-j", metavar="N", min=0, help="Processes; 0 is one per core.")
+        int,
+        Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=0,
+            help="Processes, or Slurm's jobs; 0 is one per core, or 16 jobs.",
+        ),
     ] = 0,
 ) -> None:
     """Run every combination of a file's lists, and keep each result.
@@ -44,4 +56,5 @@ def sweep(
     """
     from flatwalk.lab import command  # noqa: PLC0415
 
-    command.sweep(file, results, dry_run=dry_run, status=status, cluster=cluster, jobs=jobs)
+    on = command.Place(jobs, cluster, slurm)
+    command.sweep(file, results, dry_run=dry_run, status=status, on=on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,63 @@ import pyarrow as pa
 
 from flatwalk import drawing, engine, output, units
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lab import engines, run, store
+from flatwalk.lab import engines, run, slurm, store
 from flatwalk.lab import query as ask
 from flatwalk.lab.plan import plan
 from flatwalk.lab.sweep import Sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
+
     from flatwalk.intervals import Estimate
     from flatwalk.lab.plan import Unit
 
 #: Failures that are told one by one.
 _TOLD = 20
+#: Slurm's jobs at a time, where the user does not say.
+_SLURM_JOBS = 16
 
 
-def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str | None, jobs: int) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where runs are done."""
+
+    #: Calls at a time; 0 is as many as usual there.
+    jobs: int = 0
+    #: A Dask scheduler's address.
+    cluster: str | None = None
+    #: Options of `sbatch`, if Slurm does them.
+    slurm: str | None = None
+
+    def __post_init__(self) -> None:
+        """Passes one place.
+
+        Raises:
+            UsageError: If there are two.
+        """
+        if self.cluster is not None and self.slurm is not None:
+            raise UsageError("runs are done in one place", where="--cluster and --slurm", remedy="give one")
+
+    @property
+    def here(self) -> bool:
+        """On this machine."""
+        return self.cluster is None and self.slurm is None
+
+    @property
+    def workers(self) -> int:
+        """Calls at a time."""
+        return self.jobs or (_SLURM_JOBS if self.slurm is not None else os.cpu_count() or 1)
+
+    def executors(self, results: Path) -> AbstractContextManager[Callable[[], Executor]]:
+        """What makes executors for runs whose results go to `results`."""
+        if self.slurm is not None:
+            return slurm.jobs(self.slurm, self.workers, results)
+        return engines.cluster(self.cluster) if self.cluster else engines.local(self.workers)
+
+
+def sweep(name: str, place: Path, *, dry_run: bool, status: bool, on: Place) -> None:
     """Runs what of a sweep is not stored yet, or says how much that is.
 
     Raises:
@@ -38,13 +82,13 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str |
         print(f"{asked.name}: {is_done}.")
         return
     if missing:
-        seconds = None if cluster is not None else run.estimate_seconds(missing, jobs or os.cpu_count() or 1)
+        seconds = run.estimate_seconds(missing, on.workers) if on.here else None
         told = "" if seconds is None else f", about {units.duration(seconds)}"
         before = f" ({is_done})" if len(missing) < len(wanted) else ""
         output.note(f"{asked.name}: {units.several(len(missing), 'run')}{told}{before}")
     if dry_run:
         return
-    outcome = _run(asked, missing, results, cluster=cluster, jobs=jobs)
+    outcome = _run(asked, missing, results, place, on)
     print(
         f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
         f"stored in {place}, {outcome.done:,} of them new."
@@ -53,14 +97,14 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, cluster: str |
         raise _failure(outcome.failed)
 
 
-def run_missing(asked: Sweep, place: Path, *, cluster: str | None = None, jobs: int = 0) -> None:
+def run_missing(asked: Sweep, place: Path, on: Place) -> None:
     """Runs what of a sweep is not stored yet.
 
     Raises:
         FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
     """
     results = store.Results(place)
-    outcome = _run(asked, _planned(asked, results)[1], results, cluster=cluster, jobs=jobs)
+    outcome = _run(asked, _planned(asked, results)[1], results, place, on)
     if outcome.failed:
         raise _failure(outcome.failed)
 
@@ -72,17 +116,14 @@ def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Uni
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
 
-def _run(
-    asked: Sweep, missing: list[Unit], results: store.Results, *, cluster: str | None, jobs: int
-) -> run.Outcome:
+def _run(asked: Sweep, missing: list[Unit], results: store.Results, place: Path, on: Place) -> run.Outcome:
     results.make()
     if not missing:
         return run.Outcome()
-    workers = jobs or os.cpu_count() or 1
     with ExitStack() as stack:
-        make = stack.enter_context(engines.cluster(cluster) if cluster else engines.local(workers))
+        make = stack.enter_context(on.executors(place))
         progress = stack.enter_context(output.Progress("Running"))
-        outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
+        outcome = run.run(asked.name, missing, results, make=make, workers=on.workers, progress=progress)
     results.compact()
     return outcome
 

@@ -83,7 +83,7 @@ def count(sweep: Sweep) -> int:
         columns = changes.flat(table, sweep.where).values()
         points *= max((len(values) if isinstance(values, list) else 1 for values in columns), default=1)
     lists = (sweep.schemes, sweep.machines, sweep.pages, sweep.fragmentation, sweep.host_large_pages)
-    for values in (*lists, sweep.guest_frames, sweep.seeds):
+    for values in (*lists, sweep.guest_frames, sweep.cores, sweep.seeds):
         points *= len(dict.fromkeys(map(str, values)))
     return points * (len(sweep.workloads) + len(sweep.traces))
 
@@ -159,11 +159,12 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
         machine, variation = _machine(sweep, file, point)
         told = variations.as_settings(variation)
         varied = variations.schemes(schemes, variation, sweep.where)
-        for pages, fragmentation, host_large_pages, guest_frames in itertools.product(
+        for pages, fragmentation, host_large_pages, guest_frames, cores in itertools.product(
             dict.fromkeys(sweep.pages),
             dict.fromkeys(sweep.fragmentation),
             dict.fromkeys(sweep.host_large_pages),
             dict.fromkeys(sweep.guest_frames),
+            dict.fromkeys(sweep.cores),
         ):
             conditions = {
                 "large_pages": pages if isinstance(pages, int) else None,
@@ -171,6 +172,7 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
                 "fragmentation": fragmentation,
                 "host_large_pages": host_large_pages,
                 "guest_frames": guest_frames,
+                "cores": cores,
                 "mode": sweep.mode,
             }
             group = []

@@ -36,6 +36,7 @@ _IDENTITY = (
     "fragmentation",
     "host_large_pages",
     "guest_frames",
+    "cores",
     "mode",
     "seed",
     "version",

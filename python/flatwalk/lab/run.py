@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine
+from flatwalk.errors import FlatwalkError
 from flatwalk.lab import engines, plan, store
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run(
         progress: Called with runs done and in all.
 
     Raises:
-        FlatwalkError: If results cannot be stored.
+        FlatwalkError: If results cannot be stored, or the executor cannot go on.
     """
     digest = cache.digest(engine.path())
     outcome = Outcome()
@@ -97,7 +98,7 @@ def run(
                 if not running:
                     executor, at_once = make(), 1
             elif error is not None:
-                fail(batch, f"{type(error).__name__}: {error}")
+                fail(batch, _words(error))
             elif (done := future.result()).response is None:
                 fail(batch, done.error)
             else:
@@ -105,6 +106,17 @@ def run(
                 outcome.done += len(batch)
         progress(outcome.done + len(outcome.failed), len(units))
     return outcome
+
+
+def _words(error: BaseException) -> str:
+    """What a run failed of.
+
+    Raises:
+        FlatwalkError: If it is not the run's failure but the executor's, which cannot go on.
+    """
+    if isinstance(error, FlatwalkError):
+        raise error
+    return f"{type(error).__name__}: {error}"
 
 
 def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, digest: str) -> None:

@@ -80,6 +80,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "fragmentation": (pa.float64(), "share of physical 2 MiB blocks that cannot be had whole"),
     "host_large_pages": (pa.int64(), "per cent of a guest's memory on 2 MiB pages of the host"),
     "guest_frames": (pa.string(), "where a guest's frames lie"),
+    "cores": (pa.int64(), "cores that threads run on, at most; null for the machine's"),
     "mode": (pa.string(), "timing or functional"),
     "seed": (pa.int64(), "seed of all that is random"),
     **{name: (kind, f"as `{name}` in result-format.md") for name, kind in _FIGURES.items()},

@@ -28,6 +28,8 @@ class Sweep:
     fragmentation: list[float] = field(default_factory=lambda: [0.0])
     host_large_pages: list[int] = field(default_factory=lambda: [0])
     guest_frames: list[str] = field(default_factory=lambda: ["scattered"])
+    #: Cores that threads run on, at most; None is as many as the machine has.
+    cores: list[int | None] = field(default_factory=lambda: [None])
     seeds: list[int] = field(default_factory=lambda: [1])
     mode: str = "timing"
     lengths: Lengths = field(default_factory=lambda: Lengths(None, None, 0))
@@ -96,6 +98,7 @@ class Sweep:
             workloads=table.get("workloads", []),
             traces=[folder / path for path in table.get("traces", [])],
             pages=table.get("thp") or table.get("large_pages", [0]),
+            cores=table.get("cores") or [None],
             lengths=lengths,
             folder=folder,
             where=where,

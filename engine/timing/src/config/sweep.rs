@@ -57,6 +57,9 @@ pub struct Sweep {
     /// Where a guest's frames lie in its memory.
     #[schemars(default = "scattered", length(min = 1))]
     pub guest_frames: Vec<GuestFrames>,
+    /// Numbers of cores that a program's threads run on, at most; without them, those of the machine.
+    #[schemars(default, inner(range(min = 1, max = 64)))]
+    pub cores: Vec<u32>,
     /// Seeds of all that is random: where windows begin, accesses of workloads, frames.
     #[schemars(default = "first_seed", length(min = 1))]
     pub seeds: Vec<u64>,

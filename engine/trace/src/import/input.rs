@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::lz4::Frames;
 use crate::disk::{ReadSeek, open_file};
 use crate::error::TraceError;
 
@@ -41,7 +42,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl Input {
-    /// Opens a file that may be compressed with gzip, xz, bzip2 or zstd, or be a zip archive of
+    /// Opens a file that may be compressed with gzip, xz, bzip2, zstd or lz4, or be a zip archive of
     /// `chunk.NNNN` members.
     pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
         Self::new(path, Box::new(open_file(path)?))
@@ -73,6 +74,7 @@ impl Input {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => {
                 Box::new(zstd::stream::read::Decoder::with_buffer(counted(file)).map_err(io)?)
             }
+            [0x04, 0x22, 0x4d, 0x18, ..] => Box::new(Frames::new(counted(file))),
             [b'P', b'K', ..] => Box::new(Members::new(path, file, Arc::clone(&progress))?),
             _ => Box::new(counted(file)),
         };

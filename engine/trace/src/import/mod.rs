@@ -8,6 +8,7 @@ mod drmemtrace;
 pub(crate) mod folder;
 pub(crate) mod input;
 mod lackey;
+mod lz4;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
