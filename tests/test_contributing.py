@@ -9,17 +9,19 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tests import checkout
+from tests.checkout import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import Result
 
-ROOT = Path(__file__).parents[1]
 #: The workspace with the examples in it. It stays, so that cargo builds again only what has changed.
 COPY = ROOT / ".flatwalk" / "contributing"
 #: Not the checkout's: cargo cannot tell the packages of two workspaces in one folder apart.
@@ -66,10 +68,7 @@ def changed(text: str, diff: str) -> str:
 
 def workspace() -> dict[str, bytes]:
     """The files of the Rust workspace, and those that it reads."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *WORKSPACE]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = sorted(set(names.strip("\0").split("\0")))
-    return {path: (ROOT / path).read_bytes() for path in paths if (ROOT / path).is_file()}
+    return {path: (ROOT / path).read_bytes() for path in checkout.files(*WORKSPACE)}
 
 
 def with_examples() -> dict[str, bytes]:

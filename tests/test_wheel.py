@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flatwalk.reference import man
+from tests import checkout
+from tests.checkout import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 #: Compiled fast rather than to be fast.
 QUICK = {
     "CARGO_PROFILE_RELEASE_LTO": "off",
@@ -27,10 +29,16 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # From a copy: the build puts its recorder next to the sources, where other tests have theirs.
+    source = tmp_path_factory.mktemp("source")
+    for path in checkout.files():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, source / path)  # with its time, so that cargo knows what it has compiled
     directory = tmp_path_factory.mktemp("wheel")
+    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     subprocess.run(
-        [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(directory), str(ROOT)],
-        env=os.environ | QUICK,
+        [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(directory), str(source)],
+        env=os.environ | QUICK | {"CARGO_TARGET_DIR": str(target)},
         check=True,
     )
     (made,) = directory.iterdir()
