@@ -1,12 +1,13 @@
 """Settings of Sphinx, which makes a site of the documents: `scripts/site.sh`, docs/adr/0015.
 
 The list of documents is docs/README.md, for readers of the repository and of the site alike. Nothing in the
-site is loaded from a network: equations are MathML, which browsers draw themselves.
+site is loaded from a network: equations are MathML, which browsers draw themselves, in a font of the site's.
 """
 
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ highlight_language = "text"
 smartquotes = False
 
 html_theme = "furo"
-html_static_path = ["site.css"]
+# Without a font that knows of equations, browsers set indices as high as what they belong to.
+html_static_path = ["site.css", str(resources.files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf")]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Flatwalk = Callable[..., Result]
 
 #: Options of other programs that documents mention.
-OTHERS = {"--example", "--no-signature", "--release", "--seeds", "--zero-commit"}
+OTHERS = {"--example", "--no-signature", "--release", "--seeds", "--user", "--zero-commit"}
 #: Documents whose commands are run in small.
 RUN = [
     ROOT / "README.md",

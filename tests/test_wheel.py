@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,16 @@ def installed(wheel: Path, tmp_path: Path) -> Callable[..., subprocess.Completed
         )
 
     return run
+
+
+def test_a_container_has_the_packages_of_the_set_up() -> None:
+    setup = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
+    needs = re.findall(r"^need have_(?:c_compiler|rust|python) (.+)$", setup, re.MULTILINE)
+    containerfile = (ROOT / "Containerfile").read_text(encoding="utf-8").replace("\\\n", "")
+    build, image = re.findall(r"install -y --no-install-recommends (.+?)&&", containerfile)
+    assert set(build.split()) == {"ca-certificates", *" ".join(needs).split()}
+    assert "apt_install qemu-user" in setup
+    assert image.split() == ["python3", "qemu-user"]
 
 
 @pytest.mark.slow
