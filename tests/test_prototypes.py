@@ -141,6 +141,12 @@ class Failing(LeafMap):
         return fw.Found(line[8])
 
 
+class Miscounting(LeafMap):
+    def create(self, memory: fw.Memory) -> None:
+        super().create(memory)
+        self.grown = -1
+
+
 class Empty(fw.Organisation):
     pass
 
@@ -158,6 +164,7 @@ class Empty(fw.Organisation):
         (Small, "create", "a block has 4096 bytes, or a larger power of two, not 64"),
         (Peeking, "answer", "a walk reads what `first` and `answer` return"),
         (Failing, "answer", "IndexError: list index out of range"),
+        (Miscounting, "create", "which are not counts of resizes"),
         (Empty, "create", "needs a method `create`"),
     ],
 )
@@ -414,6 +421,13 @@ class Keeper(fw.Mechanism):
         self.miss.holds(address)
 
 
+class Uncopied(fw.Mechanism):
+    """Cannot be had on another core."""
+
+    def begin(self) -> None:
+        self.pages = (page for page in [])  # type: ignore[var-annotated]
+
+
 class Uncounted(fw.Mechanism):
     def missed(self, miss: fw.Miss) -> None:
         self.counts["x"] -= 1
@@ -426,6 +440,7 @@ class Uncounted(fw.Mechanism):
         (Early, "no walk can begin in cycle"),
         (Own, "only by the hook that walked for it"),
         (Keeper, "a miss is there until its hook returns"),
+        (Uncopied, "something in it cannot be copied"),
         (Uncounted, "counted -1 'x', which is not a count"),
     ],
 )

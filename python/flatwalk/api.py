@@ -277,7 +277,7 @@ def check_organisation(
     *,
     base: str | Scheme = "radix4",
     seed: int = 1,
-    cases: int = 12,
+    cases: int = 4,
 ) -> None:
     """Checks that a page table of your own does what it is told, as the engine's own are checked.
 

@@ -43,12 +43,20 @@ class _Hooks(Generic[Own]):
 
     def copy(self) -> Self:
         """Those of a copy."""
-        return type(self)(copy.deepcopy(self._own))
+        return type(self)(self._copied())
 
     def wrong(self, hook: str, words: str) -> FlatwalkError:
-        """The error of a hook that did what it may not."""
-        code = getattr(type(self._own), hook).__code__
-        return self._error(f"{hook} {words}", f"{code.co_filename}:{code.co_firstlineno}")
+        """The error of a hook that did what it may not, or of the class as a whole."""
+        own = type(self._own)
+        code = getattr(inspect.unwrap(getattr(own, hook, own)), "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code else str(inspect.getsourcefile(own))
+        return self._error(f"{hook} {words}", place)
+
+    def _copied(self) -> Own:
+        try:
+            return copy.deepcopy(self._own)
+        except Exception as error:
+            raise self.wrong("copy", f"failed, as something in it cannot be copied: {error}") from error
 
     def _call(self, hook: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
         try:
@@ -78,7 +86,7 @@ class OrganisationHooks(_Hooks[Organisation]):
 
     def table(self, page_shift: int, index_bits: int, levels: int, level: int) -> OrganisationHooks:
         """Those of a new table for pages of `level`."""
-        own = copy.deepcopy(self._own)
+        own = self._copied()
         own.geometry = Geometry(page_shift, index_bits, levels)
         own.level = level
         return OrganisationHooks(own)
@@ -109,7 +117,10 @@ class OrganisationHooks(_Hooks[Organisation]):
     def resizes(self) -> tuple[int, int, int, int]:
         """The counts that results show."""
         own = self._own
-        return own.grown, own.shrunk, own.refused, own.curtailed
+        counts = own.grown, own.shrunk, own.refused, own.curtailed
+        if not all(isinstance(count, int) and 0 <= count < 1 << 63 for count in counts):
+            raise self.wrong("create", f"and others left {counts}, which are not counts of resizes")
+        return counts
 
 
 class MechanismHooks(_Hooks[Mechanism]):
@@ -117,7 +128,7 @@ class MechanismHooks(_Hooks[Mechanism]):
 
     def begin(self) -> MechanismHooks:
         """Those of a mechanism that has seen nothing."""
-        own = copy.deepcopy(self._own)
+        own = self._copied()
         own.counts = Counter()
         hooks = MechanismHooks(own)
         hooks.call("begin")
@@ -252,7 +263,7 @@ def timed(runs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     seconds = time.perf_counter() - began
     more_busy, more_calls = engine.prototype_time()
     output.note(
-        f"{' and '.join(classes)}: Python, which is slow: {(more_busy - busy) / seconds:.0%} of "
+        f"{' and '.join(classes)}: Python, which is slow: {units.percent((more_busy - busy) / seconds)} of "
         f"{seconds:.1f} s went into {units.count(more_calls - calls)} calls. CONTRIBUTING.md shows how to "
         "write it in Rust."
     )
