@@ -261,9 +261,9 @@ def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(examples) >= 4
-    program = "\n".join(examples)
+    (tmp_path / "examples.py").write_text("\n".join(examples), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "accesses_per_walk" in done.stdout

@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import flatwalk as fw
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
+from tests.prototypes.next_page import NextPage
 
 SHORT: dict[str, Any] = {
     "workload": "gups:16MiB",
@@ -40,7 +42,7 @@ def test_a_table_in_python_gives_what_the_same_in_rust_does() -> None:
     shipped = fw.Scheme.named("hashed").changed({"table.buckets": 32}, name="rust")
     for mode in ("timing", "functional"):
         rust, python = (
-            fw.compare(schemes=[scheme], mode=mode, **SHORT).runs
+            fw.compare(schemes=[scheme], mode=mode, **{**SHORT, "warmup": 0}).runs
             for scheme in (shipped, fw.Scheme.of(Hashed(32), name="python"))
         )
         assert len(rust) == len(python) == 2
@@ -66,7 +68,7 @@ def test_a_mistake_is_shown_by_the_shortest_steps() -> None:
     with pytest.raises(fw.FlatwalkError, match="does not do what it is told") as caught:
         fw.check_organisation(Forgetful, cases=20, seed=3)
     steps = [line for line in str(caught.value).splitlines() if line.startswith(("  1.", "  2.", "  3."))]
-    assert [step.split(" ")[3] for step in steps] == ["map"], "all pages are taken away at the end"
+    assert [step.split(" ")[3] for step in steps] == ["map", "split"], "the large page is still there"
     with pytest.raises(fw.FlatwalkError) as again:
         fw.check_organisation(Forgetful(), cases=20, seed=3)
     assert str(again.value) == str(caught.value)
@@ -139,6 +141,12 @@ class Failing(LeafMap):
         return fw.Found(line[8])
 
 
+class Miscounting(LeafMap):
+    def create(self, memory: fw.Memory) -> None:
+        super().create(memory)
+        self.grown = -1
+
+
 class Empty(fw.Organisation):
     pass
 
@@ -156,6 +164,7 @@ class Empty(fw.Organisation):
         (Small, "create", "a block has 4096 bytes, or a larger power of two, not 64"),
         (Peeking, "answer", "a walk reads what `first` and `answer` return"),
         (Failing, "answer", "IndexError: list index out of range"),
+        (Miscounting, "create", "which are not counts of resizes"),
         (Empty, "create", "needs a method `create`"),
     ],
 )
@@ -252,16 +261,19 @@ def test_a_table_in_python_is_a_guests_or_a_hosts_too() -> None:
     assert figures(pair[0]) == figures(pair[1])
 
 
-def test_ctrl_c_ends_a_simulation_in_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize("then", ["pass", "while True: pass"])
+def test_ctrl_c_ends_a_simulation_in_python(then: str, tmp_path: Path) -> None:
     program = """
 import flatwalk as fw
 from tests.prototypes.leaf_map import LeafMap
+from tests.prototypes.next_page import NextPage
 class Slow(LeafMap):
     begun = False
     def answer(self, number, at, line):
         if not Slow.begun:
             print("begun", flush=True)
             Slow.begun = True
+            THEN
         return super().answer(number, at, line)
 try:
     fw.simulate(fw.Scheme.of(Slow()), workload="gups:64MiB", instructions="100G", exhaustive=True)
@@ -269,7 +281,7 @@ except KeyboardInterrupt:
     print("stopped", flush=True)
 """
     root = Path(__file__).parents[1]
-    (tmp_path / "slow.py").write_text(program, encoding="utf-8")
+    (tmp_path / "slow.py").write_text(program.replace("THEN", then), encoding="utf-8")
     process = subprocess.Popen(
         [sys.executable, tmp_path / "slow.py"],
         stdout=subprocess.PIPE,
@@ -281,3 +293,168 @@ except KeyboardInterrupt:
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert out.splitlines()[-1] == "stopped"
+    assert process.returncode == 0, "no thread is left in the class"
+
+
+SWEEP: dict[str, Any] = {"workload": "stream:16MiB", "large_pages": 0, "exhaustive": True, "warmup": 0}
+
+
+def test_a_prefetcher_in_python_saves_every_other_walk() -> None:
+    asked = {**SWEEP, "instructions": "200K"}
+    alone = fw.simulate("radix4", **asked)
+    run = fw.simulate(fw.Scheme.of(NextPage(1)), **asked)
+    assert run["scheme"] == "radix4+NextPage(pages=1)"
+    assert run["walks"] == pytest.approx(alone["walks"] / 2, abs=3)
+    counted = run["mechanisms"]["python"]["prefetches"]
+    assert counted == pytest.approx(alone["walks"] / 2, abs=5)
+    assert f"NextPage counted {counted} prefetches" in run["mechanism_words"]
+    assert run == fw.simulate(fw.Scheme.of(NextPage(1)), **asked)
+
+
+@pytest.mark.slow
+def test_a_mechanism_in_python_gives_what_the_same_in_rust_does() -> None:
+    """Its figures stand in CONTRIBUTING.md, which the class in Rust printed."""
+    asked: dict[str, Any] = {"large_pages": 0, "exhaustive": True, "instructions": "5M", "warmup": "10M"}
+    found = fw.compare(
+        workload="stream:1GiB", schemes=["radix4", fw.Scheme.of(NextPage(1), name="x")], **asked
+    )
+    document = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [row] = re.findall(r"^radix4\+next +(.*?) *$", document, re.MULTILINE)
+    run = found.run("x")
+    speedup, ipc, walks, _accesses, cycles, *_ = row.replace(" %", "").split()
+    assert f"{100 * (run['speedup'] or 0) - 100:+.1f}" == speedup
+    assert f"{run['ipc']:.3f}" == ipc
+    assert f"{1000 * run['walks'] / run['instructions']:.3f}" == walks
+    assert f"{run['walk_latency_cycles']:.1f}" == cycles
+
+
+class Watcher(fw.Mechanism):
+    """Knows what the TLB holds from what came and went."""
+
+    def begin(self) -> None:
+        self.held: set[int] = set()
+
+    def missed(self, miss: fw.Miss) -> None:
+        assert miss.kind in {"load", "store", "fetch"}
+        assert miss.found is None
+        assert miss.holds(miss.address) == (miss.address >> 12 in self.held)
+        assert not miss.holds(miss.address)
+        self.counts["misses"] += 1
+
+    def before_walk(self, miss: fw.Miss) -> None:
+        self.counts["begun"] += 1
+
+    def after_walk(self, miss: fw.Miss) -> None:
+        self.counts["ended"] += 1
+
+    def filled(self, address: int, level: int) -> None:
+        assert level == 1
+        self.held.add(address >> 12)
+
+    def evicted(self, page: int, level: int) -> None:
+        self.held.remove(page >> 12)
+
+    def flush(self, start: int, length_bytes: int) -> None:
+        self.held = {page for page in self.held if not start <= page << 12 < start + length_bytes}
+
+    def switch_context(self) -> None:
+        self.held.clear()
+        self.counts["switches"] += 1
+
+
+def test_every_hook_is_called_where_its_name_says() -> None:
+    asked = {**SHORT, "large_pages": 0, "warmup": 0, "context_switch_ms": 0.02}
+    run = fw.simulate(fw.Scheme.of(Watcher()), **asked)
+    counts = run["mechanisms"]["python"]
+    assert counts["misses"] == run["walks"] + run["os"]["faults"], "a walk that faults is made again"
+    assert counts["begun"] == counts["ended"] >= counts["misses"]
+    assert counts["switches"] == run["os"]["context_switches"]
+    measured = fw.simulate(fw.Scheme.of(Watcher()), **{**asked, "warmup": "30K", "context_switch_ms": None})
+    assert measured["mechanisms"]["python"]["misses"] == measured["walks"], "the warm-up does not count"
+
+
+def test_both_of_ones_own_go_together() -> None:
+    asked = {**SWEEP, "instructions": "50K"}
+    scheme = fw.Scheme.of(Hashed(32), NextPage(1))
+    assert scheme.name == "Hashed(buckets=32)+NextPage(pages=1)"
+    shipped = fw.Scheme.named("hashed").changed({"table.buckets": 32})
+    both, rust = (fw.simulate(one, **asked) for one in (scheme, fw.Scheme.of(NextPage(1), base=shipped)))
+    assert both["mechanisms"] == rust["mechanisms"]
+    assert figures(both) == figures(rust)
+    with pytest.raises(fw.FlatwalkError, match=r"^Failing\.answer failed: IndexError"):
+        fw.simulate(fw.Scheme.of(Failing(), NextPage(1)), **asked)
+    for parts in ((), (LeafMap(), LeafMap()), (NextPage(1), NextPage(2))):
+        with pytest.raises(fw.UsageError, match="a scheme has one page table"):
+            fw.Scheme.of(*parts)
+
+
+class Late(fw.Mechanism):
+    """Keeps what it found for another hook."""
+
+    def begin(self) -> None:
+        self.kept: list[fw.Translation] = []
+
+    def after_walk(self, miss: fw.Miss) -> None:
+        if found := miss.walk(miss.address, miss.found.ready if miss.found else None):
+            self.kept.append(found)
+            miss.insert(self.kept[0])
+
+
+class Early(fw.Mechanism):
+    def after_walk(self, miss: fw.Miss) -> None:
+        miss.walk(miss.address, miss.time - 1)
+
+
+class Own(fw.Mechanism):
+    """Inserts what the miss itself found."""
+
+    def after_walk(self, miss: fw.Miss) -> None:
+        if miss.found is not None:
+            miss.insert(miss.found)
+
+
+class Keeper(fw.Mechanism):
+    def missed(self, miss: fw.Miss) -> None:
+        self.miss = miss
+
+    def filled(self, address: int, level: int) -> None:
+        self.miss.holds(address)
+
+
+class Uncopied(fw.Mechanism):
+    """Cannot be had on another core."""
+
+    def begin(self) -> None:
+        self.pages = (page for page in [])  # type: ignore[var-annotated]
+
+
+class Uncounted(fw.Mechanism):
+    def missed(self, miss: fw.Miss) -> None:
+        self.counts["x"] -= 1
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        (Late, "only by the hook that walked for it"),
+        (Early, "no walk can begin in cycle"),
+        (Own, "only by the hook that walked for it"),
+        (Keeper, "a miss is there until its hook returns"),
+        (Uncopied, "something in it cannot be copied"),
+        (Uncounted, "counted -1 'x', which is not a count"),
+    ],
+)
+def test_what_a_mechanism_may_not_do_is_an_error(mechanism: type[fw.Mechanism], words: str) -> None:
+    with pytest.raises(fw.FlatwalkError, match=words) as caught:
+        fw.simulate(fw.Scheme.of(mechanism()), **{**SHORT, "large_pages": 0})
+    assert caught.value.what.startswith(f"{mechanism.__name__}.")
+    assert str(caught.value.where).startswith(__file__)
+
+
+def test_the_examples_of_the_document_are_short_and_are_what_is_tested() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for own in (LeafMap, NextPage):
+        [example] = [one for one in examples if f"class {own.__name__}(" in one]
+        assert inspect.getsource(own) in example
+        assert len(example.splitlines()) <= 50

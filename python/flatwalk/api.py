@@ -32,7 +32,8 @@ from flatwalk import (
 )
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
-from flatwalk.prototypes import Found, Geometry, Memory, Next, Organisation, OutOfMemory
+from flatwalk.mechanism import Mechanism, Miss, Translation
+from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
 from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
@@ -53,13 +54,16 @@ __all__ = [
     "Found",
     "Geometry",
     "Machine",
+    "Mechanism",
     "Memory",
+    "Miss",
     "Next",
     "Organisation",
     "OutOfMemory",
     "Recording",
     "Results",
     "Scheme",
+    "Translation",
     "UsageError",
     "Walk",
     "Workload",
@@ -178,33 +182,42 @@ class Scheme(_Setting):
 
     @classmethod
     def of(
-        cls, organisation: Organisation, *, base: str | Scheme = "radix4", name: str | None = None
+        cls, *parts: Organisation | Mechanism, base: str | Scheme = "radix4", name: str | None = None
     ) -> Scheme:
-        """A scheme with a page table of your own.
+        """A scheme with a page table, a mechanism or both of your own.
 
         Args:
-            organisation: The design, with its parameters; later changes to it have no effect.
-            base: The scheme whose levels and mechanisms it has, by name, path or object.
-            name: A name of its own; without it the class's, with its parameters.
+            parts: The designs, with their parameters; later changes to them have no effect.
+            base: The scheme that has all else, by name, path or object.
+            name: A name of its own; without it the classes', with their parameters.
 
         Raises:
-            UsageError: If results could not show its parameters, or its code cannot be read.
+            UsageError: If there are two of a kind or none, results could not show a parameter, or the code
+                of a class cannot be read.
         """
-        table = (base if isinstance(base, Scheme) else cls.named(base)).table
-        words, _, more = (inspect.getdoc(organisation) or type(organisation).__name__).partition("\n")
-        keys = prototypes.register("organisation", organisation)
-        text = ", ".join(f"{key}={value}" for key, value in keys["parameters"].items())
-        kept = {key: table["table"][key] for key in ("levels", "geometry") if key in table["table"]}
-        return cls(
-            table
-            | {
-                "name": name or (f"{keys['class']}({text})" if text else keys["class"]),
-                "title": words,
-                "description": more.strip() or words,
-                "source": f"{keys['class']} of {keys['file']}, in Python",
-                "table": {"organisation": "python", **kept, **keys},
-            }
-        )
+        start = base if isinstance(base, Scheme) else cls.named(base)
+        table = start.table
+        kinds = ["table" if isinstance(part, Organisation) else "python" for part in parts]
+        if not parts or len(set(kinds)) < len(parts):
+            raise UsageError(
+                f"{len(parts)} parts of your own: a scheme has one page table, and one mechanism of Python",
+                remedy="give an fw.Organisation, an fw.Mechanism, or one of each",
+            )
+        named = [] if "table" in kinds else [start.name]
+        for kind, part in zip(kinds, parts, strict=True):
+            keys = prototypes.register(part)
+            text = ", ".join(f"{key}={value}" for key, value in keys["parameters"].items())
+            named.append(f"{keys['class']}({text})" if text else keys["class"])
+            if kind == "table":
+                kept = {key: table["table"][key] for key in ("levels", "geometry") if key in table["table"]}
+                keys = {"organisation": "python", **kept, **keys}
+            table[kind] = keys
+        words = [inspect.getdoc(part) or type(part).__name__ for part in parts]
+        table["name"] = name or "+".join(named)
+        table["title"] = " ".join(text.partition("\n")[0] for text in words)
+        table["description"] = "\n".join(words)
+        table["source"] = " and ".join(f"{type(part).__name__}, in Python" for part in parts)
+        return cls(table)
 
 
 class Machine(_Setting):
@@ -265,7 +278,7 @@ def check_organisation(
     *,
     base: str | Scheme = "radix4",
     seed: int = 1,
-    cases: int = 12,
+    cases: int = 4,
 ) -> None:
     """Checks that a page table of your own does what it is told, as the engine's own are checked.
 

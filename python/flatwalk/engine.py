@@ -34,6 +34,23 @@ class MemoryAccess(Protocol):
         """Gives a block back."""
 
 
+class MissAccess(Protocol):
+    """A miss of the last-level TLB, for a hook of a mechanism that is written in Python."""
+
+    def miss_holds(self, address: int) -> bool:
+        """Whether the last-level TLB has an entry for an address."""
+
+    def miss_walk(self, address: int, at: int) -> tuple[int, int, int, int, int] | None:
+        """Walks for a prefetch: number, address, level, bytes of the page, and when it is known."""
+
+    def miss_insert(self, number: int) -> None:
+        """Puts what a prefetch found into the last-level TLB."""
+
+
+class HookAccess(MemoryAccess, MissAccess, Protocol):
+    """What there is while a hook runs."""
+
+
 class Problem(TypedDict):
     """What is wrong with one key."""
 
@@ -197,9 +214,9 @@ def register_prototype(kind: str, prototype: dict[str, Any], hooks: object) -> N
     _call("register_prototype", kind, json.dumps(prototype), hooks)
 
 
-def memory_access() -> MemoryAccess:
-    """Simulated memory, for hooks that are called with it."""
-    return cast("MemoryAccess", _module())
+def hook_access() -> HookAccess:
+    """Simulated memory, or a miss, for the hook that runs."""
+    return cast("HookAccess", _module())
 
 
 def prototype_time() -> tuple[float, int]:

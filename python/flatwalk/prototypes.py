@@ -1,229 +1,113 @@
-"""Page tables that are written in Python, for prototypes: docs/python.md has an example.
+"""Prototypes, page tables and mechanisms that are written in Python: how the engine comes to call them.
 
-The engine calls their hooks while it simulates, from its own threads and with the interpreter lock. It
-checks what they return. An exception ends the simulation; its error names file and line.
+It calls their hooks while it simulates, from its own threads and with the interpreter lock. It checks what
+they return. An exception ends the simulation; its error names file and line.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import functools
 import hashlib
 import inspect
 import json
 import time
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from flatwalk import engine, output, units
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.mechanism import Mechanism, Miss
+from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from flatwalk.engine import MemoryAccess
 
 #: The package: frames of its files are not the user's.
 _HERE = Path(__file__).parent
 
 
-class OutOfMemory(Exception):  # noqa: N818 - it is not a mistake
-    """Simulated memory has no free block of that size. `create` and `insert` may let it pass."""
+#: What the user wrote.
+Own = TypeVar("Own", Organisation, Mechanism)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A walk's answer: the entry is in the line just read. If it is not present, the page is not there."""
-
-    #: Address of the entry.
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """A walk's answer: a further line must be read."""
-
-    #: Address of the word that is looked for in it.
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Page size and levels of the address space that a table translates."""
-
-    #: log2 of a base page's bytes: 12.
-    page_shift: int
-    #: Bits of an address that each level consumes: 9. A page of level 2 is 512 pages of level 1.
-    index_bits: int
-    levels: int
-
-    @property
-    def node_bytes(self) -> int:
-        """Bytes of a node with the entries of one level, of a radix table: 4096."""
-        return int(max(8 << self.index_bits, 4096))
-
-
-class Memory:
-    """Simulated physical memory, while the engine calls a hook that has it as a parameter.
-
-    A table reads and writes 8-byte words in blocks that it allocated. What it does here takes no simulated
-    time: that is the operating system's work. A walk reads memory through what `first` and `answer` return.
-    """
-
-    def __init__(self, access: MemoryAccess) -> None:
-        """Through the engine."""
-        self._access = access
-
-    def read(self, at: int) -> int:
-        """The word at address `at`, from 0 to 2^64 - 1.
-
-        Raises:
-            ValueError: If it is not in memory that this table allocated.
-        """
-        return self._access.memory_read(at)
-
-    def write(self, at: int, word: int) -> None:
-        """Stores a word at address `at`.
-
-        Raises:
-            ValueError: If it is not in memory that this table allocated.
-        """
-        self._access.memory_write(at, word)
-
-    def allocate(self, size_bytes: int, name: str = "nodes") -> int:
-        """The address of a block of zeros, aligned to its size.
-
-        Args:
-            size_bytes: A power of two, 4096 or more.
-            name: What results call blocks of its kind.
-
-        Raises:
-            OutOfMemory: If there is none, which is ordinary for large blocks.
-            ValueError: If blocks cannot have that size.
-        """
-        at = self._access.memory_allocate(size_bytes, name)
-        if at is None:
-            raise OutOfMemory(f"no block of {size_bytes} bytes is free")
-        return at
-
-    def free(self, at: int) -> None:
-        """Gives back the block at address `at`. What is left when a table ends is given back by itself.
-
-        Raises:
-            ValueError: If no block of this table begins there.
-        """
-        self._access.memory_free(at)
-
-
-class Organisation:
-    """A page table of your own: the base class of tables for pages of one size.
-
-    An instance stands for the design; its attributes are the design's parameters, which must be numbers,
-    text, or lists of them. The engine copies it for each page size that a process has pages of, sets
-    `geometry` and `level`, and calls `create`. Walks ask the tables of all page sizes at once.
-
-    A page is known by its number among the pages of its size: its address divided by that. Pages are never
-    inserted twice. An entry is a 64-bit word as of x86-64, whose bit 0 says that it is present; bits 52 to 56
-    are free. Hardware writes accessed and dirty bits where `Found` says that the entry is.
-    """
-
-    #: The address space. Set before `create`.
-    geometry: Geometry
-    #: Level that pages of the table's size are leaves of: 1 (4 KiB), 2 (2 MiB) or 3 (1 GiB).
-    level: int
-    #: How often the table was resized, and how often there was no memory for that: counts that results show.
-    grown: int = 0
-    shrunk: int = 0
-    refused: int = 0
-    curtailed: int = 0
-
-    def create(self, memory: Memory) -> None:
-        """Makes an empty table.
-
-        Raises:
-            OutOfMemory: If there is no memory for it, however small.
-        """
-        raise NotImplementedError(f"{type(self).__name__} needs a method `create`")
-
-    def insert(self, memory: Memory, number: int, entry: int) -> None:
-        """Puts in the entry of page `number`, which has none.
-
-        Raises:
-            OutOfMemory: If there is no memory for it; every other page must translate as before then.
-        """
-        raise NotImplementedError(f"{type(self).__name__} needs a method `insert`")
-
-    def remove(self, memory: Memory, number: int) -> None:
-        """Takes away the entry of page `number`, which has one."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `remove`")
-
-    def change(self, memory: Memory, at: int, entry: int) -> None:
-        """Gives the page whose entry is at address `at` another entry, which is written there as it is."""
-        memory.write(at, entry)
-
-    def first(self, number: int) -> int:
-        """The address of the first word that a walk for page `number` reads, with the line that it is in."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `first`")
-
-    def answer(self, number: int, at: int, line: list[int]) -> Found | Next | None:
-        """What a walk for page `number` does after it read the word at address `at`.
-
-        Args:
-            number: The page's number.
-            at: The address that `first` or an answer gave.
-            line: The eight words of the line that it is in.
-
-        Returns:
-            `Found`, `Next` to read another line, or None if the page is not there.
-        """
-        raise NotImplementedError(f"{type(self).__name__} needs a method `answer`")
-
-
-class Hooks:
+class _Hooks(Generic[Own]):
     """What the engine calls of a prototype: the user's methods, with errors that say where they are."""
 
-    def __init__(self, own: Organisation, memory: Memory) -> None:
+    def __init__(self, own: Own) -> None:
         """Those of an object."""
-        self._own = own
-        self._memory = memory
+        self._own: Own = own
 
-    def table(self, page_shift: int, index_bits: int, levels: int, level: int) -> Hooks:
+    def copy(self) -> Self:
+        """Those of a copy."""
+        return type(self)(self._copied())
+
+    def wrong(self, hook: str, words: str) -> FlatwalkError:
+        """The error of a hook that did what it may not, or of the class as a whole."""
+        own = type(self._own)
+        code = getattr(inspect.unwrap(getattr(own, hook, own)), "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code else str(inspect.getsourcefile(own))
+        return self._error(f"{hook} {words}", place)
+
+    def _copied(self) -> Own:
+        try:
+            return copy.deepcopy(self._own)
+        except Exception as error:
+            raise self.wrong("copy", f"failed, as something in it cannot be copied: {error}") from error
+
+    def _call(self, hook: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
+        try:
+            return getattr(self._own, hook)(*arguments)
+        except (FlatwalkError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            words = f"failed: {type(error).__name__}: {error}"
+            place = _place(error)
+            if place is None:
+                raise self.wrong(hook, words) from error
+            raise self._error(f"{hook} {words}", place) from error
+
+    def _error(self, words: str, place: str) -> FlatwalkError:
+        return FlatwalkError(
+            f"{type(self._own).__name__}.{words}", where=place, remedy=f"fix {place}{self.advice}"
+        )
+
+    #: What an error recommends in addition.
+    advice = ""
+
+
+class OrganisationHooks(_Hooks[Organisation]):
+    """Those of a page table."""
+
+    advice = "; fw.check_organisation finds the shortest steps that lead there"
+
+    def table(self, page_shift: int, index_bits: int, levels: int, level: int) -> OrganisationHooks:
         """Those of a new table for pages of `level`."""
-        own = copy.deepcopy(self._own)
+        own = self._copied()
         own.geometry = Geometry(page_shift, index_bits, levels)
         own.level = level
-        return Hooks(own, self._memory)
-
-    def copy(self) -> Hooks:
-        """Those of a copy."""
-        return Hooks(copy.deepcopy(self._own), self._memory)
+        return OrganisationHooks(own)
 
     def change(self, hook: str, arguments: Sequence[int]) -> bool:
         """Calls a hook with memory; False if it was refused some."""
         try:
-            getattr(self._own, hook)(self._memory, *arguments)
-        except OutOfMemory:
+            self._call(hook, _memory(), *arguments)
+        except FlatwalkError as error:
+            if not isinstance(error.__cause__, OutOfMemory):
+                raise
             return False
-        except FlatwalkError:
-            raise
-        except BaseException as error:
-            raise self._failed(hook, error) from error
         return True
 
     def first(self, number: int) -> object:
         """What the hook returns."""
-        try:
-            return self._own.first(number)
-        except BaseException as error:
-            raise self._failed("first", error) from error
+        return self._call("first", number)
 
     def answer(self, number: int, at: int, line: list[int]) -> tuple[bool, int] | None:
         """What the hook returns: whether the entry is there, and where to look."""
-        try:
-            answer = self._own.answer(number, at, line)
-        except BaseException as error:
-            raise self._failed("answer", error) from error
+        answer = self._call("answer", number, at, line)
         if answer is None:
             return None
         if not isinstance(answer, Found | Next):
@@ -233,25 +117,55 @@ class Hooks:
     def resizes(self) -> tuple[int, int, int, int]:
         """The counts that results show."""
         own = self._own
-        return own.grown, own.shrunk, own.refused, own.curtailed
+        counts = own.grown, own.shrunk, own.refused, own.curtailed
+        if not all(isinstance(count, int) and 0 <= count < 1 << 63 for count in counts):
+            raise self.wrong("create", f"and others left {counts}, which are not counts of resizes")
+        return counts
 
-    def wrong(self, hook: str, words: str) -> FlatwalkError:
-        """The error of a hook that did what it may not."""
-        code = getattr(type(self._own), hook).__code__
-        return self._error(f"{hook} {words}", f"{code.co_filename}:{code.co_firstlineno}")
 
-    def _failed(self, hook: str, error: BaseException) -> FlatwalkError:
-        """The error of a hook that raised."""
-        place = _place(error)
-        words = f"{hook} failed: {type(error).__name__}: {error}"
-        return self.wrong(hook, words.partition(" ")[2]) if place is None else self._error(words, place)
+class MechanismHooks(_Hooks[Mechanism]):
+    """Those of a mechanism. What a hook counted is returned, by name."""
 
-    def _error(self, words: str, place: str) -> FlatwalkError:
-        return FlatwalkError(
-            f"{type(self._own).__name__}.{words}",
-            where=place,
-            remedy=f"fix {place}; fw.check_organisation finds the shortest steps that lead there",
-        )
+    def begin(self) -> MechanismHooks:
+        """Those of a mechanism that has seen nothing."""
+        own = self._copied()
+        own.counts = Counter()
+        hooks = MechanismHooks(own)
+        hooks.call("begin")
+        return hooks
+
+    def has(self) -> list[str]:
+        """The hooks that the class has."""
+        hooks = [name for name, value in vars(Mechanism).items() if inspect.isfunction(value)]
+        return [name for name in hooks if getattr(type(self._own), name) is not getattr(Mechanism, name)]
+
+    def call(self, hook: str, *arguments: object) -> dict[str, int]:
+        """Calls a hook."""
+        self._call(hook, *arguments)
+        counts, self._own.counts = dict(self._own.counts), Counter()
+        for name, count in counts.items():
+            if not isinstance(name, str) or not isinstance(count, int) or not 0 <= count < 1 << 63:
+                raise self.wrong(hook, f"counted {count!r} {name!r}, which is not a count with a name")
+        return counts
+
+    def miss(
+        self, hook: str, address: int, at: int, kind: str, found: tuple[int, int, int, int, int] | None
+    ) -> dict[str, int]:
+        """Calls a hook with a miss."""
+        return self.call(hook, Miss(engine.hook_access(), address, at, kind, found))
+
+
+def interrupt(threads: Sequence[int]) -> None:
+    """Raises KeyboardInterrupt in threads that run a hook, which may never return."""
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    for thread in threads:
+        raise_in(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+
+
+@functools.cache
+def _memory() -> Memory:
+    """Simulated memory: that of the table whose hook runs."""
+    return Memory(engine.hook_access())
 
 
 def _place(error: BaseException) -> str | None:
@@ -289,7 +203,7 @@ class _Known:
         return code
 
 
-def register(kind: str, own: Organisation) -> dict[str, Any]:
+def register(own: Organisation | Mechanism) -> dict[str, Any]:
     """Makes a prototype known to the engine, as it is now.
 
     Returns:
@@ -303,8 +217,10 @@ def register(kind: str, own: Organisation) -> dict[str, Any]:
     code = _Known.code(type(own), json.dumps(parameters, sort_keys=True))
     file = Path(inspect.getsourcefile(type(own)) or "unknown").name
     keys = {"class": name, "file": file, "code": code, "parameters": parameters}
-    hooks = Hooks(copy.deepcopy(own), Memory(engine.memory_access()))
-    engine.register_prototype(kind, keys, hooks)
+    if isinstance(own, Organisation):
+        engine.register_prototype("organisation", keys, OrganisationHooks(copy.deepcopy(own)))
+    else:
+        engine.register_prototype("mechanism", keys, MechanismHooks(copy.deepcopy(own)))
     return keys
 
 
@@ -320,20 +236,19 @@ def _plain(value: object, where: str) -> object:
         raise UsageError(
             f"a {type(value).__name__} is not a parameter that results can show",
             where=where,
-            remedy="keep numbers, text or lists of them; what a table needs, make in create",
+            remedy="keep numbers, text or lists of them; make everything else in create or begin",
         )
     return value
 
 
 def names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the classes that runs call."""
-    tables = [
-        part["table"]
-        for run in runs
-        for part in (run["scheme"], run["scheme"].get("host"))
-        if part is not None
-    ]
-    return list(dict.fromkeys(table["class"] for table in tables if table["organisation"] == "python"))
+    found = []
+    for run in runs:
+        scheme = run["scheme"]
+        parts = [scheme["table"], scheme.get("host", {}).get("table", {}), scheme.get("python", {})]
+        found += [part["class"] for part in parts if "code" in part]
+    return list(dict.fromkeys(found))
 
 
 @contextmanager
@@ -348,7 +263,7 @@ def timed(runs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     seconds = time.perf_counter() - began
     more_busy, more_calls = engine.prototype_time()
     output.note(
-        f"{' and '.join(classes)}: Python, which is slow: {(more_busy - busy) / seconds:.0%} of "
+        f"{' and '.join(classes)}: Python, which is slow: {units.percent((more_busy - busy) / seconds)} of "
         f"{seconds:.1f} s went into {units.count(more_calls - calls)} calls. CONTRIBUTING.md shows how to "
         "write it in Rust."
     )

@@ -345,6 +345,7 @@ class Mechanisms(TypedDict):
     direct_segment: NotRequired[DirectSegment]
     csalt: NotRequired[Csalt]
     page_table_priority: NotRequired[PageTablePriority]
+    python: NotRequired[dict[str, Any]]
 
 
 class Vhpt(TypedDict):

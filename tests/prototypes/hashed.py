@@ -1,16 +1,12 @@
 """The engine's hashed page table once more, written in Python: Huck and Hays, ISCA 1993.
 
 docs/adr/0014: a table of Python must give the counts and cycles of the same table in Rust, bit by bit.
+So it reads and writes memory as often as that does: a page fault takes as long.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import flatwalk as fw
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORD = (1 << 64) - 1
 NODE = 32
@@ -49,11 +45,14 @@ class Hashed(fw.Organisation):
         mixed = (product ^ product >> 32) * 0xD6E8FEB86659FD93 & WORD
         return self.base + (mixed * self.count >> 64) * NODE
 
-    def chain(self, memory: fw.Memory, at: int) -> Iterator[int]:
-        """The nodes of a chain from that at address `at` on, which may be 0 for a bucket."""
-        yield at
-        while at := memory.read(at + 8):
-            yield at
+    def find(self, memory: fw.Memory, number: int) -> tuple[int, int] | None:
+        """The node for a page, and the one before it or 0."""
+        at, before = self.bucket(number), 0
+        while memory.read(at) != number * 2 + 1:
+            before, at = at, memory.read(at + 8)
+            if not at:
+                return None
+        return at, before
 
     def obtain(self, memory: fw.Memory) -> int:
         if not self.vacant:
@@ -63,70 +62,79 @@ class Hashed(fw.Organisation):
         return self.vacant.pop()
 
     def add(self, memory: fw.Memory, number: int) -> int:
-        nodes = list(self.chain(memory, self.bucket(number)))
-        if memory.read(nodes[0]) == 0:
-            node = nodes[0]
-        else:
-            if len(nodes) == LONGEST:
+        """A node for a page that has none."""
+        node = self.bucket(number)
+        if memory.read(node):
+            last, length = node, 1
+            while following := memory.read(last + 8):
+                last, length = following, length + 1
+            if length == LONGEST:
                 raise fw.OutOfMemory
             node = self.obtain(memory)
-            memory.write(nodes[-1] + 8, node)
+            memory.write(last + 8, node)
         memory.write(node, number * 2 + 1)
         self.used += 1
         return node
 
     def insert(self, memory: fw.Memory, number: int, entry: int) -> None:
+        assert self.find(memory, number) is None
         memory.write(self.add(memory, number) + 16, entry)
-        if self.used > self.count and self.used >= self.retry_at and not self.grow(memory):
-            self.refused += 1
-            self.retry_at = self.used + self.count // 8
+        if self.used > self.count and self.used >= self.retry_at:
+            old = self.base, self.count, self.used, self.pool, self.vacant
+            try:
+                self.base = memory.allocate(max(2 * self.count * NODE, 4096), "buckets")
+            except fw.OutOfMemory:
+                self.refuse()
+                return
+            self.count, self.used, self.pool, self.vacant = 2 * self.count, 0, [], []
+            try:
+                self.fill_from(memory, old[0], old[1])
+                gone = old
+            except fw.OutOfMemory:
+                gone = self.base, self.count, self.used, self.pool, self.vacant
+                self.base, self.count, self.used, self.pool, self.vacant = old
+                self.refuse()
+            for block in [gone[0], *gone[3]]:
+                memory.free(block)
+            self.grown += gone is old
 
-    def grow(self, memory: fw.Memory) -> bool:
-        try:
-            base = memory.allocate(max(2 * self.count * NODE, 4096), "buckets")
-        except fw.OutOfMemory:
-            return False
-        old = self.base, self.count, self.used, self.pool, self.vacant
-        nodes = [
-            (memory.read(at), memory.read(at + 16))
-            for bucket in range(self.base, self.base + self.count * NODE, NODE)
-            for at in self.chain(memory, bucket)
-            if memory.read(at)
-        ]
-        self.base, self.count, self.used, self.pool, self.vacant = base, 2 * self.count, 0, [], []
-        gone = old
-        grown = True
-        try:
-            for tag, entry in nodes:
-                memory.write(self.add(memory, tag >> 1) + 16, entry)
-        except fw.OutOfMemory:
-            gone = self.base, self.count, self.used, self.pool, self.vacant
-            self.base, self.count, self.used, self.pool, self.vacant = old
-            grown = False
-        for block in [gone[0], *gone[3]]:
-            memory.free(block)
-        self.grown += grown
-        return grown
+    def refuse(self) -> None:
+        self.refused += 1
+        self.retry_at = self.used + self.count // 8
+
+    def fill_from(self, memory: fw.Memory, base: int, count: int) -> None:
+        """Enters all that is in another array of buckets."""
+        for bucket in range(count):
+            at = base + bucket * NODE
+            while True:
+                number = memory.read(at) >> 1
+                if memory.read(at):
+                    node = self.add(memory, number)
+                    memory.write(node + 16, memory.read(at + 16))
+                at = memory.read(at + 8)
+                if not at:
+                    break
 
     def remove(self, memory: fw.Memory, number: int) -> None:
-        nodes = list(self.chain(memory, self.bucket(number)))
-        place = next(i for i, at in enumerate(nodes) if memory.read(at) == number * 2 + 1)
+        found = self.find(memory, number)
+        assert found is not None
+        node, before = found
+        memory.write(node + 16, 0)
+        assert not memory.read(node + 16)
         self.used -= 1
-        following = nodes[place + 1] if place + 1 < len(nodes) else 0
-        gone = nodes[place]
-        if place:
-            memory.write(nodes[place - 1] + 8, memory.read(gone + 8))
+        following = memory.read(node + 8)
+        if before:
+            memory.write(before + 8, following)
         elif not following:
-            memory.write(gone, 0)
-            memory.write(gone + 16, 0)
+            memory.write(node, 0)
             return
         else:
             for word in (0, 8, 16):
-                memory.write(gone + word, memory.read(following + word))
-            gone = following
+                memory.write(node + word, memory.read(following + word))
+            node = following
         for word in (0, 8, 16):
-            memory.write(gone + word, 0)
-        self.vacant.append(gone)
+            memory.write(node + word, 0)
+        self.vacant.append(node)
 
     def first(self, number: int) -> int:
         return self.bucket(number)

@@ -1,6 +1,6 @@
 //! Work of the engine's that Python waits for, and can stop.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -19,6 +19,8 @@ const LOOK: Duration = Duration::from_millis(100);
 thread_local! {
     /// Those of the work that this thread was started for.
     static CURRENT: RefCell<Option<Arc<Reports>>> = const { RefCell::new(None) };
+    /// What Python calls this thread.
+    static IDENTITY: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// What the engine says while it works, and is told.
@@ -29,6 +31,21 @@ pub struct Reports {
     stop: AtomicBool,
     /// What a prototype raised.
     raised: Mutex<Option<PyErr>>,
+    /// The threads that run a prototype's hook, as Python numbers them.
+    inside: Mutex<Vec<u64>>,
+}
+
+/// While it lives, a hook runs on this thread.
+pub struct Inside<'a>(&'a Reports);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let mut inside = self.0.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = IDENTITY.get();
+        if let Some(at) = inside.iter().rposition(|&thread| Some(thread) == own) {
+            inside.swap_remove(at);
+        }
+    }
 }
 
 impl Reports {
@@ -60,6 +77,29 @@ impl Reports {
     /// What a prototype raised, once.
     pub fn take_raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Notes that this thread runs a prototype's hook.
+    pub fn enter_hook(&self, py: Python<'_>) -> PyResult<Inside<'_>> {
+        let thread = match IDENTITY.get() {
+            Some(thread) => thread,
+            None => py.import("threading")?.call_method0("get_ident")?.extract()?,
+        };
+        IDENTITY.set(Some(thread));
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(Inside(self))
+    }
+
+    /// Stops the work: at its next report, or where a hook runs, in that.
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !inside.is_empty() {
+            // If it fails, the thread is left behind.
+            let _ = Python::attach(|py| {
+                py.import("flatwalk.prototypes")?.call_method1("interrupt", (inside,)).map(drop)
+            });
+        }
     }
 
     /// Lets Python handle signals, and know of the progress.
@@ -108,7 +148,7 @@ pub fn attend<T: Send + 'static, E: std::fmt::Display>(
                 }
             };
             if let Err(raised) = reports.pass_on(callback) {
-                reports.stop.store(true, Ordering::Relaxed);
+                reports.stop();
                 receiver.recv_timeout(GRACE).ok();
                 return Err(raised);
             }

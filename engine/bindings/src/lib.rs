@@ -372,5 +372,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prototype::memory::memory_read, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::memory::memory_write, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::memory::memory_allocate, module)?)?;
-    module.add_function(wrap_pyfunction!(prototype::memory::memory_free, module)?)
+    module.add_function(wrap_pyfunction!(prototype::memory::memory_free, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_holds, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_walk, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_insert, module)?)
 }

@@ -13,6 +13,7 @@ pub mod driver;
 pub mod mechanisms;
 pub mod memory;
 pub mod mmu;
+pub mod prototypes;
 pub mod report;
 pub mod schemas;
 pub mod system;

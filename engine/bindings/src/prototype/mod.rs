@@ -3,6 +3,7 @@
 //! The objects are adapters of `flatwalk.prototypes`, which call the user's. What these give is input from
 //! outside: each answer is checked here before the engine sees it.
 
+pub mod mechanism;
 pub mod memory;
 pub mod organisation;
 
@@ -90,8 +91,10 @@ impl Hooked {
         }
         let answer = Python::attach(|py| {
             let running = Running::begin();
-            let answer = self.object.bind(py).call_method1(method, arguments)?;
-            drop(running);
+            let inside = self.reports.enter_hook(py)?;
+            let answer = self.object.bind(py).call_method1(method, arguments);
+            drop((inside, running));
+            let answer = answer?;
             match answer.extract::<T>() {
                 Ok(answer) => Ok(answer),
                 Err(_) => Err(self.wrong_words(
@@ -131,6 +134,7 @@ pub fn register_prototype(kind: &str, prototype: &str, object: Py<PyAny>) -> PyR
     let prototype: Prototype = read(prototype)?;
     match kind {
         "organisation" => organisation::register(prototype, object),
+        "mechanism" => mechanism::register(prototype, object),
         other => return Err(crate::error(format!("`{other}` is not a kind of prototype"))),
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! Page tables that are written in Python: a table for each page size.
 
-use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -63,16 +62,15 @@ struct PythonTable<Out> {
     geometry: Geometry,
     level: Level,
     blocks: Blocks,
-    /// Numbers of the pages that are mapped.
-    pages: HashSet<u64>,
+    /// Pages that are in it.
+    used: u64,
     out: PhantomData<Out>,
 }
 
 impl<Out: Physical> Clone for PythonTable<Out> {
     fn clone(&self) -> Self {
         let hooked = self.hooked.another("copy", ());
-        let (blocks, pages) = (self.blocks.clone(), self.pages.clone());
-        Self { hooked, blocks, pages, ..*self }
+        Self { hooked, blocks: self.blocks.clone(), ..*self }
     }
 }
 
@@ -111,8 +109,8 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
     ) -> Result<Self, TableError> {
         let shape = (geometry.page_shift(), geometry.index_bits(), geometry.levels(), level);
         let hooked = maker.another("table", shape);
-        let (blocks, pages) = (Blocks::default(), HashSet::new());
-        let mut table = Self { hooked, geometry, level, blocks, pages, out: PhantomData };
+        let blocks = Blocks::default();
+        let mut table = Self { hooked, geometry, level, blocks, used: 0, out: PhantomData };
         if table.change_by(memory, "create", &[]) {
             return Ok(table);
         }
@@ -120,10 +118,8 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         Err(TableError::OutOfMemory)
     }
 
+    /// Found as a walk finds it, for the same lines.
     fn entry(&self, memory: &dyn EntryMemory<Out>, number: u64) -> Option<Entry> {
-        if !self.pages.contains(&number) {
-            return None;
-        }
         let mut probe = self.first(number);
         loop {
             match self.answer(number, &probe, &memory.read_line(probe.at)) {
@@ -143,7 +139,7 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         if !self.change_by(memory, "insert", &[number, entry.0]) {
             return Err(TableError::OutOfMemory);
         }
-        self.pages.insert(number);
+        self.used += 1;
         Ok(())
     }
 
@@ -151,7 +147,7 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         if !self.change_by(memory, "remove", &[number]) {
             self.hooked.wrong("remove", "was refused memory: a page goes without any");
         }
-        self.pages.remove(&number);
+        self.used -= 1;
     }
 
     fn change(
@@ -168,7 +164,7 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
     }
 
     fn statistics(&self) -> Vec<NodeStatistics> {
-        self.blocks.statistics(self.level, self.pages.len() as u64)
+        self.blocks.statistics(self.level, self.used)
     }
 
     fn resizes(&self) -> Resizes {

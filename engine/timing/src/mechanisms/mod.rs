@@ -24,6 +24,7 @@ use crate::config::sections::Sections;
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::segment::Segment;
+use crate::prototypes;
 
 /// Every mechanism, in the order in which they are set up and called.
 pub const REGISTRY: &[Registered] = &[
@@ -34,6 +35,7 @@ pub const REGISTRY: &[Registered] = &[
     direct_segment::MECHANISM,
     csalt::MECHANISM,
     page_table_priority::MECHANISM,
+    prototypes::MECHANISM,
 ];
 
 /// A mechanism: the sections that it owns, and how it is made.
