@@ -644,7 +644,7 @@ impl Core {
     }
 
     /// One data access of `instruction`, to `size` bytes: when its translation and when its data is there.
-    #[inline]
+    #[inline(always)]
     fn access(
         &mut self,
         instruction: u64,
@@ -713,7 +713,7 @@ impl Core {
     }
 
     /// Translates, and lets the operating system handle faults until that succeeds.
-    #[inline]
+    #[inline(always)]
     fn translate(
         &mut self,
         instruction: u64,

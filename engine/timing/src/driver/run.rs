@@ -28,10 +28,10 @@ use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::memory::replacement::Turn;
 use crate::mmu::blame::Blame;
-use crate::mmu::event::Request;
+use crate::mmu::event::{Request, Stopped};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
 use crate::mmu::statistics::WalkCount;
-use crate::mmu::Mmu;
+use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
@@ -1068,7 +1068,7 @@ struct Untimed<'a, R> {
 
 impl Untimed<'_, Warming<'_>> {
     /// An access that goes through the caches; `instruction` gives the address of its instruction.
-    #[inline]
+    #[inline(always)]
     fn access(
         &mut self,
         address: u64,
@@ -1076,14 +1076,31 @@ impl Untimed<'_, Warming<'_>> {
         instruction: impl Fn() -> u64 + Copy,
     ) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
-        let mut physical = self.translate(address, kind, instruction)?;
+        let physical = self.translate(address, kind, instruction)?;
         self.reader.0.warm(physical, store, Requester::Data);
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        if address >> LINE_SHIFT == last >> LINE_SHIFT {
+            Ok(())
+        } else {
+            self.access_rest((address, last), physical, kind, instruction())
+        }
+    }
+
+    /// The lines of an access from `address` to `last` behind the first, which lies at `physical`.
+    #[cold]
+    fn access_rest(
+        &mut self,
+        (address, last): (u64, u64),
+        mut physical: Hpa,
+        kind: AccessKind,
+        instruction: u64,
+    ) -> Result<(), OsError> {
+        let store = kind == AccessKind::Store;
         let mut at = address;
         while at >> LINE_SHIFT != last >> LINE_SHIFT {
             let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
             physical = if line.is_multiple_of(1 << 12) {
-                self.translate(line, kind, instruction)?
+                self.translate(line, kind, || instruction)?
             } else {
                 physical.offset(line - at)
             };
@@ -1107,7 +1124,7 @@ impl<R: TableReader> Untimed<'_, R> {
     }
 
     /// Where `address` lies; faults are handled.
-    #[inline]
+    #[inline(always)]
     fn translate(
         &mut self,
         address: u64,
@@ -1118,12 +1135,15 @@ impl<R: TableReader> Untimed<'_, R> {
         let Self { mmu, system, reader, .. } = self;
         let translated = match mmu.translate(request, instruction, system, reader) {
             Ok(translated) => translated,
-            Err(stopped) => {
-                let at = self.at;
-                mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| at)?
-            }
+            Err(stopped) => self.fault(request, stopped)?,
         };
         Ok(translated.physical)
+    }
+
+    #[cold]
+    fn fault(&mut self, request: Request, stopped: Stopped) -> Result<Translated, OsError> {
+        let Self { mmu, system, reader, at } = self;
+        mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| *at)
     }
 }
 
