@@ -28,10 +28,8 @@ use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
 use flatwalk_trace::Access;
 
 use crate::config::machine;
-use crate::core::branch::Predictor;
-use crate::core::decode::{
-    Control, DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op,
-};
+use crate::core::branch::{Branch, Predictor};
+use crate::core::decode::{DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op};
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
@@ -146,15 +144,6 @@ pub struct Environment<'a> {
     pub costs: Costs<'a>,
 }
 
-/// The branch at the end of the last block, until it is known where it went.
-#[derive(Clone, Copy, Debug)]
-struct PendingBranch {
-    control: Control,
-    pc: u64,
-    fall_through: Option<u64>,
-    resolved: u64,
-}
-
 /// The core.
 #[derive(Clone, Debug)]
 pub struct Core {
@@ -183,7 +172,8 @@ pub struct Core {
     line: u64,
     /// Page of the last fetch and where it lies.
     code_page: Option<(u64, Hpa)>,
-    pending: Option<PendingBranch>,
+    /// The branch at the end of the last block, until it is known where it went, and when it is resolved.
+    pending: Option<(Branch, u64)>,
     predictor: Predictor,
     /// By 8-byte word: address and the cycle in which its data is ready.
     stores: Vec<(u64, u64)>,
@@ -226,6 +216,11 @@ impl Core {
     /// The predictors, for their statistics.
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
+    }
+
+    /// The core predicts for itself from now on, as `predictor` did so far.
+    pub fn predict_as(&mut self, predictor: &Predictor) {
+        self.predictor.continue_as(predictor);
     }
 
     /// Shows its counts; state and cycles are none.
@@ -275,26 +270,17 @@ impl Core {
         self.retire.pass(self.fetched);
     }
 
-    /// A block runs in no time: the branch predictors learn from it.
+    /// A block runs in no time: the branch predictors learn from it. `predicted` as in [`Core::run`].
     #[inline]
-    pub fn warm(&mut self, block: &DecodedBlock) {
-        if let Some(PendingBranch { control, pc, fall_through, .. }) = self.pending.take() {
-            self.predictor.predict(control, pc, fall_through, block.pc());
-        }
+    pub fn warm(&mut self, block: &DecodedBlock, predicted: Option<bool>) {
+        self.predict(block.pc(), predicted);
         self.await_branch(block, self.retire.cycle);
     }
 
     /// The branch at the end of `block`, if there is one, is resolved in cycle `resolved`.
     #[inline]
     fn await_branch(&mut self, block: &DecodedBlock, resolved: u64) {
-        if block.control != Control::None {
-            self.pending = Some(PendingBranch {
-                control: block.control,
-                pc: block.ops[block.ops.len() - 1].pc,
-                fall_through: block.fall_through,
-                resolved,
-            });
-        }
+        self.pending = Branch::ending(block).map(|branch| (branch, resolved));
     }
 
     /// Retirement waits from `from` to `until`: whatever of that has not been accounted for goes to `part`.
@@ -385,18 +371,20 @@ impl Core {
         }
     }
 
-    /// Runs one block whose accesses go to `addresses`.
+    /// Runs one block whose accesses go to `addresses`. `predicted`: whether the branch that led to it was
+    /// predicted; `None` where the core is to predict it.
     ///
     /// # Errors
     /// When the operating system cannot handle a fault.
     pub fn run(
         &mut self,
         block: &DecodedBlock,
+        predicted: Option<bool>,
         addresses: &[u64],
         env: &mut Environment<'_>,
     ) -> Result<(), OsError> {
         self.account_refill();
-        self.resolve_branch(block.pc());
+        self.resolve_branch(block.pc(), predicted);
         let mut next_access = 0;
         let mut done = 0;
         let last: *const Op = &raw const block.ops[block.ops.len() - 1];
@@ -600,14 +588,26 @@ impl Core {
         self.store_queue.push(self.last_store_leaves);
     }
 
-    /// The last block's branch went to `next`.
+    /// The last block's branch went to `next`. The cycle in which it is resolved, if it was mispredicted.
     #[inline]
-    fn resolve_branch(&mut self, next: u64) {
-        let Some(branch) = self.pending.take() else { return };
-        let right = self.predictor.predict(branch.control, branch.pc, branch.fall_through, next);
-        if !right {
-            let refilled = branch.resolved + self.frontend;
-            self.account(Part::BranchMispredictions, branch.resolved, refilled);
+    fn predict(&mut self, next: u64, predicted: Option<bool>) -> Option<u64> {
+        let (branch, resolved) = self.pending.take()?;
+        let right = match predicted {
+            None => branch.is_predicted(&mut self.predictor, next),
+            Some(right) => {
+                self.predictor.count(right);
+                right
+            }
+        };
+        (!right).then_some(resolved)
+    }
+
+    /// The same, and the front end waits for it.
+    #[inline]
+    fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) {
+        if let Some(resolved) = self.predict(next, predicted) {
+            let refilled = resolved + self.frontend;
+            self.account(Part::BranchMispredictions, resolved, refilled);
             self.fetched = self.fetched.max(refilled);
         }
     }
@@ -644,7 +644,7 @@ impl Core {
     }
 
     /// One data access of `instruction`, to `size` bytes: when its translation and when its data is there.
-    #[inline]
+    #[inline(always)]
     fn access(
         &mut self,
         instruction: u64,
@@ -713,7 +713,7 @@ impl Core {
     }
 
     /// Translates, and lets the operating system handle faults until that succeeds.
-    #[inline]
+    #[inline(always)]
     fn translate(
         &mut self,
         instruction: u64,

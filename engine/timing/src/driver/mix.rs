@@ -23,6 +23,7 @@ use flatwalk_trace::{Slice, Source};
 use crate::ConfigError;
 use crate::config::machine::Multicore;
 use crate::driver::cores::TURN;
+use crate::driver::predictions::Predictors;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::sampling::Limits;
 use crate::driver::simulate::{SimulateError, StretchReader, os_failure};
@@ -216,6 +217,7 @@ fn one(
             &mut **source,
             &Limits { instructions: None, ..limits.clone() },
             seed,
+            Predictors::default(),
         );
         members.push(Member {
             run,

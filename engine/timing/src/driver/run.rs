@@ -13,23 +13,25 @@ use crate::ConfigError;
 pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
+use crate::core::branch::Predictor;
 use crate::core::decode::DecodedBlock;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Add, Aside, Visitor, forget};
 use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
+use crate::driver::predictions::{Mispredicted, Predictors};
 use crate::driver::sampling::Phase;
 use crate::mechanisms::{self, Setup};
 use crate::memory::hierarchy::Requester;
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::memory::replacement::Turn;
-use crate::mmu::Mmu;
 use crate::mmu::blame::Blame;
-use crate::mmu::event::Request;
+use crate::mmu::event::{Request, Stopped};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
 use crate::mmu::statistics::WalkCount;
+use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
@@ -39,6 +41,11 @@ use crate::system::relocate::Relocation;
 pub enum Piece {
     /// The next block identifier means this.
     Define(Arc<DecodedBlock>),
+    /// Of the next slice, by predictor, for runs that do not predict themselves; a slice of which there is
+    /// nothing to say has none.
+    Mispredicted(Arc<[Mispredicted]>),
+    /// All runs predict themselves from now on, as these did.
+    Threads(Arc<[Predictor]>),
     /// A thread runs.
     Slice(flatwalk_trace::Slice),
     /// The address space changes.
@@ -130,6 +137,10 @@ pub struct Run {
     relocated: Vec<u64>,
     last_address: u64,
     look_ahead: LookAhead,
+    /// Number of the predictor that predicts for this run, if it does not itself …
+    predictor: Option<usize>,
+    /// … and what that got wrong of the slice that comes next.
+    mispredicted: Option<Arc<[Mispredicted]>>,
 }
 
 /// What one core did in the measured part.
@@ -243,7 +254,17 @@ impl Run {
             relocated: Vec::new(),
             last_address: 0,
             look_ahead: LookAhead::default(),
+            predictor: None,
+            mispredicted: None,
         })
+    }
+
+    /// Lets one of `predictors` predict for this run, if its core executes just what is in the trace.
+    pub(crate) fn share_predictions(&mut self, predictors: &mut Predictors) {
+        let RunConfiguration { machine, context_switch_ms, .. } = &self.configuration;
+        let is_alike = self.relocation.is_none() && context_switch_ms.is_none();
+        let core = machine.core.as_ref().filter(|_| is_alike && self.timed.is_some());
+        self.predictor = core.map(|core| predictors.number(core));
     }
 
     /// Instructions run so far, measured or not.
@@ -402,6 +423,16 @@ impl Run {
                     }
                 };
                 self.blocks.push(block);
+                Ok(())
+            }
+            Piece::Mispredicted(of_slice) => {
+                self.mispredicted = self.predictor.map(|_| Arc::clone(of_slice));
+                Ok(())
+            }
+            Piece::Threads(predictors) => {
+                if let (Some(number), Some((core, _))) = (self.predictor.take(), &mut self.timed) {
+                    core.predict_as(&predictors[number]);
+                }
                 Ok(())
             }
             &Piece::Phase { phase, at } => {
@@ -671,16 +702,19 @@ impl Run {
         self.last_address = addresses.last().copied().unwrap_or(self.last_address);
         let mut rest = addresses;
         let mut done = 0;
+        let of_slice = self.mispredicted.take();
+        let mispredicted =
+            of_slice.as_deref().zip(self.predictor).map(|(all, number)| &all[number]);
         while done < blocks.len() {
             // To the end, or to the instruction at which something is to be looked at.
             let stop = self.next_stop();
             let used = match (&self.timed, self.phase) {
                 (None, _) => self.run_functional(&blocks[done..], &mut rest, stop)?,
                 (Some(_), Phase::Pass | Phase::Warm) => {
-                    self.run_warm(&blocks[done..], &mut rest, stop)?
+                    self.run_warm(&blocks[done..], (mispredicted, done), &mut rest, stop)?
                 }
                 (Some(_), Phase::Detailed | Phase::Measured) => {
-                    self.run_timed(&blocks[done..], &mut rest, stop)?
+                    self.run_timed(&blocks[done..], (mispredicted, done), &mut rest, stop)?
                 }
             };
             done += used;
@@ -721,10 +755,12 @@ impl Run {
         self.own.switches.every.map(|_| self.own.switches.count)
     }
 
-    /// Runs blocks until `stop` instructions; returns how many blocks.
+    /// Runs blocks until `stop` instructions; returns how many blocks. What was mispredicted is known by
+    /// their places in the slice, of which the first is given.
     fn run_timed(
         &mut self,
         blocks: &[u32],
+        (mispredicted, first): (Option<&Mispredicted>, usize),
         rest: &mut &[u64],
         stop: u64,
     ) -> Result<usize, OsError> {
@@ -744,7 +780,8 @@ impl Run {
                 env.system,
                 Some(env.caches),
             );
-            core.run(block, addresses, &mut env)?;
+            let predicted = mispredicted.map(|all| all.is_right(first + i));
+            core.run(block, predicted, addresses, &mut env)?;
             self.own.instructions += block.ops.len() as u64;
             if self.own.instructions >= stop {
                 return Ok(i + 1);
@@ -804,7 +841,13 @@ impl Run {
     }
 
     /// The same, and what caches, memory's rows and branch predictors hold changes as if time had passed.
-    fn run_warm(&mut self, blocks: &[u32], rest: &mut &[u64], stop: u64) -> Result<usize, OsError> {
+    fn run_warm(
+        &mut self,
+        blocks: &[u32],
+        (mispredicted, first): (Option<&Mispredicted>, usize),
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
         let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
         let (mmu, system) = (&mut self.mmu, &mut self.system);
         let mut untimed = Untimed { mmu, system, reader: Warming(caches), at: core.cycle() };
@@ -815,7 +858,7 @@ impl Run {
             *rest = remaining;
             let soon = look_ahead::window(remaining, addresses.len());
             self.look_ahead.look(soon, untimed.system, Some(&*untimed.reader.0));
-            core.warm(block);
+            core.warm(block, mispredicted.map(|all| all.is_right(first + i)));
             for &pc in &block.lines {
                 if pc >> LINE_SHIFT == self.own.code_line {
                     continue;
@@ -997,11 +1040,15 @@ impl Run {
 }
 
 /// True if an event is work of a kernel's. Populating and gaps stand for a part of the program that is not
-/// in the trace, and a recorded machine's entries for what its kernel did: no time.
-fn is_call(event: &Event) -> bool {
+/// in the trace, and a recorded machine's entries for what its kernel did: no time. Names change nothing.
+pub(super) fn is_call(event: &Event) -> bool {
     !matches!(
         event,
-        Event::Populate { .. } | Event::Gap { .. } | Event::Root { .. } | Event::Entry { .. }
+        Event::Populate { .. }
+            | Event::Gap { .. }
+            | Event::Root { .. }
+            | Event::Entry { .. }
+            | Event::Name { .. }
     )
 }
 
@@ -1021,7 +1068,7 @@ struct Untimed<'a, R> {
 
 impl Untimed<'_, Warming<'_>> {
     /// An access that goes through the caches; `instruction` gives the address of its instruction.
-    #[inline]
+    #[inline(always)]
     fn access(
         &mut self,
         address: u64,
@@ -1029,14 +1076,31 @@ impl Untimed<'_, Warming<'_>> {
         instruction: impl Fn() -> u64 + Copy,
     ) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
-        let mut physical = self.translate(address, kind, instruction)?;
+        let physical = self.translate(address, kind, instruction)?;
         self.reader.0.warm(physical, store, Requester::Data);
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        if address >> LINE_SHIFT == last >> LINE_SHIFT {
+            Ok(())
+        } else {
+            self.access_rest((address, last), physical, kind, instruction())
+        }
+    }
+
+    /// The lines of an access from `address` to `last` behind the first, which lies at `physical`.
+    #[cold]
+    fn access_rest(
+        &mut self,
+        (address, last): (u64, u64),
+        mut physical: Hpa,
+        kind: AccessKind,
+        instruction: u64,
+    ) -> Result<(), OsError> {
+        let store = kind == AccessKind::Store;
         let mut at = address;
         while at >> LINE_SHIFT != last >> LINE_SHIFT {
             let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
             physical = if line.is_multiple_of(1 << 12) {
-                self.translate(line, kind, instruction)?
+                self.translate(line, kind, || instruction)?
             } else {
                 physical.offset(line - at)
             };
@@ -1060,7 +1124,7 @@ impl<R: TableReader> Untimed<'_, R> {
     }
 
     /// Where `address` lies; faults are handled.
-    #[inline]
+    #[inline(always)]
     fn translate(
         &mut self,
         address: u64,
@@ -1071,12 +1135,15 @@ impl<R: TableReader> Untimed<'_, R> {
         let Self { mmu, system, reader, .. } = self;
         let translated = match mmu.translate(request, instruction, system, reader) {
             Ok(translated) => translated,
-            Err(stopped) => {
-                let at = self.at;
-                mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| at)?
-            }
+            Err(stopped) => self.fault(request, stopped)?,
         };
         Ok(translated.physical)
+    }
+
+    #[cold]
+    fn fault(&mut self, request: Request, stopped: Stopped) -> Result<Translated, OsError> {
+        let Self { mmu, system, reader, at } = self;
+        mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| *at)
     }
 }
 

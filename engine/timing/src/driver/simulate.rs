@@ -17,7 +17,8 @@ use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, TraceError};
 
 use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
-use crate::driver::run::{Piece, Run, RunConfiguration};
+use crate::driver::predictions::Predictors;
+use crate::driver::run::{Piece, Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
 use crate::driver::touched::Touched;
 use crate::report::result::RunResult;
@@ -156,12 +157,13 @@ pub fn simulate(
 ) -> Result<Simulation, SimulateError> {
     let info = source.info().clone();
     let runs = configurations.len();
-    let mut state = State::default();
+    let (mut state, mut predictors) = (State::default(), Predictors::default());
     for (index, configuration) in configurations.into_iter().enumerate() {
         let (scheme, machine) =
             (configuration.scheme.name.clone(), configuration.machine.name.clone());
-        let run = Run::new(configuration, &info, seed)
+        let mut run = Run::new(configuration, &info, seed)
             .map_err(|error| SimulateError::Configuration { scheme, machine, error })?;
+        run.share_predictions(&mut predictors);
         state.waiting.push(Waiting { index, next_stretch: 0, run: Box::new(run) });
     }
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
@@ -169,7 +171,8 @@ pub fn simulate(
     let threads = if threads == 0 { cores } else { threads }.clamp(1, runs.max(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            if let Err(error) = produce(&mut *source, limits, seed, &shared) {
+            let reader = StretchReader::new(&mut *source, limits, seed, predictors);
+            if let Err(error) = produce(reader, &shared) {
                 shared.fail(error);
             }
         });
@@ -219,13 +222,7 @@ pub fn simulate(
 }
 
 /// Reads the trace into stretches.
-fn produce(
-    source: &mut dyn Source,
-    limits: &Limits,
-    seed: u64,
-    shared: &Shared,
-) -> Result<(), SimulateError> {
-    let mut reader = StretchReader::new(source, limits, seed);
+fn produce(mut reader: StretchReader<'_>, shared: &Shared) -> Result<(), SimulateError> {
     loop {
         let stretch = reader.next_stretch()?;
         let mut state = shared.lock();
@@ -304,6 +301,7 @@ pub(crate) struct StretchReader<'a> {
     source: &'a mut dyn Source,
     decoder: BlockDecoder,
     blocks: Vec<Arc<DecodedBlock>>,
+    predictors: Predictors,
     schedule: Schedule,
     /// Instructions that the program has executed, gaps included.
     position: u64,
@@ -325,12 +323,19 @@ pub(crate) struct StretchReader<'a> {
 }
 
 impl<'a> StretchReader<'a> {
-    pub(crate) fn new(source: &'a mut dyn Source, limits: &Limits, seed: u64) -> Self {
+    /// Of `source`, whose branches `predictors` predict for some runs.
+    pub(crate) fn new(
+        source: &'a mut dyn Source,
+        limits: &Limits,
+        seed: u64,
+        predictors: Predictors,
+    ) -> Self {
         let schedule = Schedule::new(limits, source.info(), seed);
         Self {
             source,
             decoder: BlockDecoder::default(),
             blocks: Vec::new(),
+            predictors,
             schedule,
             position: 0,
             phase: Phase::Pass,
@@ -381,6 +386,9 @@ impl<'a> StretchReader<'a> {
                     if let Some(touched) = &mut self.touched {
                         touched.apply(&event);
                     }
+                    if is_call(&event) {
+                        self.predictors.drain();
+                    }
                     pieces.push(Piece::Event(event));
                 }
                 Some(Item::Slice(slice)) => {
@@ -399,6 +407,7 @@ impl<'a> StretchReader<'a> {
                         self.windows += u64::from(!self.counted);
                         self.counted = true;
                     }
+                    pieces.extend(self.predictors.predict(&slice, &self.blocks));
                     pieces.push(Piece::Slice(slice));
                 }
             }
@@ -419,6 +428,9 @@ impl<'a> StretchReader<'a> {
             return;
         };
         self.show_touched(pieces);
+        if matches!(phase, Phase::Pass | Phase::Warm) {
+            self.predictors.drain();
+        }
         (self.phase, self.until, self.counted) = (phase, until, false);
         pieces.push(Piece::Phase { phase, at: self.position });
     }

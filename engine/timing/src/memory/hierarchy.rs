@@ -478,7 +478,7 @@ impl Hierarchy {
     }
 
     /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
-    #[inline]
+    #[inline(always)]
     pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
         if write && self.is_coherent {
             return self.access_exclusive(address, at, by);
@@ -524,20 +524,35 @@ impl Hierarchy {
         })
     }
 
-    #[inline]
+    /// The first-level cache that `by` asks; `None` if it asks L2.
+    #[inline(always)]
+    fn l1(&mut self, by: Requester) -> Option<&mut Level> {
+        match by {
+            Requester::Fetch => Some(&mut self.l1i),
+            Requester::Walker if self.walker_entry == WalkerEntry::L2 => None,
+            Requester::Walker | Requester::Data => Some(&mut self.l1d),
+        }
+    }
+
+    #[inline(always)]
     fn access_any(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
         let line = Line::of(address);
-        let frontier = self.frontier;
-        let walker = by == Requester::Walker;
-        if walker && self.walker_entry == WalkerEntry::L2 {
-            return self.access_l2(line, at, write, true);
-        }
-        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
         // What was used last is used again more often than not.
-        if l1.cache.access_newest(line, write) {
-            l1.count(walker, true);
+        if let Some(l1) = self.l1(by)
+            && l1.cache.access_newest(line, write)
+        {
+            l1.count(by == Requester::Walker, true);
             return Response::new(at + l1.latency, Served::L1);
         }
+        self.access_older(line, at, write, by)
+    }
+
+    /// The line is not the one that was used last of its set. Apart, so that such hits stay short.
+    #[inline(never)]
+    fn access_older(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
+        let frontier = self.frontier;
+        let walker = by == Requester::Walker;
+        let Some(l1) = self.l1(by) else { return self.access_l2(line, at, write, true) };
         match l1.look_up(line, at, write, walker, frontier) {
             Ok(ready) => {
                 if ready > at + l1.latency {
@@ -677,7 +692,7 @@ impl Hierarchy {
 
     /// What [`Hierarchy::access`] does to the contents of caches and memory's rows, without its time and
     /// its counts.
-    #[inline]
+    #[inline(always)]
     pub fn warm(&mut self, address: Hpa, write: bool, by: Requester) {
         if write && self.is_coherent {
             let line = Line::of(address);
@@ -691,16 +706,24 @@ impl Hierarchy {
         self.warm_any(address, write, by);
     }
 
-    #[inline]
+    #[inline(always)]
     fn warm_any(&mut self, address: Hpa, write: bool, by: Requester) {
         let line = Line::of(address);
+        let is_newest = self.l1(by).is_some_and(|l1| l1.cache.access_newest(line, write));
+        if !is_newest {
+            self.warm_older(line, write, by);
+        }
+    }
+
+    /// The same of a line that is not the one that was used last of its set.
+    #[inline(never)]
+    fn warm_older(&mut self, line: Line, write: bool, by: Requester) {
         let walker = by == Requester::Walker;
-        if walker && self.walker_entry == WalkerEntry::L2 {
+        let Some(l1) = self.l1(by) else {
             self.warm_l2(line, write, true);
             return;
-        }
-        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-        if !l1.cache.access_newest(line, write) && l1.cache.access(line, write) == Lookup::Miss {
+        };
+        if l1.cache.access(line, write) == Lookup::Miss {
             self.warm_l2(line, false, walker);
             let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
             let gone = l1.cache.fill(line, walker, write, false, None, &mut self.random);

@@ -190,7 +190,7 @@ impl Mmu {
     ///
     /// # Errors
     /// The page fault that the operating system, or the host's, must handle.
-    #[inline]
+    #[inline(always)]
     pub fn translate<R: TableReader>(
         &mut self,
         request: Request,
@@ -230,7 +230,7 @@ impl Mmu {
         if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d }
     }
 
-    #[inline]
+    #[inline(always)]
     fn translate_in_l1<R: TableReader>(
         &mut self,
         request: Request,

@@ -189,7 +189,7 @@ impl Tlb {
     }
 
     /// The entry for `address`, and the latency of the array that holds it.
-    #[inline]
+    #[inline(always)]
     pub fn look_up(&mut self, address: u64) -> Option<(&Translation, u64)> {
         self.lookups += 1;
         let page = address >> self.shifts[1];

@@ -10,6 +10,7 @@ use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
 use crate::config::scheme::TranslationMode;
+use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::sampling::Limits;
 use crate::driver::simulate::{SimulateError, StretchReader};
@@ -92,7 +93,7 @@ pub fn explain(
     let configuration = RunConfiguration { cores: Some(1), ..configuration };
     let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
     let limits = Limits { instructions: Some(instructions), ..Limits::default() };
-    let mut reader = StretchReader::new(source, &limits, seed);
+    let mut reader = StretchReader::new(source, &limits, seed, Predictors::default());
     let os_error = |run: &Run, error| SimulateError::Os {
         scheme: scheme.clone(),
         instructions: run.instructions(),

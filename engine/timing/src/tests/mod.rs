@@ -3,6 +3,7 @@
 mod blame;
 mod cores;
 mod mistakes;
+mod predictions;
 mod stack;
 pub mod testing;
 mod warming;

@@ -11,7 +11,7 @@ mod history;
 mod tage_sc_l;
 
 use crate::config::machine::{BranchPredictor, Core};
-use crate::core::decode::Control;
+use crate::core::decode::{Control, DecodedBlock};
 use crate::counts::add;
 use gshare::Gshare;
 use hashed_perceptron::HashedPerceptron;
@@ -32,6 +32,36 @@ pub struct BranchStatistics {
 }
 
 add!(BranchStatistics { branches, mispredictions });
+
+/// A branch, before it is known where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// What it does.
+    pub control: Control,
+    /// Its virtual address.
+    pub pc: u64,
+    /// The address behind it, if it is known.
+    pub fall_through: Option<u64>,
+}
+
+impl Branch {
+    /// It went to `next`: true if `predictor` predicted that.
+    #[inline]
+    pub fn is_predicted(self, predictor: &mut Predictor, next: u64) -> bool {
+        predictor.predict(self.control, self.pc, self.fall_through, next)
+    }
+
+    /// The one at the end of `block`, if there is one.
+    #[inline]
+    pub fn ending(block: &DecodedBlock) -> Option<Self> {
+        let DecodedBlock { control, fall_through, ref ops, .. } = *block;
+        (control != Control::None).then(|| Self {
+            control,
+            pc: ops[ops.len() - 1].pc,
+            fall_through,
+        })
+    }
+}
 
 /// The predictor of directions.
 #[derive(Clone, Debug)]
@@ -103,6 +133,18 @@ impl Predictor {
         }
     }
 
+    /// Continues as `other`, with counts of its own.
+    pub fn continue_as(&mut self, other: &Self) {
+        *self = Self { statistics: self.statistics, ..other.clone() };
+    }
+
+    /// Counts a branch that was predicted in its place, `right` or not.
+    #[inline]
+    pub fn count(&mut self, right: bool) {
+        self.statistics.branches += 1;
+        self.statistics.mispredictions += u64::from(!right);
+    }
+
     /// A branch at `pc` that went to `next`; `fall_through` is the address behind it, if it is known.
     /// True if that was predicted.
     #[inline]
@@ -116,10 +158,14 @@ impl Predictor {
         if control == Control::None {
             return true;
         }
-        self.statistics.branches += 1;
-        if matches!(self.directions, Directions::Perfect) {
-            return true;
-        }
+        let right = matches!(self.directions, Directions::Perfect)
+            || self.learn(control, pc, fall_through, next);
+        self.count(right);
+        right
+    }
+
+    #[inline]
+    fn learn(&mut self, control: Control, pc: u64, fall_through: Option<u64>, next: u64) -> bool {
         if matches!(control, Control::Call | Control::IndirectCall) {
             self.top = (self.top + 1) % RETURNS;
             self.returns[self.top] = fall_through.unwrap_or(0);
@@ -145,7 +191,6 @@ impl Predictor {
         if control != Control::Conditional {
             self.directions.other(pc, next);
         }
-        self.statistics.mispredictions += u64::from(!right);
         right
     }
 }
