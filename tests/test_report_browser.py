@@ -254,6 +254,7 @@ def test_a_sweep_is_sorted_filtered_and_hidden(open_: Open, sweep_html: str) -> 
     assert _column(runs, 3)[0] == "+11.7 %"
     page.get_by_label("filter").fill("64 MiB")
     assert set(_column(runs, 1)) == {"64 MiB"}
+    assert page.locator(".legend li:visible").count() > 0, "a key is not a row"
     page.get_by_text("2 schemes").click()
     page.get_by_role("checkbox", name="fpt").uncheck()
     assert set(_column(runs, 0)) == {"radix4"}
@@ -356,3 +357,7 @@ def _check_fit(page: Page, *, dark: bool = False) -> None:
 def test_the_report_fits(open_: Open, html: str, width: int, scheme: str) -> None:
     page = open_(html, viewport={"width": width, "height": 2000}, color_scheme=scheme)
     _check_fit(page, dark=scheme == "dark")
+    # The whole tree is in view; its figures may have to be scrolled to.
+    box = page.locator("details.tree tbody th").nth(4)
+    box.scroll_into_view_if_needed()
+    assert box.evaluate("one => one.getBoundingClientRect().right <= innerWidth - 12")
