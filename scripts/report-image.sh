@@ -4,7 +4,7 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$root/flatwalk" compare --workload gups:8GiB --large-pages 0,50 \
+"$root/flatwalk" compare --workload gups:1GiB --large-pages 0,50 \
     --schemes radix4,radix5,fpt-l3l2,fpt,radix4+ptp,fpt+ptp,ideal --report "$work/report.html"
 chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --hide-scrollbars --user-data-dir="$work/profile" \

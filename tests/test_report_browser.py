@@ -11,6 +11,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from flatwalk import settings
+from flatwalk.host import designs, plots, process
+from flatwalk.host.process import Area, Pages, Process
 from flatwalk.report import render, sweep, walk
 from tests import fake
 from tests import test_report_sweep as stored
@@ -252,6 +254,7 @@ def test_a_sweep_is_sorted_filtered_and_hidden(open_: Open, sweep_html: str) -> 
     assert _column(runs, 3)[0] == "+11.7 %"
     page.get_by_label("filter").fill("64 MiB")
     assert set(_column(runs, 1)) == {"64 MiB"}
+    assert page.locator(".legend li:visible").count() > 0, "a key is not a row"
     page.get_by_text("2 schemes").click()
     page.get_by_role("checkbox", name="fpt").uncheck()
     assert set(_column(runs, 0)) == {"radix4"}
@@ -272,6 +275,19 @@ def test_a_sweep_fits_and_reads_without_scripts(open_: Open, sweep_html: str, wi
     assert len(_column(page.locator("#all-runs"), 0)) == len(stored.grid())
     assert page.locator("figure.plot:visible").count() > 0
     assert page.locator("table.heat:visible").count() > 0
+
+
+def test_a_process_fits(open_: Open) -> None:
+    name = "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30"
+    area = Area(0x7FFF_C000_0000, 0x7FFF_C000_0000 + (3 << 20), "r-xp", name, {"Rss": 3 << 20})
+    found = Process(1234, "a-program", [area], [Pages(area.start, area.end, large=False)], None, [])
+    levels = process.radix_levels(found.pages, 4)
+    rows = [["fpt-l4l3", "16.04 MiB", "12.5 %", "2.49", "1.02", "80.1", "512 GiB"]] * 2
+    html = plots.address_space(found, levels, designs.TABLE_HEADERS, rows, "0.0.0")
+    page = open_(html, viewport={"width": 360, "height": 2000})
+    _check_fit(page)
+    for section in page.locator("section").all():
+        assert section.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), "nothing is cut"
 
 
 def test_names_from_a_trace_do_nothing(open_: Open) -> None:
@@ -341,3 +357,7 @@ def _check_fit(page: Page, *, dark: bool = False) -> None:
 def test_the_report_fits(open_: Open, html: str, width: int, scheme: str) -> None:
     page = open_(html, viewport={"width": width, "height": 2000}, color_scheme=scheme)
     _check_fit(page, dark=scheme == "dark")
+    # The whole tree is in view; its figures may have to be scrolled to.
+    box = page.locator("details.tree tbody th").nth(4)
+    box.scroll_into_view_if_needed()
+    assert box.evaluate("one => one.getBoundingClientRect().right <= innerWidth - 12")

@@ -91,7 +91,7 @@ if (controls) {
     for (const element of all("[data-pages]")) hide(element, pages !== "" && element.dataset.pages !== pages);
     for (const element of all("[data-metric]")) hide(element, metric !== "" && element.dataset.metric !== metric);
     for (const element of all("[data-scheme]")) {
-      const isRow = element.tagName === "TR" || element.tagName === "LI";
+      const isRow = element.matches("tr, .ranking li");
       hide(element, hidden.has(element.dataset.scheme) || (isRow && lacksWords(element)));
     }
     for (const row of all("table.sortable tbody tr:not([data-scheme], .scale)"))
