@@ -282,6 +282,13 @@ def sample(
             "walk_accesses": parts(round(walks * (run["accesses_per_walk"] or 0))),
             "walk_latency_cycles": parts(round(walks * (run["walk_latency_cycles"] or 0))),
             "walk_queue_cycles": parts(round(walks * (run["walk_queue_cycles"] or 0))),
+            **{
+                f"l2_{kind}_{what}": parts(walks)
+                for kind in ("data", "table")
+                for what in ("accesses", "misses")
+            },
+            "cache_nj": parts(walks),
+            "dram_lines": parts(walks),
         }
         run["windows"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]  # type: ignore[misc]
     sampling: Sampling = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import cache, engine
+from flatwalk import cache, engine, intervals, results
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.reproduce import figures, planning, runs, show, verdicts
+from flatwalk.reproduce import figures, planning, runs, sensitivity, show, spread, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
@@ -19,7 +19,7 @@ from flatwalk.vm import bench, build, components
 from tests import fake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.conftest import Result
 
@@ -41,7 +41,10 @@ set.llc.size_bytes = 1048576
 [scale.small]
 workloads = ["gups:1GiB", "gups:2GiB"]
 instructions = "1M"
-warmup = "0"
+windows = 4
+window = "100k"
+warmup = "50k"
+spans = { "gups:2GiB" = "2M" }
 
 [scale.paper]
 workloads = ["gups:8GiB"]
@@ -60,6 +63,7 @@ against = { scheme = "radix4" }
 check = ["value", "order"]
 tolerance = 1
 why = { small = "Because." }
+shown_by = "a run"
 points = [
   { label = "FPT", scheme = "fpt", published = 8 },
   { label = "both", scheme = "fpt+ptp", published = 31.6 },
@@ -86,21 +90,16 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
                 assert all(len(job.key) == 64 for job in jobs.values())
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str) -> None:
-    """docs/results/reproduction*.md has its words from the experiments, its figures from the JSON."""
-    complete = scale == "small"  # not all have been run at the papers' scale
-    suffix = "" if complete else f"-{scale}"
-    written = json.loads((RESULTS / f"reproduction{suffix}.json").read_text())
+def test_the_committed_table_is_what_the_experiments_and_figures_give() -> None:
+    """docs/results/reproduction.md has its words from the experiments, its figures from the JSON."""
+    written = json.loads((RESULTS / "reproduction.json").read_text())
     experiments = load_all()
     report = show.from_json(written, experiments)
     found = [claim["id"] for claim in written["claims"]]
-    known = [claim.id for experiment in experiments for claim in experiment.claims]
-    assert found == [name for name in known if complete or name in found]
+    assert found == [claim.id for one in experiments for claim in one.claims if claim.id in found]
     assert json.loads(json.dumps(show.to_json(report))) == written
-    document = (RESULTS / f"reproduction{suffix}.md").read_text()
+    document = (RESULTS / "reproduction.md").read_text()
     assert document == show.markdown(report, show.command(report, experiments))
-    assert ("`flatwalk reproduce --scale" in document) == complete
 
 
 @pytest.mark.parametrize(
@@ -120,6 +119,9 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give(scale: str
         ('paper = "asplos2022"', 'paper = "mine"', "known: asplos2022"),
         ("why = { small", "why = { tiny", "claim[1].why.tiny is not a known key"),
         ('why = { small = "Because." }', "why = 3", "claim[1].why must be a text or a table (it is 3)"),
+        ('shown_by = "a run"\n', "", "`why` needs `shown_by`: the run that shows it"),
+        ("windows = 4\n", "", "windows and window go together"),
+        ('"gups:2GiB" = "2M"', '"gups:3GiB" = "2M"', "spans names gups:3GiB, which is not run"),
         ('small = "Because."', "small = 3", "claim[1].why.small must be a text (it is 3)"),
         ('instructions = "1M"', 'instructions = "many"', "not understood"),
         ("[scale.paper]", "[scale.huge]", "scale.huge is not a known key; known here: small, paper"),
@@ -187,7 +189,7 @@ def test_what_was_interrupted_goes_on_where_it_was(
         runs.simulate(jobs, store, 1, lambda *at: seen.append(at))
     kept = sorted((tmp_path / "store").iterdir())
     assert len(kept) == 3, "the first batch, and nothing half-written"
-    assert (3_000_000, 6_000_000) in seen
+    assert (3 * 4 * 150_000, 6 * 4 * 150_000) in seen, "four windows of 150 k, warm-up included"
     interrupted = False
     kept[0].write_text("{")  # what cannot be read is made anew
     assert len(runs.simulate(jobs, store, 1, lambda *_: None)) == 6
@@ -197,29 +199,46 @@ def test_what_was_interrupted_goes_on_where_it_was(
     assert len(calls) == 4, "nothing is run twice"
 
 
-def outcome(claim: Claim, *ours: float | None) -> verdicts.Outcome:
-    return verdicts.conclude(claim, [Value(value, {"gups": value}) for value in ours], "small")
+def exact(ours: float | None, half: float = 0.0) -> Value:
+    """A figure with an interval of this half width."""
+    if ours is None:
+        return Value(None)
+    return Value(ours, {"gups": ours}, ours - half, ours + half)
+
+
+def outcome(claim: Claim, *ours: float | None, half: float = 0.0) -> verdicts.Outcome:
+    """What becomes of a claim whose points have these figures, each as sure as said."""
+    values = [exact(one, half) for one in ours]
+    related = []
+    for relation in verdicts.relations(claim):
+        first, second = ours[relation.first], ours[relation.second]
+        if first is None or second is None:
+            related.append(Value(None))
+        else:
+            found = second - first if relation.kind == "difference" else second / first
+            related.append(exact(found, half))
+    return verdicts.conclude(claim, values, related, "small")
 
 
 def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     claim = experiment.claims[0]
     assert outcome(claim, 7.0, 32.64).verdict is Verdict.REPRODUCED, "32.6 is shown, and within 1"
-    assert outcome(claim, 7.0, 32.66).verdict is Verdict.EXPLAINED
+    assert outcome(claim, 7.0, 32.66).verdict is Verdict.SIGN
     wrong = outcome(claim, 40.0, 31.6)
-    assert wrong.verdict is Verdict.EXPLAINED
-    assert wrong.why.startswith(
-        "FPT is outside the tolerance; the order is both < FPT, not FPT < both. Because."
-    )
-    assert outcome(claim, None, 31.6).why.startswith("FPT has no figure")
-    path = tmp_path / "bare.toml"
-    path.write_text(EXPERIMENT.replace('why = { small = "Because." }', ""))
-    assert outcome(load(path).claims[0], 0.0, 31.6).verdict is Verdict.NOT
+    assert wrong.failed == "FPT is outside the tolerance; both is below FPT."
+    assert wrong.why == "Because."
+    assert outcome(claim, None, 31.6).failed.startswith("FPT has no figure")
+    assert outcome(claim, None, 31.6).verdict is Verdict.NOT
+    assert outcome(claim, -1.0, 31.6).verdict is Verdict.NOT
+    path = tmp_path / "other.toml"
     signs = EXPERIMENT.replace('check = ["value", "order"]', 'check = ["sign", "ratio"]')
     path.write_text(signs.replace("published = 8 ", "published = -8 "))
     other = load(path).claims[0]
     assert outcome(other, -1.0, 4.0).verdict is Verdict.REPRODUCED
-    assert "Both is -4.50 of FPT, published -3.95" in outcome(other, -1.0, 4.5).why
-    assert "FPT has the other sign" in outcome(other, 1.0, 4.0).why
+    assert "Both is -4.50 of FPT, which is outside -4.35 to -3.56" in outcome(other, -1.0, 4.5).failed
+    assert "FPT has the other sign" in outcome(other, 1.0, 4.0).failed
+    path.write_text(EXPERIMENT.replace('check = ["value", "order"]', 'check = ["sign"]'))
+    assert outcome(load(path).claims[0], 800.0, 0.1).verdict is Verdict.SIGN, "no size is asked for"
     path.write_text(EXPERIMENT.replace('scheme = "fpt+ptp"', 'scheme = "no-such-scheme"'))
     lacking = load(path)
     jobs = planning.jobs_of(lacking, "small", lacking.claims[0])
@@ -227,12 +246,107 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
         lacking, "small", lacking.claims[0], {job.key: fake.run() for job in jobs.values()}
     )
     assert found.verdict is Verdict.CANNOT
-    assert found.why == "This version has no scheme no-such-scheme."
+    assert found.failed == "This version has no scheme no-such-scheme."
     assert [value.ours for value in found.values] == [0.0, None]
     path.write_text(EXPERIMENT.replace("published = 8 ", "range = [6, 8] "))
     ranged = load(path).claims[0]
     assert outcome(ranged, 5.0, 31.6).verdict is Verdict.REPRODUCED
-    assert outcome(ranged, 4.9, 31.6).verdict is Verdict.EXPLAINED
+    assert outcome(ranged, 4.9, 31.6).verdict is Verdict.SIGN
+
+
+def test_a_check_is_decided_by_the_whole_interval(experiment: Experiment) -> None:
+    claim = experiment.claims[0]
+    assert outcome(claim, 8.0, 31.6, half=0.9).verdict is Verdict.REPRODUCED
+    undecided = outcome(claim, 8.5, 31.6, half=0.9)
+    assert undecided.verdict is Verdict.UNDECIDED
+    assert undecided.failed == "FPT may be outside the tolerance."
+    assert outcome(claim, 10.0, 31.6, half=0.9).verdict is Verdict.SIGN
+    assert outcome(claim, 0.5, 31.6, half=0.9).verdict is Verdict.NOT, "its sign is not sure"
+    unknown = verdicts.conclude(claim, [Value(8.0), Value(31.6)], [Value(23.6)], "small")
+    assert unknown.verdict is Verdict.UNDECIDED, "nothing is known of how sure it is"
+
+
+@pytest.mark.parametrize("ours", [(8.0, 31.6), (8.9, 31.6), (80.0, 31.6), (-8.0, 31.6)])
+def test_an_explanation_has_no_part_in_a_verdict(
+    tmp_path: Path, experiment: Experiment, ours: tuple[float, float]
+) -> None:
+    path = tmp_path / "bare.toml"
+    path.write_text(EXPERIMENT.replace('why = { small = "Because." }\n', ""))
+    for half in (0.0, 0.5):
+        explained = outcome(experiment.claims[0], *ours, half=half)
+        bare = outcome(load(path).claims[0], *ours, half=half)
+        assert (explained.why, bare.why) == ("Because.", "")
+        assert (explained.verdict, explained.failed) == (bare.verdict, bare.failed)
+
+
+def test_what_is_not_comparable_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(
+        EXPERIMENT.replace('shown_by = "a run"', 'shown_by = "a run"\nnot_comparable = "Another load."')
+    )
+    for ours in ((8.0, 31.6), (80.0, 31.6)):
+        found = outcome(load(path).claims[0], *ours)
+        assert (found.verdict, found.why) == (Verdict.NOT_COMPARABLE, "Another load.")
+
+
+def test_what_windows_have_in_common_drops_out_of_a_figure() -> None:
+    """Windows differ by a half, schemes by the same factor in each: that is sure, the speeds are not."""
+    base = fake.run("radix4")
+    faster = fake.run("fpt", cycles=925)
+    response = fake.sample([base, faster], windows=12, common=0.5, own=0.0)
+    for run in (base, faster):
+        run["sampling"] = response["sampling"]  # type: ignore[typeddict-unknown-key]
+    metric = METRICS["speedup"]
+
+    def speedup(runs: tuple[Any, ...]) -> float | None:
+        return metric.of(runs[0], runs[1], runs[1])
+
+    found = spread.spread({"gups": (faster, base)}, speedup, lambda values: values[0], None)
+    assert found is not None
+    low, high = found.bounds()
+    assert low is not None
+    assert high is not None
+    assert found.value == pytest.approx(1000 / 925)
+    assert high - low < 1e-4, "but for rounding to whole cycles"
+    alone = spread.spread({"gups": (base,)}, lambda runs: runs[0]["ipc"], lambda values: values[0], None)
+    assert alone is not None
+    low, high = alone.bounds()
+    assert low is not None
+    assert high is not None
+    assert high - low > 0.1 * alone.value
+    # The jackknife of a ratio of sums is its linearisation, which `intervals.estimate` has in closed form.
+    windows: list[Any] = list(base["windows"])
+    over, under = ([[one[key] for one in windows]] for key in ("instructions", "cycles"))
+    expected = intervals.estimate(over, under, results.coverage(response["sampling"]) or 0.0)
+    assert expected.low is not None
+    assert low == pytest.approx(expected.low, rel=0.05)
+
+
+def test_programs_that_are_not_run_make_a_mean_less_sure() -> None:
+    """Of twenty programs sixteen are run, exactly: what is left is a fifth of the variance, by hand."""
+    values = [1.0, 2.0, 3.0, 4.0]
+    of = {str(at): (exactly(value),) for at, value in enumerate(values)}
+
+    def mean(figures: Sequence[float]) -> float:
+        return sum(figures) / len(figures)
+
+    whole = spread.spread(of, lambda runs: runs[0]["ipc"], mean, 4)
+    part = spread.spread(of, lambda runs: runs[0]["ipc"], mean, 5)
+    assert whole is not None
+    assert part is not None
+    assert whole.bounds() == (2.5, 2.5)
+    low, high = part.bounds()
+    # Variance 5/3 of four, Student's 3.182 of three degrees of freedom, a fifth of the programs missing.
+    margin = 3.1824 * math.sqrt(5 / 3 / 4 * (1 - 4 / 5))
+    assert [low, high] == pytest.approx([2.5 - margin, 2.5 + margin], rel=1e-4)
+
+
+def exactly(ipc: float) -> Any:
+    """A run that was measured whole."""
+    run = fake.run()
+    sampling: Any = fake.sample([run], windows=4, own=0.0)["sampling"]
+    sampling = {**sampling, "coverage": 1.0, "sampled": False}
+    return {**run, "ipc": ipc, "sampling": sampling}
 
 
 def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +360,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
     assert planning.jobs_of(experiment, "small", claim) == {}
     found = verdicts.judge(experiment, "small", claim, {})
     assert found.verdict is Verdict.CANNOT
-    assert found.why == "There is no guest: qemu is not built; run: flatwalk vm build."
+    assert found.failed == "There is no guest: qemu is not built; run: flatwalk vm build."
 
     asked = []
 
@@ -262,7 +376,7 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
         assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
     found = verdicts.judge(experiment, "small", claim, results)
     assert [value.ours for value in found.values] == [6.0, 50.0]
-    assert found.verdict is Verdict.EXPLAINED
+    assert found.verdict is Verdict.NOT_COMPARABLE
 
 
 def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -> None:
@@ -283,6 +397,7 @@ def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -
 def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "mixed.toml"
     text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
+    text = text.replace('spans = { "gups:2GiB" = "2M" }\n', "").replace('windows = 4\nwindow = "100k"\n', "")
     path.write_text(text.replace('"skylake-server"', '"skylake-server-4core"'))
     mixed = load(path)
     asked: list[dict[str, Any]] = []
@@ -400,6 +515,67 @@ def test_a_call_adds_its_claims_to_what_an_earlier_one_wrote(
         assert words in failed.err
         assert "--json" in failed.err
         assert file.read_text() == whole.replace(old, new, 1), "it stays as it was"
+
+
+OPEN = """
+[[open]]
+paper = "asplos2022"
+name = "page walkers"
+key = "machine.walker.concurrent"
+values = [1, 4]
+default = "of its source"
+
+[[open]]
+paper = "asplos2022"
+name = "guest frames"
+key = "guest_frames"
+values = ["scattered", "compact"]
+default = "of its reason"
+"""
+
+
+def test_what_a_paper_leaves_open_is_one_setting_for_all_its_claims(tmp_path: Path) -> None:
+    path = tmp_path / "open.toml"
+    path.write_text(EXPERIMENT + OPEN)
+    experiment = load(path)
+    axes = sensitivity.axes([experiment], "asplos2022")
+    chosen = sensitivity.settings(axes)
+    assert len(chosen) == 4
+    under = sensitivity.under(experiment, chosen[3])
+    claim = experiment.claims[0]
+    for one, job in planning.jobs_of(under, "small", claim).items():
+        assert job.configuration["machine"]["walker"]["concurrent"] == 4
+        assert job.key != planning.job_of(experiment, "small", one).key
+        # What decides nothing without a guest does not make another run.
+        assert job.key == planning.job_of(sensitivity.under(experiment, chosen[2]), "small", one).key
+    asap = sensitivity.under(experiment, {"scheme.asap.issue": "at_miss"})
+    issue = [
+        planning.job_of(asap, "small", planning.Selection("main", scheme, 0, "gups:1GiB"))
+        for scheme in ("asap", "radix4")
+    ]
+    assert issue[0].configuration["scheme"]["asap"]["issue"] == "at_miss"
+    assert "asap" not in issue[1].configuration["scheme"]
+
+    def gather(ours: Sequence[Experiment]) -> show.Report:
+        machine = planning.machine_of(next(iter(ours[0].series.values())))
+        good = machine["walker"]["concurrent"] == 4
+        return show.Report(
+            "small", "0", [(ours[0], [outcome(ours[0].claims[0], 8.0 if good else 80.0, 31.6)])]
+        )
+
+    found = sensitivity.judged([experiment], "asplos2022", chosen, gather)
+    assert [one.verdicts["T1"] for one in found] == [Verdict.SIGN] * 3 + [Verdict.REPRODUCED] * 2
+    assert sensitivity.final("T1", found) is Verdict.OPEN
+    assert sensitivity.final("T1", found[:3]) is Verdict.SIGN
+    text = sensitivity.markdown("asplos2022", found, axes, "flatwalk reproduce")
+    first = next(line for line in text.splitlines() if line.startswith("| default"))
+    assert first == "| default | default | s | 0 |", "the default comes first"
+    assert "| 4 | compact | **R** | 1 |" in text
+    assert "| T1 | sign only | reproduced where the paper leaves it open |" in text
+    with pytest.raises(UsageError, match="nothing is known to be open"):
+        sensitivity.axes([experiment], "ismm2021")
+    with pytest.raises(UsageError, match=r"no setting caches\.l1"):
+        sensitivity.under(experiment, {"caches.l1": 3})
 
 
 def test_a_rehearsal_begins_everything_and_keeps_nothing(

@@ -63,18 +63,24 @@ def _student(freedom: float) -> float:
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
-def _margin(residuals: Sequence[float], coverage: float) -> float:
+def margin(residuals: Sequence[float], coverage: float) -> float:
     """Half the width of the interval about the mean of a systematic sample; residuals have mean 0."""
     count = len(residuals)
     successive = sum((here - before) ** 2 for before, here in itertools.pairwise(residuals))
     variance = successive / (2 * (count - 1) * count) + (residuals[-1] - residuals[0]) ** 2 / (12 * count**2)
     # Normal residuals without correlation give this estimator so many degrees of freedom (von Neumann 1941).
     freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
-    margin = _student(freedom) * math.sqrt(variance)
+    found = _student(freedom) * math.sqrt(variance)
     if count < FEW:
-        simple = sum(residual**2 for residual in residuals) / (count * (count - 1))
-        margin = max(margin, _student(count - 1) * math.sqrt(simple))
-    return margin * math.sqrt(1 - coverage)
+        found = max(found, simple_margin(residuals, 0.0))
+    return found * math.sqrt(1 - coverage)
+
+
+def simple_margin(residuals: Sequence[float], coverage: float) -> float:
+    """The same of a simple random sample, whose members have no order."""
+    count = len(residuals)
+    variance = sum(residual**2 for residual in residuals) / (count * (count - 1))
+    return _student(count - 1) * math.sqrt(variance * (1 - coverage))
 
 
 def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], coverage: float) -> Estimate:
@@ -106,8 +112,8 @@ def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], 
         - (len(over) - len(under))
         for row in columns
     ]
-    margin = _margin(residuals, coverage)
-    return Estimate(value, value * math.exp(-margin), value * math.exp(margin))
+    half = margin(residuals, coverage)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
 def needed(count: int, half: float, error: float, coverage: float) -> int:

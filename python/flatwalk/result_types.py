@@ -16,7 +16,7 @@ class RunResult(TypedDict):
     thp: Literal["always", "madvise", "never"] | None
     fragmentation: float
     host_large_pages: int | None
-    guest_frames: Literal["scattered", "compact"] | None
+    guest_frames: Literal["scattered", "compact", "permuted", "scattered_4k"] | None
     mode: Literal["timing", "functional"]
     seed: int
     threads: int
@@ -153,6 +153,12 @@ class WindowResult(TypedDict):
     walk_accesses: int
     walk_latency_cycles: int | None
     walk_queue_cycles: int | None
+    l2_data_accesses: int | None
+    l2_data_misses: int | None
+    l2_table_accesses: int | None
+    l2_table_misses: int | None
+    cache_nj: float | None
+    dram_lines: int | None
 
 
 class TlbResult(TypedDict):
@@ -451,7 +457,8 @@ class RunConfiguration(TypedDict):
     thp: Literal["always", "madvise", "never"] | None
     fragmentation: float
     host_large_pages: int
-    guest_frames: Literal["scattered", "compact"]
+    guest_frames: Literal["scattered", "compact", "permuted", "scattered_4k"]
+    frames: Literal["scattered", "compact", "permuted", "scattered_4k"]
     mode: Literal["timing", "functional"]
     context_switch_ms: float | None
     memory_bytes: int | None

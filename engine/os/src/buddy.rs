@@ -12,6 +12,7 @@
 //! 64 GiB of memory.
 
 use crate::block_set::BlockSet;
+use crate::placement::Placement;
 use crate::random::Random;
 
 /// The largest order: blocks of 2^18 frames, 1 GiB.
@@ -27,6 +28,26 @@ struct Failure {
     random: Random,
 }
 
+/// What is drawn at random, see [`Placement`].
+#[derive(Clone, Copy)]
+enum Place {
+    /// A 2 MiB block.
+    Block,
+    /// A frame of the upper half.
+    Half,
+    /// A frame of the 1 GiB that begins at this one.
+    Window {
+        /// First frame.
+        start: u64,
+    },
+}
+
+/// What is drawn, and from what.
+struct Drawing {
+    of: Place,
+    random: Random,
+}
+
 /// The allocator. Blocks are named by the number of their first frame.
 pub struct Buddy {
     /// Free blocks by order.
@@ -36,8 +57,8 @@ pub struct Buddy {
     frames: u64,
     free_frames: u64,
     failure: Option<Failure>,
-    /// Where [`Buddy::scatter`] draws blocks from.
-    scattering: Option<Random>,
+    /// Where [`Buddy::place`] draws frames from.
+    drawing: Option<Drawing>,
 }
 
 impl Buddy {
@@ -58,7 +79,7 @@ impl Buddy {
     /// None of `frames` free.
     pub(crate) fn empty(frames: u64) -> Self {
         let free = (0..=MAX_ORDER).map(|order| BlockSet::new(frames >> order)).collect();
-        Self { free, available: 0, frames, free_frames: 0, failure: None, scattering: None }
+        Self { free, available: 0, frames, free_frames: 0, failure: None, drawing: None }
     }
 
     /// Frames in all.
@@ -100,14 +121,28 @@ impl Buddy {
             return None;
         }
         let from = sufficient.trailing_zeros();
-        let lowest = self.free[from as usize].first() << from;
-        let (frame, from) = if from >= LARGE_ORDER && order <= LARGE_ORDER {
-            self.drawn().unwrap_or((lowest, from))
-        } else {
-            (lowest, from)
+        let lowest = (self.free[from as usize].first() << from, from);
+        let (frame, from) = match self.drawing {
+            Some(Drawing { of: Place::Block, .. })
+                if from >= LARGE_ORDER && order <= LARGE_ORDER =>
+            {
+                self.drawn().unwrap_or(lowest)
+            }
+            Some(Drawing { of: Place::Half | Place::Window { .. }, .. }) if order == 0 => {
+                self.drawn().unwrap_or_else(|| self.beside(lowest))
+            }
+            _ => lowest,
         };
         self.take_part(frame, from, order);
         Some(frame)
+    }
+
+    /// What is taken where no frame could be drawn. A window that has none any more is followed by the next.
+    fn beside(&mut self, lowest: (u64, u32)) -> (u64, u32) {
+        if let Some(Drawing { of: Place::Window { start }, .. }) = &mut self.drawing {
+            *start = (*start).max(lowest.0 >> MAX_ORDER << MAX_ORDER);
+        }
+        lowest
     }
 
     /// Takes the block of `order` at `frame` out of the free block of order `from` that contains it.
@@ -120,22 +155,29 @@ impl Buddy {
         self.free_frames -= 1 << order;
     }
 
-    /// A block of less than 2 MiB out of a 2 MiB block drawn at random, where blocks are to be
-    /// scattered and there is one.
+    /// A block of less than 2 MiB at a place drawn at random, where frames are to be drawn and there is
+    /// one.
     pub(crate) fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
-        let (frame, from) = self.drawn()?;
-        self.take_part(frame, from, order);
-        Some(frame)
+        let (frame, from) = self.drawn().filter(|&(_, from)| from >= order)?;
+        self.take_part(frame >> order << order, from, order);
+        Some(frame >> order << order)
     }
 
-    /// A free 2 MiB block drawn at random and the order of the free block that contains it, where
-    /// blocks are to be scattered. Gives up when memory is so full that the lowest free one serves.
+    /// A free frame or 2 MiB block drawn at random and the order of the free block that contains it, where
+    /// they are to be drawn. Gives up when memory is so full that the lowest free one serves.
     fn drawn(&mut self) -> Option<(u64, u32)> {
         const TRIES: usize = 64;
-        let blocks = self.frames >> LARGE_ORDER;
+        let frames = self.frames;
         for _ in 0..TRIES {
-            let frame = self.scattering.as_mut()?.below(blocks) << LARGE_ORDER;
-            if let Some(order) = self.containing(frame).filter(|&order| order >= LARGE_ORDER) {
+            let Drawing { of, random } = self.drawing.as_mut()?;
+            let (frame, least) = match *of {
+                Place::Block => (random.below(frames >> LARGE_ORDER) << LARGE_ORDER, LARGE_ORDER),
+                Place::Half => (frames / 2 + random.below(frames - frames / 2), 0),
+                Place::Window { start } => {
+                    (start + random.below((frames - start).min(1 << MAX_ORDER)), 0)
+                }
+            };
+            if let Some(order) = self.containing(frame).filter(|&order| order >= least) {
                 return Some((frame, order));
             }
         }
@@ -215,11 +257,15 @@ impl Buddy {
             (probability > 0.0).then(|| Failure { probability, random: Random::new(seed) });
     }
 
-    /// From now on each 2 MiB block that is split is drawn at random, from `seed`, instead of being
-    /// the lowest, as in memory that has been in use for long. Data still uses a block up before the
-    /// next is split; each small page-table node lies in a randomly drawn block.
-    pub fn scatter(&mut self, seed: u64) {
-        self.scattering = Some(Random::new(seed));
+    /// From now on frames come from where `placement` says, drawn from `seed`.
+    pub fn place(&mut self, placement: Placement, seed: u64) {
+        let of = match placement {
+            Placement::Compact => None,
+            Placement::Scattered => Some(Place::Block),
+            Placement::Permuted => Some(Place::Window { start: 0 }),
+            Placement::Scattered4k => Some(Place::Half),
+        };
+        self.drawing = of.map(|of| Drawing { of, random: Random::new(seed) });
     }
 
     /// The order of the free block that contains `frame`.
@@ -295,7 +341,7 @@ mod tests {
     #[test]
     fn scattered_blocks_lie_anywhere_and_are_used_up_one_by_one() {
         let mut buddy = Buddy::new(256 << 20);
-        buddy.scatter(7);
+        buddy.place(Placement::Scattered, 7);
         let frames: Vec<_> = (0..16 << LARGE_ORDER).map(|_| buddy.allocate(0).unwrap()).collect();
         let blocks: BTreeSet<_> = frames.iter().map(|frame| frame >> LARGE_ORDER).collect();
         assert_eq!(blocks.len(), 16, "no block is broken into before the last is used up");
@@ -304,6 +350,37 @@ mod tests {
         let rest: BTreeSet<_> = (0..112).map(|_| buddy.allocate(LARGE_ORDER).unwrap()).collect();
         assert_eq!(rest.len(), 112);
         assert_eq!((buddy.allocate(0), buddy.free_frames()), (None, 0));
+    }
+
+    #[test]
+    fn permuted_frames_fill_the_lowest_gibibyte_in_no_order() {
+        const GIB: usize = 1 << MAX_ORDER;
+        let mut buddy = Buddy::new(3 << 30);
+        buddy.place(Placement::Permuted, 7);
+        let frames: Vec<_> = (0..GIB).map(|_| buddy.allocate(0).unwrap()).collect();
+        assert!(frames.iter().all(|&frame| frame < GIB as u64));
+        let near = frames.windows(2).filter(|two| two[0].abs_diff(two[1]) < 512).count();
+        // Of two frames drawn from a GiB, one in 256 lies within 2 MiB of the other; the last few that no draw
+        // meets are taken in order.
+        assert!((900..GIB / 50).contains(&near), "{near}");
+        assert!(
+            (0..100).all(|_| (GIB as u64..2 * GIB as u64).contains(&buddy.allocate(0).unwrap()))
+        );
+        assert!(buddy.allocate(LARGE_ORDER).is_some());
+    }
+
+    #[test]
+    fn scattered_frames_leave_the_lower_half_to_large_blocks() {
+        let mut buddy = Buddy::new(1 << 30);
+        buddy.place(Placement::Scattered4k, 7);
+        let half = 1 << (MAX_ORDER - 1);
+        let frames: BTreeSet<_> = (0..10_000).map(|_| buddy.allocate(0).unwrap()).collect();
+        assert!(frames.len() == 10_000 && frames.iter().all(|&frame| frame >= half));
+        let blocks: BTreeSet<_> = frames.iter().map(|frame| frame >> LARGE_ORDER).collect();
+        assert_eq!(blocks.len(), 256, "39 frames of each block are taken, on average");
+        assert_eq!(buddy.allocatable_blocks(LARGE_ORDER), 256);
+        let all = (0..(2 * half - 10_000)).map_while(|_| buddy.allocate(0)).count() as u64;
+        assert_eq!(all, 2 * half - 10_000, "when the upper half is full, the lower serves");
     }
 
     #[test]

@@ -103,13 +103,14 @@ mod tests {
     use flatwalk_paging::Geometry;
 
     use super::*;
+    use crate::placement::Placement;
     use crate::policy::LargePages;
     use crate::testing::layout;
 
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
         let large_pages = LargePages::Below { boundary: if large { u64::MAX } else { 0 } };
         let conventional = Configuration::new(layout(Geometry::X86_4, flatten), memory_bytes);
-        Configuration { large_pages, scattered: true, seed: 3, ..conventional }
+        Configuration { large_pages, placement: Placement::Scattered, seed: 3, ..conventional }
     }
 
     #[test]

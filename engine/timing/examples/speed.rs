@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-use flatwalk_timing::driver::run::GuestFrames;
+use flatwalk_os::Placement;
 use flatwalk_timing::{
     Limits, Machine, Mode, Places, RunConfiguration, Sampling, Scheme, simulate,
 };
@@ -82,7 +82,8 @@ fn run(
         thp: None,
         fragmentation: 0.0,
         host_large_pages: 0,
-        guest_frames: GuestFrames::Compact,
+        guest_frames: Placement::Compact,
+        frames: Placement::Compact,
         mode,
         context_switch_ms: None,
         memory_bytes: None,

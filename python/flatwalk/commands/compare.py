@@ -64,7 +64,11 @@ def compare(
         Option(metavar="P", min=0, max=100, help="Per cent of a guest's memory on 2 MiB pages of the host."),
     ] = 0,
     guest_frames: Annotated[
-        str, Option(metavar="HOW", help="How a guest's memory lies in the host's: scattered or compact.")
+        str,
+        Option(
+            metavar="HOW",
+            help="How a guest's frames lie in its memory: scattered, compact, permuted or scattered_4k.",
+        ),
     ] = "scattered",
     machine: Annotated[
         str | None,

@@ -38,6 +38,10 @@ def reproduce(
     ] = None,
     no_report: NoReport = False,
     jobs: Jobs = 0,
+    sensitivity: Annotated[
+        str | None,
+        Option(metavar="PAPER", help="Judge a paper's claims under all that it leaves open, as asplos2022."),
+    ] = None,
     rehearse: Annotated[
         bool, Option("--rehearse", help="Only begin each simulation, and say how much memory that takes.")
     ] = False,
@@ -65,5 +69,6 @@ def reproduce(
             report=written,
             jobs=jobs,
             rehearse=rehearse,
+            sensitivity=sensitivity,
         )
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
-from flatwalk.reproduce import figures, planning, runs, show, verdicts
+from flatwalk.reproduce import figures, planning, runs, sensitivity, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Options:
     jobs: int
     #: Only begin each simulation.
     rehearse: bool = False
+    #: A paper, whose claims are judged under all that it leaves open.
+    sensitivity: str | None = None
 
 
 def chosen(experiments: Sequence[Experiment], names: Sequence[str]) -> list[tuple[Experiment, list[str]]]:
@@ -105,6 +107,9 @@ def run(options: Options) -> None:
     if options.rehearse:
         rehearse(options, experiments)
         return
+    if options.sensitivity is not None:
+        sensitive(options, options.sensitivity, experiments)
+        return
     before = None if options.update is None else earlier(options.update, options.scale, experiments)
     found = gather(options, experiments)
     if before is not None:
@@ -115,8 +120,9 @@ def run(options: Options) -> None:
     else:
         output.table(*show.table(found))
         for outcome in found.outcomes():
-            if outcome.why:
-                print(f"{outcome.claim.id}, {outcome.verdict}: {outcome.why}")
+            if outcome.failed or outcome.why:
+                words = " ".join(part for part in (outcome.failed, outcome.why) if part)
+                print(f"{outcome.claim.id}, {outcome.verdict}: {words}")
         print(found.counts())
         if options.json is not None:
             output.write_whole(options.json, text)
@@ -174,6 +180,28 @@ def rehearse(options: Options, experiments: Sequence[Experiment]) -> None:
         f"{len(jobs)} simulations can be run here. Of each, {units.count(_REHEARSED)} instructions were; "
         f"at most {most_bytes / 1e9:.1f} GB of memory were in use."
     )
+
+
+def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -> None:
+    """Judges a paper's claims under each joint setting of what it leaves open, and prints the table.
+
+    Raises:
+        FlatwalkError: With what is wrong and what to do.
+    """
+    axes = sensitivity.axes(experiments, paper)
+    picked = [
+        replace(one, claims=[claim for claim in one.claims if claim.id in ids])
+        for one, ids in chosen(experiments, options.claims)
+    ]
+    found = sensitivity.judged(
+        picked, paper, sensitivity.settings(axes), lambda ours: gather(replace(options, claims=[]), ours)
+    )
+    words = ["flatwalk reproduce", *options.claims, "--scale", options.scale, "--sensitivity", paper]
+    text = sensitivity.markdown(paper, found, axes, " ".join([*words, "--markdown FILE"]))
+    if options.markdown is None:
+        print(text, end="")
+    else:
+        output.write_whole(options.markdown, text)
 
 
 def gather(options: Options, experiments: Sequence[Experiment]) -> show.Report:

@@ -7,7 +7,7 @@ is run and compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import settings, units
@@ -48,6 +48,8 @@ class Series:
     mode: str
     host_large_pages: int
     guest_frames: str
+    #: Where the machine's own frames lie.
+    frames: str
     fragmentation: float
 
 
@@ -56,10 +58,28 @@ class Scale:
     """How much of it is run."""
 
     workloads: list[str]
+    #: Instructions that windows are spread over; those to measure where there are no windows.
     instructions: int
+    #: The same of workloads where it is another number.
+    spans: dict[str, int]
+    #: Windows and instructions of each; None: one part.
+    windows: tuple[int, int] | None
+    #: Instructions warmed before each window, or before the part.
     warmup: int
-    #: Instructions left out at the beginning, by workload where one needs it.
-    skip: dict[str, int]
+
+    def span(self, workload: str) -> int:
+        """Instructions of a workload that its windows are spread over."""
+        return self.spans.get(workload, self.instructions)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A ratio of runs of the same workload."""
+
+    metric: str
+    of: dict[str, Any]
+    against: dict[str, Any] | None
+    bound: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,8 @@ class Point:
     #: Which runs have free translation, for metrics that need the bound.
     bound: dict[str, Any] | None
     tolerance: float | None
+    #: Ratios of other runs that each workload's value is multiplied by.
+    times: list[Factor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -95,10 +117,29 @@ class Claim:
     checks: list[str]
     #: Largest relative difference of ratios, for the check of that name.
     ratio_tolerance: float
-    #: By scale: why our figures differ, written by someone who investigated.
+    #: Programs that the paper's averages are over; None: the workloads.
+    programs: int | None
+    #: By scale: why our figures differ, written by someone who investigated. No verdict depends on it.
     why: dict[str, str]
+    #: The run that shows it.
+    shown_by: str
+    #: Why what is run is not what the paper ran; empty where it is.
+    not_comparable: str
     #: Title of its figure; empty if there is none.
     figure: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """Something that a paper leaves open, and what it might be."""
+
+    paper: str
+    name: str
+    #: `guest_frames`, `frames`, or a key of the machine or of schemes.
+    key: str
+    values: list[Any]
+    #: Why it is what it is by default.
+    default: str
 
 
 @dataclass(frozen=True)
@@ -111,6 +152,9 @@ class Experiment:
     series: dict[str, Series]
     scales: dict[str, Scale]
     claims: list[Claim]
+    open: list[Open] = field(default_factory=list)
+    #: Settings of schemes by section, for those that have it.
+    scheme_changes: dict[str, Any] = field(default_factory=dict)
 
 
 def _error(where: str, what: str) -> UsageError:
@@ -132,6 +176,7 @@ def _series(table: dict[str, Any]) -> Series:
         mode=table.get("mode", "timing"),
         host_large_pages=table.get("host_large_pages", 0),
         guest_frames=table.get("guest_frames", "scattered"),
+        frames=table.get("frames", "compact"),
         fragmentation=float(table.get("fragmentation", 0.0)),
     )
 
@@ -140,14 +185,17 @@ def _scale(table: dict[str, Any], where: str) -> Scale:
     def count(key: str) -> int:
         return units.parse_count(table[key], f"{where}: {key}")
 
-    skips = table.get("skip", {})
-    if unknown := skips.keys() - set(table["workloads"]):
-        raise _error(where, f"skip names {', '.join(unknown)}, which is not run")
+    spans = table.get("spans", {})
+    if unknown := spans.keys() - set(table["workloads"]):
+        raise _error(where, f"spans names {', '.join(unknown)}, which is not run")
+    if ("windows" in table) != ("window" in table):
+        raise _error(where, "windows and window go together")
     return Scale(
         workloads=table["workloads"],
         instructions=count("instructions"),
+        spans={name: units.parse_count(value, f"{where}: spans") for name, value in spans.items()},
+        windows=(table["windows"], count("window")) if "windows" in table else None,
         warmup=count("warmup"),
-        skip={name: units.parse_count(value, f"{where}: skip") for name, value in skips.items()},
     )
 
 
@@ -187,7 +235,17 @@ def _point(table: dict[str, Any], claim: dict[str, Any], where: str) -> Point:
         label=table["label"],
         published=_published(table, where),
         of={key: both[key] for key in SELECTORS if key in both},
+        times=[_factor(item, where) for item in table.get("times", [])],
         **shared,
+    )
+
+
+def _factor(table: dict[str, Any], where: str) -> Factor:
+    return Factor(
+        metric=_known(table["metric"], METRICS, "metric", where),
+        of={key: table[key] for key in SELECTORS if key in table},
+        against=table.get("against"),
+        bound=table.get("bound"),
     )
 
 
@@ -206,12 +264,17 @@ def _claim(table: dict[str, Any], where: str) -> Claim:
         place=table["place"],
         checks=table.get("check", ["value"]),
         ratio_tolerance=float(table.get("ratio_tolerance", 0.1)),
+        programs=table.get("programs"),
         why=_why(table),
+        shown_by=table.get("shown_by", ""),
+        not_comparable=table.get("not_comparable", ""),
         figure=table.get("figure", ""),
         points=[_point(point, table, where) for point in table.get("points", [])],
     )
     if "value" in found.checks and any(p.published is not None and p.tolerance is None for p in found.points):
         raise _error(where, "the check `value` needs a tolerance")
+    if any(found.why.values()) and not found.shown_by:
+        raise _error(where, "`why` needs `shown_by`: the run that shows it")
     return found
 
 
@@ -233,6 +296,7 @@ def load(path: Path) -> Experiment:
         series={item.name: item for item in series},
         scales={name: _scale(scale, f"{path.name}, scale.{name}") for name, scale in scales.items()},
         claims=[_claim(item, path.name) for item in table.get("claim", [])],
+        open=[Open(**item) for item in table.get("open", [])],
     )
 
 

@@ -25,6 +25,7 @@ class Metric:
         of: The run's value from the run, the one it is compared with, and the bound. None where it has none.
         compares: Whether another run is needed.
         show: From the average to what is shown; by itself where not given.
+        sampled: Whether it counts what happens in windows, rather than what is there at the end.
     """
 
     unit: str
@@ -32,6 +33,12 @@ class Metric:
     of: Callable[[Run, Run, Run], float | None]
     compares: bool = False
     show: Callable[[float], float] = lambda value: value
+    sampled: bool = True
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it says by how much something grows, so that its sign means something."""
+        return self.compares and self.unit in {"%", "ns"}
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
@@ -94,6 +101,10 @@ def _interpolated(run: Run, base: Run, bound: Run) -> float | None:
     return 1 / (1 - (1 - free) * (1 - fewer))
 
 
+def _interpolated_time(run: Run, base: Run, bound: Run) -> float | None:
+    return _ratio(1.0, _interpolated(run, base, bound))
+
+
 def _blocks_refused(run: Run, _base: Run, _bound: Run) -> float | None:
     """Of the blocks of 2 MiB that processes in a guest asked for, those that could not be had."""
     blocks = cast("dict[str, dict[str, int]]", run)["blocks"]
@@ -109,6 +120,7 @@ METRICS: dict[str, Metric] = {
         "%", 1, lambda run, base, _: _ratio(run["ipc"], base["ipc"]), compares=True, show=_percent_change
     ),
     "interpolated_speedup": Metric("%", 1, _interpolated, compares=True, show=_percent_change),
+    "interpolated_time": Metric("×", 2, _interpolated_time, compares=True),
     "slowdown": Metric(
         "%", 1, lambda run, base, _: _ratio(base["ipc"], run["ipc"]), compares=True, show=_percent_change
     ),
@@ -126,14 +138,14 @@ METRICS: dict[str, Metric] = {
     "walk_speed": Metric(
         "×",
         2,
-        lambda run, base, _: _ratio(base["walk_latency_cycles"], run["walk_latency_cycles"]),
+        lambda run, base, _: _ratio(base["walk_access_cycles"], run["walk_access_cycles"]),
         compares=True,
     ),
     "l2_data_misses": Metric("%", 1, _misses("L2", "data")),
     "l2_walk_misses": Metric("%", 1, _misses("L2", "table")),
-    "page_table_nodes": Metric("nodes", 0, _nodes),
-    "page_table_mib": Metric("MiB", 2, _table_mib),
-    "memory_growth": Metric("%", 2, _memory_growth, compares=True, show=_percent_change),
+    "page_table_nodes": Metric("nodes", 0, _nodes, sampled=False),
+    "page_table_mib": Metric("MiB", 2, _table_mib, sampled=False),
+    "memory_growth": Metric("%", 2, _memory_growth, compares=True, show=_percent_change, sampled=False),
     "cache_energy": Metric(
         "%",
         1,

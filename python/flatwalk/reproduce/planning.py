@@ -18,7 +18,7 @@ from flatwalk.workload import parse_workload
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from flatwalk.reproduce.experiments import Claim, Experiment, Point, Series
+    from flatwalk.reproduce.experiments import Claim, Experiment, Factor, Point, Series
 
 #: Where `dense` lies: the beginning of what one entry of a root node covers.
 _DENSE_START = 1 << 39
@@ -104,6 +104,11 @@ def scheme_of(name: str) -> dict[str, Any]:
         raise
 
 
+def _changed(scheme: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The scheme with the changes to sections that it has."""
+    return variations.merged(scheme, {name: of for name, of in changes.items() if name in scheme})
+
+
 def _mode(scheme: str) -> str:
     """What Linux calls a scheme (docs/vm.md): for `fpt-l3l2` it is `l3l2`."""
     return scheme.removeprefix("fpt-")
@@ -169,10 +174,16 @@ def parts_of(point: Point) -> Iterator[dict[str, Any]]:
     for base in (point.of, {**point.of, **point.minus} if point.minus else None):
         if base is None:
             continue
-        yield base
-        for other in (point.against, point.bound):
-            if other is not None:
-                yield {**base, **other}
+        yield from compared(base, point)
+        for factor in point.times:
+            yield from compared({**base, **factor.of}, factor)
+
+
+def compared(of: dict[str, Any], what: Point | Factor) -> Iterator[dict[str, Any]]:
+    """The runs that a metric needs: those themselves, what they are compared with, and the bound."""
+    yield of
+    for other in (what.against, what.bound):
+        yield of if other is None else {**of, **other}
 
 
 def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
@@ -180,25 +191,31 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
     series, size = experiment.series[selection.series], experiment.scales[scale]
     request = {
         "source": source_of(selection.workload),
-        "instructions": size.instructions,
-        "warmup": size.warmup,
-        "skip": size.skip.get(selection.workload, 0),
+        "instructions": size.span(selection.workload),
+        "warmup": 0 if size.windows else size.warmup,
+        "skip": 0,
         "seed": experiment.seed,
     }
+    if size.windows is not None:
+        windows, window = size.windows
+        request["sampling"] = {"windows": windows, "window": window, "warmup": size.warmup}
     title = f"{selection.workload}, {series.machine}"
     configuration: dict[str, Any]
     if series.mode == "guest":
         configuration = {"mode": _mode(selection.scheme)}
         return Job(_key(bench.crowd_identity(), request, configuration), request, configuration, title)
     machine = machine_of(series)
+    scheme = _changed(scheme_of(selection.scheme), experiment.scheme_changes)
     configuration = {
-        "scheme": scheme_of(selection.scheme),
+        "scheme": scheme,
         "machine": machine,
         "large_pages": selection.large_pages,
         "thp": None,
         "fragmentation": series.fragmentation,
         "host_large_pages": series.host_large_pages,
-        "guest_frames": series.guest_frames,
+        # Without a guest these decide nothing: runs that differ in them alone are one.
+        "guest_frames": series.guest_frames if "host" in scheme else "scattered",
+        "frames": series.frames,
         "mode": series.mode,
         "memory_bytes": None,
     }

@@ -64,7 +64,7 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
     The programs' own speeds, by which it is weighted, are those under today's table without large pages.
     """
     programs, sources = request["source"]["mix"].values()
-    common = {key: value for key, value in request.items() if key not in {"source", "runs"}}
+    common = {key: value for key, value in request.items() if key not in {"source", "runs", "sampling"}}
     today = {**request["runs"][0], "scheme": settings.scheme("radix4"), "large_pages": 0}
     alone: dict[str, Run] = {}
     for core, member in enumerate(sources):
@@ -87,7 +87,8 @@ def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], Non
 
 
 def _simulated(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
-    return engine.simulate(request, progress)["runs"]
+    answer = engine.simulate(request, progress)
+    return [cast("Run", {**run, "sampling": answer.get("sampling")}) for run in answer["runs"]]
 
 
 def _run_batch(
@@ -119,7 +120,7 @@ def rehearse(
     pieces = batches(jobs)
     for done, piece in enumerate(pieces):
         progress(done, len(pieces))
-        short = {"instructions": instructions, "warmup": 0, "skip": 0, "threads": threads}
+        short = {"instructions": instructions, "warmup": 0, "sampling": None, "threads": threads}
         _run_batch(piece, {**piece[0].request, **short}, lambda *_: None)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
@@ -139,6 +140,8 @@ def simulate(
     def instructions(piece: list[Job]) -> int:
         request = piece[0].request
         programs = len(request["source"].get("mix", {"programs": "1"})["programs"])
+        if (sampling := request.get("sampling")) is not None:
+            return len(piece) * int(sampling["windows"] * (sampling["window"] + sampling["warmup"]))
         return len(piece) * programs * int(request["instructions"] + request["warmup"])
 
     total = sum(map(instructions, pieces))

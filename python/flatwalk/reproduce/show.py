@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import units
 from flatwalk.reproduce.experiments import PAPERS
 from flatwalk.reproduce.metrics import METRICS
-from flatwalk.reproduce.verdicts import Outcome, Value, Verdict, conclude
+from flatwalk.reproduce.verdicts import Outcome, Value, Verdict, conclude, relations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from flatwalk.reproduce.experiments import Claim, Experiment, Point
 
-SCHEMA = "flatwalk-reproduce/1"
+SCHEMA = "flatwalk-reproduce/2"
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,21 @@ def tolerance(claim: Claim) -> str:
 
 
 def ours(outcome: Outcome) -> list[str]:
-    """Our figure for each point."""
+    """Our figure for each point, with its interval."""
     if not outcome.values:
         return ["–"] * len(outcome.claim.points)
     pairs = zip(outcome.claim.points, outcome.values, strict=True)
-    return ["–" if value.ours is None else number(value.ours, point) for point, value in pairs]
+    return [_with_interval(point, value) for point, value in pairs]
+
+
+def _with_interval(point: Point, value: Value) -> str:
+    if value.ours is None:
+        return "–"
+    found = number(value.ours, point)
+    if value.low is None or value.high is None:
+        return f"{found} [?]"
+    low, high = number(value.low, point), number(value.high, point)
+    return found if low == high else f"{found} [{low}, {high}]"
 
 
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -125,6 +136,20 @@ def command(report: Report, experiments: Sequence[Experiment]) -> str:
     return " ".join(["flatwalk reproduce", *claims, "--scale", report.scale, "--markdown FILE"])
 
 
+_COLUMNS = ["", "claim", "paper and place", "published", "ours", "tolerance", "verdict"]
+_COLUMNS += ["what fails", "explanation", "shown by"]
+_LEGEND = """
+**reproduced**: every check in the column *tolerance* holds for the whole 95 % interval, which stands in
+brackets ([?]: nothing is known of it). **sign only**: each figure has the published sign, but a check
+fails or asks for no more. **not reproduced**: a check fails for the whole interval. **not decided**: none
+fails, but an interval reaches across a bound. **not comparable**: what is run is not what the paper ran.
+An explanation has no part in a verdict. In *tolerance*, *order* is that the points rank as published,
+*sign* that each has the published sign, *ratios* are to the first point. No parameter of a machine or a
+scheme was fitted to a claim. How claims are written, run and judged stands in
+[reproducing.md](../reproducing.md).
+"""
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
@@ -136,14 +161,10 @@ def markdown(report: Report, made_by: str) -> str:
         "",
         f"Written by `{made_by}`, version {report.version}. {report.counts()}",
         "",
-        "**reproduced**: every check in the column *tolerance* holds. **explained**: one does not, and",
-        "someone looked and says why. **not reproduced**: one does not. In *tolerance*, *order* is that the",
-        "points rank as published, *sign* that each has the published sign, *ratios* are to the first point.",
-        "No parameter of a machine or a scheme was fitted to a claim. How claims are written, run and judged",
-        "stands in [reproducing.md](../reproducing.md).",
+        *textwrap.wrap(_LEGEND, 110),
         "",
-        "| | claim | paper and place | published | ours | tolerance | verdict | why it differs |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---" * len(_COLUMNS) + "|",
     ]
     for outcome in report.outcomes():
         claim = outcome.claim
@@ -161,7 +182,9 @@ def markdown(report: Report, made_by: str) -> str:
             cells(figures) or "–",
             tolerance(claim) if claim.points else "–",
             str(outcome.verdict),
+            outcome.failed,
             outcome.why,
+            claim.shown_by if outcome.why else "",
         )
         lines.append(f"| {' | '.join(map(_cell, row))} |")
     lines += ["", "## What was run", ""]
@@ -192,17 +215,23 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
             words.append(f"with {_changes(series.changes)}")
         if series.guest_frames != "scattered":
             words.append(f"guest frames {series.guest_frames}")
+        if series.frames != "compact":
+            words.append(f"frames {series.frames}")
         if series.fragmentation:
             words.append(f"fragmentation {series.fragmentation:g}")
         lines.append(("" if len(experiment.series) == 1 else f"{series.name}: ") + ", ".join(words))
     lines.append(f"workloads {', '.join(f'`{name}`' for name in size.workloads)}")
     if not size.instructions:
         return lines
-    length = f"{units.count(size.instructions)} instructions after a warm-up of {units.count(size.warmup)}"
-    skips = [f"{units.count(count)} of `{name}`" for name, count in size.skip.items()]
-    lines.append(
-        length + (f", left out before: {', '.join(skips)}" if skips else "") + f"; seed {experiment.seed}"
-    )
+    warmup = units.count(size.warmup)
+    if size.windows is None:
+        length = f"{units.count(size.instructions)} instructions after a warm-up of {warmup}"
+    else:
+        windows, window = size.windows
+        spans = [f"{units.count(count)} of `{name}`" for name, count in size.spans.items()]
+        whole = ", ".join([f"the first {units.count(size.instructions)} instructions", *spans])
+        length = f"{windows} windows of {units.count(window)} over {whole}, {warmup} warmed before each"
+    lines.append(f"{length}; seed {experiment.seed}")
     return lines
 
 
@@ -230,7 +259,9 @@ def to_json(report: Report) -> dict[str, Any]:
                 "place": outcome.claim.place,
                 "tolerance": tolerance(outcome.claim),
                 "verdict": str(outcome.verdict),
+                "failed": outcome.failed,
                 "why": outcome.why,
+                "related": [asdict(value) for value in outcome.related],
                 "points": [
                     {
                         "label": point.label,
@@ -270,11 +301,15 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
                 continue
             if [point["label"] for point in old["points"]] != [point.label for point in claim.points]:
                 raise ValueError(f"claim {claim.id} has other points now")
-            values = [Value(point["ours"], point["by_workload"]) for point in old["points"]]
+            keys = ("ours", "by_workload", "low", "high")
+            values = [Value(*(point[key] for key in keys)) for point in old["points"]]
+            related = [Value(*(one[key] for key in keys)) for one in old["related"]]
+            if len(related) != len(relations(claim)):
+                raise ValueError(f"claim {claim.id} has other checks now")
             if old["verdict"] == Verdict.CANNOT:
-                outcomes.append(Outcome(claim, values, Verdict.CANNOT, old["why"]))
+                outcomes.append(Outcome(claim, values, related, Verdict.CANNOT, old["failed"], ""))
             else:
-                outcomes.append(conclude(claim, values, written["scale"]))
+                outcomes.append(conclude(claim, values, related, written["scale"]))
         if outcomes:
             found.append((experiment, outcomes))
     return Report(written["scale"], written["version"], found)

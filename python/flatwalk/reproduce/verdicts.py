@@ -1,39 +1,54 @@
-"""From runs to verdicts: our figure for each point of a claim, and whether the claim holds."""
+"""From runs to verdicts: our figure for each point of a claim with its interval, and whether the claim holds.
+
+A check holds if the whole interval is within what it allows, fails if the whole interval is outside, and is
+not decided otherwise. What someone wrote about a difference has no part in it.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.planning import Selection, jobs_of, missing_of, selections
+from flatwalk.reproduce.planning import Selection, compared, jobs_of, missing_of, selections
+from flatwalk.reproduce.spread import Spread, combined, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Claim, Experiment, Point
+    from flatwalk.reproduce.experiments import Claim, Experiment, Factor, Point
+    from flatwalk.reproduce.spread import Runs
     from flatwalk.results import Run
 
     Lookup = Callable[[Selection], Run]
+    Span = tuple[float, float]
 
 
 class Verdict(StrEnum):
     """The outcome of a claim."""
 
     REPRODUCED = "reproduced"
-    EXPLAINED = "explained"
+    OPEN = "reproduced where the paper leaves it open"
+    SIGN = "sign only"
+    UNDECIDED = "not decided"
     NOT = "not reproduced"
+    NOT_COMPARABLE = "not comparable"
     CANNOT = "cannot yet be run"
 
 
 @dataclass(frozen=True)
 class Value:
-    """Our figure for a point."""
+    """A figure of ours."""
 
     ours: float | None
     #: By workload; None where a workload has no such figure (no walks, for example).
     by_workload: dict[str, float | None] = field(default_factory=dict)
+    #: Ends of the 95 % interval; None where nothing is known of it.
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,93 +57,223 @@ class Outcome:
 
     claim: Claim
     values: list[Value]
+    #: What `relations` compares: differences and ratios of points, in its order.
+    related: list[Value]
     verdict: Verdict
-    #: What failed, or is missing; then why, if that is known.
+    #: What fails, is not decided, or is missing.
+    failed: str
+    #: What someone found out about it.
     why: str
 
 
-def _average(point: Point, per_workload: Mapping[str, float | None]) -> float | None:
-    known = [value for value in per_workload.values() if value is not None]
-    return METRICS[point.metric].show(AVERAGES[point.average](known)) if known else None
+@dataclass(frozen=True)
+class Relation:
+    """A difference or a ratio of two points that a claim says something about."""
+
+    first: int
+    second: int
+    #: `difference`, second less first, or `ratio`, second over first.
+    kind: str
+    allowed: Span
+
+    def of(self, spreads: Sequence[Spread | None]) -> Value:
+        """The figure, from those of the points."""
+        first, second = spreads[self.first], spreads[self.second]
+        if first is None or second is None or (self.kind == "ratio" and not first.value):
+            return Value(None)
+        function: Callable[[float, float], float] = (
+            (lambda a, b: b - a) if self.kind == "difference" else (lambda a, b: b / a)
+        )
+        found = combined([first, second], function)
+        return Value(found.value, {}, *found.bounds())
 
 
-def _values(
-    experiment: Experiment, scale: str, point: Point, of: dict[str, Any], run_of: Lookup
-) -> dict[str, float | None]:
-    """The metric of each workload, before it is averaged and formatted."""
+def relations(claim: Claim) -> list[Relation]:
+    """What the checks `order` and `ratio` look at."""
+    stated = [(at, p) for at, p in enumerate(claim.points) if p.published is not None]
+    found = []
+    if "order" in claim.checks:
+        ranked = [(p.published, at) for at, p in stated if isinstance(p.published, float)]
+        pairs = itertools.pairwise(at for _, at in sorted(ranked))
+        found += [Relation(low, high, "difference", (0.0, math.inf)) for low, high in pairs]
+    if "ratio" in claim.checks:
+        (first, of_first), *others = stated
+        for at, point in others:
+            expected = _middle(point.published) / _middle(of_first.published)
+            ends = sorted(expected * (1 + sign * claim.ratio_tolerance) for sign in (-1, 1))
+            found.append(Relation(first, at, "ratio", (ends[0], ends[1])))
+    return found
 
-    def runs(other: dict[str, Any] | None) -> list[Run]:
-        return [run_of(one) for one in selections(experiment, scale, {**of, **(other or {})})]
 
-    names = [one.workload for one in selections(experiment, scale, of)]
-    metric = METRICS[point.metric]
-    rows = zip(names, runs(None), runs(point.against), runs(point.bound), strict=True)
-    return {name: metric.of(run, base, bound) for name, run, base, bound in rows}
+def _runs_of(experiment: Experiment, scale: str, point: Point, run_of: Lookup) -> dict[str, Runs]:
+    """By workload, the runs that a point's value needs, in the order in which `_value_of` takes them."""
+    found: dict[str, list[Run]] = {}
+    for part in _parts(point):
+        for one in selections(experiment, scale, part):
+            found.setdefault(one.workload, []).append(run_of(one))
+    return {name: tuple(runs) for name, runs in found.items()}
 
 
-def value_of(experiment: Experiment, scale: str, point: Point, run_of: Lookup) -> Value:
+def _terms(point: Point) -> list[list[tuple[str, dict[str, Any], Point | Factor]]]:
+    """What a point's value is made of: the figure, then what is subtracted, each a product of ratios."""
+    bases = [point.of] + ([{**point.of, **point.minus}] if point.minus is not None else [])
+    return [
+        [(point.metric, base, point)]
+        + [(factor.metric, {**base, **factor.of}, factor) for factor in point.times]
+        for base in bases
+    ]
+
+
+def _parts(point: Point) -> list[dict[str, Any]]:
+    return [part for term in _terms(point) for _, of, what in term for part in compared(of, what)]
+
+
+def _value_of(point: Point, term: int) -> Callable[[Runs], float | None]:
+    """A workload's value of one term from its runs, before it is shown."""
+
+    def value(runs: Runs) -> float | None:
+        terms = _terms(point)
+        at = 3 * sum(map(len, terms[:term]))
+        product = 1.0
+        for number, (metric, _, _) in enumerate(terms[term]):
+            run, base, bound = runs[at + 3 * number : at + 3 * number + 3]
+            factor = METRICS[metric].of(run, base, bound)
+            if factor is None:
+                return None
+            product *= factor
+        return product
+
+    return value
+
+
+def measure(experiment: Experiment, scale: str, claim: Claim, point: Point, run_of: Lookup) -> Measured:
     """Our figure for a point."""
-    per_workload = _values(experiment, scale, point, point.of, run_of)
-    ours = _average(point, per_workload)
-    show = METRICS[point.metric].show
-    shown = {name: None if value is None else show(value) for name, value in per_workload.items()}
-    if point.minus is not None:
-        less = _values(experiment, scale, point, {**point.of, **point.minus}, run_of)
-        average = _average(point, less)
-        ours = None if ours is None or average is None else ours - average
-        pairs = zip(shown.items(), less.values(), strict=True)
-        shown = {
-            name: None if value is None or other is None else value - show(other)
-            for (name, value), other in pairs
-        }
-    return Value(ours, shown)
+    metric, average = METRICS[point.metric], AVERAGES[point.average]
+    runs = _runs_of(experiment, scale, point, run_of)
+    programs = claim.programs if "workload" not in point.of and point.average in {"mean", "geomean"} else None
+    terms = [_value_of(point, term) for term in range(len(_terms(point)))]
+    spreads, shown = [], []
+    for value in terms:
+        found = spread(runs, value, lambda values: metric.show(average(values)), programs)
+        spreads.append(found)
+        each = {name: value(of) for name, of in runs.items()}
+        shown.append({name: None if one is None else metric.show(one) for name, one in each.items()})
+    known = [found for found in spreads if found is not None]
+    if len(known) < len(spreads):
+        return Measured(None, shown[0])
+    if len(known) == 1:
+        return Measured(known[0], shown[0])
+    less = {
+        name: None if one is None or (other := shown[1][name]) is None else one - other
+        for name, one in shown[0].items()
+    }
+    return Measured(combined(known, lambda of, minus: of - minus), less)
 
 
-def _middle(published: float | tuple[float, float]) -> float:
+@dataclass(frozen=True)
+class Measured:
+    """A figure of a point with its spread, and by workload."""
+
+    spread: Spread | None
+    by_workload: dict[str, float | None] = field(default_factory=dict)
+
+    def value(self, *, sampled: bool) -> Value:
+        """What is shown of it. What is not sampled is exact."""
+        if self.spread is None:
+            return Value(None, self.by_workload)
+        ours = self.spread.value
+        bounds = self.spread.bounds() if sampled else (ours, ours)
+        return Value(ours, self.by_workload, *bounds)
+
+
+def _middle(published: float | tuple[float, float] | None) -> float:
+    assert published is not None
     return published if isinstance(published, float) else sum(published) / 2
 
 
-def _value_fails(point: Point, ours: float) -> bool:
-    if point.published is None or point.tolerance is None:
+def _state(value: Value, allowed: Span, digits: int | None) -> bool | None:
+    """Whether a figure is within `allowed`, or None if that is not decided. It counts as it is shown."""
+
+    def shown(bound: float) -> float:
+        return bound if digits is None else round(bound, digits)
+
+    low, high = allowed[0] - 1e-9, allowed[1] + 1e-9
+    if value.ours is None:
         return False
-    ends = point.published if isinstance(point.published, tuple) else (point.published, point.published)
-    # A figure that is shown as within the tolerance is within it.
-    slack = point.tolerance + 1e-9
-    return not ends[0] - slack <= round(ours, METRICS[point.metric].digits) <= ends[1] + slack
+    if value.low is None or value.high is None:
+        return None
+    if low <= shown(value.low) and shown(value.high) <= high:
+        return True
+    return False if shown(value.high) < low or shown(value.low) > high else None
 
 
-def failures(claim: Claim, ours: list[float]) -> list[str]:
-    """The checks of a claim that our figures do not pass, in words."""
-    points = [(point, value) for point, value in zip(claim.points, ours, strict=True)]
-    stated = [
-        (point, value, _middle(point.published)) for point, value in points if point.published is not None
-    ]
+def _sign_state(value: Value, published: float) -> bool | None:
+    if value.ours is None:
+        return False
+    if value.low is None or value.high is None:
+        return None
+    low, high = sorted((value.low * math.copysign(1, published), value.high * math.copysign(1, published)))
+    return True if low > 0 else False if high <= 0 else None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of a check: it holds, it fails, or None: that is not decided."""
+
+    state: bool | None
+    #: What fails or is not decided.
+    words: str
+
+
+def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> list[Check]:
+    """What became of each check of a claim."""
     found = []
-    if "value" in claim.checks:
-        found += [
-            f"{point.label} is outside the tolerance" for point, value in points if _value_fails(point, value)
-        ]
-    if "sign" in claim.checks:
-        found += [
-            f"{point.label} has the other sign"
-            for point, value, published in stated
-            if value * published <= 0
-        ]
-    if "order" in claim.checks:
-        ranked = [item for item in stated if not isinstance(item[0].published, tuple)]
-        by_paper = [point.label for point, _, _ in sorted(ranked, key=lambda item: item[2])]
-        by_us = [point.label for point, _, _ in sorted(ranked, key=lambda item: item[1])]
-        if by_paper != by_us:
-            found.append(f"the order is {' < '.join(by_us)}, not {' < '.join(by_paper)}")
-    if "ratio" in claim.checks:
-        (_, first, first_published), *others = stated
-        for point, value, published in others:
-            ratio, expected = value / first, published / first_published
-            if abs(ratio / expected - 1) > claim.ratio_tolerance:
-                found.append(
-                    f"{point.label} is {ratio:.2f} of {claim.points[0].label}, published {expected:.2f}"
-                )
+    for point, value in zip(claim.points, values, strict=True):
+        if point.published is None:
+            continue
+        if value.ours is None:
+            found.append(Check(state=False, words=f"{point.label} has no figure"))
+            continue
+        if "value" in claim.checks and point.tolerance is not None:
+            published = point.published
+            ends = published if isinstance(published, tuple) else (published, published)
+            allowed = (ends[0] - point.tolerance, ends[1] + point.tolerance)
+            state = _state(value, allowed, METRICS[point.metric].digits)
+            found.append(Check(state, f"{point.label} {_where(state)} the tolerance"))
+        if "sign" in claim.checks:
+            state = _sign_state(value, _middle(point.published))
+            verb = "has" if state is False else "may have"
+            found.append(Check(state, f"{point.label} {verb} the other sign"))
+    for relation, value in zip(relations(claim), related, strict=True):
+        first, second = (claim.points[at].label for at in (relation.first, relation.second))
+        state = _state(value, relation.allowed, None)
+        if relation.kind == "difference":
+            found.append(Check(state, f"{second} {'is' if state is False else 'may be'} below {first}"))
+        else:
+            low, high = relation.allowed
+            ours = "unknown" if value.ours is None else f"{value.ours:.2f}"
+            words = f"{second} is {ours} of {first}, which {_where(state)} {low:.2f} to {high:.2f}"
+            found.append(Check(state, words))
     return found
+
+
+def _where(state: bool | None) -> str:
+    return "is outside" if state is False else "may be outside"
+
+
+def _has_signs(claim: Claim, values: Sequence[Value]) -> bool:
+    """Whether every point has a sign that means something, and ours is wholly the published one."""
+    stated = [(p, v) for p, v in zip(claim.points, values, strict=True) if p.published is not None]
+    changes = all(point.minus is not None or METRICS[point.metric].is_change for point, _ in stated)
+    return (
+        bool(stated)
+        and changes
+        and all(
+            middle != 0 and _sign_state(value, middle) is True
+            for point, value in stated
+            for middle in (_middle(point.published),)
+        )
+    )
 
 
 def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str, Run]) -> Outcome:
@@ -138,29 +283,33 @@ def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str
     def run_of(one: Selection) -> Run:
         return results[jobs[one].key]
 
-    values = [
-        Value(None) if point.label in missing else value_of(experiment, scale, point, run_of)
+    measured = [
+        Measured(None) if point.label in missing else measure(experiment, scale, claim, point, run_of)
         for point in claim.points
     ]
+    values = [
+        one.value(sampled=METRICS[point.metric].sampled)
+        for one, point in zip(measured, claim.points, strict=True)
+    ]
+    related = [relation.of([one.spread for one in measured]) for relation in relations(claim)]
     if missing:
-        return Outcome(claim, values, Verdict.CANNOT, " ".join(sorted(set(missing.values()))))
-    return conclude(claim, values, scale)
+        return Outcome(claim, values, related, Verdict.CANNOT, " ".join(sorted(set(missing.values()))), "")
+    return conclude(claim, values, related, scale)
 
 
-def conclude(claim: Claim, values: list[Value], scale: str) -> Outcome:
+def conclude(claim: Claim, values: list[Value], related: list[Value], scale: str) -> Outcome:
     """The verdict on our figures for a claim."""
-    ours = [value.ours for value in values]
-    known = [value for value in ours if value is not None]
-    if len(known) < len(ours):
-        pairs = zip(claim.points, ours, strict=True)
-        failed = [f"{point.label} has no figure" for point, value in pairs if value is None]
+    found = checks(claim, values, related)
+    bad = [check for check in found if check.state is not True]
+    if claim.not_comparable:
+        verdict = Verdict.NOT_COMPARABLE
+    elif not bad:
+        is_measured = {"value", "ratio"} & set(claim.checks)
+        verdict = Verdict.REPRODUCED if is_measured else Verdict.SIGN
+    elif any(check.state is False for check in bad):
+        verdict = Verdict.SIGN if _has_signs(claim, values) else Verdict.NOT
     else:
-        failed = failures(claim, known)
-    if not failed:
-        return Outcome(claim, values, Verdict.REPRODUCED, "")
-    words = "; ".join(failed)
-    words = f"{words[0].upper()}{words[1:]}."
-    why = claim.why.get(scale)
-    if why is None:
-        return Outcome(claim, values, Verdict.NOT, words)
-    return Outcome(claim, values, Verdict.EXPLAINED, f"{words} {why}")
+        verdict = Verdict.UNDECIDED
+    words = "; ".join(check.words for check in bad)
+    failed = f"{words[0].upper()}{words[1:]}." if words else ""
+    return Outcome(claim, values, related, verdict, failed, claim.not_comparable or claim.why.get(scale, ""))

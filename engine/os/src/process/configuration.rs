@@ -2,6 +2,7 @@
 
 use flatwalk_paging::{Layout, Level};
 
+use crate::placement::Placement;
 use crate::policy::LargePages;
 
 /// What a process runs on and how the operating system decides.
@@ -28,8 +29,8 @@ pub struct Configuration {
     /// Index at which the root leads back to itself, if the kernel accesses page-table entries by virtual
     /// addresses; see [`Recursion`](flatwalk_paging::Recursion). For trees that are not merged by density.
     pub recursive_index: Option<u16>,
-    /// Whether the 2 MiB blocks that frames come from are drawn at random; see [`Buddy::scatter`](crate::Buddy::scatter).
-    pub scattered: bool,
+    /// Where frames lie.
+    pub placement: Placement,
     /// Seed of what is random in all these.
     pub seed: u64,
 }
@@ -49,7 +50,7 @@ impl Configuration {
             large_failure_probability: 0.0,
             ordered_levels: Vec::new(),
             recursive_index: None,
-            scattered: false,
+            placement: Placement::Compact,
             seed: 1,
         }
     }

@@ -242,9 +242,7 @@ fn metered_memory<A: Physical>(configuration: &Configuration) -> Result<MeteredM
     let mut buddy = Buddy::new(usable);
     buddy.fragment(fragmentation, configuration.seed);
     buddy.fail_large_allocations(failure, !configuration.seed);
-    if configuration.scattered {
-        buddy.scatter(configuration.seed.rotate_left(32));
-    }
+    buddy.place(configuration.placement, configuration.seed.rotate_left(32));
     Ok(MeteredMemory::new(physical, Frames::new(buddy)))
 }
 

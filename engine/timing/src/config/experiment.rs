@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::run::GuestFrames;
+use flatwalk_os::Placement;
+
+use super::run::compact;
 
 /// One experiment: runs, and claims about them.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
@@ -29,6 +31,31 @@ pub struct Experiment {
     /// What a paper says, and what would bear it out.
     #[schemars(default)]
     pub claim: Vec<Claim>,
+    /// What a paper leaves open, for all of its claims.
+    #[schemars(default)]
+    pub open: Vec<Open>,
+}
+
+/// Something that a paper does not say of its machine, and what it might be.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Open {
+    /// The paper, by its short name.
+    #[schemars(length(min = 1))]
+    pub paper: String,
+    /// What is open, in words.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Key of a series (`guest_frames`, `frames`), of the machine (`machine.walker.concurrent`) or of the schemes
+    /// that have its section (`scheme.SECTION.KEY`).
+    #[schemars(length(min = 1))]
+    pub key: String,
+    /// What it might be.
+    #[schemars(length(min = 1))]
+    pub values: Vec<Value>,
+    /// Why it is what it is where nothing else is asked for.
+    #[schemars(length(min = 1))]
+    pub default: String,
 }
 
 /// A machine and conditions. Which schemes run follows from the points of the claims.
@@ -52,7 +79,10 @@ pub struct Series {
     pub host_large_pages: u8,
     /// Where a guest's frames lie in its memory.
     #[schemars(default)]
-    pub guest_frames: GuestFrames,
+    pub guest_frames: Placement,
+    /// Where the machine's own frames lie in its memory: the process's, or the host's.
+    #[schemars(default = "compact")]
+    pub frames: Placement,
     /// Share of physical 2 MiB blocks that cannot be had whole.
     #[schemars(default, range(min = 0, max = 1))]
     pub fragmentation: f64,
@@ -88,15 +118,21 @@ pub struct Scale {
     /// Workloads (`gups:8GiB`), mixes (`asplos-3:4GiB`), `dense:SIZE` for one mapped range, or
     /// `crowd:PERCENT` for processes in a guest.
     pub workloads: Vec<String>,
-    /// Instructions to measure, such as `"4M"`.
+    /// Instructions, from the first on, that windows are spread over, such as `"1G"`; without windows those to
+    /// measure, behind the warm-up.
     #[schemars(length(min = 1))]
     pub instructions: String,
-    /// Instructions before them, such as `"500K"`.
+    /// The same of single workloads, where it is another number.
+    #[schemars(default)]
+    pub spans: BTreeMap<String, String>,
+    /// How many windows; one part is measured if absent.
+    #[schemars(range(min = 3))]
+    pub windows: Option<u64>,
+    /// Instructions of each window, such as `"50k"`.
+    pub window: Option<String>,
+    /// Instructions that are warmed before each window, or before the part, such as `"500k"`.
     #[schemars(length(min = 1))]
     pub warmup: String,
-    /// Instructions left out at the beginning, by workload.
-    #[schemars(default)]
-    pub skip: BTreeMap<String, String>,
 }
 
 /// Something that a paper says.
@@ -120,9 +156,18 @@ pub struct Claim {
     /// Largest relative difference of ratios, for the check `ratio`.
     #[schemars(default = "tenth", range(min = 0))]
     pub ratio_tolerance: f64,
-    /// Why our figures differ, written by someone who looked.
+    /// Programs that the paper's averages are over, of which the workloads are some; those themselves if absent.
+    #[schemars(range(min = 1))]
+    pub programs: Option<u64>,
+    /// Why our figures differ, written by someone who looked. It has no part in the verdict.
     #[schemars(default)]
     pub why: Option<Why>,
+    /// The command, or the figures of this document, that show `why`.
+    #[schemars(default)]
+    pub shown_by: String,
+    /// Why what is run here is not what the paper ran, so that figures cannot be held against it.
+    #[schemars(default)]
+    pub not_comparable: String,
     /// Title of the figure that is drawn of it; none where absent.
     #[schemars(default)]
     pub figure: String,
@@ -181,9 +226,28 @@ pub struct Point {
     pub published: Option<f64>,
     /// Lowest and highest of the paper's figures, instead of `published`.
     pub range: Option<[f64; 2]>,
+    /// Ratios of other runs that each workload's ratio is multiplied by.
+    #[schemars(default)]
+    pub times: Vec<Factor>,
     /// What it has of its own, or as the claim.
     #[schemars(flatten)]
     pub shared: Shared,
+}
+
+/// A ratio of other runs.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Factor {
+    /// What is read from a run.
+    #[schemars(length(min = 1))]
+    pub metric: String,
+    /// The runs that the metric compares with, where they differ from the factor's own.
+    pub against: Option<Selectors>,
+    /// The runs that have free translation.
+    pub bound: Option<Selectors>,
+    /// Which runs, where they differ from the point's.
+    #[schemars(flatten)]
+    pub of: Selectors,
 }
 
 /// What a claim says for all of its points, or a point for itself.

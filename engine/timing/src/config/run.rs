@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use flatwalk_os::Thp;
+use flatwalk_os::{Placement, Thp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -21,17 +21,6 @@ pub enum Mode {
     Timing,
     /// Counts only: TLBs and page-walk caches.
     Functional,
-}
-
-/// Where a guest's frames lie in its memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestFrames {
-    /// In 2 MiB blocks drawn at random, as on a guest that has run for long.
-    #[default]
-    Scattered,
-    /// From the lowest address on, as on one that has just started.
-    Compact,
 }
 
 /// One configuration to run.
@@ -62,7 +51,10 @@ pub struct RunConfiguration {
     pub host_large_pages: u8,
     /// Where a guest's frames lie in its memory.
     #[serde(default)]
-    pub guest_frames: GuestFrames,
+    pub guest_frames: Placement,
+    /// Where the machine's own frames lie in its memory: the process's, or the host's.
+    #[serde(default = "compact")]
+    pub frames: Placement,
     /// What is computed.
     pub mode: Mode,
     /// Milliseconds after which another process takes the core, and gives it back at once with TLBs and
@@ -77,6 +69,11 @@ pub struct RunConfiguration {
     #[serde(default)]
     #[schemars(range(min = 1, max = 64))]
     pub cores: Option<u32>,
+}
+
+/// Where the machine's own frames lie, if nothing else is said.
+pub(super) fn compact() -> Placement {
+    Placement::Compact
 }
 
 /// Cores that threads run on, where a machine does not say how many it has.

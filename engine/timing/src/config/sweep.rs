@@ -8,7 +8,9 @@ use flatwalk_os::Thp;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::run::{GuestFrames, Mode};
+use flatwalk_os::Placement;
+
+use super::run::Mode;
 
 /// One sweep.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
@@ -56,7 +58,7 @@ pub struct Sweep {
     pub host_large_pages: Vec<u8>,
     /// Where a guest's frames lie in its memory.
     #[schemars(default = "scattered", length(min = 1))]
-    pub guest_frames: Vec<GuestFrames>,
+    pub guest_frames: Vec<Placement>,
     /// Numbers of cores that a program's threads run on, at most; without them, those of the machine.
     #[schemars(default, inner(range(min = 1, max = 64)))]
     pub cores: Vec<u32>,
@@ -113,8 +115,8 @@ fn whole() -> Vec<f64> {
     vec![0.0]
 }
 
-fn scattered() -> Vec<GuestFrames> {
-    vec![GuestFrames::Scattered]
+fn scattered() -> Vec<Placement> {
+    vec![Placement::Scattered]
 }
 
 fn first_seed() -> Vec<u64> {

@@ -296,9 +296,9 @@ mod tests {
     use super::*;
     use crate::config::machine::Isolation;
     use crate::config::machine::Memory;
-    use crate::driver::run::GuestFrames;
     use crate::driver::simulate::simulate;
     use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
+    use flatwalk_os::Placement;
 
     const SIZE: u64 = 16 << 20;
 
@@ -321,7 +321,8 @@ mod tests {
             thp: None,
             fragmentation: 0.0,
             host_large_pages: 0,
-            guest_frames: GuestFrames::Compact,
+            guest_frames: Placement::Compact,
+            frames: Placement::Compact,
             mode: Mode::Timing,
             context_switch_ms: None,
             memory_bytes: None,

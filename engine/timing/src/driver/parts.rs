@@ -5,7 +5,7 @@ use flatwalk_paging::Layout;
 
 use crate::ConfigError;
 use crate::config::machine::Machine;
-use crate::config::run::{GuestFrames, Mode, RunConfiguration};
+use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::Scheme;
 use crate::core::Core;
 use crate::mechanisms::{Policies, Setup, TableSetup, host_memory_bytes};
@@ -42,7 +42,10 @@ pub(super) fn system(
         large_failure_probability: 0.0,
         ordered_levels: std::mem::take(&mut setup.own_needs.ordered_levels),
         recursive_index: scheme.recursive_index,
-        scattered: scheme.host.is_some() && configuration.guest_frames == GuestFrames::Scattered,
+        placement: match scheme.host {
+            Some(_) => configuration.guest_frames,
+            None => configuration.frames,
+        },
         seed,
     };
     if scheme.recorded {
@@ -61,7 +64,7 @@ pub(super) fn system(
         ordered_levels: std::mem::take(&mut setup.host_needs.ordered_levels),
         // A host reaches its table for a guest without that table's help.
         recursive_index: None,
-        scattered: false,
+        placement: configuration.frames,
         seed: !seed,
         ..own.clone()
     };

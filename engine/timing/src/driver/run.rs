@@ -10,7 +10,7 @@ use flatwalk_paging::{AccessKind, Address, Gva, Hpa, Layout};
 use flatwalk_trace::{Access, Event, Slice, SourceInfo, ThreadId};
 
 use crate::ConfigError;
-pub use crate::config::run::{GuestFrames, Mode, RunConfiguration};
+pub use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
 use crate::core::branch::Predictor;
@@ -84,6 +84,11 @@ pub(crate) struct Tally {
     pub stack: CycleStack,
     /// Cores whose cycles these are.
     pub cores: u64,
+    /// Of L1D, L2 and the last-level cache: look-ups for data, of these misses; the same of page-table
+    /// entries; and dirty lines evicted.
+    pub caches: [[u64; 5]; 3],
+    /// Lines read from and written to memory.
+    pub dram_lines: u64,
 }
 
 impl Tally {
@@ -101,6 +106,10 @@ impl Tally {
             os: self.os - start.os,
             stack: self.stack.since(start.stack),
             cores: self.cores,
+            caches: std::array::from_fn(|cache| {
+                std::array::from_fn(|n| self.caches[cache][n] - start.caches[cache][n])
+            }),
+            dram_lines: self.dram_lines - start.dram_lines,
         }
     }
 }
@@ -351,6 +360,8 @@ impl Run {
         let all = || [&self.mmu].into_iter().chain(parked.clone()).map(|mmu| &mmu.statistics);
         let mut total = WalkCount::default();
         all().for_each(|walks| total.add(&walks.total()));
+        let (caches, dram_lines) =
+            self.timed.as_ref().map(|(_, caches)| caches.totals()).unwrap_or_default();
         Tally {
             at: 0,
             instructions: self.instructions(),
@@ -363,6 +374,10 @@ impl Run {
             os: self.system.statistics(),
             stack: self.stacks(),
             cores: self.cores.parked.len() as u64 + 1,
+            caches: caches.map(|c| {
+                [c.data_accesses, c.data_misses, c.table_accesses, c.table_misses, c.writebacks]
+            }),
+            dram_lines,
         }
     }
 
@@ -668,6 +683,12 @@ impl Run {
         }
         let (work, flushes) = self.system.apply(event)?;
         self.mmu.carry_out(&flushes);
+        if let &Event::Populate { address, length, .. } = event
+            && self.mmu.wants_populated()
+        {
+            let Self { system, mmu, .. } = self;
+            system.visit(address, length, &mut |address, found| mmu.populated(address, &found));
+        }
         self.own.code_page = no_page();
         if let Some((core, caches)) = &mut self.timed
             && is_call(event)

@@ -7,7 +7,11 @@
 //! memory without a look into the caches because they did not have the line the last time. Only a miss in both halves
 //! walks, and what it finds goes in. Lines are cached in L2 and LLC like data, not in L1D.
 //!
-//! A page walker is taken for the walk only; what limits the look-ups is the MSHRs of L2.
+//! The paper does not say what holds a miss while its line is on the way. [`Within`] gives both answers: a
+//! page walker, as for the walk that may follow, or nothing but the MSHRs of L2. Nor does it say whether
+//! what is read from L2 on takes an MSHR of L1D, through which a walker's own reads go: [`Through`].
+//!
+//! Pages that are touched in a part of the program that is not run go in too.
 //!
 //! Departs from the paper: its memory is stacked DRAM with a channel of its own, here it is the end of
 //! main memory; sets are indexed by the page number's low bits; a line that is cached is never
@@ -25,7 +29,6 @@ use crate::ConfigError;
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::Served;
 use crate::memory::line::LINE_SHIFT;
-use crate::memory::reader::MemoryPort;
 use crate::mmu::event::{Found, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::Tlb;
@@ -51,6 +54,35 @@ pub struct Settings {
     /// Predictions of page size and bypass.
     #[schemars(range(min = 1, max = 1_048_576), extend("powerOfTwo" = true))]
     pub predictor_entries: u32,
+    /// What a look-up takes.
+    #[serde(default)]
+    pub within: Within,
+    /// Whose MSHRs limit the look-ups under way.
+    #[serde(default)]
+    pub through: Through,
+}
+
+/// What a look-up takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Within {
+    /// A page walker, from before the look-up to the end of a walk that follows: it is the walker that handles
+    /// a miss of the L2 TLB.
+    #[default]
+    Walker,
+    /// None; a walk that follows does.
+    Nothing,
+}
+
+/// Whose MSHRs limit the look-ups under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Through {
+    /// Those of L2, where the paper has look-ups enter.
+    #[default]
+    L2,
+    /// Those of L1D, too, as for a line that L1D missed.
+    L1d,
 }
 
 fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigError> {
@@ -127,6 +159,8 @@ struct PomTlb {
     entries: [Vec<Entry>; 2],
     predictions: Vec<Prediction>,
     statistics: Figures,
+    within: Within,
+    through: Through,
 }
 
 impl PomTlb {
@@ -141,6 +175,8 @@ impl PomTlb {
             entries: [empty.clone(), empty],
             predictions: vec![Prediction::default(); settings.predictor_entries as usize],
             statistics: Figures::default(),
+            within: settings.within,
+            through: settings.through,
         }
     }
 
@@ -162,16 +198,16 @@ impl PomTlb {
         &mut self.predictions[at]
     }
 
-    /// Puts in what a walk of `address` found. Nobody waits for the line to be written.
-    fn insert(&mut self, address: Gva, found: &Found, port: &mut dyn MemoryPort) {
-        let Some(size) = LEVELS.iter().position(|&level| level == found.level) else { return };
+    /// Puts in what was found for `address`, and says where that stands; `None` for a page of another size.
+    fn insert(&mut self, address: Gva, found: &Found) -> Option<Hpa> {
+        let size = LEVELS.iter().position(|&level| level == found.level)?;
         self.prediction(address).large = size == 1;
         let page = self.page(address, size);
         let (entries, line) = self.set(page, size);
         let known = entries.iter().position(|entry| entry[0] == page << 1 | VALID);
         entries[..=known.unwrap_or(WAYS - 1)].rotate_right(1);
         entries[0] = pack(page, found);
-        port.write_translations(line, found.ready);
+        Some(line)
     }
 
     /// Drops every entry of a page that overlaps `length_bytes` from `start`.
@@ -219,7 +255,8 @@ impl Mechanism for PomTlb {
     }
 
     fn hooks(&self) -> Hooks {
-        Hooks { look_up: true, walk: true, ..Hooks::default() }
+        let look_up_in_walker = self.within == Within::Walker;
+        Hooks { look_up: true, look_up_in_walker, populate: true, walk: true, ..Hooks::default() }
     }
 
     fn look_up(&mut self, miss: &mut Miss<'_>) -> Result<Found, u64> {
@@ -228,6 +265,7 @@ impl Mechanism for PomTlb {
         let predicted = *self.prediction(address);
         let mut now = miss.request.at;
         let first = usize::from(predicted.large);
+        let by_l1d = self.through == Through::L1d;
         for (probe, size) in [first, 1 - first].into_iter().enumerate() {
             let page = self.page(address, size);
             let (entries, line) = self.set(page, size);
@@ -236,7 +274,8 @@ impl Mechanism for PomTlb {
                 entries[..=way].rotate_right(1);
                 entries[0][1]
             });
-            let (response, bypassed) = miss.port.read_translations(line, now, predicted.bypass);
+            let (response, bypassed) =
+                miss.port.read_translations(line, now, predicted.bypass, by_l1d);
             miss.log.mechanism_read(response.served());
             now = response.ready;
             self.statistics.bypasses += u64::from(bypassed);
@@ -252,8 +291,18 @@ impl Mechanism for PomTlb {
     }
 
     fn after_walk(&mut self, miss: &mut Miss<'_>, result: &mut Result<Found, Stopped>) {
-        if let Ok(found) = result {
-            self.insert(miss.request.address, found, miss.port);
+        if let Ok(found) = result
+            && let Some(line) = self.insert(miss.request.address, found)
+        {
+            // Nobody waits for the line to be written.
+            miss.port.write_translations(line, found.ready);
+        }
+    }
+
+    fn populated(&mut self, address: Gva, found: &Found) {
+        // Another core may have the entries, and with them the turn.
+        if !self.entries[0].is_empty() {
+            self.insert(address, found);
         }
     }
 
@@ -290,10 +339,10 @@ impl Mechanism for PomTlb {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
+    use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Flush, Gva, Rights};
     use flatwalk_trace::Event;
 
-    use super::{Figures, Settings};
+    use super::{Figures, Settings, Through, Within};
     use crate::counts;
     use crate::driver::run::{Mode, Piece, Run};
     use crate::system::System;
@@ -309,13 +358,80 @@ mod tests {
 
     fn scenario(size_bytes: u64) -> Scenario {
         let mut scenario = Scenario::new(scheme(4, &[]));
-        scenario.scheme.mechanisms.set("pom_tlb", Settings { size_bytes, predictor_entries: 512 });
+        let settings = Settings {
+            size_bytes,
+            predictor_entries: 512,
+            within: Within::Walker,
+            through: Through::L2,
+        };
+        scenario.scheme.mechanisms.set("pom_tlb", settings);
         // Nothing is evicted by the few accesses of a test but what the L2 TLB loses.
         for cache in [&mut scenario.machine.l1d, &mut scenario.machine.l2] {
             let cache = cache.as_mut().unwrap();
             (cache.size_bytes, cache.ways, cache.mshrs) = (32 << 10, 8, 16);
         }
         scenario
+    }
+
+    /// A run with `mapped`, whose TLB in memory is empty.
+    fn cold(scenario: &Scenario, mapped: &[(u64, u64)]) -> Run {
+        let mut run = scenario.start(mapped, true);
+        let (start, length_bytes) = (Gva::new(0), u64::MAX);
+        run.mmu.flush(&Flush { start, length_bytes, leaves: true, tables: false });
+        run
+    }
+
+    /// Latencies and waits of two loads at once, of pages in different lines that the TLB in memory has.
+    fn two_at_once(within: Within, through: Through, walkers: u32, l1d_mshrs: u32) -> (u64, u64) {
+        let mut scenario = scenario(MIB);
+        let size_bytes = MIB;
+        let settings = Settings { size_bytes, predictor_entries: 512, within, through };
+        scenario.scheme.mechanisms.set("pom_tlb", settings);
+        scenario.machine.walker.concurrent = walkers;
+        scenario.machine.l1d.as_mut().unwrap().mshrs = l1d_mshrs;
+        let mut run = scenario.start(&[(DATA, 4 * MIB)], true);
+        counts::forget(|visit| run.mmu.counts(visit));
+        go(&mut run, &[Do::Load(DATA + 5 * PAGE), Do::Load(DATA + 300 * PAGE)]);
+        let s = &run.mmu.statistics;
+        assert_eq!((s.total().walks, s.total().accesses), (2, 2));
+        (s.total().latency_cycles, s.queue_cycles)
+    }
+
+    #[test]
+    fn a_look_up_takes_a_walker_or_none() {
+        // A line from memory takes 142. With one walker the second look-up begins when the first is over.
+        let (latency, queue) = two_at_once(Within::Walker, Through::L2, 1, 16);
+        // The first load's data is asked for at the same time, and has the bus for a cycle before it.
+        assert_eq!(latency - queue, 2 * 142 + 1);
+        assert!((140..=142).contains(&queue), "it was asked for a cycle later at most: {queue}");
+        // With two, or without taking one, both are under way at once, and share the bus: a cycle.
+        assert_eq!(two_at_once(Within::Walker, Through::L2, 2, 16), (2 * 142 + 1, 0));
+        assert_eq!(two_at_once(Within::Nothing, Through::L2, 1, 16), (2 * 142 + 1, 0));
+    }
+
+    #[test]
+    fn a_look_up_takes_an_mshr_of_l1d_or_none() {
+        let (by_l2, by_l1d) = (
+            two_at_once(Within::Nothing, Through::L2, 1, 1),
+            two_at_once(Within::Nothing, Through::L1d, 1, 1),
+        );
+        assert_eq!(by_l2, (2 * 142 + 1, 0));
+        // The first load has the only MSHR for its look-up, 142, then for its data, as long. Then only the second's
+        // look-up begins. That is no wait for a walker.
+        assert_eq!(by_l1d, (142 + 3 * 142, 0));
+    }
+
+    #[test]
+    fn what_is_populated_is_there() {
+        let mut in_a_guest = scenario(MIB);
+        in_a_guest.scheme.host = Some(host_table(4, &[]));
+        for scenario in [scenario(MIB), in_a_guest] {
+            let mut run = scenario.start(&[(DATA, 4 * MIB)], true);
+            // One line, from memory; and nothing is looked for a second time.
+            assert_eq!(miss(&mut run, DATA + 700 * PAGE), (1, 142));
+            let s = figures(&run);
+            assert_eq!((s.lookups, s.hits, s.second_probes), (1, 1, 0));
+        }
     }
 
     /// Accesses and latency of the one miss of the L2 TLB that a load of `address` is.
@@ -334,7 +450,7 @@ mod tests {
     #[test]
     fn latencies_by_hand() {
         let at = DATA + 5 * PAGE;
-        let mut run = scenario(MIB).start(&[(DATA, 4 * MIB)], true);
+        let mut run = cold(&scenario(MIB), &[(DATA, 4 * MIB)]);
         // A line of either half from memory, 142 each; then a walk: page-walk cache, 1, and four of 142.
         assert_eq!(miss(&mut run, at), (6, 2 * 142 + 1 + 4 * 142));
         // The caches did not have the lines, so for a page with the same prediction they are not even
@@ -354,7 +470,7 @@ mod tests {
     fn large_pages_are_looked_for_first_once_they_were_found() {
         let mut scenario = scenario(MIB);
         scenario.large_pages = 100;
-        let mut run = scenario.start(&[(DATA, 64 * LARGE)], true);
+        let mut run = cold(&scenario, &[(DATA, 64 * LARGE)]);
         // Seven other large pages drive it out of the L1 TLB's two entries and, sharing its set, out of
         // the L2 TLB; none shares a prediction, or a set of the large half, with it.
         let mut others: Vec<_> = (1..8).map(|i| Do::Load(DATA + (8 * i) * LARGE)).collect();
@@ -387,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_store_to_a_clean_page_walks() {
-        let mut run = scenario(MIB).start(&[(DATA, MIB)], true);
+        let mut run = cold(&scenario(MIB), &[(DATA, MIB)]);
         let leaf = |run: &Run| {
             let System::Native(process) = &run.system else { panic!("there is a guest") };
             process.table().translate(process.memory(), Gva::new(DATA)).unwrap()

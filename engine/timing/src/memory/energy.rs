@@ -31,7 +31,8 @@ impl EnergyResult {
         Self::of(figures, [l1d, l2, llc])
     }
 
-    fn of(figures: &Energy, [l1d, l2, llc]: [CacheStatistics; 3]) -> Self {
+    /// The same of what was counted in L1D, L2 and the last-level cache.
+    pub fn of(figures: &Energy, [l1d, l2, llc]: [CacheStatistics; 3]) -> Self {
         let accesses = |s: CacheStatistics, from_above: u64| {
             (s.data_accesses + s.table_accesses + from_above) as f64
         };

@@ -12,7 +12,7 @@ use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
 use crate::config::machine::{Machine, WalkerEntry};
-use crate::counts::{Visitor, add};
+use crate::counts::{Add, Visitor, add};
 use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::{Dram, DramStatistics};
 use crate::memory::line::{Line, OWNER_SHIFT};
@@ -405,6 +405,20 @@ impl Hierarchy {
         self.others_frontier = others_frontier;
     }
 
+    /// What all cores together have counted in L1D, L2 and the last-level cache; and lines read from and
+    /// written to memory.
+    pub fn totals(&self) -> ([CacheStatistics; 3], u64) {
+        let mut caches = [&self.l1d, &self.l2, &self.llc].map(|level| level.statistics);
+        let lines = |dram: &DramStatistics| dram.reads + dram.writes;
+        let mut dram_lines = lines(&self.dram.statistics);
+        for other in &self.others {
+            let theirs = [other.l1d.statistics, other.l2.statistics, other.llc_statistics];
+            caches.iter_mut().zip(&theirs).for_each(|(sum, more)| sum.add(more));
+            dram_lines += lines(&other.dram_statistics);
+        }
+        (caches, dram_lines)
+    }
+
     /// No request will be made any more for a cycle before this.
     pub fn frontier(&self) -> u64 {
         self.frontier
@@ -424,9 +438,32 @@ impl Hierarchy {
     }
 
     /// Reads the line of `address` from L2 on, for a translation that stands in it; with `bypass`, from
-    /// memory without looking in the caches first, unless one of them has it. Beside the response:
-    /// whether they were passed by.
-    pub fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
+    /// memory without looking in the caches first, unless one of them has it. Takes an MSHR of L1D until then
+    /// if it comes `by_l1d`. Beside the response: whether the caches were passed by.
+    pub fn read_translations(
+        &mut self,
+        address: Hpa,
+        at: u64,
+        bypass: bool,
+        by_l1d: bool,
+    ) -> (Response, bool) {
+        if !by_l1d {
+            return self.read_translations_from_l2(address, at, bypass);
+        }
+        let start = self.l1d.mshrs.earliest(at);
+        let (mut response, bypassed) = self.read_translations_from_l2(address, start, bypass);
+        let delay = self.l1d.mshrs.book(start, response.ready, self.frontier);
+        self.l1d.statistics.mshr_wait_cycles += start - at + delay;
+        response.ready += delay;
+        (response, bypassed)
+    }
+
+    fn read_translations_from_l2(
+        &mut self,
+        address: Hpa,
+        at: u64,
+        bypass: bool,
+    ) -> (Response, bool) {
         let line = Line::of(address);
         let owned = self.owned(line);
         let there = self.l2.cache.contains(line) || self.llc.cache.contains(owned);

@@ -15,7 +15,13 @@ pub trait MemoryPort {
     /// `address` is about to be asked for; see [`Hierarchy::prefetch_hint`].
     fn prefetch_hint(&self, address: Hpa);
     /// A line of a TLB in memory is read; see [`Hierarchy::read_translations`].
-    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool);
+    fn read_translations(
+        &mut self,
+        address: Hpa,
+        at: u64,
+        bypass: bool,
+        by_l1d: bool,
+    ) -> (Response, bool);
     /// A translation is written into such a line.
     fn write_translations(&mut self, address: Hpa, at: u64);
     /// The entry at `address` is prefetched at cycle `at`. False where nothing could be done.
@@ -44,8 +50,14 @@ impl MemoryPort for Hierarchy {
         Hierarchy::prefetch_hint(self, address);
     }
 
-    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
-        Hierarchy::read_translations(self, address, at, bypass)
+    fn read_translations(
+        &mut self,
+        address: Hpa,
+        at: u64,
+        bypass: bool,
+        by_l1d: bool,
+    ) -> (Response, bool) {
+        Hierarchy::read_translations(self, address, at, bypass, by_l1d)
     }
 
     fn write_translations(&mut self, address: Hpa, at: u64) {
@@ -79,7 +91,7 @@ impl MemoryPort for NoClock {
     #[inline]
     fn prefetch_hint(&self, _address: Hpa) {}
 
-    fn read_translations(&mut self, _: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
+    fn read_translations(&mut self, _: Hpa, at: u64, _: bool, _: bool) -> (Response, bool) {
         (Response::new(at, Served::L1), false)
     }
 
@@ -114,7 +126,7 @@ impl MemoryPort for Warming<'_> {
         self.0.prefetch_hint(address);
     }
 
-    fn read_translations(&mut self, address: Hpa, at: u64, _bypass: bool) -> (Response, bool) {
+    fn read_translations(&mut self, address: Hpa, at: u64, _: bool, _: bool) -> (Response, bool) {
         let served = self.0.warm_l2(Line::of(address), false, true);
         (Response::new(at, served), false)
     }
@@ -149,8 +161,14 @@ impl<const TIMED: bool> MemoryPort for Port<'_, TIMED> {
         self.0.prefetch_hint(address);
     }
 
-    fn read_translations(&mut self, address: Hpa, at: u64, bypass: bool) -> (Response, bool) {
-        self.0.read_translations(address, at, bypass)
+    fn read_translations(
+        &mut self,
+        address: Hpa,
+        at: u64,
+        bypass: bool,
+        by_l1d: bool,
+    ) -> (Response, bool) {
+        self.0.read_translations(address, at, bypass, by_l1d)
     }
 
     fn write_translations(&mut self, address: Hpa, at: u64) {

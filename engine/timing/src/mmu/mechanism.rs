@@ -29,6 +29,10 @@ pub struct Hooks {
     pub translate: bool,
     /// [`Mechanism::look_up`].
     pub look_up: bool,
+    /// Its look-ups take a page walker, as the walk does that may follow.
+    pub look_up_in_walker: bool,
+    /// [`Mechanism::populated`].
+    pub populate: bool,
     /// [`Mechanism::before_walk`], [`Mechanism::entry_read`], [`Mechanism::before_host_walk`],
     /// [`Mechanism::after_host_walk`] and [`Mechanism::after_walk`].
     pub walk: bool,
@@ -46,6 +50,8 @@ impl Hooks {
         Self {
             translate: self.translate | other.translate,
             look_up: self.look_up | other.look_up,
+            look_up_in_walker: self.look_up_in_walker | other.look_up_in_walker,
+            populate: self.populate | other.populate,
             walk: self.walk | other.walk,
             fill: self.fill | other.fill,
             part_of_walker: self.part_of_walker | other.part_of_walker,
@@ -167,7 +173,7 @@ pub trait Mechanism: Any + Debug + Send {
         None
     }
 
-    /// Looks for the translation after the last-level TLB missed and before a page walker is taken.
+    /// Looks for the translation after the last-level TLB missed and before the table is walked.
     ///
     /// # Errors
     /// The cycle from which on a walk is wanted.
@@ -203,6 +209,12 @@ pub trait Mechanism: Any + Debug + Send {
     /// The walk is over. A mechanism may take longer, or keep what was found.
     fn after_walk(&mut self, miss: &mut Miss<'_>, result: &mut Result<Found, Stopped>) {
         let _ = (miss, result);
+    }
+
+    /// A page was touched in a part of the program that is not run: what it left behind is there now. No time
+    /// passes.
+    fn populated(&mut self, address: Gva, found: &Found) {
+        let _ = (address, found);
     }
 
     /// The last-level TLB got the translation of `address`.

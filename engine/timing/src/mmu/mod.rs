@@ -328,23 +328,36 @@ impl Mmu {
     ) -> Result<Found, Stopped> {
         let Request { address, kind, at } = request;
         let mut wanted = at;
+        // The cycle from which on a walker is held that was taken for more than the walk.
+        let mut held = None;
         if self.hooks.look_up {
-            match self.look_up_in_mechanisms(request, system, reader, log) {
-                Ok(found) => {
-                    self.count(&found, log, request, found.ready - at, 0);
-                    self.note_times(at, (found.ready, found.ready), 0, found.ready);
+            if R::TIMED && self.hooks.look_up_in_walker {
+                held = Some(self.walkers.earliest(at));
+            }
+            let first = held.unwrap_or(at);
+            match self.look_up_in_mechanisms(Request { at: first, ..request }, system, reader, log)
+            {
+                Ok(mut found) => {
+                    let delay =
+                        held.map_or(0, |held| self.walkers.book(held, found.ready, self.frontier));
+                    found.ready += delay;
+                    let (queue, ready) = (first - at + delay, found.ready);
+                    self.count(&found, log, request, ready - at, queue);
+                    self.note_times(at, (ready - queue, ready - delay), delay, ready);
                     return Ok(found);
                 }
                 Err(missed) => wanted = missed,
             }
         }
-        let start = if R::TIMED { self.walkers.earliest(wanted) } else { wanted };
+        let start = if R::TIMED && held.is_none() { self.walkers.earliest(wanted) } else { wanted };
         let mut result = if self.assisted {
             let request = Request { at: wanted, ..request };
             self.walk_assisted(request, start, system, reader, log, false)
         } else {
             self.walker.walk(address, kind, start, system, reader, log)
         };
+        // A wait before the look-up counts as one between it and the walk.
+        wanted -= held.map_or(0, |held| held - at);
         let mut queue = start - wanted;
         if let Ok(found) = &result {
             reader.prefetch_hint(physical(self.geometry, address, found.frame, found.level));
@@ -354,7 +367,7 @@ impl Mmu {
                 Ok(found) => &mut found.ready,
                 Err(stopped) => &mut stopped.at,
             };
-            let delay = self.walkers.book(start, *end, self.frontier);
+            let delay = self.walkers.book(held.unwrap_or(start), *end, self.frontier);
             queue += delay;
             *end += delay;
             let ready = *end;
@@ -376,8 +389,7 @@ impl Mmu {
         (t.missed, t.wanted, t.start, t.delay, t.ready) = (missed, wanted, start, delay, ready);
     }
 
-    /// What a mechanism has for the request, which takes no page walker; or the cycle in which a walk
-    /// is wanted.
+    /// What a mechanism has for the request; or the cycle in which a walk is wanted.
     #[cold]
     fn look_up_in_mechanisms<R: TableReader>(
         &mut self,
@@ -548,6 +560,18 @@ impl Mmu {
             }
         }
         unreachable!("the fault at {:?} was handled, and it faults again", request.address)
+    }
+
+    /// Whether mechanisms want to know what was touched in parts that are not run.
+    pub fn wants_populated(&self) -> bool {
+        self.hooks.populate
+    }
+
+    /// A page was touched in a part of the program that is not run.
+    pub fn populated(&mut self, address: Gva, found: &Found) {
+        for mechanism in self.mechanisms.iter_mut().filter(|m| m.hooks().populate) {
+            mechanism.populated(address, found);
+        }
     }
 
     /// Carries out the flushes that the operating systems ask for.

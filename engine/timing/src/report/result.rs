@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_os::Thp;
+use flatwalk_os::{Placement, Thp};
 use flatwalk_paging::{NodeStatistics, Physical, page_name};
 use flatwalk_symbols::Symbols;
 use schemars::JsonSchema;
@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::core::stack::Part;
-use crate::driver::run::{CoreFigures, GuestFrames, Mode, Run, RunConfiguration};
+use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
+use crate::memory::hierarchy::CacheStatistics;
 use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
@@ -44,7 +45,7 @@ pub struct RunResult {
     #[schemars(extend("unit" = "%"))]
     pub host_large_pages: Option<u8>,
     /// Where the guest's frames lie; absent without a guest.
-    pub guest_frames: Option<GuestFrames>,
+    pub guest_frames: Option<Placement>,
     /// What was computed.
     pub mode: Mode,
     /// Seed of all that is random.
@@ -158,6 +159,18 @@ pub struct WindowResult {
     pub walk_latency_cycles: Option<u64>,
     /// Of that, waiting for a free walker.
     pub walk_queue_cycles: Option<u64>,
+    /// Look-ups of data in the L2 cache.
+    pub l2_data_accesses: Option<u64>,
+    /// Of those, misses.
+    pub l2_data_misses: Option<u64>,
+    /// Look-ups of page-table entries in the L2 cache.
+    pub l2_table_accesses: Option<u64>,
+    /// Of those, misses.
+    pub l2_table_misses: Option<u64>,
+    /// Dynamic energy of the data caches in nJ; absent where the machine has no figures.
+    pub cache_nj: Option<f64>,
+    /// Lines read from and written to memory.
+    pub dram_lines: Option<u64>,
 }
 
 /// What some of the cycles went to.
@@ -502,7 +515,8 @@ fn core_result(core: &CoreFigures, cycles: Option<u64>) -> CoreResult {
 }
 
 fn windows(run: &Run) -> Vec<WindowResult> {
-    let timed = |cycles: u64| run.timed.is_some().then_some(cycles);
+    let timed = |count: u64| run.timed.is_some().then_some(count);
+    let energy = run.configuration.machine.energy.as_ref().filter(|_| run.timed.is_some());
     let all = run.windows().map(|window| WindowResult {
         at: window.at,
         instructions: window.instructions,
@@ -516,6 +530,17 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         walk_accesses: window.walk_accesses,
         walk_latency_cycles: timed(window.walk_latency_cycles),
         walk_queue_cycles: timed(window.walk_queue_cycles),
+        l2_data_accesses: timed(window.caches[1][0]),
+        l2_data_misses: timed(window.caches[1][1]),
+        l2_table_accesses: timed(window.caches[1][2]),
+        l2_table_misses: timed(window.caches[1][3]),
+        cache_nj: energy.map(|figures| {
+            let caches = window.caches.map(|[data_accesses, _, table_accesses, _, writebacks]| {
+                CacheStatistics { data_accesses, table_accesses, writebacks, ..Default::default() }
+            });
+            EnergyResult::of(figures, caches).cache_nj
+        }),
+        dram_lines: timed(window.dram_lines),
     });
     all.collect()
 }

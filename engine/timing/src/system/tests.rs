@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, HashMap};
 
-use flatwalk_os::{LargePages, Random};
+use flatwalk_os::{LargePages, Placement, Random};
 use flatwalk_paging::{Address, organisations};
 use flatwalk_trace::{Advice, Backing, Protection};
 use serde_json::json;
@@ -113,7 +113,7 @@ impl Guest {
             large_failure_probability: 0.5,
             ordered_levels: Vec::new(),
             recursive_index: None,
-            scattered: true,
+            placement: Placement::Scattered,
             seed: 1,
         };
         let large_pages = LargePages::Below { boundary: 1 << 28 };
@@ -121,7 +121,7 @@ impl Guest {
             layout: host_layout.clone(),
             large_pages,
             memory_bytes: memory_bytes[1],
-            scattered: false,
+            placement: Placement::Compact,
             seed: 2,
             ..own.clone()
         };

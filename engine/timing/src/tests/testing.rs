@@ -12,7 +12,8 @@ use crate::config::scheme::{HostTable, Scheme};
 use crate::config::table::Moved;
 use crate::core::decode::BlockDecoder;
 use crate::counts::forget;
-use crate::driver::run::{GuestFrames, Mode, Piece, Run, RunConfiguration};
+use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
+use flatwalk_os::Placement;
 
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
 pub fn machine() -> Machine {
@@ -195,7 +196,8 @@ impl Scenario {
             thp: None,
             fragmentation: self.fragmentation,
             host_large_pages: self.host_large_pages,
-            guest_frames: GuestFrames::Compact,
+            guest_frames: Placement::Compact,
+            frames: Placement::Compact,
             mode: self.mode,
             context_switch_ms: self.context_switch_ms,
             memory_bytes: None,

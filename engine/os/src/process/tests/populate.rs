@@ -1,6 +1,7 @@
 //! Pages that are mapped ahead of any access.
 
 use super::*;
+use crate::placement::Placement;
 
 #[test]
 fn eight_gib_take_the_papers_page_tables() {
@@ -27,13 +28,17 @@ fn a_range_that_is_backed_at_once_is_what_its_faults_make_it() {
     let (read_only, end) = (5 * LARGE - 20 * PAGE, 7 * LARGE + 9 * PAGE);
     let there = [3, 4, 700, 3 * 512 + 511].map(|page| page * PAGE);
     for layout in layouts() {
-        for (large_pages, scattered) in
-            [(none(), false), (none(), true), (LargePages::Below { boundary: 2 * LARGE }, false)]
-        {
+        for (large_pages, placement) in [
+            (none(), Placement::Compact),
+            (none(), Placement::Scattered),
+            (none(), Placement::Permuted),
+            (none(), Placement::Scattered4k),
+            (LargePages::Below { boundary: 2 * LARGE }, Placement::Compact),
+        ] {
             let memory_bytes = 4 * GIB;
             let configuration = Configuration {
                 memory_bytes,
-                scattered,
+                placement,
                 ..configuration(layout.clone(), large_pages)
             };
             let [mut singly, mut at_once] = [(); 2].map(|()| {

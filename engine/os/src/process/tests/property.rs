@@ -7,6 +7,7 @@ use super::hardware::Hardware;
 use super::model::{Model, pages_in};
 use super::operation::{Operation, operation};
 use super::*;
+use crate::placement::Placement;
 
 fn policy() -> impl Strategy<Value = LargePages> {
     prop_oneof![
@@ -39,7 +40,8 @@ proptest! {
         let configuration = Configuration {
             large_pages, fragmentation, large_failure_probability, seed,
             recursive_index: (seed % 3 == 0 && !layout.groups().is_empty() && layout.density().is_none()).then_some(300),
-            scattered: seed % 2 == 1,
+            placement: [Placement::Compact, Placement::Scattered, Placement::Permuted, Placement::Scattered4k]
+                [(seed % 4) as usize],
             ..Configuration::new(layout.clone(), 8 * GIB)
         };
         let mut process = Process::new(&configuration).unwrap();

@@ -1,0 +1,186 @@
+"""How far our figures may be off: by the windows that were not measured, and the programs that were not run.
+
+A figure of a claim is some function of several runs of several programs. By how much a window moves it is
+seen by leaving that window out of all of the program's runs at once (the jackknife), so that what schemes
+have in common drops out. A program's windows are a systematic sample (`flatwalk.intervals`); programs are
+independent of each other, so that their variances add up. Where a paper averages over more programs than we
+run, ours count as a simple random sample of those: what is missing has the spread of what is there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import intervals
+from flatwalk.results import coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from flatwalk.results import Run, Sampling
+
+    Runs = tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """By how much each member of a sample moves a figure, and which share of all members it is."""
+
+    residuals: tuple[float, ...]
+    coverage: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure, and by how much windows and programs move it."""
+
+    value: float
+    #: By program.
+    windows: dict[str, Sample] = field(default_factory=dict)
+    #: None where all of the paper's programs are run.
+    programs: Sample | None = None
+    #: False if something of it is not known to be a sample, or is too small a one.
+    known: bool = True
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        """The ends of the 95 % interval; None where nothing is known."""
+        if not self.known or not math.isfinite(self.value):
+            return None, None
+        margins = [intervals.margin(one.residuals, one.coverage) for one in self.windows.values()]
+        if self.programs is not None:
+            margins.append(intervals.simple_margin(self.programs.residuals, self.programs.coverage))
+        margin = math.hypot(*margins)
+        return self.value - margin, self.value + margin
+
+
+def combined(spreads: Sequence[Spread], function: Callable[..., float]) -> Spread:
+    """A function of figures of the same programs, to first order."""
+    values = [one.value for one in spreads]
+    value = function(*values)
+    slopes = []
+    for at, old in enumerate(values):
+        step = 1e-6 * (abs(old) or 1.0)
+        moved = function(*(old + step if index == at else other for index, other in enumerate(values)))
+        slopes.append((moved - value) / step)
+
+    def sums(samples: Sequence[Sample | None]) -> Sample | None:
+        there = [(slope, one) for slope, one in zip(slopes, samples, strict=True) if one is not None]
+        if not there or len({len(one.residuals) for _, one in there}) > 1:
+            return None
+        columns = zip(*([slope * item for item in one.residuals] for slope, one in there), strict=True)
+        return Sample(tuple(map(sum, columns)), min(one.coverage for _, one in there))
+
+    names = {name for one in spreads for name in one.windows}
+    windows = {name: sums([one.windows.get(name) for one in spreads]) for name in sorted(names)}
+    return Spread(
+        value,
+        {name: sample for name, sample in windows.items() if sample is not None},
+        sums([one.programs for one in spreads]),
+        all(one.known for one in spreads) and None not in windows.values(),
+    )
+
+
+def spread(
+    of: Mapping[str, Runs],
+    value: Callable[[Runs], float | None],
+    average: Callable[[Sequence[float]], float],
+    programs: int | None,
+) -> Spread | None:
+    """The spread of an average over programs.
+
+    Args:
+        of: By program, the runs that its value needs, all over the same windows.
+        value: A program's value; None where it has none.
+        average: From all values to the figure.
+        programs: How many the figure is to stand for; None if those are all.
+
+    Returns:
+        None where no program has a value.
+    """
+    values = {name: found for name, runs in of.items() if (found := value(runs)) is not None}
+    if not values:
+        return None
+    whole = average(list(values.values()))
+    windows: dict[str, Sample] = {}
+    known = True
+    for name in values:
+        share = _coverage(of[name])
+        count = {len(run.get("windows") or []) for run in of[name]}
+        if share is None or len(count) != 1:
+            known = False
+            continue
+        if share >= 1:
+            continue
+        moved = [
+            average(list({**values, name: without}.values()))
+            for window in range(max(count))
+            if (without := value(tuple(_without(run, window) for run in of[name]))) is not None
+        ]
+        if len(moved) < intervals.LEAST:
+            known = False
+            continue
+        windows[name] = Sample(_residuals(whole, moved), share)
+    of_programs = None
+    if programs is not None and programs > len(values):
+        known = known and len(values) >= intervals.LEAST
+        others = [average([v for other, v in values.items() if other != name]) for name in values if known]
+        of_programs = Sample(_residuals(whole, others), len(values) / programs) if known else None
+    return Spread(whole, windows, of_programs, known)
+
+
+def _residuals(whole: float, without: Sequence[float]) -> tuple[float, ...]:
+    """What each member moves the figure by, from the figures without each; their mean is 0."""
+    mean = sum(without) / len(without)
+    assert math.isfinite(whole)
+    return tuple((len(without) - 1) * (mean - one) for one in without)
+
+
+def _coverage(runs: Runs) -> float | None:
+    """Share of the programs' instructions that was measured; None where it is not known to be a sample."""
+    shares = [coverage(cast("Sampling | None", cast("dict[str, Any]", run).get("sampling"))) for run in runs]
+    known = [share for share in shares if share is not None]
+    return min(known) if len(known) == len(shares) else None
+
+
+def _without(run: Run, left_out: int) -> Run:
+    """A run as if a window had not been measured, in all that metrics read of it."""
+    others = [window for at, window in enumerate(run["windows"]) if at != left_out]
+
+    def total(key: str) -> float:
+        return sum(cast("dict[str, float | None]", window)[key] or 0 for window in others)
+
+    instructions, cycles, walks = total("instructions"), total("cycles"), total("walks")
+    latency, queue = total("walk_latency_cycles"), total("walk_queue_cycles")
+    accesses = total("walk_accesses")
+
+    def per_walk(count: float, whole: float | None) -> float | None:
+        return count / walks if walks and whole is not None else None
+
+    all_accesses = sum(window["walk_accesses"] for window in run["windows"])
+    share = accesses / all_accesses if all_accesses else 1.0
+    levels = [
+        {**level, "accesses": level["accesses"] * share} for level in run["walk"]["accesses_by_level"][:1]
+    ]
+    l2 = {
+        "name": "L2",
+        **{f"{kind}_{what}": total(f"l2_{kind}_{what}") for kind in ("data", "table") for what in _COUNTS},
+    }
+    changed = {
+        "instructions": instructions,
+        "cycles": None if run["cycles"] is None else cycles,
+        "ipc": None if run["ipc"] is None or not cycles else instructions / cycles,
+        "walks": walks,
+        "accesses_per_walk": per_walk(accesses, run["accesses_per_walk"]),
+        "walk_latency_cycles": per_walk(latency, run["walk_latency_cycles"]),
+        "walk_access_cycles": per_walk(latency - queue, run["walk_access_cycles"]),
+        "walk": {"accesses_by_level": levels},
+        "caches": [l2] if run["caches"] else [],
+        "energy": None if run["energy"] is None else {"cache_nj": total("cache_nj")},
+        "dram": None if run["dram"] is None else {"reads": total("dram_lines"), "writes": 0},
+    }
+    return cast("Run", {**run, **changed})
+
+
+_COUNTS = ("accesses", "misses")
