@@ -263,7 +263,7 @@ def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:
     assert len(examples) >= 4
     (tmp_path / "examples.py").write_text("\n".join(examples), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "import examples"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "accesses_per_walk" in done.stdout
