@@ -155,6 +155,15 @@ def test_several_machines_and_own_schemes() -> None:
     assert found.run("mine", machine="small")["configuration"]["machine"]["llc"]["size_bytes"] == 8 << 20
 
 
+def test_what_is_skipped_is_in_memory() -> None:
+    pages = (1 << 40) + (np.arange(4096, dtype=np.uint64) << np.uint64(12))
+    twice = np.concatenate([pages, pages])
+    asked: dict[str, Any] = {"addresses": twice, "instructions_per_access": 1, "schemes": ["radix4"]}
+    for exhaustive in (True, False):
+        run = fw.compare(**asked, large_pages=0, skip=4096, warmup=0, exhaustive=exhaustive).runs[0]
+        assert run["os"]["faults"] == 0
+
+
 def test_a_program_is_recorded(tmp_path: Path) -> None:
     recording = fw.record(["true"], tmp_path / "t.fwt", exhaustive=True)
     assert recording.status == 0

@@ -341,7 +341,7 @@ impl<'a> StretchReader<'a> {
             phase: Phase::Pass,
             until: 0,
             rest: None,
-            touched: limits.sampling.is_some().then(Touched::default),
+            touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
             executed: Vec::new(),
             ended: false,
             windows: 0,
