@@ -13,6 +13,7 @@ from collections import Counter
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -610,3 +611,23 @@ def test_shipped_sweeps_can_run() -> None:
         sweep = Sweep.read(name)
         assert sweep.name == name
         assert plan.plan(sweep)
+
+
+def test_files_whose_windows_have_fewer_figures_still_open(tmp_path: Path) -> None:
+    results = made(tmp_path)
+    ran(sweep_of(), results)
+    older = sweep_of(schemes=["radix4", "radix5"])
+    ran(older, results)
+    first, *_ = sorted((tmp_path / "runs").iterdir())
+    table = pq.read_table(first)
+    kept = [field for field in table.schema.field("windows").type.value_type if field.name != "dram_lines"]
+    windows = [
+        [{field.name: window[field.name] for field in kept} for window in run]
+        for run in table.column("windows").to_pylist()
+    ]
+    number = table.schema.get_field_index("windows")
+    cut = table.set_column(number, "windows", pa.array(windows, pa.list_(pa.struct(kept))))
+    pq.write_table(cut, first)
+    rows = made(tmp_path).table().to_pylist()
+    assert len(rows) == 3
+    assert all(window["dram_lines"] is None for row in rows for window in row["windows"])

@@ -12,7 +12,7 @@ import json
 import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from flatwalk import results
 from flatwalk.errors import FlatwalkError
+from flatwalk.result_types import WindowResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,18 +33,14 @@ if TYPE_CHECKING:
 #: The form of the files, in their metadata.
 SCHEMA = "flatwalk-results/1"
 
-_WINDOW = pa.struct(
-    [
-        ("at", pa.int64()),
-        ("instructions", pa.int64()),
-        ("cycles", pa.int64()),
-        ("cycle_stack", pa.list_(pa.int64())),
-        ("walks", pa.int64()),
-        ("walk_accesses", pa.int64()),
-        ("walk_latency_cycles", pa.int64()),
-        ("walk_queue_cycles", pa.int64()),
-    ]
-)
+#: How the figures of a window are stored, by what they are in a result.
+_KINDS = {
+    int: pa.int64(),
+    int | None: pa.int64(),
+    float | None: pa.float64(),
+    list[int]: pa.list_(pa.int64()),
+}
+_WINDOW = pa.struct([(name, _KINDS[kind]) for name, kind in get_type_hints(WindowResult).items()])
 
 #: Figures that are columns by the names that they have in a result (docs/result-format.md).
 _FIGURES: dict[str, pa.DataType] = {
