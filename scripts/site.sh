@@ -11,5 +11,10 @@ if ! "$python" -c 'import flatwalk, sphinx' 2>/dev/null; then
     echo "  remedy: ./flatwalk --version && .venv/bin/pip install --group docs" >&2
     exit 1
 fi
-"$python" -m sphinx --fail-on-warning --keep-going --quiet -c "$root/docs" -d "$root/.flatwalk/site" "$root" "$site"
+# Made where its by-products, of which some lie beside it, are in nobody's way.
+made=$root/.flatwalk/site
+"$python" -m sphinx --fail-on-warning --keep-going --quiet \
+    -c "$root/docs" -d "$made/doctrees" "$root" "$made/html"
+mkdir -p "$site"
+cp -a "$made/html/." "$site"
 echo "$site/index.html"
