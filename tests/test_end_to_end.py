@@ -535,6 +535,9 @@ def test_every_example_of_the_help_runs(
     shutil.copy(settings.DATA / "schemes" / "fpt.toml", tmp_path / "mine.toml")
     trace = _champsim([(0x400000 + 4 * n, 0x10000000 + 8 * n) for n in range(1000)])
     (tmp_path / "605.mcf.champsimtrace.xz").write_bytes(lzma.compress(trace))
+    (tmp_path / "charlie").mkdir()
+    for thread in ("0", "1"):
+        (tmp_path / "charlie" / f"{thread}.champsimtrace.xz").write_bytes(lzma.compress(trace))
     result = flatwalk(*shlex.split(example))
     assert result.code == 0, result.err
 

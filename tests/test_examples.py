@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Flatwalk = Callable[..., Result]
 
 #: Options of other programs that documents mention.
-OTHERS = {"--example", "--no-signature", "--release", "--seeds", "--user", "--zero-commit"}
+OTHERS = {"--example", "--no-signature", "--release", "--seeds", "--trace-mem", "--user", "--zero-commit"}
 #: Documents whose commands are run in small.
 RUN = [
     ROOT / "README.md",
@@ -38,6 +38,7 @@ NOT_RUN = {
     "host diff levels": "needs such measurements; tests/test_host_stats.py",
     "host inspect": "needs a process of this user; tests/test_host_inspect.py",
     "vm": "needs the guest; tests/test_vm_run.py and its neighbours",
+    "sweep mine.toml --results results --slurm": "needs a Slurm; tests/test_slurm.py",
     "record --workload": "installs Debian's packages; tests/test_programs.py",
 }
 #: What makes a command small: of the document's sizes and lengths, these.

@@ -101,7 +101,7 @@ def test_what_is_not_decided_says_what_would_decide() -> None:
     (point,) = explain(response).points
     assert point.words == (
         "Page-table design at 4 KiB pages: none is shown to be faster than radix4; "
-        "fpt not decided: between 1.1 % slower and 3.2 % faster; 147 windows more would decide."
+        "fpt not decided: between 1.3 % slower and 3.4 % faster; 176 windows more would decide."
     )
     few = fake.sample([fake.run("radix4"), fake.run("fpt", cycles=996)], own=0.2, total=1_100_000)
     assert "only measuring the whole run would decide" in explain(few).points[0].words
