@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from flatwalk import cli, output, settings
 from tests.test_cli import COMMANDS
+from tests.test_foreign import thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -536,8 +537,9 @@ def test_every_example_of_the_help_runs(
     trace = _champsim([(0x400000 + 4 * n, 0x10000000 + 8 * n) for n in range(1000)])
     (tmp_path / "605.mcf.champsimtrace.xz").write_bytes(lzma.compress(trace))
     (tmp_path / "charlie").mkdir()
-    for thread in ("0", "1"):
-        (tmp_path / "charlie" / f"{thread}.champsimtrace.xz").write_bytes(lzma.compress(trace))
+    for number in (1, 2):
+        loads = range(0x1000_0000, 0x1000_4000, 0x1000)
+        (tmp_path / "charlie" / f"u.{number}.memtrace").write_bytes(thread(number, loads))
     result = flatwalk(*shlex.split(example))
     assert result.code == 0, result.err
 
