@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from flatwalk import settings
+from flatwalk import settings, walking
 from flatwalk.host import designs, plots, process
 from flatwalk.host.process import Area, Pages, Process
 from flatwalk.report import render, sweep, walk
@@ -204,7 +204,9 @@ def test_a_tree_is_zoomed_from_all_addresses_to_a_node(open_: Open, html: str) -
 
 @pytest.fixture(scope="module")
 def walk_html() -> str:
-    return walk.render([fake.walk("radix4"), fake.walk("fpt")], [settings.scheme("radix4")] * 2, "0.0.0")
+    answers = [fake.walk("radix4"), fake.walk("fpt")]
+    told = [walking.lines(answer) for answer in answers]
+    return walk.render(answers, told, [settings.scheme("radix4")] * 2, "0.0.0")
 
 
 def test_a_walk_is_played_step_by_step(open_: Open, walk_html: str) -> None:

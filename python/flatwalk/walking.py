@@ -63,14 +63,15 @@ def run(options: Options) -> None:
         )
         for scheme in schemes
     ]
+    told = [lines(answer) for answer in answers]
     if options.as_json:
         print(output.as_json(answers if len(answers) > 1 else answers[0]))
     else:
-        print("\n\n".join("\n".join(lines(answer)) for answer in answers))
+        print("\n\n".join(map("\n".join, told)))
     if options.report is not None:
         from flatwalk.report import walk  # noqa: PLC0415
 
-        output.write_whole(options.report, walk.render(answers, schemes, engine.version()))
+        output.write_whole(options.report, walk.render(answers, told, schemes, engine.version()))
         output.note(f"Report: {options.report.absolute()}")
 
 

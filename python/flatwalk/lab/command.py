@@ -88,7 +88,7 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, on: Place) -> 
         output.note(f"{asked.name}: {units.several(len(missing), 'run')}{told}{before}")
     if dry_run:
         return
-    outcome = _run(asked, missing, results, place, on)
+    outcome = _run(asked, missing, results, on)
     print(
         f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
         f"stored in {place}, {outcome.done:,} of them new."
@@ -104,7 +104,7 @@ def run_missing(asked: Sweep, place: Path, on: Place) -> None:
         FlatwalkError: If the sweep is not possible, results cannot be stored, or a run failed.
     """
     results = store.Results(place)
-    outcome = _run(asked, _planned(asked, results)[1], results, place, on)
+    outcome = _run(asked, _planned(asked, results)[1], results, on)
     if outcome.failed:
         raise _failure(outcome.failed)
 
@@ -116,12 +116,12 @@ def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Uni
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
 
-def _run(asked: Sweep, missing: list[Unit], results: store.Results, place: Path, on: Place) -> run.Outcome:
+def _run(asked: Sweep, missing: list[Unit], results: store.Results, on: Place) -> run.Outcome:
     results.make()
     if not missing:
         return run.Outcome()
     with ExitStack() as stack:
-        make = stack.enter_context(on.executors(place))
+        make = stack.enter_context(on.executors(results.place))
         progress = stack.enter_context(output.Progress("Running"))
         outcome = run.run(asked.name, missing, results, make=make, workers=on.workers, progress=progress)
     results.compact()

@@ -140,6 +140,7 @@ class Results:
     """
 
     def __init__(self, place: Path) -> None:
+        self.place = place
         self._runs = place / "runs"
         self._lock = place / "lock"
         self._keys: set[str] = set()
@@ -156,7 +157,7 @@ class Results:
         except OSError as error:
             raise FlatwalkError(
                 f"results cannot be kept: {error.strerror}",
-                where=str(self._runs.parent),
+                where=str(self.place),
                 remedy="choose another directory with --results DIR",
             ) from error
 
@@ -211,7 +212,7 @@ class Results:
         if not self._files():
             raise FlatwalkError(
                 "there are no results",
-                where=str(self._runs.parent),
+                where=str(self.place),
                 remedy="run a sweep: flatwalk sweep FILE --results DIR",
             )
 

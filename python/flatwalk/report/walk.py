@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flatwalk import templates, toml, walking
+from flatwalk import templates, toml
 from flatwalk.printable import printable
 
 #: What a step is, by its kind.
@@ -35,14 +35,23 @@ class Walk:
     steps: list[Step]
 
 
-def render(answers: list[dict[str, Any]], schemes: list[dict[str, Any]], version: str) -> str:
-    """What `flatwalk walk` found under some schemes, as HTML."""
+def render(
+    answers: list[dict[str, Any]], told: list[list[str]], schemes: list[dict[str, Any]], version: str
+) -> str:
+    """What `flatwalk walk` found under some schemes, as HTML.
+
+    Args:
+        answers: The engine's.
+        told: Each in words, as the command prints it: the title first, what comes of it last.
+        schemes: The schemes.
+        version: Of flatwalk.
+    """
     return templates.fill(
         "report",
         "walk.html.j2",
         workload=printable(answers[0]["workload"]),
         address=answers[0]["address"],
-        walks=[_walk(answer) for answer in answers],
+        walks=[_walk(answer, lines) for answer, lines in zip(answers, told, strict=True)],
         configurations=[
             (f"settings-{number}", f"scheme {scheme['name']}", toml.text(scheme))
             for number, scheme in enumerate(schemes, start=1)
@@ -51,10 +60,9 @@ def render(answers: list[dict[str, Any]], schemes: list[dict[str, Any]], version
     )
 
 
-def _walk(answer: dict[str, Any]) -> Walk:
+def _walk(answer: dict[str, Any], lines: list[str]) -> Walk:
     bits = 1 + max((step["index_bits"][0] for step in answer["steps"] if step["kind"] == "entry"), default=47)
-    first, *_, last = walking.lines(answer)
-    return Walk(answer["scheme"], first, last, [_step(step, bits) for step in answer["steps"]])
+    return Walk(answer["scheme"], lines[0], lines[-1], [_step(step, bits) for step in answer["steps"]])
 
 
 def _step(step: dict[str, Any], bits: int) -> Step:

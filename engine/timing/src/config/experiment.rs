@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use flatwalk_os::Placement;
 use schemars::JsonSchema;
 use serde_json::Value;
-
-use flatwalk_os::Placement;
 
 use super::run::compact;
 

@@ -4,11 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use flatwalk_os::Thp;
+use flatwalk_os::{Placement, Thp};
 use schemars::JsonSchema;
 use serde_json::Value;
-
-use flatwalk_os::Placement;
 
 use super::run::Mode;
 

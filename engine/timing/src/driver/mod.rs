@@ -4,6 +4,7 @@ mod cores;
 mod look_ahead;
 pub mod mix;
 mod parts;
+mod piece;
 pub(crate) mod predictions;
 pub mod run;
 pub mod sampling;

@@ -13,31 +13,7 @@ use flatwalk_trace::{Slice, ThreadId};
 use crate::config::machine::{BranchPredictor, Core};
 use crate::core::branch::{Branch, Predictor};
 use crate::core::decode::DecodedBlock;
-use crate::driver::run::Piece;
-
-/// Blocks of a slice that follow a branch which was predicted wrongly.
-#[derive(Clone, Debug)]
-pub struct Mispredicted {
-    /// A bit for each block, the first lowest.
-    words: Box<[u64]>,
-}
-
-impl Mispredicted {
-    /// Of a slice of `blocks` blocks, as `is_wrong` says of each.
-    fn new(blocks: usize, is_wrong: impl Fn(usize) -> bool) -> Self {
-        let word = |number: usize| {
-            let places = number * 64..blocks.min((number + 1) * 64);
-            places.rev().fold(0, |word, place| word << 1 | u64::from(is_wrong(place)))
-        };
-        Self { words: (0..blocks.div_ceil(64)).map(word).collect() }
-    }
-
-    /// True if the branch before the block at `place` was predicted rightly, or there is none.
-    #[inline]
-    pub fn is_right(&self, place: usize) -> bool {
-        self.words[place / 64] >> (place % 64) & 1 == 0
-    }
-}
+use crate::driver::piece::{Mispredicted, Piece};
 
 /// The predictors of all machines, on a program's one thread.
 #[derive(Debug, Default)]

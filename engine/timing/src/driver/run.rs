@@ -13,17 +13,18 @@ use crate::ConfigError;
 pub use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::Environment;
-use crate::core::branch::Predictor;
 use crate::core::decode::DecodedBlock;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Add, Aside, Visitor, forget};
 use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
-use crate::driver::predictions::{Mispredicted, Predictors};
+use crate::driver::piece::Mispredicted;
+pub use crate::driver::piece::Piece;
+use crate::driver::predictions::Predictors;
 use crate::driver::sampling::Phase;
 use crate::mechanisms::{self, Setup};
-use crate::memory::hierarchy::Requester;
+use crate::memory::hierarchy::{CacheStatistics, Requester};
 use crate::memory::line::LINE_SHIFT;
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::memory::replacement::Turn;
@@ -35,29 +36,6 @@ use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
-
-/// One piece of a stretch of the trace, decoded once for all runs.
-#[derive(Clone, Debug)]
-pub enum Piece {
-    /// The next block identifier means this.
-    Define(Arc<DecodedBlock>),
-    /// Of the next slice, by predictor, for runs that do not predict themselves; a slice of which there is
-    /// nothing to say has none.
-    Mispredicted(Arc<[Mispredicted]>),
-    /// All runs predict themselves from now on, as these did.
-    Threads(Arc<[Predictor]>),
-    /// A thread runs.
-    Slice(flatwalk_trace::Slice),
-    /// The address space changes.
-    Event(Event),
-    /// Another phase begins, or another window, before instruction `at` of the program.
-    Phase {
-        /// The phase.
-        phase: Phase,
-        /// Instructions that the program has executed, of all its threads.
-        at: u64,
-    },
-}
 
 /// What was counted, in a window or when it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,9 +62,8 @@ pub(crate) struct Tally {
     pub stack: CycleStack,
     /// Cores whose cycles these are.
     pub cores: u64,
-    /// Of L1D, L2 and the last-level cache: look-ups for data, of these misses; the same of page-table
-    /// entries; and dirty lines evicted.
-    pub caches: [[u64; 5]; 3],
+    /// What went through L1D, L2 and the last-level cache.
+    pub caches: [CacheStatistics; 3],
     /// Lines read from and written to memory.
     pub dram_lines: u64,
 }
@@ -106,9 +83,7 @@ impl Tally {
             os: self.os - start.os,
             stack: self.stack.since(start.stack),
             cores: self.cores,
-            caches: std::array::from_fn(|cache| {
-                std::array::from_fn(|n| self.caches[cache][n] - start.caches[cache][n])
-            }),
+            caches: std::array::from_fn(|n| self.caches[n].since(start.caches[n])),
             dram_lines: self.dram_lines - start.dram_lines,
         }
     }
@@ -374,9 +349,7 @@ impl Run {
             os: self.system.statistics(),
             stack: self.stacks(),
             cores: self.cores.parked.len() as u64 + 1,
-            caches: caches.map(|c| {
-                [c.data_accesses, c.data_misses, c.table_accesses, c.table_misses, c.writebacks]
-            }),
+            caches,
             dram_lines,
         }
     }
@@ -687,7 +660,7 @@ impl Run {
             && self.mmu.wants_populated()
         {
             let Self { system, mmu, .. } = self;
-            system.visit(address, length, &mut |address, found| mmu.populated(address, &found));
+            system.visit(address, length, &mut |page| mmu.populated(&page));
         }
         self.own.code_page = no_page();
         if let Some((core, caches)) = &mut self.timed

@@ -13,6 +13,7 @@ pub mod vhpt;
 
 use std::ops::Range;
 
+use flatwalk_paging::prototypes::Prototype;
 use flatwalk_paging::{Address, Geometry, Gpa, Hpa};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -35,8 +36,30 @@ pub const REGISTRY: &[Registered] = &[
     direct_segment::MECHANISM,
     csalt::MECHANISM,
     page_table_priority::MECHANISM,
-    prototypes::MECHANISM,
+    PROTOTYPE,
 ];
+
+/// Stands for all that are registered while the program runs.
+const PROTOTYPE: Registered = Registered {
+    name: prototypes::NAME,
+    scheme: Some(Section::of::<Prototype>()),
+    host: None,
+    machine: None,
+    figures: Section::of_figures::<prototypes::Figures>(),
+    build: |setup| {
+        let name = prototypes::NAME;
+        let Some(prototype) = setup.scheme.mechanisms.get::<Prototype>(name)? else {
+            return Ok(None);
+        };
+        setup.refuse_recorded(name)?;
+        match prototypes::MECHANISMS.find(&prototype) {
+            Ok(make) => Ok(Some(make())),
+            Err((key, problem)) => {
+                Err(ConfigError::Value { key: format!("{name}.{key}"), problem })
+            }
+        }
+    },
+};
 
 /// A mechanism: the sections that it owns, and how it is made.
 pub struct Registered {

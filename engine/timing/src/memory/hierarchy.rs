@@ -116,6 +116,21 @@ add!(CacheStatistics {
     invalidations
 });
 
+impl CacheStatistics {
+    /// What came between `start` and now.
+    pub(crate) fn since(self, start: Self) -> Self {
+        Self {
+            data_accesses: self.data_accesses - start.data_accesses,
+            data_misses: self.data_misses - start.data_misses,
+            table_accesses: self.table_accesses - start.table_accesses,
+            table_misses: self.table_misses - start.table_misses,
+            writebacks: self.writebacks - start.writebacks,
+            mshr_wait_cycles: self.mshr_wait_cycles - start.mshr_wait_cycles,
+            invalidations: self.invalidations - start.invalidations,
+        }
+    }
+}
+
 /// A line on its way: asked for at cycle `start`, there at `end`.
 #[derive(Clone, Copy, Debug)]
 struct Miss {

@@ -15,7 +15,9 @@ pub mod tlb;
 pub mod walker;
 
 use flatwalk_os::OsError;
-use flatwalk_paging::{AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Level, Rights};
+use flatwalk_paging::{
+    AccessKind, Address, Attributes, Flush, Geometry, Gpa, Gva, Hpa, Level, Mapping, Rights,
+};
 
 use crate::config::machine::Machine;
 use crate::counts::Visitor;
@@ -568,9 +570,12 @@ impl Mmu {
     }
 
     /// A page was touched in a part of the program that is not run.
-    pub fn populated(&mut self, address: Gva, found: &Found) {
+    pub fn populated(&mut self, page: &Mapping<Gva, Hpa>) {
+        let &Mapping { input, frame, level, attributes } = page;
+        let Attributes { rights, dirty, .. } = attributes;
+        let found = Found { frame, level, rights, dirty, ready: 0 };
         for mechanism in self.mechanisms.iter_mut().filter(|m| m.hooks().populate) {
-            mechanism.populated(address, found);
+            mechanism.populated(input, &found);
         }
     }
 

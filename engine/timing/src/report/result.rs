@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 use crate::core::stack::Part;
 use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
-use crate::memory::hierarchy::CacheStatistics;
 use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
@@ -530,16 +529,11 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         walk_accesses: window.walk_accesses,
         walk_latency_cycles: timed(window.walk_latency_cycles),
         walk_queue_cycles: timed(window.walk_queue_cycles),
-        l2_data_accesses: timed(window.caches[1][0]),
-        l2_data_misses: timed(window.caches[1][1]),
-        l2_table_accesses: timed(window.caches[1][2]),
-        l2_table_misses: timed(window.caches[1][3]),
-        cache_nj: energy.map(|figures| {
-            let caches = window.caches.map(|[data_accesses, _, table_accesses, _, writebacks]| {
-                CacheStatistics { data_accesses, table_accesses, writebacks, ..Default::default() }
-            });
-            EnergyResult::of(figures, caches).cache_nj
-        }),
+        l2_data_accesses: timed(window.caches[1].data_accesses),
+        l2_data_misses: timed(window.caches[1].data_misses),
+        l2_table_accesses: timed(window.caches[1].table_accesses),
+        l2_table_misses: timed(window.caches[1].table_misses),
+        cache_nj: energy.map(|figures| EnergyResult::of(figures, window.caches).cache_nj),
         dram_lines: timed(window.dram_lines),
     });
     all.collect()

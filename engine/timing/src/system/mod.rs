@@ -8,11 +8,10 @@ use flatwalk_os::{
     Configuration, FaultOutcome, OsError, Process, Statistics, VirtualMachine, Work,
 };
 use flatwalk_paging::{
-    AccessKind, Address, Attributes, Flush, Geometry, Gpa, Gva, Hpa, NodeStatistics, Part,
+    AccessKind, Address, Flush, Geometry, Gpa, Gva, Hpa, Mapping, NodeStatistics, Part,
 };
 use flatwalk_trace::Event;
 
-use crate::mmu::event::Found;
 use crate::system::recorded::Recorded;
 
 /// What could not be translated.
@@ -125,36 +124,32 @@ impl System {
 
     /// Calls `visit` for each page in `length_bytes` from `address`, with where it lies in the machine's own
     /// memory. Of a guest's page and the host's behind it, the smaller one is the page.
-    pub fn visit(&self, address: u64, length_bytes: u64, visit: &mut impl FnMut(Gva, Found)) {
+    pub fn visit(
+        &self,
+        address: u64,
+        length_bytes: u64,
+        visit: &mut impl FnMut(Mapping<Gva, Hpa>),
+    ) {
         let start = Gva::new(address);
-        let found = |frame, level, attributes: Attributes| Found {
-            frame,
-            level,
-            rights: attributes.rights,
-            dirty: attributes.dirty,
-            ready: 0,
-        };
         // Beyond the table nothing is mapped.
         let _ = match self {
             Self::Recorded(_) => Ok(()),
             Self::Native(process) => {
-                process.table().visit(process.memory(), start, length_bytes, &mut |page| {
-                    visit(page.input, found(page.frame, page.level, page.attributes));
-                })
+                process.table().visit(process.memory(), start, length_bytes, visit)
             }
             Self::Virtual(vm) => {
                 let (guest, host) = (vm.guest.table(), vm.host.table());
                 guest.visit(vm.guest.memory(), start, length_bytes, &mut |page| {
-                    let span = guest.geometry().span(page.level);
+                    let Mapping { input, frame, level, attributes } = page;
+                    let span = guest.geometry().span(level);
                     let mut at = 0;
                     while at < span {
-                        let placed = host.translate(vm.host.memory(), page.frame.offset(at));
-                        let Ok(leaf) = placed else { break };
-                        let level = page.level.min(leaf.level);
-                        let within =
-                            host.geometry().within((page.frame.offset(at)).raw(), leaf.level);
-                        let frame = leaf.frame.offset(within);
-                        visit(page.input.offset(at), found(frame, level, page.attributes));
+                        let placed = frame.offset(at);
+                        let Ok(leaf) = host.translate(vm.host.memory(), placed) else { break };
+                        let within = host.geometry().within(placed.raw(), leaf.level);
+                        let (input, frame) = (input.offset(at), leaf.frame.offset(within));
+                        let level = level.min(leaf.level);
+                        visit(Mapping { input, frame, level, attributes });
                         at += guest.geometry().span(level);
                     }
                 })

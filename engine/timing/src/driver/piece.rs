@@ -1,0 +1,56 @@
+//! What a trace becomes for runs: read and decoded once, for all of them.
+
+use std::sync::Arc;
+
+use flatwalk_trace::Event;
+
+use crate::core::branch::Predictor;
+use crate::core::decode::DecodedBlock;
+use crate::driver::sampling::Phase;
+
+/// One piece of a stretch of the trace, decoded once for all runs.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// The next block identifier means this.
+    Define(Arc<DecodedBlock>),
+    /// Of the next slice, by predictor, for runs that do not predict themselves; a slice of which there is
+    /// nothing to say has none.
+    Mispredicted(Arc<[Mispredicted]>),
+    /// All runs predict themselves from now on, as these did.
+    Threads(Arc<[Predictor]>),
+    /// A thread runs.
+    Slice(flatwalk_trace::Slice),
+    /// The address space changes.
+    Event(Event),
+    /// Another phase begins, or another window, before instruction `at` of the program.
+    Phase {
+        /// The phase.
+        phase: Phase,
+        /// Instructions that the program has executed, of all its threads.
+        at: u64,
+    },
+}
+
+/// Blocks of a slice that follow a branch which was predicted wrongly.
+#[derive(Clone, Debug)]
+pub struct Mispredicted {
+    /// A bit for each block, the first lowest.
+    words: Box<[u64]>,
+}
+
+impl Mispredicted {
+    /// Of a slice of `blocks` blocks, as `is_wrong` says of each.
+    pub(super) fn new(blocks: usize, is_wrong: impl Fn(usize) -> bool) -> Self {
+        let word = |number: usize| {
+            let places = number * 64..blocks.min((number + 1) * 64);
+            places.rev().fold(0, |word, place| word << 1 | u64::from(is_wrong(place)))
+        };
+        Self { words: (0..blocks.div_ceil(64)).map(word).collect() }
+    }
+
+    /// True if the branch before the block at `place` was predicted rightly, or there is none.
+    #[inline]
+    pub fn is_right(&self, place: usize) -> bool {
+        self.words[place / 64] >> (place % 64) & 1 == 0
+    }
+}
