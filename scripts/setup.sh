@@ -105,7 +105,8 @@ have_c_compiler() { command -v cc >/dev/null; }
 
 have_qemu() { command -v qemu-x86_64 >/dev/null; }
 have_chromium() { command -v chromium >/dev/null; }
-have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null; }
+# Its daemons lie where only root's PATH leads.
+have_slurm() { PATH=$PATH:/usr/sbin type -P slurmctld slurmd >/dev/null; }
 have_valgrind() { command -v valgrind >/dev/null; }
 have_rust_tools() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
 

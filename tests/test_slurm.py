@@ -74,7 +74,11 @@ def squeue(*options: str) -> list[str]:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A Slurm of one node with two processors."""
-    if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
+    # Its daemons lie where only root's PATH leads.
+    controller, daemon = (
+        shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in ("slurmctld", "slurmd")
+    )
+    if controller is None or daemon is None:
         pytest.skip("Slurm is not installed: apt-get install slurm-wlm")
     place = tmp_path / "cluster"
     for name in ("state", "spool"):
@@ -89,7 +93,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (place / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
     monkeypatch.setenv("SLURM_CONF", str(file))
     log = (place / "log").open("w")
-    commands = (["slurmctld", "-D", "-f", str(file)], ["slurmd", "-D", "-N", "node1", "-f", str(file)])
+    commands = ([controller, "-D", "-f", str(file)], [daemon, "-D", "-N", "node1", "-f", str(file)])
     started = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
     try:
         state = ""
