@@ -12,7 +12,9 @@
 //! carry the number of their core as the owner, which also keeps their addresses apart. Each has an
 //! equal part of the machine's memory.
 
+use std::any::Any;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -53,30 +55,35 @@ pub fn simulate_mix(
 ) -> Result<Vec<Vec<RunResult>>, SimulateError> {
     let results: Mutex<Vec<Option<Vec<RunResult>>>> = Mutex::new(vec![None; configurations.len()]);
     let failure: Mutex<Option<SimulateError>> = Mutex::new(None);
+    // What a worker left with that panicked.
+    let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
     let (next, done, running) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicUsize::new(0));
     let stop = AtomicBool::new(false);
     let lock = PoisonError::into_inner;
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let threads =
         if threads == 0 { available } else { threads }.clamp(1, configurations.len().max(1));
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(configuration) = configurations.get(index) else { break };
+            let progress = ProgressHandle { done: &done, stop: &stop };
+            match one(open, cores, configuration, limits, seed, &progress) {
+                Ok(result) => results.lock().unwrap_or_else(lock)[index] = Some(result),
+                Err(error) => {
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
     std::thread::scope(|scope| {
         running.store(threads, Ordering::Relaxed);
         for _ in 0..threads {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(configuration) = configurations.get(index) else { break };
-                    let progress = ProgressHandle { done: &done, stop: &stop };
-                    match one(open, cores, configuration, limits, seed, &progress) {
-                        Ok(result) => results.lock().unwrap_or_else(lock)[index] = Some(result),
-                        Err(error) => {
-                            failure
-                                .lock()
-                                .unwrap_or_else(PoisonError::into_inner)
-                                .get_or_insert(error);
-                            stop.store(true, Ordering::Relaxed);
-                        }
-                    }
+                if let Err(left) = catch_unwind(AssertUnwindSafe(work)) {
+                    panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(left);
+                    stop.store(true, Ordering::Relaxed);
                 }
                 running.fetch_sub(1, Ordering::Relaxed);
             });
@@ -91,6 +98,9 @@ pub fn simulate_mix(
             std::thread::sleep(Duration::from_millis(20));
         }
     });
+    if let Some(left) = panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        resume_unwind(left);
+    }
     if let Some(failure) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(failure);
     }
@@ -298,6 +308,7 @@ mod tests {
     use crate::config::machine::Memory;
     use crate::driver::simulate::simulate;
     use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
+    use crate::tests::testing::Panicking;
     use flatwalk_os::Placement;
 
     const SIZE: u64 = 16 << 20;
@@ -398,6 +409,23 @@ mod tests {
             let (without, with) = (misses(None), misses(Some(Priority::Always)));
             assert!(with < without / 2, "{isolation:?}: {with} of {without} misses");
         }
+    }
+
+    #[test]
+    fn a_worker_that_panics_ends_the_mix_with_what_it_left() {
+        let configurations = vec![configuration(None, Isolation::Owners); 2];
+        let open = |core| open_panicking(core, 1);
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let mixed = catch_unwind(AssertUnwindSafe(|| {
+            simulate_mix(&open, 2, &configurations, &LIMITS, 0, 2, go_on).map(drop)
+        }));
+        assert_eq!(mixed.unwrap_err().downcast_ref(), Some(&Panicking::LEFT));
+    }
+
+    /// As [`open`]; the program of core `bad` panics where its first piece is read.
+    fn open_panicking(core: usize, bad: usize) -> Result<Box<dyn Source>, String> {
+        let source = open(core)?;
+        if core == bad { Ok(Box::new(Panicking(source.info().clone()))) } else { Ok(source) }
     }
 
     #[test]

@@ -98,7 +98,7 @@ struct State {
     /// Instructions simulated, summed over runs.
     instructions: u64,
     failure: Option<SimulateError>,
-    /// What a worker left with that panicked.
+    /// What a thread left with that panicked.
     panic: Option<Box<dyn Any + Send>>,
     /// What was measured, once the trace has ended.
     sampled: Option<Sampled>,
@@ -139,6 +139,14 @@ impl Shared {
         self.lock().failure.get_or_insert(failure);
         self.changed.notify_all();
     }
+
+    /// Does a thread's work. If that panics, the others wait for nothing more: they end, too.
+    fn guard(&self, work: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.lock().panic.get_or_insert(panic);
+            self.fail(SimulateError::Stopped);
+        }
+    }
 }
 
 /// Runs `source` through every configuration on `threads` worker threads (0: one per core).
@@ -171,19 +179,15 @@ pub fn simulate(
     let threads = if threads == 0 { cores } else { threads }.clamp(1, runs.max(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let reader = StretchReader::new(&mut *source, limits, seed, predictors);
-            if let Err(error) = produce(reader, &shared) {
-                shared.fail(error);
-            }
-        });
-        for _ in 0..threads {
-            scope.spawn(|| {
-                // Its run will never finish: nobody may wait for that.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(&shared))) {
-                    shared.lock().panic.get_or_insert(panic);
-                    shared.fail(SimulateError::Stopped);
+            shared.guard(|| {
+                let reader = StretchReader::new(&mut *source, limits, seed, predictors);
+                if let Err(error) = produce(reader, &shared) {
+                    shared.fail(error);
                 }
             });
+        });
+        for _ in 0..threads {
+            scope.spawn(|| shared.guard(|| work(&shared)));
         }
         let mut state = shared.lock();
         while state.failure.is_none() && state.finished.len() < runs {
@@ -488,5 +492,24 @@ fn follow(
             let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
             touched.touch(last, access.store);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::testing::{DATA, Panicking, Scenario, scheme};
+
+    #[test]
+    fn a_reader_that_panics_ends_the_simulation_with_what_it_left() {
+        let run = Scenario::new(scheme(4, &[])).start(&[(DATA, 1 << 12)], true);
+        let open = flatwalk_workloads::open("gups", 16 << 20, 0).unwrap();
+        let source = Box::new(Panicking(open.info().clone()));
+        let limits = Limits { skip: 0, warmup: 0, instructions: Some(1), sampling: None };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let simulated = catch_unwind(AssertUnwindSafe(|| {
+            simulate(source, vec![run.configuration], &limits, 0, 1, go_on).map(drop)
+        }));
+        assert_eq!(simulated.unwrap_err().downcast_ref(), Some(&Panicking::LEFT));
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flatwalk_trace::{
-    Access, Backing, Block, Branch, Event, Instruction, Operands, Protection, Slice, SourceInfo,
+    Access, Backing, Block, Branch, Event, Instruction, Item, Operands, Protection, Slice, Source,
+    SourceInfo, TraceError,
 };
 
 use crate::config::machine::Machine;
@@ -14,6 +15,24 @@ use crate::core::decode::BlockDecoder;
 use crate::counts::forget;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use flatwalk_os::Placement;
+
+/// A source that panics where its first piece is read.
+pub struct Panicking(pub SourceInfo);
+
+impl Panicking {
+    /// What it leaves.
+    pub const LEFT: u64 = 0x1eaf;
+}
+
+impl Source for Panicking {
+    fn info(&self) -> &SourceInfo {
+        &self.0
+    }
+
+    fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
+        std::panic::resume_unwind(Box::new(Self::LEFT)) // a panic that prints nothing
+    }
+}
 
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
 pub fn machine() -> Machine {
