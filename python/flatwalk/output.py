@@ -145,6 +145,8 @@ class Progress:
         self._last_line = self._start
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID | None = None
+        #: A bar that was left on the screen hid the cursor.
+        self._is_cursor_hidden = False
 
     def __enter__(self) -> Self:
         return self
@@ -156,11 +158,15 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._stop()
+        if self._is_cursor_hidden:
+            _console(stderr=True).show_cursor()
 
-    def _stop(self) -> None:
+    def _stop(self, *, is_silent: bool = False) -> None:
         if self._bar is not None:
+            self._bar.console.quiet = is_silent
             self._bar.stop()
             self._bar = None
+            self._is_cursor_hidden |= is_silent
 
     def __call__(self, done: int, total: int | None = None) -> None:
         """Shows how far it is; the unit is the caller's."""
@@ -169,7 +175,8 @@ class Progress:
             return
         on_terminal = sys.stderr.isatty()
         if on_terminal and self._is_shared and not _is_in_usual_mode():
-            self._stop()
+            # The screen is the program's by now: wiping the bar off would write there.
+            self._stop(is_silent=True)
         elif on_terminal and not (self._is_shared and sys.stdout.isatty()):
             self._draw(done, total)
         elif now - self._last_line >= LINES_APART:
@@ -198,11 +205,15 @@ class Progress:
                 TimeRemainingColumn(),
                 console=_console(stderr=True),
                 transient=True,
+                # Drawn here alone, where the terminal's mode has just been looked at.
+                auto_refresh=not self._is_shared,
             )
             self._task = self._bar.add_task(escape(self._title), total=total, amount="")
             self._bar.start()
         assert self._task is not None
-        self._bar.update(self._task, completed=done, total=total, amount=units.count(done))
+        self._bar.update(
+            self._task, completed=done, total=total, amount=units.count(done), refresh=self._is_shared
+        )
 
 
 def _is_in_usual_mode() -> bool:
