@@ -38,7 +38,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 6
 # Notebooks are kept with what they printed; tests/test_notebooks.py runs them and compares.
 nb_execution_mode = "off"
-# A console's lines are no language of Pygments'.
+# A console's lines are not a language of Pygments'.
 highlight_language = "text"
 # -- is the beginning of an option.
 smartquotes = False

@@ -5,7 +5,7 @@
 
 Nothing changes between the two runs of a pair, so every difference is a false alarm: of 20 pairs, one
 is what 95 % confidence allows. Pairs during which the host was busy with other things are counted apart:
-`host diff` says so beside its verdict. Takes as long as twice PAIRS runs of the bench.
+`host diff` says so next to its verdict. Takes as long as twice PAIRS runs of the bench.
 """
 
 import json

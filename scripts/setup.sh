@@ -31,7 +31,7 @@ fail() {
 trap 'kill $(jobs -p) 2>/dev/null; say ""; say "Set-up interrupted; the next call goes on from here."; exit 130' INT TERM
 
 # step TITLE REMEDY COMMAND… : runs COMMAND with its output in the log, showing TITLE and the time it took.
-# COMMAND runs in the foreground, so that Ctrl-C reaches it; the clock runs beside it.
+# COMMAND runs in the foreground, so that Ctrl-C reaches it; the clock runs meanwhile.
 step() {
     local title=$1 remedy=$2 start=$SECONDS status=0 clock=
     shift 2

@@ -11,7 +11,7 @@ if ! "$python" -c 'import flatwalk, sphinx' 2>/dev/null; then
     echo "  remedy: ./flatwalk --version && .venv/bin/pip install --group docs" >&2
     exit 1
 fi
-# Made where its by-products, of which some lie beside it, are in nobody's way.
+# Made where its by-products, of which some lie next to it, are in nobody's way.
 made=$root/.flatwalk/site
 "$python" -m sphinx --fail-on-warning --keep-going --quiet \
     -c "$root/docs" -d "$made/doctrees" "$root" "$made/html"

@@ -60,7 +60,7 @@ def mentioned(document: Path) -> list[str]:
 def examples(document: Path) -> list[Example]:
     """The document's commands of flatwalk, in their order."""
     shown = [(line, True) for block in blocks(document, "") for line in _lines(block)]
-    # A usage line is no example.
+    # A usage line is not an example.
     shown += [(code, False) for code in mentioned(document) if "[OPTIONS]" not in code]
     return [
         Example(text, words, block)

@@ -108,7 +108,7 @@ def test_what_is_not_decided_says_what_would_decide() -> None:
 
 
 def test_causes_sum_to_the_difference() -> None:
-    """Bug of old: page faults of 1.8 % were told as the cause of 13 %."""
+    """Bug of old: page faults of 1.8 % were given as the cause of 13 %."""
     base, other = fake.run("radix4", cycles=1000), fake.run("fpt", cycles=1149)
     fake.stack(base, walk_dram=0.1, page_faults=0.02, system_calls=0.01)
     fake.stack(
@@ -225,7 +225,7 @@ def test_a_scheme_beside_the_bound_alone() -> None:
 
 
 def test_the_bound_as_baseline() -> None:
-    """Everything is told against the first scheme that can be built."""
+    """Everything is compared with the first scheme that can be built."""
     answer = _explain(_ideal(600), fake.run("radix4"), fake.run("fpt", cycles=900))
     assert _points(answer) == [
         (

@@ -75,7 +75,7 @@ def test_bit_52_means_nothing_unless_it_is_enabled() -> None:
 
 
 def test_a_flat_entry_of_level_2_is_a_2_mb_page() -> None:
-    # PAT is no bit of the address.
+    # PAT is not a bit of the address.
     assert first("flat-level-2-pat").result == Page(flat_vectors.LARGE + (9 << 12) + 0x80, 1 << 21)
 
 

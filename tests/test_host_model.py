@@ -375,7 +375,7 @@ def test_a_cache_has_a_power_of_two_of_sets(name: str, size: int, ways: int, tmp
     assert (llc["size_bytes"], llc["ways"]) == (size, ways)
     sets = size // 64 // ways
     assert sets & (sets - 1) == 0
-    assert ("no power of two" in made.sources["llc.size_bytes"]) == (name != "D-2183IT")
+    assert ("not a power of two" in made.sources["llc.size_bytes"]) == (name != "D-2183IT")
 
 
 def test_the_clock_is_the_best_that_is_known(tmp_path: Path) -> None:

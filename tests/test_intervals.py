@@ -107,7 +107,7 @@ def test_heavy_tails_are_what_it_cannot_do() -> None:
 
 
 def test_intervals_are_not_wide_for_nothing() -> None:
-    """Phases that all windows see in proportion are no error: the mean's usual interval is far wider."""
+    """Phases that all windows see in proportion are not an error: the mean's usual interval is far wider."""
     widths, usual = [], []
     for values, taken in _samples(_phases, 40, 50, 2):
         sample = values[taken]

@@ -64,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([script, folder], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{folder}/index.html\n"
-    assert not (folder.parent / "jupyter_execute").exists(), "Sphinx's by-products lie beside its output"
+    assert not (folder.parent / "jupyter_execute").exists(), "Sphinx's by-products lie next to its output"
     return folder
 
 

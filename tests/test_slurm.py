@@ -175,7 +175,7 @@ def test_options(text: str, found: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "long,mem=8G", "=1", "a b=1", "mem=8G,", "mem=1\n#SBATCH --x"])
 def test_what_is_no_option_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no option of sbatch"):
+    with pytest.raises(UsageError, match="not an option of sbatch"):
         slurm.options(text)
 
 

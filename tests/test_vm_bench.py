@@ -169,7 +169,7 @@ def guests_result(levels: int, rounds: int = 2) -> results.Result:
 
 
 def counted(levels: int, *instructions: int) -> results.Result:
-    """The same with so many instructions in each round, after one that warms up, beside other phases."""
+    """The same with so many instructions in each round, after one that warms up, among other phases."""
     regions = [phase(START), phase(START, user=10**9), *(phase(START, user=n) for n in instructions)]
     between = [other for region in regions for other in (region, phase(STOP, user=7))]
     return hosted.counted(guests_result(levels, len(instructions)), [phase(0), *between])

@@ -168,14 +168,14 @@ def test_a_command_that_fails_is_shown_and_its_log_kept(component: Component, ca
     def failing(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         del tree, out
         script = "seq 100; echo the reason; exit 3"
-        steps.run("compiling", "sh", "-c", script, cwd=work, remedy="mend it")
+        steps.run("compiling", "sh", "-c", script, cwd=work, remedy="fix it")
 
     with pytest.raises(FlatwalkError, match="qemu: compiling failed") as error:
         build.ensure(replace(component, make=failing))
     assert "the reason" in error.value.what
     assert "\n50\n" not in error.value.what
     assert "\n50\n" in (cache / "qemu-failed.log").read_text()
-    assert error.value.remedy == "mend it"
+    assert error.value.remedy == "fix it"
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flatwalk.differences import Difference
     from flatwalk.results import Response, Run, Sampling
 
-#: So many machines are told one by one; of more, the extremes.
+#: So many machines are named one by one; of more, the extremes.
 MOST = 4
 
 

@@ -1,9 +1,9 @@
 """Why one run is faster than another: the differences of their cycles' parts, which sum to it.
 
 A run's `cycle_stack` says what its cycles went to, and its parts sum to its cycles. So a difference in
-speed is the sum of differences of parts, and that sum is what is told; a part against the result is told
-with it. What the run counted besides, as accesses of walks, is told only where it went the way of the
-part that it belongs to. Without a stack no cause is told: a guess from counts can be wrong.
+speed is the sum of differences of parts, and that sum is reported, with any part that goes against it.
+What the run counted besides, as accesses of walks, is reported only where it went the way of the part that
+it belongs to. Without a stack no cause is given: a guess from counts can be wrong.
 """
 
 from __future__ import annotations

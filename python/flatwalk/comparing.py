@@ -109,7 +109,7 @@ def _check_simpoints(options: Options) -> None:
         "--mix": (options.mix, "a program of a mix is measured as one part"),
         "--error": (
             options.error if is_in else None,
-            "SimPoint's intervals are no random sample: no error is known",
+            "SimPoint's intervals are not a random sample: no error is known",
         ),
         "--energy": (options.energy if is_in else None, "energy is summed over the intervals, not weighed"),
         "--simpoints-out": (

@@ -176,7 +176,7 @@ def _check(run: dict[str, Any]) -> None:
 def _large_pages(options: Options, schemes: Sequence[dict[str, Any]]) -> list[int | None]:
     """Per cent on large pages of each group of runs; None where only Linux's policy was asked for.
 
-    Recorded tables have the pages that they have, so that beside them one setting is the default.
+    Recorded tables have the pages that they have, so that with them one setting is the default.
     """
     if options.large_pages is not None:
         return [*parse_large_pages(options.large_pages)]

@@ -1,8 +1,8 @@
 """What one run is to another: how much faster, how sure that is, and how to say it.
 
 A simulation is deterministic, but it is a model: where pages happen to lie alone moves a result by some
-tenths of a per cent. So only what lies within `NOISE` with its whole interval is told as no difference,
-and what neither leaves 0 nor stays within `NOISE` is told as undecided.
+tenths of a per cent. So only what lies within `NOISE` with its whole interval is reported as no difference,
+and what neither leaves 0 nor stays within `NOISE` is reported as undecided.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from flatwalk.intervals import Estimate
     from flatwalk.results import Run, Sampling
 
-#: Relative difference that is told as none.
+#: Relative difference that is reported as none.
 NOISE = 0.005
-#: So many times the windows that there are is told as far more.
+#: So many times the windows that there are is called far more.
 FAR_MORE = 100
 #: `NOISE` as it stands in sentences.
 WITHIN = "within ±0.5 %"

@@ -3,7 +3,7 @@
 First what a performance engineer asks, in that order: huge pages, the page table's design, what mechanisms
 add (of the schemes that run by themselves, page-table priority), a fifth level. Then every scheme. Each
 difference stands with its interval; schemes that differ by no more than the noise are named together and
-not ranked. Everything is told against one scheme, the first that is not a bound.
+not ranked. Everything is compared with one scheme, the first that is not a bound.
 """
 
 from __future__ import annotations

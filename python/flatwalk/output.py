@@ -68,7 +68,7 @@ def markdown(headers: Sequence[str], words: int, rows: Iterable[Sequence[str]]) 
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, rule, *rows))
 
 
-#: Blanks of a framed table: beside the cells of each column, and at both edges.
+#: Blanks of a framed table: next to the cells of each column, and at both edges.
 _PADDING, _EDGES = 2, 2
 
 

@@ -54,7 +54,7 @@ class Sampling:
         """After how long the program is ended.
 
         Raises:
-            UsageError: If that is no time.
+            UsageError: If that is not a time.
         """
         if self.time is None:
             return None

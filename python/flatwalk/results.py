@@ -255,7 +255,7 @@ def _figures(found: Estimate | None) -> tuple[float | None, float | None, float 
 
 
 def coverage(sampling: Sampling | None) -> float | None:
-    """Share of the program that was measured; None where the windows are no random sample of it."""
+    """Share of the program that was measured; None where the windows are not a random sample of it."""
     if sampling is None or sampling.get("weights"):
         return None
     share = sampling["coverage"]

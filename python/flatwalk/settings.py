@@ -116,7 +116,7 @@ def _path(name: str, kind: str, where: str) -> Path:
 
 
 def _apart(table: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
-    """A user's file; with its path beside its name if that is the name of a shipped one that differs."""
+    """A user's file; with its path next to its name if that is the name of a shipped one that differs."""
     name = table.get("name")
     shipped = _folder(kind) / f"{name}.toml"
     if name not in names(kind) or read(shipped, kind) == table:

@@ -46,7 +46,7 @@ def _lines(path: Path, option: str) -> dict[str, tuple[int, str]]:
             continue
         if len(words) != 2 or words[1] in found:
             raise UsageError(
-                f"{line.strip()[:40]!r} is no line of SimPoint"
+                f"{line.strip()[:40]!r} is not a line of SimPoint"
                 if len(words) != 2
                 else f"simulation point {words[1][:20]} comes twice",
                 where=f"{path}, line {number}",
@@ -76,7 +76,7 @@ def read_files(points: Path, weights: Path, interval: int) -> SimPoints:
     for key, (line, text) in starts.items():
         if not text.isdecimal() or int(text) > (1 << 62) // interval:
             raise UsageError(
-                f"{text[:40]!r} is no number of an interval",
+                f"{text[:40]!r} is not the number of an interval",
                 where=f"{points}, line {line}",
                 remedy="as in `57 0`",
             )
@@ -105,7 +105,7 @@ def _weight(text: str, where: str) -> float:
     except ValueError:
         weight = math.nan
     if not 0 <= weight <= 1 + TOLERANCE:
-        raise UsageError(f"{text[:40]!r} is no weight", where=where, remedy="as in `0.25 0`")
+        raise UsageError(f"{text[:40]!r} is not a weight", where=where, remedy="as in `0.25 0`")
     return weight
 
 

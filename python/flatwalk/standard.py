@@ -54,7 +54,7 @@ class _Messages(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # A reader that has seen enough is no failure.
+            # A reader that has seen enough is not a failure.
             _Messages.failed |= not isinstance(error, BrokenPipeError)
             return memoryview(data).nbytes
 

@@ -23,7 +23,7 @@ def _plan(run: Run) -> dict[str, Any]:
 
 
 def mechanisms(run: Run) -> list[str]:
-    """What a run's scheme has beside its table, as its sections are called."""
+    """What a run's scheme has in addition to its table, as its sections are called."""
     return [key for key, value in _plan(run).items() if isinstance(value, dict) and key not in _TABLES]
 
 

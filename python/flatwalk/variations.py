@@ -201,7 +201,7 @@ def put(table: dict[str, Any], key: str, value: object, name: str, where: str = 
     """Sets a key such as `tlb.l2[1].entries` in a table, as `merged` does; a table that is not there is made.
 
     Raises:
-        UsageError: If the key leads through something that is no table, or to an element that is not there.
+        UsageError: If the key leads through what is not a table, or to an element that is not there.
     """
     *path, last = key.split(".")
     at: Any = table

@@ -432,7 +432,7 @@ def scattered(count: int, seed: int) -> Iterator[Case]:
             at = source.choice(sorted(tables.words))
             tables.words[at] ^= 1 << source.choice((0, 1, 2, 5, 6, 7, 9, 10, 11, 52, 52, 53, 58, 59, 62, 63))
         for where in addresses:
-            # Not where a mistake has made a page of something that is no data.
+            # Not where a mistake has made a page of something that is not data.
             near = where + source.choice((0, 0, 1 << 12, 1 << 21)) + 8 * source.randrange(512)
             kind: Kind = source.choice(("read", "read", "write", "execute"))
             seen = tables.case.translate(near, kind, user=source.random() < 0.7)

@@ -1,5 +1,5 @@
 //! How fast tables are walked and built. The simulator walks at every TLB miss and maps at every
-//! first touch, so neither may show beside the model of the machine.
+//! first touch, so neither may show next to the model of the machine.
 
 use std::hint::black_box;
 

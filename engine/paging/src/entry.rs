@@ -21,10 +21,10 @@
 //! 1. P = 0: nothing is mapped.
 //! 2. PS = 1: a page of level max(j, 2), in one of its replicas where that is more than k (ASPLOS
 //!    2022, section 3.4; Compendia, section 4.5). Reserved if that level is above 3 or above n, or the
-//!    frame address is no multiple of the page size.
+//!    frame address is not a multiple of the page size.
 //! 3. j = 1: a page of level 1, whatever W says; reserved if its frame is misaligned.
 //! 4. W = 11: reserved.
-//! 5. The address is no multiple of the size of a node of width W: reserved.
+//! 5. The address is not a multiple of the size of a node of width W: reserved.
 //! 6. O < W < j: the node that serves the levels from j − 1 down to j − W. The walk goes on there.
 //! 7. W = j ≤ n, and the node's size is `span(j)`: a page of level j. This makes recursive mappings
 //!    work through flattened nodes (ASPLOS 2022, section 3.5).
@@ -95,7 +95,7 @@ impl Rights {
     }
 }
 
-/// What a leaf entry says beside the frame.
+/// What a leaf entry says in addition to the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// What the page permits.
@@ -246,7 +246,7 @@ impl Entry {
         Self(self.0 | Self::ACCESSED | if store { Self::DIRTY } else { 0 })
     }
 
-    /// The entry with the accessed and dirty bits of `other` beside its own.
+    /// The entry with the accessed and dirty bits of `other` in addition to its own.
     #[must_use]
     pub fn with_usage_of(self, other: Self) -> Self {
         Self(self.0 | other.0 & (Self::ACCESSED | Self::DIRTY))

@@ -28,7 +28,7 @@ pub struct Recursion {
 
 impl Recursion {
     /// At `index` of the entries that a conventional root has. `None` where that is not in the upper half,
-    /// which is the kernel's, or where a node is no page, so that no page shows one.
+    /// which is the kernel's, or where a node is not a page, so that no page shows one.
     pub fn new(geometry: Geometry, index: u64) -> Option<Self> {
         let entries = geometry.node_entries(1);
         let fits = (entries / 2..entries).contains(&index);

@@ -214,7 +214,7 @@ impl Word {
     }
 }
 
-// ---- the table beside the model -------------------------------------------------------------
+// ---- the table next to the model -----------------------------------------------------------
 
 struct World {
     layout: Layout,

@@ -377,7 +377,7 @@ impl<'a> World<'a> {
                 assert!(flush.tables && !flush.leaves, "pages stay where they are");
                 self.caches.flush(flush);
             }
-            None => assert_eq!(before, self.snapshot(), "a change that is not told"),
+            None => assert_eq!(before, self.snapshot(), "a change that is not reported"),
         }
     }
 

@@ -90,7 +90,7 @@ fn threads_go_on_by_their_timestamps() {
     ]
     .concat();
     assert_eq!(order(&Folder::new(files).read()), expected);
-    // As the folder `trace`, with other files beside them.
+    // As the folder `trace`, with other files next to them.
     let inner: Vec<_> =
         files.iter().map(|(name, bytes)| (format!("trace/{name}"), *bytes)).collect();
     let mut inner: Vec<(&str, &[u8])> =

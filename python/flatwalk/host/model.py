@@ -136,7 +136,7 @@ def _in_sets(cache: Cache) -> tuple[int, int, str]:
     if sets == cache.sets:
         return cache.size_bytes, cache.ways, cache.source
     ways = round(cache.size_bytes / 64 / sets)
-    said = f"{units.size(cache.size_bytes)} in {cache.ways} ways, whose sets are no power of two"
+    said = f"{units.size(cache.size_bytes)} in {cache.ways} ways, whose sets are not a power of two"
     return sets * ways * 64, ways, f"{cache.source}: {said}; as near as the model can"
 
 

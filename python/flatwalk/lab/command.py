@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flatwalk.intervals import Estimate
     from flatwalk.lab.plan import Unit
 
-#: Failures that are told one by one.
+#: Failures that are named one by one.
 _TOLD = 20
 #: Slurm's jobs at a time, where the user does not say.
 _SLURM_JOBS = 16

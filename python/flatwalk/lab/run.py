@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flatwalk.lab.plan import Unit
     from flatwalk.lab.store import Results
 
-#: How often progress is told, at least.
+#: How often progress is reported, at least.
 _LOOK_SECONDS = 0.2
 #: Calls that wait in the executor for each one that it can do at a time.
 _AHEAD = 2

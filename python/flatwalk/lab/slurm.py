@@ -55,7 +55,7 @@ def options(text: str) -> dict[str, str]:
         key, equals, value = part.strip().lstrip("-").partition("=")
         if not equals or not key.replace("-", "").replace("_", "").isalnum() or not value.isprintable():
             raise UsageError(
-                f"{part!r} is no option of sbatch",
+                f"{part!r} is not an option of sbatch",
                 where="--slurm",
                 remedy="a partition, as `long`, or options of sbatch, as `partition=long,mem=8G`",
             )

@@ -1,6 +1,6 @@
 """The report's charts: what each shows, in numbers from 0 to 1, for the template to draw.
 
-A chart is a table whose rows carry a bar, so the figures stand beside the picture, a screen reader
+A chart is a table whose rows carry a bar, so the figures stand next to the picture, a screen reader
 reads them, and bars stretch with the page while text keeps its size.
 """
 
@@ -78,7 +78,7 @@ class Chart:
     origin: float = 0.0
     is_histogram: bool = False
     rows: str = "scheme"  # what the rows are
-    figures: list[Figures] = field(default_factory=list)  # of bars with too many pieces to write beside them
+    figures: list[Figures] = field(default_factory=list)  # of bars with too many pieces to write next to them
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Change:
 
     name: str
     change: float
-    figures: list[str] = field(default_factory=list)  # beside the change itself
+    figures: list[str] = field(default_factory=list)  # next to the change itself
     is_bound: bool = False
     bounds: tuple[float, float] | None = None  # its interval
 

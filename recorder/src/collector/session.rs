@@ -41,7 +41,7 @@ pub struct Session<'a> {
     path: PathBuf,
     header: Header,
     segments: Segments,
-    /// Instructions of the gaps that the process told of.
+    /// Instructions of the gaps that the process reported.
     gaps: u64,
     /// Instructions that came late, of segments that had been dropped, and are in no gap yet.
     late: u64,
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
         self.header.segment_instructions.map(|_| self.segments.count())
     }
 
-    /// Instructions that passed and are in no gap that the process told of.
+    /// Instructions that passed and are in no gap that the process reported.
     fn passed(&self) -> u64 {
         let region = self.region;
         if region.gaps_count.load(Ordering::Relaxed) == 0 {

@@ -31,7 +31,7 @@ int main(void) {
     call3(28, b, P, 8);                            // MADV_FREE
     call3(28, b, 2 * P, 3);                        // MADV_WILLNEED
     call3(28, b, 2 * P, 1);                        // MADV_RANDOM: changes no mapping
-    long c = call6(9, 0, 5000, 1, 0x21, -1, 0);    // shared, of a length that is no multiple of a page
+    long c = call6(9, 0, 5000, 1, 0x21, -1, 0);    // shared, of a length that is not a multiple of a page
     long d = call6(25, b, 4 * P, 4 * P, 5, 0, 0);  // MREMAP_MAYMOVE | MREMAP_DONTUNMAP
     call3(10, d, P, 0);
     long e = call6(9, 0, P, 3, 0x20022, -1, 0);    // MAP_STACK

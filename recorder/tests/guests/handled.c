@@ -1,4 +1,4 @@
-// Faults in the middle of a block, mends the cause in a handler and goes on, several times.
+// Faults in the middle of a block, removes the cause in a handler and goes on, several times.
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>

@@ -196,7 +196,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Maps and, where the page is, tells so.
+    /// Maps and, where the page is, says so.
     fn map(&mut self, start: u64, level: Level, rights: Rights) -> TestCaseResult {
         let (bytes, frame) = (self.sizes.bytes(level), self.frame(level));
         let attributes = Attributes::new(rights);

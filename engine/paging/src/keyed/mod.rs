@@ -2,7 +2,7 @@
 //!
 //! What a walk reads is [`Keyed::probes`], lines that are asked for at once, and [`Keyed::answer`] says
 //! what each led to: the step machine of [`crate::Walk`], with several reads where that has one. Lines
-//! beside the entries ([`side`]) can help: the walker has caches of them.
+//! next to the entries ([`side`]) can help: the walker has caches of them.
 //!
 //! How entries are found is the affair of an organisation's [`Store`]. What all have in common is here:
 //! that pages do not overlap, and how many there are in which region.

@@ -3,7 +3,7 @@
 //! Source: Intel SDM volume 3, chapter 4, for the conventional shape; Park et al. (ASPLOS 2022),
 //! sections 3.2 to 3.4 and 6.2, for flattened nodes, fall-back, replicated large leaves, and later
 //! promotion; Ainsworth and Jones (ISMM 2021), section 4, for nodes that overlap. Every word stands
-//! in the memory that the caller passes; beside it the table keeps only what an operating system
+//! in the memory that the caller passes; in addition the table keeps only what an operating system
 //! keeps in its frame descriptors: which frames are nodes, of what shape, and how many of their
 //! entries are in use.
 

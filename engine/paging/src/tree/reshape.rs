@@ -201,7 +201,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         for &(index, entry) in &parts.entries {
             memory.write(base.offset(index * 8), entry.0);
         }
-        // A part of a merged node is no node of its own.
+        // A part of a merged node is not a node of its own.
         let whole = self.nodes.get(&old.base).is_some_and(|node| node.level == level);
         parts.nodes.extend(whole.then_some((old.base, old.width)));
         for (base, width) in parts.nodes {

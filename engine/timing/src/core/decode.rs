@@ -156,7 +156,7 @@ impl std::fmt::Debug for BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// Decodes one block. Bytes that are no instruction become an operation without operands: the
+    /// Decodes one block. Bytes that are not an instruction become an operation without operands: the
     /// program executed them, so a decoder that lags behind must not stop the run.
     pub fn decode(&mut self, block: &Block) -> DecodedBlock {
         let mut accesses = block.accesses.iter().peekable();

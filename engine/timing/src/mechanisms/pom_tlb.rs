@@ -417,7 +417,7 @@ mod tests {
         );
         assert_eq!(by_l2, (2 * 142 + 1, 0));
         // The first load has the only MSHR for its look-up, 142, then for its data, as long. Then only the second's
-        // look-up begins. That is no wait for a walker.
+        // look-up begins. That is not a wait for a walker.
         assert_eq!(by_l1d, (142 + 3 * 142, 0));
     }
 

@@ -1,4 +1,4 @@
-//! Caches of side lines: lines beside the entries of a table without a tree, which say where a page's
+//! Caches of side lines: lines next to the entries of a table without a tree, which say where a page's
 //! entry can be ([`flatwalk_paging::keyed::Design::side_structures`]).
 //!
 //! Source: Skarlatos et al. (ASPLOS 2020), section 5. One fully associative structure for each kind of

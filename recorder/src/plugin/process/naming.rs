@@ -19,7 +19,7 @@ pub fn of(mapped: &Event, name: &str) -> Option<Event> {
     Some(Event::Name { address, length, offset: 0, name, build_id })
 }
 
-/// The name of the file that `mmap` with `arguments` mapped at `address`; `None` if it was no file.
+/// The name of the file that `mmap` with `arguments` mapped at `address`; `None` if it was not a file.
 pub fn of_file(arguments: &[u64; 6], address: u64) -> Option<Event> {
     let &[_, length, rights, flags, file, offset] = arguments;
     if flags & libc::MAP_ANONYMOUS as u64 != 0 {

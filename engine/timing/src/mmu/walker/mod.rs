@@ -219,7 +219,7 @@ impl Walker {
         }
     }
 
-    /// The segment to the guest's memory, if there is one that is not beside the L1 TLB.
+    /// The segment to the guest's memory, if there is one that is not next to the L1 TLB.
     pub fn guest_segment(&self) -> Option<&Segment<Gpa>> {
         self.nest()?.guest_segment.as_ref()
     }
