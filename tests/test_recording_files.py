@@ -184,6 +184,19 @@ def test_a_full_temporary_directory_says_what_is_true(tmp_path: Path) -> None:
     assert "--keep-trace" in done.stderr
 
 
+def test_a_temporary_directory_with_a_long_name(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than the address of a socket; programs after fork and exec connect there, too."""
+    long = tmp_path / ("x" * 150)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    result = record(["/bin/sh", "-c", "/bin/true; exit 3"], output)
+    assert (result.status, result.warnings) == (3, [])
+    assert sorted(trace.command[0] for trace in result.traces) == ["/bin/sh", "/bin/sh", "/bin/true"]
+    assert list(long.iterdir()) == []
+
+
 def test_temporary_directories_of_killed_commands_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     killed, young, other = (tmp_path / f"flatwalk-{name}" for name in ("work-killed", "work-young", "mine"))

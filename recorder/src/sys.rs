@@ -2,10 +2,12 @@
 //! to call; the `unsafe` is inside.
 
 use std::ffi::{CString, c_int, c_void};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -102,6 +104,35 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: `word` outlives the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// Listens at `socket`, however long its path.
+///
+/// # Errors
+/// When the file cannot be made.
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
+    at_socket(socket, |path| UnixListener::bind(path))
+}
+
+/// Connects to `socket`, however long its path.
+///
+/// # Errors
+/// When nobody listens there.
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    at_socket(socket, |path| UnixStream::connect(path))
+}
+
+/// Gives `act` a path to `socket` that fits the address of a socket, which has 108 bytes: where its own does
+/// not, one through a descriptor of its directory.
+fn at_socket<T>(socket: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (Err(_), Some(directory), Some(name)) =
+        (SocketAddr::from_pathname(socket), socket.parent(), socket.file_name())
+    else {
+        return act(socket);
+    };
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    let directory = File::options().read(true).custom_flags(flags).open(directory)?;
+    act(&Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
 /// Sends `message` together with a duplicate of `fd`.

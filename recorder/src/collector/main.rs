@@ -19,10 +19,10 @@ mod thin;
 mod translated;
 
 use std::env;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use flatwalk_recorder::sys;
 use report::{Report, report};
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let listener = match UnixListener::bind(&socket) {
+    let listener = match sys::listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {
             eprintln!("{}: {error}", socket.display());

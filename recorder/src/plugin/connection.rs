@@ -1,7 +1,6 @@
 //! The connection to the collector: the shared memory, and the records sent through it.
 
 use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -83,7 +82,7 @@ pub fn attach(
     };
     let hello = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
     let mut stream =
-        UnixStream::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
+        sys::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
     let mut message = (hello.len() as u32).to_le_bytes().to_vec();
     message.extend_from_slice(&hello);
     sys::send_with_descriptor(&stream, &message, &memory)
