@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flatwalk.settings import DATA
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -156,9 +158,11 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "sparse.fwt"
 
 
-@pytest.mark.parametrize(
-    "scheme", ["radix4", "fpt", "fpt+recursive", "compendia", "ecpt", "inverted", "virt-radix4"]
-)
+# But those whose tables the trace would have to hold.
+SCHEMES = {path.stem for path in (DATA / "schemes").glob("*.toml")} - {"recorded", "recorded5"}
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_pages_far_apart_take_little_memory(sparse: Path, scheme: str) -> None:
     done = subprocess.run(
         [
@@ -169,8 +173,11 @@ def test_pages_far_apart_take_little_memory(sparse: Path, scheme: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
     assert int(done.stderr.split()[-1]) < 1_000_000
+    if scheme == "radix3":
+        assert "more than a table of 3 levels translates" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
