@@ -16,6 +16,7 @@ import pytest
 from flatwalk import engine, temporary
 from flatwalk.errors import UsageError
 from flatwalk.recorder import RecordError, record
+from flatwalk.recorder.result import ProcessTrace, RecordResult
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ def test_one_recording_of_a_file_at_a_time(tmp_path: Path, output: Path) -> None
     record(["/bin/true"], link)
     assert link.is_symlink()
     assert not growing.exists()
+
+
+def test_a_short_recordings_speed_is_said(output: Path) -> None:
+    trace = ProcessTrace(output, 1, ["ls"], 300_000, 1000, "exit", gap_instructions=100_000)
+    said = str(RecordResult(output, [trace], 300_000, 0.5, 0))
+    assert "0.5 s, 800 k instructions per second;" in said
 
 
 def test_what_is_not_a_trace_stays_where_traces_of_processes_go(tmp_path: Path, output: Path) -> None:

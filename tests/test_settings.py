@@ -87,6 +87,7 @@ def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
     ("old", "new", "told"),
     [
         ("window = 224", "windows = 224", ["core.windows", "did you mean window?", "core.window is missing"]),
+        ("window = 224", "window = 1000000000000", ["core.window", "1 to 65536", "1000000000000"]),
         ("[walker]", "[wolker]", ["wolker", "did you mean walker?"]),
         ("size_bytes = 262144", "size_bytes = -1", ["l2.size_bytes", "64 to 68719476736", "-1"]),
         ("channels = 4", 'channels = "four"', ["memory.channels", '"four"']),
