@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::foreign::{champsim, drmemtrace, lackey};
 use common::{parsers, steps};
 use flatwalk_trace::Options;
@@ -23,16 +25,18 @@ fn targets() -> Vec<Target> {
     // As if they had ended early, without and with the touched pages, which are long; and complete.
     let kinds: [&[u8]; 3] = [&[1, 2, 4], &[1, 2, 3, 4], &[1, 2, 3, 4, 5]];
     let unsealed = kinds.iter().flat_map(|kinds| own.iter().map(|own| parsers::unseal(own, kinds)));
-    let short = champsim::short(&champsim::LINES);
-    let long = champsim::long(&champsim::LINES);
+    let [short, far] = [champsim::LINES.to_vec(), champsim::far()].map(|l| champsim::short(&l));
+    let [long, far_long] = [champsim::LINES.to_vec(), champsim::far()].map(|l| champsim::long(&l));
     let raw = drmemtrace::trace(0x40, &drmemtrace::plain());
     let code = drmemtrace::trace(0x240, &drmemtrace::with_code());
     let synthetic = drmemtrace::trace(0x2_0200, &drmemtrace::with_synthetic());
+    let far_raw = drmemtrace::trace(0x40, &drmemtrace::far());
     let map =
         drmemtrace::v2p(&[(1 << 21, &[(0, 0), (1 << 21, 3 << 21)]), (4096, &[(1 << 30, 4096)])]);
     let zips = [false, true].map(|deflate| {
         drmemtrace::zip(&[("chunk.0000", &raw[..120]), ("chunk.0001", &raw[120..])], deflate)
     });
+    let hostile = drmemtrace::zip(&[("\x1b]0;chunk\x07/../chunk.0000", &raw)], false);
     let text = lackey::TEXT.as_bytes().to_vec();
     let compressed = compressed(&text);
     let any =
@@ -40,9 +44,13 @@ fn targets() -> Vec<Target> {
     vec![
         ("own", parsers::own, own.clone()),
         ("own_unsealed", parsers::own_unsealed, unsealed.collect()),
-        ("champsim", parsers::champsim, vec![short]),
-        ("cloudsuite", parsers::cloudsuite, vec![long]),
-        ("drmemtrace", parsers::drmemtrace, [vec![raw, code, synthetic], zips.to_vec()].concat()),
+        ("champsim", parsers::champsim, vec![short, far]),
+        ("cloudsuite", parsers::cloudsuite, vec![long, far_long]),
+        (
+            "drmemtrace",
+            parsers::drmemtrace,
+            [vec![raw, code, synthetic, far_raw, hostile], zips.to_vec()].concat(),
+        ),
         ("v2p", parsers::v2p, vec![map.into_bytes()]),
         ("lackey", parsers::lackey, [vec![text], compressed].concat()),
         ("any", parsers::any, any),
@@ -139,11 +147,27 @@ fn no_change_to_any_seed_breaks_a_parser() {
 }
 
 #[test]
+fn what_the_fuzzer_kept_is_read_or_refused() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/kept");
+    let before = peak_bytes();
+    for (name, parse, _) in targets() {
+        let files: Vec<_> = std::fs::read_dir(kept.join(name)).expect("a folder").collect();
+        assert!(files.len() > 10, "{name}");
+        for file in files {
+            let path = file.expect("a file").path();
+            parse(&std::fs::read(&path).expect("read"));
+            let grown = peak_bytes() - before;
+            assert!(grown < MOST_BYTES, "{}: {grown} bytes", path.display());
+        }
+    }
+}
+
+#[test]
 fn seeds_are_sound() {
     for (name, _, seeds) in targets() {
         assert!(!seeds.is_empty(), "{name}");
         if let Some(folder) = std::env::var_os("FUZZ_SEEDS") {
-            let folder = std::path::Path::new(&folder).join(name);
+            let folder = Path::new(&folder).join(name);
             std::fs::create_dir_all(&folder).expect("made");
             for (number, seed) in seeds.iter().enumerate() {
                 std::fs::write(folder.join(number.to_string()), seed).expect("written");
@@ -154,7 +178,7 @@ fn seeds_are_sound() {
     for own in own_traces() {
         let sealed = parsers::seal(&parsers::unseal(&own, &[1, 2, 3, 4, 5]));
         let read = |bytes: Vec<u8>| {
-            let path = std::path::Path::new("trace");
+            let path = Path::new("trace");
             let mut reader = flatwalk_trace::Reader::from_bytes(path, bytes).expect("sound");
             assert!(!reader.ended_early());
             reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).expect("sound");

@@ -14,6 +14,21 @@ pub mod champsim {
         (0x40_0ff5, 1, 1, [26, 0], [9, 0, 0, 0], [0, 0], [0, 0, 0, 0]),
     ];
 
+    /// Accesses where lines, pages and addresses end, a call without a return, and returns without a call.
+    pub fn far() -> Vec<Line> {
+        let none = ([0, 0], [0; 4]);
+        let plain = |pc, loads| (pc, 0, 0, [10, 0], [7, 0, 0, 0], none.0, loads);
+        let ret = |pc| (pc, 1, 1, [6, 26], [6, 0, 0, 0], none.0, none.1);
+        vec![
+            plain(0x40_1000, [0xfff, 0x7f, u64::MAX - 5, u64::MAX]),
+            (0x40_1004, 0, 0, [0, 0], [7, 0, 0, 0], [0x1fff, 1 << 56], none.1),
+            (0x40_1008, 1, 1, [6, 26], [26, 6, 0, 0], none.0, none.1),
+            ret(0x40_1008),
+            ret(u64::MAX - 1),
+            plain(u64::MAX, none.1),
+        ]
+    }
+
     pub fn short(lines: &[Line]) -> Vec<u8> {
         let mut out = Vec::new();
         for (pc, branch, taken, writes, reads, stores, loads) in lines {
@@ -176,6 +191,16 @@ pub mod drmemtrace {
 
     /// A `mov` that does not fit into one record of machine code.
     pub const LONG_CODE: [u8; 10] = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+
+    /// The largest access where no address is left, and sizes that no access has.
+    pub fn far() -> Vec<[u8; 12]> {
+        let fetch = |pc| record(10, 1, pc);
+        let data = [(65535, 1 << 63), (0, 0x1000), (16384, (1 << 57) - 1), (8, u64::MAX - 5)];
+        let accesses = data.iter().enumerate().flat_map(|(number, &(size, address))| {
+            [fetch(0x1000 + number as u64), record(number as u16 % 2, size, address)]
+        });
+        accesses.chain([fetch(u64::MAX)]).collect()
+    }
 
     pub fn with_code() -> Vec<[u8; 12]> {
         let word = |bytes: &[u8]| {
