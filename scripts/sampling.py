@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """How far sampled answers are from exhaustive ones, how sure they say they are, and what they cost.
 
-    scripts/sampling.py [--seeds N] [--programs A,B,...] [--schemes A,B,...]
+    scripts/sampling.py [--sources A,B,...] [--windows N,M,...] [--seeds N] [--schemes A,B,...]
 
-Each program of tests/sampled is recorded from first to last instruction and simulated so, and then, once
-for each seed, recorded as `flatwalk compare -- CMD` records it and simulated with windows. Prints a table
-in Markdown: of each scheme's speed-up over the first, and of large pages, what the exhaustive run gives,
-the sampled ones' mean distance from it and mean interval, and in how many of them it lies; processor time
-(of this process and all that it started) and instructions of the programs. Several threads or processes do
-not run alike twice, so that for them the exhaustive run is of another execution.
+A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
+scripts/speed.py times too, or a built-in workload that has an end, as gups:1GiB. Each is simulated from its
+first to its last instruction, and then, once for each seed and number of windows, with windows. A program
+of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
+`python` and `sort` are made once, whole, and so are part of no time.
+
+Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
+exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
+lies; processor time (of this process and all that it started) and instructions. Several threads or
+processes do not run alike twice, so that for them the exhaustive run is of another execution.
 """
 
 from __future__ import annotations
@@ -23,8 +27,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from speed import record
+
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests" / "sampled"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What instructions come from: options of `flatwalk compare`, and the program that it records, if any."""
+
+    name: str
+    options: list[str]
+    command: list[str]
 
 
 @dataclass
@@ -48,91 +63,122 @@ class Row:
         return sum(low <= self.exact <= high for _, low, high in self.found)
 
 
-def built(directory: Path) -> dict[str, list[str]]:
-    """The programs' commands, by name."""
-    commands: dict[str, list[str]] = {}
+def programs(directory: Path) -> dict[str, Source]:
+    """The programs of tests/sampled, by name, built."""
+    found: dict[str, Source] = {}
     for path in sorted(PROGRAMS.iterdir()):
         if path.suffix == ".c":
             target = directory / path.stem
             subprocess.run(["cc", "-O1", "-pthread", "-o", target, path], check=True)
-            commands[path.stem] = [str(target)]
+            command = [str(target)]
         else:
             interpreter = {".py": sys.executable, ".sh": "sh"}[path.suffix]
-            commands[path.stem] = [interpreter, str(path)]
-    return commands
+            command = [interpreter, str(path)]
+        found[path.stem] = Source(path.stem, [], command)
+    return found
 
 
-def compare(options: list[str], command: list[str], directory: Path) -> Timed:
+def sources(names: list[str], directory: Path) -> list[Source]:
+    """What is asked for; all programs of tests/sampled if nothing is."""
+    known = programs(directory)
+    if {"python", "sort"} & set(names):
+        for name, trace in record(directory, ["--exhaustive"]):
+            known[name] = Source(name, ["--trace", str(trace)], [])
+    for name in names:
+        if ":" in name:
+            known[name] = Source(name, ["--workload", name], [])
+        elif name not in known:
+            sys.exit(f"error: there is no source {name}: {', '.join(known)}, or a workload as gups:1GiB")
+    return [known[name] for name in names or known]
+
+
+def compare(options: list[str], source: Source, directory: Path) -> Timed:
     """What `flatwalk compare` answers."""
     before = os.times()
     target = directory / "answer.json"
     arguments = [
-        sys.executable,
-        "-m",
-        "flatwalk",
-        "compare",
-        "--no-report",
-        "--json",
-        target,
+        *[sys.executable, "-m", "flatwalk", "compare", "--no-report", "--json", str(target)],
         *options,
-        "--",
-        *command,
+        *source.options,
+        *(["--", *source.command] if source.command else []),
     ]
-    done = subprocess.run(
-        [str(word) for word in arguments], cwd=directory, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"error: {' '.join(command)}: {done.stderr}")
+        sys.exit(f"error: {source.name}: {done.stderr}")
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     return Timed(json.loads(target.read_text()), spent)
 
 
 def speed_ups(answer: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """By scheme and pages: the speed-up over the first scheme of these pages and its interval."""
-    return {
-        f"{run['scheme']}, {run['large_pages']} %": (run["speedup"], run["speedup_low"], run["speedup_high"])
-        for run in answer["runs"][1:]
-        if run["speedup_low"] is not None and run["scheme"] != answer["runs"][0]["scheme"]
-    }
+    """By scheme and pages: the speed-up over the first scheme of these pages and its interval.
+
+    An exhaustive run has no interval: all three are the speed-up.
+    """
+    found: dict[str, tuple[float, float, float]] = {}
+    for run in answer["runs"]:
+        if run["scheme"] != answer["runs"][0]["scheme"]:
+            exact = run["speedup"]
+            low, high = run["speedup_low"], run["speedup_high"]
+            found[f"{run['scheme']}, {run['large_pages']} %"] = (
+                exact,
+                exact if low is None else low,
+                exact if high is None else high,
+            )
+    return found
 
 
 def main() -> None:
     """Runs everything and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--programs", default=None)
+    parser.add_argument("--sources", default=None)
+    parser.add_argument("--windows", default=None, help="numbers of windows [default: compare's]")
     parser.add_argument("--schemes", default="radix4,fpt,fpt+ptp,ideal")
     parser.add_argument("--large-pages", default="0")
     options = parser.parse_args()
     common = ["--schemes", options.schemes, "--large-pages", options.large_pages]
+    counts = options.windows.split(",") if options.windows else [None]
     held = asked = 0
     with tempfile.TemporaryDirectory(prefix="flatwalk-sampling-") as name:
         directory = Path(name)
-        commands = built(directory)
-        print("| program | M instr. | speed-up of | exhaustive | error | ± | held | time |")
-        print("|---|---|---|---|---|---|---|---|")
-        for program in options.programs.split(",") if options.programs else commands:
-            whole = compare([*common, "--exhaustive"], commands[program], directory)
-            rows = {scheme: Row(value) for scheme, (value, *_) in speed_ups(whole.answer).items()}
-            seconds = 0.0
-            for seed in range(1, options.seeds + 1):
-                part = compare([*common, "--seed", str(seed)], commands[program], directory)
-                seconds += part.seconds
-                for scheme, found in speed_ups(part.answer).items():
-                    rows[scheme].found.append(found)
+        print(
+            "| source | M instr. | windows | measured | speed-up of | exhaustive | error | ± | held | time |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for source in sources(options.sources.split(",") if options.sources else [], directory):
+            whole = compare([*common, "--exhaustive"], source, directory)
+            if whole.answer["sampling"]["instructions_total"] is None:
+                sys.exit(f"error: {source.name} has no end, so that no run of it is exhaustive")
             instructions = whole.answer["sampling"]["instructions_total"] / 1e6
-            share = seconds / options.seeds / whole.seconds
-            for scheme, row in rows.items():
-                held, asked = held + row.held, asked + len(row.found)
-                error = sum(abs(value / row.exact - 1) for value, _, _ in row.found) / len(row.found)
-                half = sum((high - low) / 2 / value for value, low, high in row.found) / len(row.found)
-                print(
-                    f"| {program} | {instructions:.0f} | {scheme} | {100 * (row.exact - 1):+.2f} % | "
-                    f"{100 * error:.2f} % | {100 * half:.2f} % | {row.held} of {len(row.found)} | "
-                    f"{share:.2f} |",
-                    flush=True,
-                )
+            for count in counts:
+                rows = {scheme: Row(value) for scheme, (value, *_) in speed_ups(whole.answer).items()}
+                seconds = windows = measured = 0.0
+                for seed in range(1, options.seeds + 1):
+                    windowed = ["--windows", count] if count else []
+                    part = compare([*common, "--seed", str(seed), *windowed], source, directory)
+                    seconds += part.seconds / options.seeds
+                    windows += part.answer["sampling"]["windows"] / options.seeds
+                    measured += part.answer["sampling"]["instructions_measured"] / 1e6 / options.seeds
+                    for scheme, found in speed_ups(part.answer).items():
+                        rows[scheme].found.append(found)
+                for scheme, row in rows.items():
+                    held, asked = held + row.held, asked + len(row.found)
+                    error = sum(abs(value / row.exact - 1) for value, _, _ in row.found) / len(row.found)
+                    half = sum((high - low) / 2 / value for value, low, high in row.found) / len(row.found)
+                    cells = [
+                        source.name,
+                        f"{instructions:.0f}",
+                        f"{windows:.0f}",
+                        f"{100 * measured / instructions:.2f} %",
+                        scheme,
+                        f"{100 * (row.exact - 1):+.2f} %",
+                        f"{100 * error:.2f} %",
+                        f"{100 * half:.2f} %",
+                        f"{row.held} of {len(row.found)}",
+                        f"{seconds / whole.seconds:.2f}",
+                    ]
+                    print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\nThe exhaustive value lies in {held} of {asked} intervals.")
 
 

@@ -53,19 +53,29 @@ def measure(command: list[str | Path]) -> Measured:
     return Measured(time.perf_counter() - start, usage.ru_maxrss * 1024)
 
 
-def record(directory: Path) -> list[tuple[str, list[str | Path]]]:
-    """Records the programs; returns names and `compare`'s options."""
+def record(directory: Path, limits: list[str]) -> list[tuple[str, Path]]:
+    """Records the programs, as far as `record`'s options say; returns names and traces."""
     lines = directory / "lines.txt"
     lines.write_text("\n".join(str(n * 2_654_435_761 % 10**9) for n in range(1_000_000)) + "\n")
     programs = {"python": [sys.executable, "-I", "-c", PYTHON], "sort": ["sort", str(lines)]}
-    sources: list[tuple[str, list[str | Path]]] = []
+    traces: list[tuple[str, Path]] = []
     for name, command in programs.items():
         trace = directory / f"{name}.fwt"
-        limits = ["--skip", "50M", "--limit", "200M"]
         measure([ROOT / "flatwalk", "record", "--no-follow", *limits, "-o", trace, "--", *command])
-        sources.append((name, ["--trace", trace, "--instructions", "190M", "--warmup", "10M"]))
-    gups: list[str | Path] = ["--workload", "gups:8GiB", "--instructions", "100M", "--warmup", "1M"]
-    return [*sources, ("gups:8GiB", gups)]
+        traces.append((name, trace))
+    return traces
+
+
+def sources(directory: Path) -> list[tuple[str, list[str | Path]]]:
+    """What is timed: names and `compare`'s options."""
+    part: list[str | Path] = ["--instructions", "190M", "--warmup", "10M"]
+    return [
+        *(
+            (name, ["--trace", path, *part])
+            for name, path in record(directory, ["--skip", "50M", "--limit", "200M"])
+        ),
+        ("gups:8GiB", ["--workload", "gups:8GiB", "--instructions", "100M", "--warmup", "1M"]),
+    ]
 
 
 def main() -> None:
@@ -79,7 +89,7 @@ def main() -> None:
         print("| source | mode | s | M instructions/s | M accesses/s | M walks/s | resident MB |")
         print("|---|---|---|---|---|---|---|")
         out = directory / "out.json"
-        for source, options in record(directory):
+        for source, options in sources(directory):
             for mode in ("timing", "functional"):
                 command = [
                     *[ROOT / "flatwalk", "compare", *options, "--schemes", "radix4", "--large-pages", "0"],
