@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     Flatwalk = Callable[..., Result]
 
 #: Options of other programs that documents mention.
-OTHERS = {"--example", "--no-signature", "--release", "--seeds", "--trace-mem", "--user", "--zero-commit"}
+OTHERS = {
+    *("--example", "--no-signature", "--release", "--seeds", "--sources", "--trace-mem", "--user"),
+    "--zero-commit",
+}
 #: Documents whose commands are run in small.
 RUN = [
     ROOT / "README.md",
