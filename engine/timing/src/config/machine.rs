@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use flatwalk_paging::Level;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::require;
 use super::schema;
@@ -134,6 +134,35 @@ pub struct Cache {
 /// Main memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+    /// Its data prefetchers, which L1D and L2 can have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub prefetcher: Vec<PrefetcherSettings>,
+}
+
+/// A data prefetcher of a cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PrefetcherSettings {
+    /// How it predicts.
+    pub kind: String,
+    /// What happens to a line in another 4 KiB page than the access that makes it wanted.
+    pub page_crossing: PageCrossing,
+    /// The kind's own parameters.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub parameters: Map<String, Value>,
+}
+
+/// What happens to a prefetch of a line in another 4 KiB page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PageCrossing {
+    /// It is not made.
+    Never,
+    /// It is made if a TLB has the page.
+    Tlb,
+    /// It is made; if no TLB has the page and a page walker is free, that walks for it.
+    Walk,
 pub enum Memory {
     /// DDR4 with channels, ranks, banks and open rows.
     Ddr4 {
@@ -477,6 +506,10 @@ impl Machine {
         if let (Some(l1i), Some(l1d), Some(l2), Some(llc)) =
             (&self.l1i, &self.l1d, &self.l2, &self.llc)
         {
+                let can = cache.prefetcher.is_empty() || ["l1d", "l2"].contains(&name);
+                require(can, &format!("{name}.prefetcher"), || {
+                    "must be left out: only l1d and l2 can have prefetchers".to_owned()
+                })?;
             let rising = l1i.latency_cycles.max(l1d.latency_cycles) <= l2.latency_cycles
                 && l2.latency_cycles <= llc.latency_cycles;
             require(rising, "llc.latency_cycles", || {

@@ -40,6 +40,7 @@ use crate::mmu::{Missed, Mmu, Translated};
 use crate::system::costs::{Cost, Costs};
 use crate::system::{Handled, System};
 
+use crate::mmu::prefetch::DataAccess;
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;
 
@@ -602,7 +603,7 @@ impl Core {
         (!right).then_some(resolved)
     }
 
-    /// The same, and the front end waits for it.
+    /// The same, and the front end waits for it. True if it was mispredicted.
     #[inline]
     fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) {
         if let Some(resolved) = self.predict(next, predicted) {
@@ -656,7 +657,7 @@ impl Core {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
             let t = self.translate(instruction, address, kind, at, env)?;
-            let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
+            let response = access_line(instruction, address, t, store, env);
             if !store {
                 self.account_data(t.ready, response, &mut env.mmu.blame);
             }
@@ -696,10 +697,12 @@ impl Core {
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
-            let first_line = t.physical.raw() >> LINE_SHIFT;
-            for line in first_line..=first_line + more_lines {
-                let at_line = Hpa::new(line << LINE_SHIFT);
-                let response = env.caches.access(at_line, t.ready, store, Requester::Data);
+            for line in 0..=more_lines {
+                let from =
+                    if line == 0 { from } else { ((from >> LINE_SHIFT) + line) << LINE_SHIFT };
+                let physical = t.physical.raw() & !0xfff | from & 0xfff;
+                let t = Translated { physical: Hpa::new(physical), ..t };
+                let response = access_line(instruction, from, t, store, env);
                 if !store {
                     self.account_data(t.ready, response, &mut env.mmu.blame);
                 }
@@ -775,3 +778,19 @@ struct AccessTimes {
     translated: u64,
     ready: u64,
 }
+/// A load or store of `instruction` to the line that `address` is in, translated.
+#[inline(always)]
+fn access_line(
+    instruction: u64,
+    address: u64,
+    Translated { physical, ready: at }: Translated,
+    store: bool,
+    env: &mut Environment<'_>,
+) -> Response {
+    if env.caches.prefetches() {
+        let access = DataAccess { instruction, address, physical, at, store };
+        return env.mmu.access_and_prefetch(access, env.system, env.caches);
+    }
+    env.caches.access(physical, at, store, Requester::Data)
+}
+

@@ -12,9 +12,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::config::machine::PageCrossing;
 use crate::core::stack::Part;
 use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
+use crate::memory::prefetchers::Figures;
 use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
@@ -95,6 +97,9 @@ pub struct RunResult {
     pub walk: WalkResult,
     /// Each cache.
     pub caches: Vec<CacheResult>,
+    /// Each data prefetcher of the caches; absent on a machine without any, and in functional mode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefetchers: Vec<PrefetcherResult>,
     /// Main memory; absent in functional mode.
     pub dram: Option<DramResult>,
     /// Dynamic energy of the data caches' accesses; absent where the machine has no figures.
@@ -308,12 +313,32 @@ pub struct CacheResult {
     pub table_accesses: u64,
     /// Those that missed.
     pub table_misses: u64,
+    /// Look-ups for data prefetchers; absent on a machine without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_accesses: Option<u64>,
+    /// Those that missed; absent on a machine without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_misses: Option<u64>,
     /// Dirty lines written back.
     pub writebacks: u64,
     /// Time that requests waited for an MSHR, summed.
     pub mshr_wait_cycles: u64,
     /// Lines that went because another core wrote them.
     pub invalidations: u64,
+}
+
+/// What a data prefetcher did.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PrefetcherResult {
+    /// The cache that it brings lines into: `L1D` or `L2`.
+    pub cache: &'static str,
+    /// How it predicts.
+    pub kind: &'static str,
+    /// In words that stand behind its name.
+    pub words: String,
+    /// In figures.
+    #[serde(flatten)]
+    pub figures: Figures,
 }
 
 /// What memory did.
@@ -466,6 +491,7 @@ impl RunResult {
                     row_hits: s.row_hits,
                     row_misses: s.row_misses,
                     average_latency_cycles: ratio(s.read_cycles as f64, s.reads).unwrap_or(0.0),
+            prefetchers: prefetchers(run),
                 }
             }),
             energy: timed.and_then(|(_, caches)| {
@@ -610,7 +636,20 @@ fn caches(run: &Run) -> Vec<CacheResult> {
     });
     all.collect()
 }
+fn prefetchers(run: &Run) -> Vec<PrefetcherResult> {
+    let all = run.timed.iter().flat_map(|(_, caches)| caches.prefetchers());
+    let all = all.map(|(cache, one)| PrefetcherResult {
+        cache,
+        kind: one.kind,
+        words: one.figures.words(),
+        figures: one.figures,
+    });
+    all.collect()
+}
 
+
+    let has_prefetchers = run.timed.as_ref().is_some_and(|(_, caches)| caches.prefetches());
+    let prefetch = |count: u64| has_prefetchers.then_some(count);
 fn walk_result(run: &Run) -> WalkResult {
     let walks = &run.mmu.statistics;
     let timed = run.timed.as_ref();
@@ -618,6 +657,8 @@ fn walk_result(run: &Run) -> WalkResult {
         let count = walks.by_page[usize::from(level)];
         WalksByPage {
             page: page_name(level),
+        prefetch_accesses: prefetch(s.prefetch_accesses),
+        prefetch_misses: prefetch(s.prefetch_misses),
             walks: count.walks,
             accesses: count.accesses,
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
@@ -790,3 +831,15 @@ fn warnings(run: &Run) -> Vec<String> {
     }
     warnings
 }
+    let machine = &run.configuration.machine;
+    let walks_for_prefetches = [&machine.l1d, &machine.l2]
+        .into_iter()
+        .flatten()
+        .any(|cache| cache.prefetcher.iter().any(|one| one.page_crossing == PageCrossing::Walk));
+    if run.timed.is_none() && walks_for_prefetches {
+        warnings.push(
+            "there are no caches in functional mode, so the machine's data prefetchers, which walk the page \
+             table, were left out"
+                .to_owned(),
+        );
+    }

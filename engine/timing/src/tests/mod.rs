@@ -4,6 +4,7 @@ mod blame;
 mod cores;
 mod mistakes;
 mod predictions;
+mod prefetching;
 mod stack;
 pub mod testing;
 mod warming;
