@@ -96,6 +96,11 @@ pub struct Core {
     #[schemars(range(min = 1, max = 24))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch_history_bits: Option<u32>,
+    /// Loads that come after the two ways of a mispredicted branch have joined again are made before it is
+    /// resolved, where there are at most so many instructions between the branch and its target. Absent: none are.
+    #[schemars(range(min = 1, max = 256))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconvergence_instructions: Option<u32>,
 }
 
 /// How branches are predicted.
@@ -129,11 +134,6 @@ pub struct Cache {
     /// Misses it can have outstanding.
     #[schemars(range(min = 1, max = 254))]
     pub mshrs: u32,
-}
-
-/// Main memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
     /// Its data prefetchers, which L1D and L2 can have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
@@ -163,6 +163,11 @@ pub enum PageCrossing {
     Tlb,
     /// It is made; if no TLB has the page and a page walker is free, that walks for it.
     Walk,
+}
+
+/// Main memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Memory {
     /// DDR4 with channels, ranks, banks and open rows.
     Ddr4 {
@@ -501,15 +506,15 @@ impl Machine {
         for (name, cache) in caches {
             if let Some(cache) = cache {
                 cache.validate(name)?;
+                let can = cache.prefetcher.is_empty() || ["l1d", "l2"].contains(&name);
+                require(can, &format!("{name}.prefetcher"), || {
+                    "must be left out: only l1d and l2 can have prefetchers".to_owned()
+                })?;
             }
         }
         if let (Some(l1i), Some(l1d), Some(l2), Some(llc)) =
             (&self.l1i, &self.l1d, &self.l2, &self.llc)
         {
-                let can = cache.prefetcher.is_empty() || ["l1d", "l2"].contains(&name);
-                require(can, &format!("{name}.prefetcher"), || {
-                    "must be left out: only l1d and l2 can have prefetchers".to_owned()
-                })?;
             let rising = l1i.latency_cycles.max(l1d.latency_cycles) <= l2.latency_cycles
                 && l2.latency_cycles <= llc.latency_cycles;
             require(rising, "llc.latency_cycles", || {

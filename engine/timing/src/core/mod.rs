@@ -17,10 +17,12 @@
 //! waits for, from the cycle on in which the one before it retired. Results of others are never among
 //! it: their instructions are older, so they have retired, and waited for them themselves.
 //!
-//! Not modelled: issue ports, memory-order violations, wrong-path execution.
+//! Not modelled: issue ports, memory-order violations, wrong-path execution, but for loads of instructions that are
+//! on both ways of a mispredicted branch ([`reconvergence`]), where the machine has it.
 
 pub mod branch;
 pub mod decode;
+mod reconvergence;
 pub mod stack;
 
 use flatwalk_os::OsError;
@@ -30,17 +32,19 @@ use flatwalk_trace::Access;
 use crate::config::machine;
 use crate::core::branch::{Branch, Predictor};
 use crate::core::decode::{DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op};
+use crate::core::reconvergence::Reconvergence;
+pub use crate::core::reconvergence::ReconvergenceStatistics;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
+use crate::mmu::prefetch::DataAccess;
 use crate::mmu::{Missed, Mmu, Translated};
 use crate::system::costs::{Cost, Costs};
 use crate::system::{Handled, System};
 
-use crate::mmu::prefetch::DataAccess;
 /// Slots of the table that finds a load's pending store.
 const FORWARDING: usize = 512;
 
@@ -61,6 +65,16 @@ impl Queue {
     #[inline]
     fn room(&self) -> u64 {
         self.leaves[self.next]
+    }
+
+    /// The same for the one that comes after `ahead` others. 0 if it needs the place of one that is forgotten;
+    /// the end of time if it needs that of one that has not entered.
+    fn room_after(&self, ahead: i64) -> u64 {
+        match usize::try_from(ahead) {
+            Err(_) => 0,
+            Ok(ahead) if ahead >= self.leaves.len() => u64::MAX,
+            Ok(ahead) => self.leaves[(self.next + ahead) % self.leaves.len()],
+        }
     }
 
     #[inline]
@@ -176,6 +190,10 @@ pub struct Core {
     /// The branch at the end of the last block, until it is known where it went, and when it is resolved.
     pending: Option<(Branch, u64)>,
     predictor: Predictor,
+    /// What is loaded past branches that were predicted wrongly, on a machine that does that.
+    reconvergence: Option<Box<Reconvergence>>,
+    /// No load of that kind names a cycle before.
+    held: u64,
     /// By 8-byte word: address and the cycle in which its data is ready.
     stores: Vec<(u64, u64)>,
     /// What it did.
@@ -204,6 +222,10 @@ impl Core {
             code_page: None,
             pending: None,
             predictor: Predictor::new(config),
+            reconvergence: config
+                .reconvergence_instructions
+                .map(|most| Box::new(Reconvergence::new(most))),
+            held: u64::MAX,
             stores: vec![(u64::MAX, 0); FORWARDING],
             statistics: CoreStatistics::default(),
         }
@@ -228,6 +250,14 @@ impl Core {
     pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.statistics);
         visit(&mut self.predictor.statistics);
+        if let Some(reconvergence) = &mut self.reconvergence {
+            visit(&mut reconvergence.statistics);
+        }
+    }
+
+    /// What was loaded past mispredicted branches; `None` on a machine that does not do that.
+    pub fn reconvergence(&self) -> Option<ReconvergenceStatistics> {
+        self.reconvergence.as_ref().map(|reconvergence| reconvergence.statistics)
     }
 
     /// Waits until all is done, as at a system call or when another thread takes the core.
@@ -236,6 +266,15 @@ impl Core {
         self.pending = None;
         self.line = u64::MAX;
         self.code_page = None;
+        self.end_runs();
+    }
+
+    /// What was executed past mispredicted branches is thrown away.
+    fn end_runs(&mut self) {
+        if let Some(reconvergence) = &mut self.reconvergence {
+            reconvergence.drain();
+            self.held = u64::MAX;
+        }
     }
 
     /// Lets the kernel carry out a system call that changes the address space and costs `cost`.
@@ -385,7 +424,11 @@ impl Core {
         env: &mut Environment<'_>,
     ) -> Result<(), OsError> {
         self.account_refill();
-        self.resolve_branch(block.pc(), predicted);
+        if self.reconvergence.is_some() {
+            self.run_ahead(block, predicted, addresses, env);
+        } else {
+            self.resolve_branch(block.pc(), predicted);
+        }
         let mut next_access = 0;
         let mut done = 0;
         let last: *const Op = &raw const block.ops[block.ops.len() - 1];
@@ -455,8 +498,9 @@ impl Core {
     #[inline]
     fn dispatch_access(&mut self, room: u64, env: &mut Environment<'_>) -> u64 {
         let dispatched = self.dispatch.pass(self.fetched.max(self.window.room()).max(room));
-        env.mmu.advance(dispatched);
-        env.caches.advance(dispatched);
+        let frontier = dispatched.min(self.held);
+        env.mmu.advance(frontier);
+        env.caches.advance(frontier);
         dispatched + 1
     }
 
@@ -605,20 +649,21 @@ impl Core {
 
     /// The same, and the front end waits for it. True if it was mispredicted.
     #[inline]
-    fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) {
-        if let Some(resolved) = self.predict(next, predicted) {
-            let refilled = resolved + self.frontend;
-            self.account(Part::BranchMispredictions, resolved, refilled);
-            self.fetched = self.fetched.max(refilled);
-        }
+    fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) -> bool {
+        let Some(resolved) = self.predict(next, predicted) else { return false };
+        let refilled = resolved + self.frontend;
+        self.account(Part::BranchMispredictions, resolved, refilled);
+        self.fetched = self.fetched.max(refilled);
+        true
     }
 
     /// Fetches the line of code that `pc` lies in. Hits are hidden by the front end's pipeline.
     fn fetch(&mut self, pc: u64, env: &mut Environment<'_>) -> Result<(), OsError> {
         self.line = pc >> LINE_SHIFT;
         let at = self.fetched.max(self.dispatch.cycle);
-        env.mmu.advance(at);
-        env.caches.advance(at);
+        let frontier = at.min(self.held);
+        env.mmu.advance(frontier);
+        env.caches.advance(frontier);
         let page = pc >> 12;
         let physical = match self.code_page {
             Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
@@ -753,6 +798,7 @@ impl Core {
         stopped: Stopped,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
+        self.end_runs();
         let Environment { mmu, caches, system, costs } = env;
         let mut asked = request.at;
         let handle = |handled: &Handled, at: u64, of: Missed<'_>, caches: &mut Hierarchy| {
@@ -773,11 +819,6 @@ impl Core {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct AccessTimes {
-    translated: u64,
-    ready: u64,
-}
 /// A load or store of `instruction` to the line that `address` is in, translated.
 #[inline(always)]
 fn access_line(
@@ -794,3 +835,8 @@ fn access_line(
     env.caches.access(physical, at, store, Requester::Data)
 }
 
+#[derive(Clone, Copy, Debug)]
+struct AccessTimes {
+    translated: u64,
+    ready: u64,
+}

@@ -423,6 +423,14 @@ pub struct BranchResult {
     pub branches: u64,
     /// Those predicted wrongly.
     pub mispredictions: u64,
+    /// Of those, branches behind which loads were made before they were resolved; absent without
+    /// `core.reconvergence_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconverging: Option<u64>,
+    /// Those loads, which are made again behind the branch; absent without
+    /// `core.reconvergence_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_loads: Option<u64>,
 }
 
 fn ratio(part: f64, whole: u64) -> Option<f64> {
@@ -483,6 +491,7 @@ impl RunResult {
             pwc: pwcs(run),
             walk: walk_result(run),
             caches: caches(run),
+            prefetchers: prefetchers(run),
             dram: timed.map(|(_, caches)| {
                 let s = &caches.dram().statistics;
                 DramResult {
@@ -491,7 +500,6 @@ impl RunResult {
                     row_hits: s.row_hits,
                     row_misses: s.row_misses,
                     average_latency_cycles: ratio(s.read_cycles as f64, s.reads).unwrap_or(0.0),
-            prefetchers: prefetchers(run),
                 }
             }),
             energy: timed.and_then(|(_, caches)| {
@@ -501,7 +509,13 @@ impl RunResult {
             os: os_result(run),
             branch: timed.map(|(core, _)| {
                 let s = core.predictor().statistics;
-                BranchResult { branches: s.branches, mispredictions: s.mispredictions }
+                let ahead = core.reconvergence();
+                BranchResult {
+                    branches: s.branches,
+                    mispredictions: s.mispredictions,
+                    reconverging: ahead.map(|s| s.runs),
+                    early_loads: ahead.map(|s| s.loads),
+                }
             }),
             llc_table_fraction: timed.and_then(|(_, caches)| {
                 let (tables, lines) = caches.llc_table_lines();
@@ -622,20 +636,6 @@ fn pwcs_of<A: Physical>(whose: &str, caches: &Caches<A>) -> Vec<PwcResult> {
     }
 }
 
-fn caches(run: &Run) -> Vec<CacheResult> {
-    let caches = run.timed.iter().flat_map(|(_, caches)| caches.caches());
-    let all = caches.map(|(name, s)| CacheResult {
-        name,
-        data_accesses: s.data_accesses,
-        data_misses: s.data_misses,
-        table_accesses: s.table_accesses,
-        table_misses: s.table_misses,
-        writebacks: s.writebacks,
-        mshr_wait_cycles: s.mshr_wait_cycles,
-        invalidations: s.invalidations,
-    });
-    all.collect()
-}
 fn prefetchers(run: &Run) -> Vec<PrefetcherResult> {
     let all = run.timed.iter().flat_map(|(_, caches)| caches.prefetchers());
     let all = all.map(|(cache, one)| PrefetcherResult {
@@ -647,9 +647,25 @@ fn prefetchers(run: &Run) -> Vec<PrefetcherResult> {
     all.collect()
 }
 
-
+fn caches(run: &Run) -> Vec<CacheResult> {
     let has_prefetchers = run.timed.as_ref().is_some_and(|(_, caches)| caches.prefetches());
     let prefetch = |count: u64| has_prefetchers.then_some(count);
+    let caches = run.timed.iter().flat_map(|(_, caches)| caches.caches());
+    let all = caches.map(|(name, s)| CacheResult {
+        name,
+        data_accesses: s.data_accesses,
+        data_misses: s.data_misses,
+        table_accesses: s.table_accesses,
+        table_misses: s.table_misses,
+        prefetch_accesses: prefetch(s.prefetch_accesses),
+        prefetch_misses: prefetch(s.prefetch_misses),
+        writebacks: s.writebacks,
+        mshr_wait_cycles: s.mshr_wait_cycles,
+        invalidations: s.invalidations,
+    });
+    all.collect()
+}
+
 fn walk_result(run: &Run) -> WalkResult {
     let walks = &run.mmu.statistics;
     let timed = run.timed.as_ref();
@@ -657,8 +673,6 @@ fn walk_result(run: &Run) -> WalkResult {
         let count = walks.by_page[usize::from(level)];
         WalksByPage {
             page: page_name(level),
-        prefetch_accesses: prefetch(s.prefetch_accesses),
-        prefetch_misses: prefetch(s.prefetch_misses),
             walks: count.walks,
             accesses: count.accesses,
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
@@ -823,14 +837,6 @@ fn warnings(run: &Run) -> Vec<String> {
             os.resize_refusals
         ));
     }
-    if run.is_relocated() {
-        warnings.push(format!(
-            "the trace spans more than the {} address bits of the scheme: its regions were relocated to fit",
-            run.system.geometry().address_bits()
-        ));
-    }
-    warnings
-}
     let machine = &run.configuration.machine;
     let walks_for_prefetches = [&machine.l1d, &machine.l2]
         .into_iter()
@@ -843,3 +849,11 @@ fn warnings(run: &Run) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if run.is_relocated() {
+        warnings.push(format!(
+            "the trace spans more than the {} address bits of the scheme: its regions were relocated to fit",
+            run.system.geometry().address_bits()
+        ));
+    }
+    warnings
+}

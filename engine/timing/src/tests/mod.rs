@@ -5,6 +5,7 @@ mod cores;
 mod mistakes;
 mod predictions;
 mod prefetching;
+mod reconvergence;
 mod stack;
 pub mod testing;
 mod warming;
