@@ -17,6 +17,7 @@ use crate::config::schema::{self, KeyDescription, Problem};
 use crate::config::scheme::Scheme;
 use crate::config::sweep::Sweep;
 use crate::mechanisms::{REGISTRY, Registered, Section};
+use crate::memory::prefetchers;
 use crate::report::response::Response;
 
 /// What has a schema.
@@ -109,8 +110,8 @@ impl Kind {
     }
 }
 
-/// A schema with the parameters of page tables' organisations and the sections and figures of
-/// mechanisms, wherever it has a table, a machine, a scheme, a host or a result.
+/// A schema with the parameters of page tables' organisations and of prefetchers, and the sections and figures
+/// of mechanisms, wherever it has a table, a prefetcher, a machine, a scheme, a host or a result.
 fn with_registries(mut schema: Value) -> Value {
     let sections = |of: fn(&Registered) -> Option<Section>| {
         REGISTRY.iter().filter_map(move |one| Some((one.name, of(one)?.schema())))
@@ -127,6 +128,10 @@ fn with_registries(mut schema: Value) -> Value {
     if let Some(table) = structure(&mut schema, "TableSettings") {
         let organisations = organisations::all().map(|one| (one.name, (one.schema)()));
         schema::add_variants(table, "organisation", organisations);
+    }
+    if let Some(prefetcher) = structure(&mut schema, "PrefetcherSettings") {
+        let kinds = prefetchers::REGISTRY.iter().map(|one| (one.name, (one.schema)()));
+        schema::add_variants(prefetcher, "kind", kinds);
     }
     if let Some(result) = structure(&mut schema, "RunResult") {
         let mechanisms = &mut result["properties"]["mechanisms"];

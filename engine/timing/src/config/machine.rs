@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use flatwalk_paging::Level;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::require;
 use super::schema;
@@ -96,6 +96,11 @@ pub struct Core {
     #[schemars(range(min = 1, max = 24))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch_history_bits: Option<u32>,
+    /// Loads that come after the two ways of a mispredicted branch have joined again are made before it is
+    /// resolved, where there are at most so many instructions between the branch and its target. Absent: none are.
+    #[schemars(range(min = 1, max = 256))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconvergence_instructions: Option<u32>,
 }
 
 /// How branches are predicted.
@@ -129,6 +134,35 @@ pub struct Cache {
     /// Misses it can have outstanding.
     #[schemars(range(min = 1, max = 254))]
     pub mshrs: u32,
+    /// Its data prefetchers, which L1D and L2 can have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub prefetcher: Vec<PrefetcherSettings>,
+}
+
+/// A data prefetcher of a cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PrefetcherSettings {
+    /// How it predicts.
+    pub kind: String,
+    /// What happens to a line in another 4 KiB page than the access that makes it wanted.
+    pub page_crossing: PageCrossing,
+    /// The kind's own parameters.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub parameters: Map<String, Value>,
+}
+
+/// What happens to a prefetch of a line in another 4 KiB page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PageCrossing {
+    /// It is not made.
+    Never,
+    /// It is made if a TLB has the page.
+    Tlb,
+    /// It is made; if no TLB has the page and a page walker is free, that walks for it.
+    Walk,
 }
 
 /// Main memory.
@@ -472,6 +506,10 @@ impl Machine {
         for (name, cache) in caches {
             if let Some(cache) = cache {
                 cache.validate(name)?;
+                let can = cache.prefetcher.is_empty() || ["l1d", "l2"].contains(&name);
+                require(can, &format!("{name}.prefetcher"), || {
+                    "must be left out: only l1d and l2 can have prefetchers".to_owned()
+                })?;
             }
         }
         if let (Some(l1i), Some(l1d), Some(l2), Some(llc)) =

@@ -17,10 +17,12 @@
 //! waits for, from the cycle on in which the one before it retired. Results of others are never among
 //! it: their instructions are older, so they have retired, and waited for them themselves.
 //!
-//! Not modelled: issue ports, memory-order violations, wrong-path execution.
+//! Not modelled: issue ports, memory-order violations, wrong-path execution, but for loads of instructions that are
+//! on both ways of a mispredicted branch ([`reconvergence`]), where the machine has it.
 
 pub mod branch;
 pub mod decode;
+mod reconvergence;
 pub mod stack;
 
 use flatwalk_os::OsError;
@@ -30,12 +32,15 @@ use flatwalk_trace::Access;
 use crate::config::machine;
 use crate::core::branch::{Branch, Predictor};
 use crate::core::decode::{DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op};
+use crate::core::reconvergence::Reconvergence;
+pub use crate::core::reconvergence::ReconvergenceStatistics;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
+use crate::mmu::prefetch::DataAccess;
 use crate::mmu::{Missed, Mmu, Translated};
 use crate::system::costs::{Cost, Costs};
 use crate::system::{Handled, System};
@@ -60,6 +65,16 @@ impl Queue {
     #[inline]
     fn room(&self) -> u64 {
         self.leaves[self.next]
+    }
+
+    /// The same for the one that comes after `ahead` others. 0 if it needs the place of one that is forgotten;
+    /// the end of time if it needs that of one that has not entered.
+    fn room_after(&self, ahead: i64) -> u64 {
+        match usize::try_from(ahead) {
+            Err(_) => 0,
+            Ok(ahead) if ahead >= self.leaves.len() => u64::MAX,
+            Ok(ahead) => self.leaves[(self.next + ahead) % self.leaves.len()],
+        }
     }
 
     #[inline]
@@ -175,6 +190,10 @@ pub struct Core {
     /// The branch at the end of the last block, until it is known where it went, and when it is resolved.
     pending: Option<(Branch, u64)>,
     predictor: Predictor,
+    /// What is loaded past branches that were predicted wrongly, on a machine that does that.
+    reconvergence: Option<Box<Reconvergence>>,
+    /// No load of that kind names a cycle before.
+    held: u64,
     /// By 8-byte word: address and the cycle in which its data is ready.
     stores: Vec<(u64, u64)>,
     /// What it did.
@@ -203,6 +222,10 @@ impl Core {
             code_page: None,
             pending: None,
             predictor: Predictor::new(config),
+            reconvergence: config
+                .reconvergence_instructions
+                .map(|most| Box::new(Reconvergence::new(most))),
+            held: u64::MAX,
             stores: vec![(u64::MAX, 0); FORWARDING],
             statistics: CoreStatistics::default(),
         }
@@ -227,6 +250,14 @@ impl Core {
     pub fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.statistics);
         visit(&mut self.predictor.statistics);
+        if let Some(reconvergence) = &mut self.reconvergence {
+            visit(&mut reconvergence.statistics);
+        }
+    }
+
+    /// What was loaded past mispredicted branches; `None` on a machine that does not do that.
+    pub fn reconvergence(&self) -> Option<ReconvergenceStatistics> {
+        self.reconvergence.as_ref().map(|reconvergence| reconvergence.statistics)
     }
 
     /// Waits until all is done, as at a system call or when another thread takes the core.
@@ -235,6 +266,15 @@ impl Core {
         self.pending = None;
         self.line = u64::MAX;
         self.code_page = None;
+        self.end_runs();
+    }
+
+    /// What was executed past mispredicted branches is thrown away.
+    fn end_runs(&mut self) {
+        if let Some(reconvergence) = &mut self.reconvergence {
+            reconvergence.drain();
+            self.held = u64::MAX;
+        }
     }
 
     /// Lets the kernel carry out a system call that changes the address space and costs `cost`.
@@ -384,7 +424,11 @@ impl Core {
         env: &mut Environment<'_>,
     ) -> Result<(), OsError> {
         self.account_refill();
-        self.resolve_branch(block.pc(), predicted);
+        if self.reconvergence.is_some() {
+            self.run_ahead(block, predicted, addresses, env);
+        } else {
+            self.resolve_branch(block.pc(), predicted);
+        }
         let mut next_access = 0;
         let mut done = 0;
         let last: *const Op = &raw const block.ops[block.ops.len() - 1];
@@ -454,8 +498,9 @@ impl Core {
     #[inline]
     fn dispatch_access(&mut self, room: u64, env: &mut Environment<'_>) -> u64 {
         let dispatched = self.dispatch.pass(self.fetched.max(self.window.room()).max(room));
-        env.mmu.advance(dispatched);
-        env.caches.advance(dispatched);
+        let frontier = dispatched.min(self.held);
+        env.mmu.advance(frontier);
+        env.caches.advance(frontier);
         dispatched + 1
     }
 
@@ -602,22 +647,23 @@ impl Core {
         (!right).then_some(resolved)
     }
 
-    /// The same, and the front end waits for it.
+    /// The same, and the front end waits for it. True if it was mispredicted.
     #[inline]
-    fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) {
-        if let Some(resolved) = self.predict(next, predicted) {
-            let refilled = resolved + self.frontend;
-            self.account(Part::BranchMispredictions, resolved, refilled);
-            self.fetched = self.fetched.max(refilled);
-        }
+    fn resolve_branch(&mut self, next: u64, predicted: Option<bool>) -> bool {
+        let Some(resolved) = self.predict(next, predicted) else { return false };
+        let refilled = resolved + self.frontend;
+        self.account(Part::BranchMispredictions, resolved, refilled);
+        self.fetched = self.fetched.max(refilled);
+        true
     }
 
     /// Fetches the line of code that `pc` lies in. Hits are hidden by the front end's pipeline.
     fn fetch(&mut self, pc: u64, env: &mut Environment<'_>) -> Result<(), OsError> {
         self.line = pc >> LINE_SHIFT;
         let at = self.fetched.max(self.dispatch.cycle);
-        env.mmu.advance(at);
-        env.caches.advance(at);
+        let frontier = at.min(self.held);
+        env.mmu.advance(frontier);
+        env.caches.advance(frontier);
         let page = pc >> 12;
         let physical = match self.code_page {
             Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
@@ -656,7 +702,7 @@ impl Core {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
             let t = self.translate(instruction, address, kind, at, env)?;
-            let response = env.caches.access(t.physical, t.ready, store, Requester::Data);
+            let response = access_line(instruction, address, t, store, env);
             if !store {
                 self.account_data(t.ready, response, &mut env.mmu.blame);
             }
@@ -696,10 +742,12 @@ impl Core {
             times.translated = times.translated.max(t.ready);
             let page_last = from | 0xfff;
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
-            let first_line = t.physical.raw() >> LINE_SHIFT;
-            for line in first_line..=first_line + more_lines {
-                let at_line = Hpa::new(line << LINE_SHIFT);
-                let response = env.caches.access(at_line, t.ready, store, Requester::Data);
+            for line in 0..=more_lines {
+                let from =
+                    if line == 0 { from } else { ((from >> LINE_SHIFT) + line) << LINE_SHIFT };
+                let physical = t.physical.raw() & !0xfff | from & 0xfff;
+                let t = Translated { physical: Hpa::new(physical), ..t };
+                let response = access_line(instruction, from, t, store, env);
                 if !store {
                     self.account_data(t.ready, response, &mut env.mmu.blame);
                 }
@@ -750,6 +798,7 @@ impl Core {
         stopped: Stopped,
         env: &mut Environment<'_>,
     ) -> Result<Translated, OsError> {
+        self.end_runs();
         let Environment { mmu, caches, system, costs } = env;
         let mut asked = request.at;
         let handle = |handled: &Handled, at: u64, of: Missed<'_>, caches: &mut Hierarchy| {
@@ -768,6 +817,22 @@ impl Core {
         };
         mmu.translate_after_fault(request, stopped, system, *caches, handle)
     }
+}
+
+/// A load or store of `instruction` to the line that `address` is in, translated.
+#[inline(always)]
+fn access_line(
+    instruction: u64,
+    address: u64,
+    Translated { physical, ready: at }: Translated,
+    store: bool,
+    env: &mut Environment<'_>,
+) -> Response {
+    if env.caches.prefetches() {
+        let access = DataAccess { instruction, address, physical, at, store };
+        return env.mmu.access_and_prefetch(access, env.system, env.caches);
+    }
+    env.caches.access(physical, at, store, Requester::Data)
 }
 
 #[derive(Clone, Copy, Debug)]

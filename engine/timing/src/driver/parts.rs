@@ -86,6 +86,7 @@ pub(super) fn timed(
     let [l2, llc] = policies;
     caches.set_l2_policy(l2);
     caches.set_llc_policy(llc);
+    caches.set_prefetchers(machine)?;
     Ok(Some((Box::new(core), Box::new(caches))))
 }
 

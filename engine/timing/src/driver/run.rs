@@ -31,6 +31,7 @@ use crate::memory::replacement::Turn;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
+use crate::mmu::prefetch::DataAccess;
 use crate::mmu::statistics::WalkCount;
 use crate::mmu::{Mmu, Translated};
 use crate::system::System;
@@ -1071,12 +1072,31 @@ impl Untimed<'_, Warming<'_>> {
     ) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let physical = self.translate(address, kind, instruction)?;
-        self.reader.0.warm(physical, store, Requester::Data);
+        self.access_line(address, physical, store, instruction);
         let last = address.wrapping_add(u64::from(size.max(1)) - 1);
         if address >> LINE_SHIFT == last >> LINE_SHIFT {
             Ok(())
         } else {
             self.access_rest((address, last), physical, kind, instruction())
+        }
+    }
+
+    /// The line that `address` is in, at `physical`.
+    #[inline(always)]
+    fn access_line(
+        &mut self,
+        address: u64,
+        physical: Hpa,
+        store: bool,
+        instruction: impl FnOnce() -> u64,
+    ) {
+        if self.reader.0.prefetches() {
+            let Self { mmu, system, reader, at } = self;
+            let instruction = instruction();
+            let access = DataAccess { instruction, address, physical, at: *at, store };
+            mmu.access_and_prefetch(access, system, reader);
+        } else {
+            self.reader.0.warm(physical, store, Requester::Data);
         }
     }
 
@@ -1098,7 +1118,7 @@ impl Untimed<'_, Warming<'_>> {
             } else {
                 physical.offset(line - at)
             };
-            self.reader.0.warm(physical, store, Requester::Data);
+            self.access_line(line, physical, store, || instruction);
             at = line;
         }
         Ok(())

@@ -249,8 +249,13 @@ mod tests {
 
     fn partition(translation_weight: f64) -> Partition {
         // 64 sets of 4 ways, of which two are watched: 0 and 32.
-        let cache =
-            machine::Cache { size_bytes: 64 * 4 * 64, ways: 4, latency_cycles: 1, mshrs: 1 };
+        let cache = machine::Cache {
+            size_bytes: 64 * 4 * 64,
+            ways: 4,
+            latency_cycles: 1,
+            mshrs: 1,
+            prefetcher: Vec::new(),
+        };
         Partition::new(&Settings { epoch_accesses: 120, translation_weight }, &cache)
     }
 

@@ -6,7 +6,9 @@
 use flatwalk_os::Random;
 
 use crate::config::machine;
-use crate::memory::line::{DIRTY, FLAGS, Line, PENDING, Set, TABLE, TAG_SHIFT, VALID};
+use crate::memory::line::{
+    DIRTY, FLAGS, Line, MARK, MARK_SHIFT, PENDING, Set, TABLE, TAG_SHIFT, VALID,
+};
 use crate::memory::replacement::ReplacementPolicy;
 use crate::memory::simulator_prefetch::prefetch;
 use crate::memory::ways;
@@ -20,6 +22,14 @@ pub struct Evicted {
     pub dirty: bool,
     /// It holds page-table entries.
     pub table: bool,
+    /// Its mark; see [`Cache::set_mark`].
+    pub mark: u8,
+}
+
+/// The mark of the line that a word stands for.
+#[inline]
+fn mark_of(word: u64) -> u8 {
+    ((word & MARK) >> MARK_SHIFT) as u8
 }
 
 /// What a look-up found.
@@ -27,7 +37,7 @@ pub struct Evicted {
 pub enum Lookup {
     /// The line is there.
     Hit,
-    /// The line was asked for and may be on its way still: the MSHRs know.
+    /// The line was asked for and may be on its way still: the MSHRs know. Or it has a mark.
     Pending,
     /// It is not.
     Miss,
@@ -87,10 +97,10 @@ impl Cache {
         }
         set[0] |= dirty;
         let word = set[0];
-        if word & PENDING == 0 { Lookup::Hit } else { Lookup::Pending }
+        if word & (PENDING | MARK) == 0 { Lookup::Hit } else { Lookup::Pending }
     }
 
-    /// Accesses the line if it was used last of its set, and is not on its way; false if not so.
+    /// Accesses the line if it was used last of its set, is not on its way and has no mark; false if not so.
     #[inline]
     pub fn access_newest(&mut self, line: Line, write: bool) -> bool {
         let start = self.start(line);
@@ -116,6 +126,30 @@ impl Cache {
     /// True if the line is there; changes nothing.
     pub fn contains(&mut self, line: Line) -> bool {
         Self::position(self.set(line), line).is_some()
+    }
+
+    /// The mark of a line that is there, 0 if it has none; changes nothing.
+    pub fn mark(&self, line: Line) -> Option<u8> {
+        let start = self.start(line);
+        let set = &self.words[start..start + self.ways];
+        Self::position(set, line).map(|at| mark_of(set[at]))
+    }
+
+    /// Gives a line a mark, if it is there: a prefetcher brought it.
+    pub fn set_mark(&mut self, line: Line, mark: u8) {
+        let set = self.set(line);
+        if let Some(at) = Self::position(set, line) {
+            set[at] = set[at] & !MARK | u64::from(mark) << MARK_SHIFT;
+        }
+    }
+
+    /// Takes a line's mark away; returns what it was, 0 for none.
+    pub fn unmark(&mut self, line: Line) -> u8 {
+        let mark = self.mark(line).unwrap_or(0);
+        if mark > 0 {
+            self.set_mark(line, 0);
+        }
+        mark
     }
 
     /// Notes that a line is no longer on its way.
@@ -195,6 +229,7 @@ impl Cache {
             line: Line(old >> TAG_SHIFT),
             dirty: old & DIRTY != 0,
             table: old & TABLE != 0,
+            mark: mark_of(old),
         })
     }
 
@@ -215,6 +250,7 @@ pub(crate) mod tests {
             ways,
             latency_cycles: 1,
             mshrs: 1,
+            prefetcher: Vec::new(),
         })
     }
 
@@ -250,13 +286,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_mark_stays_until_it_is_taken_away() {
+        let mut cache = cache(2);
+        assert_eq!(cache.mark(Line(0)), None);
+        for n in 0..2 {
+            fill(&mut cache, n, false);
+            cache.set_mark(Line(n), 3);
+        }
+        assert!(!cache.access_newest(Line(1), false), "its first use is to be noted");
+        assert_eq!(cache.access(Line(1), true), Lookup::Pending);
+        assert_eq!((cache.unmark(Line(1)), cache.unmark(Line(1))), (3, 0));
+        assert_eq!(cache.access(Line(1), false), Lookup::Hit);
+        let gone = cache.fill(Line(2), false, false, false, None, &mut Random::new(1));
+        assert_eq!(gone.map(|gone| (gone.line.0, gone.mark)), Some((0, 3)));
+        assert_eq!((cache.mark(Line(1)), cache.is_modified(Line(1))), (Some(0), true));
+    }
+
+    #[test]
     fn keeps_dirt_until_eviction() {
         let mut cache = cache(1);
         let mut random = Random::new(1);
         fill(&mut cache, 0, true);
         assert_eq!(cache.access(Line(0), true), Lookup::Hit);
         let gone = cache.fill(Line(1), false, false, true, None, &mut random);
-        assert_eq!(gone, Some(Evicted { line: Line(0), dirty: true, table: true }));
+        assert_eq!(gone, Some(Evicted { line: Line(0), dirty: true, table: true, mark: 0 }));
         assert_eq!(cache.access(Line(1), false), Lookup::Pending);
         cache.arrived(Line(1));
         assert_eq!(cache.access(Line(1), false), Lookup::Hit);

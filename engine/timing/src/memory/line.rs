@@ -25,8 +25,17 @@ pub(super) const VALID: u64 = 1;
 pub(super) const TABLE: u64 = 2;
 pub(super) const DIRTY: u64 = 4;
 pub(super) const PENDING: u64 = 8;
-pub(super) const FLAGS: u64 = 15;
-pub(super) const TAG_SHIFT: u32 = 4;
+/// Which of its cache's prefetchers brought a line that nobody has used yet, counted from 1; 0 for others.
+pub(super) const MARK: u64 = 3 << MARK_SHIFT;
+pub(super) const MARK_SHIFT: u32 = 4;
+pub(super) const FLAGS: u64 = 63;
+pub(super) const TAG_SHIFT: u32 = 6;
+
+/// Prefetchers that a cache can have.
+pub const MOST_PREFETCHERS: usize = (MARK >> MARK_SHIFT) as usize;
+
+/// Lines of a page of 4 KiB.
+pub(super) const PAGE_LINES: i64 = 1 << (12 - LINE_SHIFT);
 
 /// A set of a cache: its lines, most recently used first.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use flatwalk_paging::Hpa;
 
-use crate::memory::hierarchy::{Hierarchy, Requester, Response, Served};
+use crate::memory::hierarchy::{Hierarchy, Prefetched, Prefetching, Requester, Response, Served};
 use crate::memory::line::Line;
 
 /// The way from the page walker to memory, as a mechanism sees it.
@@ -73,6 +73,30 @@ impl TableReader for Hierarchy {
     const TIMED: bool = true;
 }
 
+/// A port that data goes through as well, with prefetchers.
+pub trait DataPort: TableReader {
+    /// The caches.
+    fn caches(&mut self) -> &mut Hierarchy;
+    /// A load or store of the line of `address`.
+    fn access(&mut self, address: Hpa, at: u64, store: bool) -> Response;
+    /// Prefetcher `by` of a cache asks for the line of `address`.
+    fn prefetch(&mut self, into: Prefetching, address: Hpa, at: u64, by: usize) -> Prefetched;
+}
+
+impl DataPort for Hierarchy {
+    fn caches(&mut self) -> &mut Hierarchy {
+        self
+    }
+
+    fn access(&mut self, address: Hpa, at: u64, store: bool) -> Response {
+        Hierarchy::access(self, address, at, store, Requester::Data)
+    }
+
+    fn prefetch(&mut self, into: Prefetching, address: Hpa, at: u64, by: usize) -> Prefetched {
+        self.prefetch_data(into, address, at, by)
+    }
+}
+
 /// Reads without a clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoClock;
@@ -127,7 +151,7 @@ impl MemoryPort for Warming<'_> {
     }
 
     fn read_translations(&mut self, address: Hpa, at: u64, _: bool, _: bool) -> (Response, bool) {
-        let served = self.0.warm_l2(Line::of(address), false, true);
+        let served = self.0.warm_l2(Line::of(address), false, Requester::Walker);
         (Response::new(at, served), false)
     }
 
@@ -143,6 +167,21 @@ impl MemoryPort for Warming<'_> {
 
 impl TableReader for Warming<'_> {
     const TIMED: bool = false;
+}
+
+impl DataPort for Warming<'_> {
+    fn caches(&mut self) -> &mut Hierarchy {
+        self.0
+    }
+
+    fn access(&mut self, address: Hpa, at: u64, store: bool) -> Response {
+        self.0.warm(address, store, Requester::Data);
+        Response::new(at, Served::L1)
+    }
+
+    fn prefetch(&mut self, into: Prefetching, address: Hpa, _at: u64, by: usize) -> Prefetched {
+        self.0.warm_prefetch_data(into, address, by)
+    }
 }
 
 /// A port with or without a clock, for a walk that a mechanism makes.

@@ -6,6 +6,7 @@
 pub mod blame;
 pub mod event;
 pub mod mechanism;
+pub mod prefetch;
 pub mod pwc;
 pub mod segment;
 pub mod side_cache;
@@ -86,6 +87,8 @@ pub struct Mmu {
     frontier: u64,
     /// Other cores run the same program: what they are to flush, until they are told.
     to_others: Option<Vec<Flushes>>,
+    /// Scratch: lines that prefetchers want.
+    wanted: Vec<prefetch::Line>,
 }
 
 impl Mmu {
@@ -119,6 +122,7 @@ impl Mmu {
             blame,
             frontier: 0,
             to_others: None,
+            wanted: Vec::new(),
         }
     }
 
@@ -143,6 +147,7 @@ impl Mmu {
             timeline: Timeline::default(),
             frontier: 0,
             to_others: None,
+            wanted: Vec::new(),
             blame: Blame::new(None),
         }
     }

@@ -163,9 +163,15 @@ impl Tlb {
 
     /// True if there is an entry for `address`; no look-up is counted, and nothing changes.
     pub fn holds(&self, address: u64) -> bool {
-        self.searched.iter().any(|&(number, level)| {
+        self.peek(address).is_some()
+    }
+
+    /// The entry for `address`; no look-up is counted, and nothing changes.
+    pub fn peek(&self, address: u64) -> Option<&Translation> {
+        self.searched.iter().find_map(|&(number, level)| {
             let page = address >> self.shifts[usize::from(level)];
-            self.arrays[usize::from(number)].sets.find(page, tag(page, level)).is_some()
+            let sets = &self.arrays[usize::from(number)].sets;
+            sets.find(page, tag(page, level)).map(|slot| sets.value(slot))
         })
     }
 

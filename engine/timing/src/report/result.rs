@@ -12,9 +12,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::config::machine::PageCrossing;
 use crate::core::stack::Part;
 use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
+use crate::memory::prefetchers::Figures;
 use crate::mmu::event::Stage;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
@@ -95,6 +97,9 @@ pub struct RunResult {
     pub walk: WalkResult,
     /// Each cache.
     pub caches: Vec<CacheResult>,
+    /// Each data prefetcher of the caches; absent on a machine without any, and in functional mode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefetchers: Vec<PrefetcherResult>,
     /// Main memory; absent in functional mode.
     pub dram: Option<DramResult>,
     /// Dynamic energy of the data caches' accesses; absent where the machine has no figures.
@@ -308,12 +313,32 @@ pub struct CacheResult {
     pub table_accesses: u64,
     /// Those that missed.
     pub table_misses: u64,
+    /// Look-ups for data prefetchers; absent on a machine without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_accesses: Option<u64>,
+    /// Those that missed; absent on a machine without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_misses: Option<u64>,
     /// Dirty lines written back.
     pub writebacks: u64,
     /// Time that requests waited for an MSHR, summed.
     pub mshr_wait_cycles: u64,
     /// Lines that went because another core wrote them.
     pub invalidations: u64,
+}
+
+/// What a data prefetcher did.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PrefetcherResult {
+    /// The cache that it brings lines into: `L1D` or `L2`.
+    pub cache: &'static str,
+    /// How it predicts.
+    pub kind: &'static str,
+    /// In words that stand behind its name.
+    pub words: String,
+    /// In figures.
+    #[serde(flatten)]
+    pub figures: Figures,
 }
 
 /// What memory did.
@@ -398,6 +423,14 @@ pub struct BranchResult {
     pub branches: u64,
     /// Those predicted wrongly.
     pub mispredictions: u64,
+    /// Of those, branches behind which loads were made before they were resolved; absent without
+    /// `core.reconvergence_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconverging: Option<u64>,
+    /// Those loads, which are made again behind the branch; absent without
+    /// `core.reconvergence_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_loads: Option<u64>,
 }
 
 fn ratio(part: f64, whole: u64) -> Option<f64> {
@@ -458,6 +491,7 @@ impl RunResult {
             pwc: pwcs(run),
             walk: walk_result(run),
             caches: caches(run),
+            prefetchers: prefetchers(run),
             dram: timed.map(|(_, caches)| {
                 let s = &caches.dram().statistics;
                 DramResult {
@@ -475,7 +509,13 @@ impl RunResult {
             os: os_result(run),
             branch: timed.map(|(core, _)| {
                 let s = core.predictor().statistics;
-                BranchResult { branches: s.branches, mispredictions: s.mispredictions }
+                let ahead = core.reconvergence();
+                BranchResult {
+                    branches: s.branches,
+                    mispredictions: s.mispredictions,
+                    reconverging: ahead.map(|s| s.runs),
+                    early_loads: ahead.map(|s| s.loads),
+                }
             }),
             llc_table_fraction: timed.and_then(|(_, caches)| {
                 let (tables, lines) = caches.llc_table_lines();
@@ -596,7 +636,20 @@ fn pwcs_of<A: Physical>(whose: &str, caches: &Caches<A>) -> Vec<PwcResult> {
     }
 }
 
+fn prefetchers(run: &Run) -> Vec<PrefetcherResult> {
+    let all = run.timed.iter().flat_map(|(_, caches)| caches.prefetchers());
+    let all = all.map(|(cache, one)| PrefetcherResult {
+        cache,
+        kind: one.kind,
+        words: one.figures.words(),
+        figures: one.figures,
+    });
+    all.collect()
+}
+
 fn caches(run: &Run) -> Vec<CacheResult> {
+    let has_prefetchers = run.timed.as_ref().is_some_and(|(_, caches)| caches.prefetches());
+    let prefetch = |count: u64| has_prefetchers.then_some(count);
     let caches = run.timed.iter().flat_map(|(_, caches)| caches.caches());
     let all = caches.map(|(name, s)| CacheResult {
         name,
@@ -604,6 +657,8 @@ fn caches(run: &Run) -> Vec<CacheResult> {
         data_misses: s.data_misses,
         table_accesses: s.table_accesses,
         table_misses: s.table_misses,
+        prefetch_accesses: prefetch(s.prefetch_accesses),
+        prefetch_misses: prefetch(s.prefetch_misses),
         writebacks: s.writebacks,
         mshr_wait_cycles: s.mshr_wait_cycles,
         invalidations: s.invalidations,
@@ -781,6 +836,18 @@ fn warnings(run: &Run) -> Vec<String> {
              table, or not for as much as was due, so it is more crowded than it should be",
             os.resize_refusals
         ));
+    }
+    let machine = &run.configuration.machine;
+    let walks_for_prefetches = [&machine.l1d, &machine.l2]
+        .into_iter()
+        .flatten()
+        .any(|cache| cache.prefetcher.iter().any(|one| one.page_crossing == PageCrossing::Walk));
+    if run.timed.is_none() && walks_for_prefetches {
+        warnings.push(
+            "there are no caches in functional mode, so the machine's data prefetchers, which walk the page \
+             table, were left out"
+                .to_owned(),
+        );
     }
     if run.is_relocated() {
         warnings.push(format!(

@@ -4,6 +4,8 @@ mod blame;
 mod cores;
 mod mistakes;
 mod predictions;
+mod prefetching;
+mod reconvergence;
 mod stack;
 pub mod testing;
 mod warming;

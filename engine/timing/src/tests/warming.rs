@@ -6,7 +6,8 @@ use crate::config::machine::Memory;
 use crate::config::scheme::Scheme;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::driver::sampling::Phase;
-use crate::tests::testing::{DATA, Do, Scenario, go, shipped};
+use crate::tests::prefetching;
+use crate::tests::testing::{DATA, Do, Scenario, go, scheme, shipped};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -114,6 +115,58 @@ fn what_is_warmed_is_as_if_it_had_been_run() {
         }
         assert_ne!(warmed, after(&scheme, None), "{}: it makes no difference", scheme.name);
     }
+}
+
+/// Sweeps of some lines or strides each, upwards or downwards.
+fn sweeps(seed: u64, count: usize) -> Vec<Do> {
+    let mut random = Random::new(seed);
+    let sweep = |_| {
+        let (start, step) = (SIZE / 4 + random.below(SIZE / 2), 8 << random.below(6));
+        let (up, store) = (random.below(2) == 0, random.below(4) == 0);
+        (0..24).map(move |n| {
+            let address = DATA + if up { start + n * step } else { start - n * step };
+            if store { Do::Store(address) } else { Do::Chase(address) }
+        })
+    };
+    (0..count / 24).flat_map(sweep).collect()
+}
+
+#[test]
+fn what_prefetchers_bring_is_warmed_too() {
+    // With as many MSHRs and walkers as there can be, no prefetch is given up: contents do not depend on
+    // time.
+    let after = |l1d, l2, phase: Option<Phase>| {
+        let mut scenario = scenario(&scheme(4, &["L4L3"]), Mode::Timing);
+        prefetching::roomy(&mut scenario.machine, 4, l1d, l2);
+        let mut run = scenario.start(&[(DATA, SIZE)], true);
+        if let Some(phase) = phase {
+            enter(&mut run, phase);
+            go(&mut run, &sweeps(1, 9_000));
+        }
+        enter(&mut run, Phase::Measured);
+        go(&mut run, &sweeps(2, 3_000));
+        run.end().unwrap();
+        let mut all = counted(&run);
+        let (_, caches) = run.timed.as_ref().unwrap();
+        for (_, one) in caches.prefetchers() {
+            let f = one.figures;
+            assert!(f.dropped == 0 || one.kind == "ip_stride", "{f:?}");
+            let of =
+                [f.issued, f.useful, f.useless, f.redundant, f.stopped, f.walks, f.walk_accesses];
+            all.extend(of.iter().map(|&count| (one.kind.to_owned(), count)));
+        }
+        all
+    };
+    let (l1d, l2) = prefetching::all();
+    let after_all = |phase| after(l1d.clone(), l2.clone(), phase);
+    let warmed = after_all(Some(Phase::Warm));
+    assert_eq!(warmed, after_all(Some(Phase::Detailed)));
+    assert_ne!(warmed, after_all(None));
+    let without = after(vec![], vec![], Some(Phase::Warm));
+    let misses = |all: &[(String, u64)]| {
+        all.iter().find(|(name, _)| name == "L1D data misses").map(|&(_, count)| count).unwrap()
+    };
+    assert!(misses(&warmed) * 2 < misses(&without), "{} {}", misses(&warmed), misses(&without));
 }
 
 #[test]

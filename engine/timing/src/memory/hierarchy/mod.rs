@@ -8,6 +8,8 @@
 //! kept coherent by invalidation: a line that one core writes leaves the others' caches, and one that
 //! another core has written comes from there, through the last-level cache.
 
+mod prefetching;
+
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
 
@@ -17,7 +19,9 @@ use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::{Dram, DramStatistics};
 use crate::memory::line::{Line, OWNER_SHIFT};
 use crate::memory::mshrs::Mshrs;
+use crate::memory::prefetchers::{Prefetchers, Wanted};
 use crate::memory::replacement::{ReplacementPolicy, Turn};
+pub use prefetching::{FoundIn, Prefetched, Prefetching};
 
 /// Who had the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +45,8 @@ pub enum Requester {
     Walker,
     /// Instruction fetch.
     Fetch,
+    /// A data prefetcher.
+    Prefetch,
 }
 
 impl Served {
@@ -98,6 +104,10 @@ pub struct CacheStatistics {
     pub table_accesses: u64,
     /// Of those, misses.
     pub table_misses: u64,
+    /// Look-ups for data prefetchers: this cache's, and those above.
+    pub prefetch_accesses: u64,
+    /// Of those, misses.
+    pub prefetch_misses: u64,
     /// Dirty lines evicted.
     pub writebacks: u64,
     /// Cycles that requests waited for an MSHR.
@@ -111,6 +121,8 @@ add!(CacheStatistics {
     data_misses,
     table_accesses,
     table_misses,
+    prefetch_accesses,
+    prefetch_misses,
     writebacks,
     mshr_wait_cycles,
     invalidations
@@ -124,6 +136,8 @@ impl CacheStatistics {
             data_misses: self.data_misses - start.data_misses,
             table_accesses: self.table_accesses - start.table_accesses,
             table_misses: self.table_misses - start.table_misses,
+            prefetch_accesses: self.prefetch_accesses - start.prefetch_accesses,
+            prefetch_misses: self.prefetch_misses - start.prefetch_misses,
             writebacks: self.writebacks - start.writebacks,
             mshr_wait_cycles: self.mshr_wait_cycles - start.mshr_wait_cycles,
             invalidations: self.invalidations - start.invalidations,
@@ -155,6 +169,7 @@ struct Level {
     policy: Option<Box<dyn ReplacementPolicy>>,
     /// The policy wants to know of each look-up.
     watched: bool,
+    prefetchers: Prefetchers,
     statistics: CacheStatistics,
 }
 
@@ -168,6 +183,7 @@ impl Level {
             taken: 0,
             policy: None,
             watched: false,
+            prefetchers: Prefetchers::default(),
             statistics: CacheStatistics::default(),
         }
     }
@@ -186,15 +202,15 @@ impl Level {
     }
 
     #[inline]
-    fn count(&mut self, walker: bool, hit: bool) {
+    fn count(&mut self, by: Requester, hit: bool) {
         let s = &mut self.statistics;
-        if walker {
-            s.table_accesses += 1;
-            s.table_misses += u64::from(!hit);
-        } else {
-            s.data_accesses += 1;
-            s.data_misses += u64::from(!hit);
-        }
+        let (accesses, misses) = match by {
+            Requester::Walker => (&mut s.table_accesses, &mut s.table_misses),
+            Requester::Prefetch => (&mut s.prefetch_accesses, &mut s.prefetch_misses),
+            Requester::Data | Requester::Fetch => (&mut s.data_accesses, &mut s.data_misses),
+        };
+        *accesses += 1;
+        *misses += u64::from(!hit);
     }
 
     /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
@@ -205,14 +221,18 @@ impl Level {
         line: Line,
         at: u64,
         write: bool,
-        walker: bool,
+        by: Requester,
         frontier: u64,
     ) -> Result<u64, u64> {
         let lookup = self.cache.access(line, write);
-        self.count(walker, lookup != Lookup::Miss);
+        self.count(by, lookup != Lookup::Miss);
         match lookup {
             Lookup::Hit => Ok(at + self.latency),
-            Lookup::Pending => Ok(self.arrival(line, at, frontier)),
+            Lookup::Pending => {
+                let ready = self.arrival(line, at, frontier);
+                self.note_use(line, ready > at + self.latency);
+                Ok(ready)
+            }
             Lookup::Miss => {
                 let start = self.mshrs.earliest(at);
                 self.statistics.mshr_wait_cycles += start - at;
@@ -308,6 +328,10 @@ pub struct Hierarchy {
     frontier: u64,
     /// Data look-ups and data misses of L2, measured or not, that mechanisms look at.
     l2_data: (u64, u64),
+    /// Some cache has prefetchers.
+    prefetches: bool,
+    /// Scratch: lines that the prefetchers of one cache want.
+    wanted: Vec<Wanted>,
     /// The other cores that run the same program.
     others: Vec<Private>,
     /// There are some.
@@ -330,6 +354,8 @@ impl Hierarchy {
             random: Random::new(seed ^ 0x6361_6368_6573),
             frontier: 0,
             l2_data: (0, 0),
+            prefetches: false,
+            wanted: Vec::new(),
             others: Vec::new(),
             is_coherent: false,
         })
@@ -486,7 +512,7 @@ impl Hierarchy {
             [&other.l1d, &other.l2].iter().any(|level| level.cache.is_modified(line))
         };
         if !bypass || there || self.others.iter().any(elsewhere) {
-            return (self.access_l2(line, at, false, true), false);
+            return (self.access_l2(line, at, false, Requester::Walker), false);
         }
         // What is spared is the time of the look-ups; the line fills both caches as any other.
         let frontier = self.frontier.min(self.others_frontier);
@@ -502,7 +528,7 @@ impl Hierarchy {
     /// Writes a translation into the line of `address`, in L2.
     pub fn write_translations(&mut self, address: Hpa, at: u64) {
         let line = Line::of(address);
-        self.access_l2(line, at, true, true);
+        self.access_l2(line, at, true, Requester::Walker);
         self.invalidate_others(line);
     }
 
@@ -560,7 +586,7 @@ impl Hierarchy {
     fn invalidate_others(&mut self, line: Line) {
         for Private { l1i, l1d, l2, .. } in &mut self.others {
             for level in [l1i, l1d, l2] {
-                if level.cache.remove(line) {
+                if level.invalidate(line) {
                     level.statistics.invalidations += 1;
                 }
             }
@@ -582,7 +608,7 @@ impl Hierarchy {
         match by {
             Requester::Fetch => Some(&mut self.l1i),
             Requester::Walker if self.walker_entry == WalkerEntry::L2 => None,
-            Requester::Walker | Requester::Data => Some(&mut self.l1d),
+            Requester::Walker | Requester::Data | Requester::Prefetch => Some(&mut self.l1d),
         }
     }
 
@@ -593,7 +619,7 @@ impl Hierarchy {
         if let Some(l1) = self.l1(by)
             && l1.cache.access_newest(line, write)
         {
-            l1.count(by == Requester::Walker, true);
+            l1.count(by, true);
             return Response::new(at + l1.latency, Served::L1);
         }
         self.access_older(line, at, write, by)
@@ -603,9 +629,8 @@ impl Hierarchy {
     #[inline(never)]
     fn access_older(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
         let frontier = self.frontier;
-        let walker = by == Requester::Walker;
-        let Some(l1) = self.l1(by) else { return self.access_l2(line, at, write, true) };
-        match l1.look_up(line, at, write, walker, frontier) {
+        let Some(l1) = self.l1(by) else { return self.access_l2(line, at, write, by) };
+        match l1.look_up(line, at, write, by, frontier) {
             Ok(ready) => {
                 if ready > at + l1.latency {
                     let taken = l1.taken;
@@ -614,18 +639,25 @@ impl Hierarchy {
                 Response::new(ready, Served::L1)
             }
             Err(start) => {
-                let below = self.access_l2(line, start, false, walker);
+                let below = self.access_l2(line, start, false, by);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
                 let ready = l1.book(line, start, below.ready, (frontier, frontier));
-                let evicted = l1.cache.fill(line, walker, write, true, None, &mut self.random);
-                if let Some(gone) = evicted
-                    && gone.dirty
-                {
-                    l1.statistics.writebacks += 1;
-                    self.write_back_to_l2(gone.line, gone.table, ready);
-                }
+                self.fill_l1(by, line, write, true, ready);
                 Response { ready, ..below }
             }
+        }
+    }
+
+    #[inline]
+    fn fill_l1(&mut self, by: Requester, line: Line, dirty: bool, pending: bool, at: u64) {
+        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        let table = by == Requester::Walker;
+        let evicted = l1.cache.fill(line, table, dirty, pending, None, &mut self.random);
+        let Some(gone) = evicted else { return };
+        l1.note_gone(gone.mark);
+        if gone.dirty {
+            l1.statistics.writebacks += 1;
+            self.write_back_to_l2(gone.line, gone.table, at);
         }
     }
 
@@ -644,13 +676,14 @@ impl Hierarchy {
         Response::late(ready, served, awaited)
     }
 
-    fn access_l2(&mut self, line: Line, at: u64, write: bool, walker: bool) -> Response {
+    fn access_l2(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
         let frontier = self.frontier;
+        let walker = by == Requester::Walker;
         if self.l2.watched {
             self.l2.watch(line, walker);
         }
-        let found = self.l2.look_up(line, at, write, walker, frontier);
-        self.count_l2_data(walker, found.is_ok());
+        let found = self.l2.look_up(line, at, write, by, frontier);
+        self.count_l2_data(by, found.is_ok());
         let start = match found {
             Ok(ready) => {
                 if ready > at + self.l2.latency {
@@ -664,19 +697,21 @@ impl Hierarchy {
         if let Some(oldest) = self.l2.cache.oldest(line) {
             self.llc.cache.prefetch_hint(oldest);
         }
-        let below = self.access_llc(line, start, walker);
+        let below = self.access_llc(line, start, by);
         let ready = self.l2.book(line, start, below.ready, (frontier, frontier));
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
 
     #[inline]
-    fn count_l2_data(&mut self, walker: bool, hit: bool) {
-        self.l2_data.0 += u64::from(!walker);
-        self.l2_data.1 += u64::from(!walker && !hit);
+    fn count_l2_data(&mut self, by: Requester, hit: bool) {
+        let is_data = !matches!(by, Requester::Walker | Requester::Prefetch);
+        self.l2_data.0 += u64::from(is_data);
+        self.l2_data.1 += u64::from(is_data && !hit);
     }
 
-    fn access_llc(&mut self, line: Line, at: u64, walker: bool) -> Response {
+    fn access_llc(&mut self, line: Line, at: u64, by: Requester) -> Response {
+        let walker = by == Requester::Walker;
         let frontier = self.frontier.min(self.others_frontier);
         let is_recalled = self.is_coherent && self.recall(line);
         let line = self.owned(line);
@@ -684,7 +719,7 @@ impl Hierarchy {
             self.llc.watch(line, walker);
         }
         let arrived = self.arrived();
-        let found = self.llc.look_up(line, at, is_recalled, walker, arrived);
+        let found = self.llc.look_up(line, at, is_recalled, by, arrived);
         if is_recalled {
             // The other core's L2 is looked up behind the last-level cache, which then has the line, too.
             let (Ok(start) | Err(start)) = found;
@@ -713,9 +748,9 @@ impl Hierarchy {
         let Level { cache, policy, .. } = &mut self.l2;
         let evicted =
             cache.fill(line, table, dirty, pending, policy.as_deref_mut(), &mut self.random);
-        if let Some(gone) = evicted
-            && gone.dirty
-        {
+        let Some(gone) = evicted else { return };
+        self.l2.note_gone(gone.mark);
+        if gone.dirty {
             self.l2.statistics.writebacks += 1;
             let line = self.owned(gone.line);
             if !self.llc.cache.write_back(line) {
@@ -770,50 +805,71 @@ impl Hierarchy {
     /// The same of a line that is not the one that was used last of its set.
     #[inline(never)]
     fn warm_older(&mut self, line: Line, write: bool, by: Requester) {
-        let walker = by == Requester::Walker;
         let Some(l1) = self.l1(by) else {
-            self.warm_l2(line, write, true);
+            self.warm_l2(line, write, by);
             return;
         };
-        if l1.cache.access(line, write) == Lookup::Miss {
-            self.warm_l2(line, false, walker);
-            let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-            let gone = l1.cache.fill(line, walker, write, false, None, &mut self.random);
-            if let Some(gone) = gone
-                && gone.dirty
-                && !self.l2.cache.write_back(gone.line)
-            {
-                self.warm_fill_l2(gone.line, gone.table, true);
+        match l1.cache.access(line, write) {
+            Lookup::Hit => {}
+            Lookup::Pending => l1.note_use(line, false),
+            Lookup::Miss => {
+                self.warm_l2(line, false, by);
+                self.warm_fill_l1(by, line, write);
             }
+        }
+    }
+
+    #[inline]
+    fn warm_fill_l1(&mut self, by: Requester, line: Line, dirty: bool) {
+        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
+        let table = by == Requester::Walker;
+        let gone = l1.cache.fill(line, table, dirty, false, None, &mut self.random);
+        let Some(gone) = gone else { return };
+        l1.note_gone(gone.mark);
+        if gone.dirty && !self.l2.cache.write_back(gone.line) {
+            self.warm_fill_l2(gone.line, gone.table, true);
         }
     }
 
     /// What [`Hierarchy::write_translations`] does to contents.
     pub fn warm_translations(&mut self, address: Hpa) {
         let line = Line::of(address);
-        self.warm_l2(line, true, true);
+        self.warm_l2(line, true, Requester::Walker);
         self.invalidate_others(line);
     }
 
     /// The same from L2 on; says who had the line.
-    pub fn warm_l2(&mut self, line: Line, write: bool, walker: bool) -> Served {
+    pub fn warm_l2(&mut self, line: Line, write: bool, by: Requester) -> Served {
+        let walker = by == Requester::Walker;
         if self.l2.watched {
             self.l2.watch(line, walker);
         }
-        let hit = self.l2.cache.access(line, write) != Lookup::Miss;
-        self.count_l2_data(walker, hit);
-        if hit {
+        let lookup = self.l2.cache.access(line, write);
+        self.count_l2_data(by, lookup != Lookup::Miss);
+        if lookup != Lookup::Miss {
+            if lookup == Lookup::Pending {
+                self.l2.note_use(line, false);
+            }
             return Served::L2;
         }
         if let Some(oldest) = self.l2.cache.oldest(line) {
             self.llc.cache.prefetch_hint(oldest);
         }
+        let served = self.warm_llc(line, by);
+        self.warm_fill_l2(line, walker, write);
+        served
+    }
+
+    /// The same from the last-level cache on, of a line that L2 does not have.
+    #[inline]
+    fn warm_llc(&mut self, line: Line, by: Requester) -> Served {
+        let walker = by == Requester::Walker;
         let is_recalled = self.is_coherent && self.recall(line);
         let owned = self.owned(line);
         if self.llc.watched {
             self.llc.watch(owned, walker);
         }
-        let served = if self.llc.cache.access(owned, is_recalled) == Lookup::Miss {
+        if self.llc.cache.access(owned, is_recalled) == Lookup::Miss {
             if !is_recalled {
                 self.dram.warm(owned);
             }
@@ -821,17 +877,15 @@ impl Hierarchy {
             if is_recalled { Served::Llc } else { Served::Dram }
         } else {
             Served::Llc
-        };
-        self.warm_fill_l2(line, walker, write);
-        served
+        }
     }
 
     fn warm_fill_l2(&mut self, line: Line, table: bool, dirty: bool) {
         let Level { cache, policy, .. } = &mut self.l2;
         let gone = cache.fill(line, table, dirty, false, policy.as_deref_mut(), &mut self.random);
-        if let Some(gone) = gone
-            && gone.dirty
-        {
+        let Some(gone) = gone else { return };
+        self.l2.note_gone(gone.mark);
+        if gone.dirty {
             let line = self.owned(gone.line);
             if !self.llc.cache.write_back(line) {
                 self.warm_fill_llc(line, gone.table, true);
@@ -891,6 +945,7 @@ impl Hierarchy {
             if let Some(policy) = &mut level.policy {
                 policy.counts(visit);
             }
+            level.prefetchers.counts(visit);
         }
         visit(&mut self.llc.statistics);
         visit(&mut self.dram.statistics);

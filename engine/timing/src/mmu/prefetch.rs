@@ -1,0 +1,195 @@
+//! Data accesses with prefetchers: what a machine's data prefetchers want is translated, and asked for.
+//!
+//! Prefetchers see virtual addresses. A line in the same 4 KiB page as the access that makes it wanted needs no
+//! translation of its own. For one in another page it depends on the prefetcher's
+//! [`PageCrossing`]: it is not prefetched, or only if a TLB has the page, or the page table is walked for it.
+//! Such a walk takes a page walker if one is free then, reads through the caches like any other, sets accessed
+//! bits as the speculative walks of x86 may, raises no fault, and puts what it finds into the L2 TLB.
+//! No TLB counts these look-ups, nor do they make an entry more recent.
+//!
+//! The prefetchers of L1D see every load and store. Those of L2 see the requests that L1D makes of L2: its
+//! misses, and its prefetches. Code and page-table entries are seen by none. The n-th prefetch that an
+//! access brings about is made n cycles after it.
+//!
+//! Prefetchers see accesses in the order of the program, not in that in which they are made.
+
+use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
+
+use crate::config::machine::PageCrossing;
+use crate::memory::hierarchy::{Prefetched, Prefetching, Response};
+use crate::memory::prefetchers::{self, Wanted};
+use crate::memory::reader::DataPort;
+use crate::mmu::event::{ReadCount, Request};
+use crate::mmu::{Mmu, permits, physical};
+use crate::system::System;
+
+/// Bytes of the pages that prefetchers know.
+const PAGE: u64 = 1 << 12;
+
+/// A load or store of a line, translated.
+#[derive(Clone, Copy, Debug)]
+pub struct DataAccess {
+    /// Virtual address of the instruction.
+    pub instruction: u64,
+    /// Virtual address of the access.
+    pub address: u64,
+    /// Where that lies.
+    pub physical: Hpa,
+    /// Cycle in which that is known.
+    pub at: u64,
+    /// It is a store.
+    pub store: bool,
+}
+
+/// A line that is wanted: by which prefetcher of which cache.
+pub(super) type Line = (Prefetching, Wanted);
+
+impl Mmu {
+    /// Makes the access, and the prefetches that it brings about.
+    #[inline(never)]
+    pub fn access_and_prefetch<R: DataPort>(
+        &mut self,
+        access: DataAccess,
+        system: &mut System,
+        port: &mut R,
+    ) -> Response {
+        let DataAccess { instruction, address, physical, at, store } = access;
+        let found = port.caches().find(physical);
+        let response = port.access(physical, at, store);
+        let request = |found| prefetchers::Request { instruction, address, store, found };
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.clear();
+        port.caches().observe(Prefetching::L1d, &request(found.l1d), &mut wanted);
+        if found.l1d == prefetchers::Found::Nothing {
+            port.caches().observe(Prefetching::L2, &request(found.l2), &mut wanted);
+        }
+        let mut next = 0;
+        // A prefetch into L1D that has to go to L2 may bring about more.
+        while let Some(&line) = wanted.get(next) {
+            next += 1;
+            self.prefetch(
+                line,
+                &DataAccess { at: at + next as u64, ..access },
+                system,
+                port,
+                &mut wanted,
+            );
+        }
+        self.wanted = wanted;
+        response
+    }
+
+    /// Prefetches `line`, if that can be, for `access`.
+    fn prefetch<R: DataPort>(
+        &mut self,
+        (into, Wanted { by, address }): Line,
+        access: &DataAccess,
+        system: &mut System,
+        port: &mut R,
+        wanted: &mut Vec<Line>,
+    ) {
+        let is_near = address / PAGE == access.address / PAGE;
+        let place = if is_near {
+            let page = access.physical.raw() & !(PAGE - 1);
+            Some((Hpa::new(page | address % PAGE), access.at))
+        } else {
+            self.place_in_another_page((into, by), (address, access.at), system, port)
+        };
+        let Some((physical, at)) = place else { return };
+        let found = port.caches().find(physical);
+        let done = port.prefetch(into, physical, at, by);
+        let figures = &mut port.caches().prefetcher(into, by).figures;
+        match done {
+            Prefetched::Issued => figures.issued += 1,
+            Prefetched::Redundant => figures.redundant += 1,
+            Prefetched::Dropped => figures.dropped += 1,
+        }
+        if into == Prefetching::L1d && done == Prefetched::Issued {
+            let DataAccess { instruction, store, .. } = *access;
+            let request = prefetchers::Request { instruction, address, store, found: found.l2 };
+            port.caches().observe(Prefetching::L2, &request, wanted);
+        }
+    }
+
+    /// Where `address` lies, for the prefetcher that wants it from cycle `at` on, and when that is known;
+    /// `None` if it is not prefetched.
+    fn place_in_another_page<R: DataPort>(
+        &mut self,
+        (into, by): (Prefetching, usize),
+        (address, at): (u64, u64),
+        system: &mut System,
+        port: &mut R,
+    ) -> Option<(Hpa, u64)> {
+        let one = port.caches().prefetcher(into, by);
+        if one.page_crossing == PageCrossing::Never {
+            one.figures.stopped += 1;
+            return None;
+        }
+        let walks = one.page_crossing == PageCrossing::Walk;
+        let request = Request { address: Gva::new(address), kind: AccessKind::Load, at };
+        let mut count = ReadCount::default();
+        let walked =
+            self.translate_for_prefetch(request, walks.then_some(&mut count), system, port);
+        let figures = &mut port.caches().prefetcher(into, by).figures;
+        match walked {
+            Some((place, has_walked)) => {
+                figures.walks += u64::from(has_walked);
+                figures.walk_accesses += count.0;
+                Some(place)
+            }
+            None => {
+                figures.dropped += 1;
+                figures.walk_accesses += count.0;
+                None
+            }
+        }
+    }
+
+    /// The same by the TLBs, or by a walk if there is a `count` of what it reads; and whether there was a
+    /// walk.
+    fn translate_for_prefetch<R: DataPort>(
+        &mut self,
+        request: Request,
+        count: Option<&mut ReadCount>,
+        system: &mut System,
+        port: &mut R,
+    ) -> Option<((Hpa, u64), bool)> {
+        let Request { address, kind, at } = request;
+        if !self.geometry.is_canonical(address.raw()) {
+            return None;
+        }
+        if self.free.is_some() {
+            let translated = self.translate_free(request, system).ok()?;
+            return Some(((translated.physical, at), false));
+        }
+        if let Some(physical) = self.mechanisms.iter_mut().find_map(|m| m.translate(address)) {
+            return Some(((physical, at), false));
+        }
+        let known = [&self.l1d, &self.l2].into_iter().find_map(|tlb| tlb.peek(address.raw()));
+        if let Some(entry) = known
+            && permits(entry.rights, entry.dirty, kind)
+        {
+            // One that is on its way is waited for.
+            let at = if R::TIMED { at.max(entry.ready) } else { at };
+            return Some(((physical(self.geometry, address, entry.frame, entry.level), at), false));
+        }
+        let count = count?;
+        if R::TIMED && self.walkers.earliest(at) > at {
+            return None;
+        }
+        let walked = self.walk_bare(request, system, port, count);
+        let end = walked.as_ref().map_or_else(|stopped| stopped.at, |found| found.ready);
+        if R::TIMED {
+            self.walkers.book(at, end, self.frontier);
+        }
+        let found = walked.ok()?;
+        let entry = found.translation(at);
+        if self.hooks.fill {
+            self.fill_watched(address, entry, port);
+        } else {
+            self.l2.insert(address.raw(), entry);
+        }
+        let place = physical(self.geometry, address, entry.frame, entry.level);
+        Some(((place, found.ready), true))
+    }
+}
