@@ -11,7 +11,7 @@ import pytest
 
 from flatwalk import cache, engine, intervals, results
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.reproduce import figures, planning, runs, sensitivity, show, spread, verdicts
+from flatwalk.reproduce import figures, planning, printed, runs, sensitivity, show, spread, verdicts
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
@@ -522,7 +522,7 @@ OPEN = """
 paper = "asplos2022"
 name = "page walkers"
 key = "machine.walker.concurrent"
-values = [1, 4]
+values = [2, 4]
 default = "of its source"
 
 [[open]]
@@ -540,14 +540,19 @@ def test_what_a_paper_leaves_open_is_one_setting_for_all_its_claims(tmp_path: Pa
     experiment = load(path)
     axes = sensitivity.axes([experiment], "asplos2022")
     chosen = sensitivity.settings(axes)
-    assert len(chosen) == 4
+    four, compact = {"machine.walker.concurrent": 4}, {"guest_frames": "compact"}
+    assert chosen == [{}, four, compact, {**four, **compact}], (
+        "first what differs in nothing, then in one thing"
+    )
+    assert sensitivity.settings(axes, 1) == chosen[:3]
+    assert sensitivity.settings(axes, 0) == chosen[:1]
     under = sensitivity.under(experiment, chosen[3])
     claim = experiment.claims[0]
     for one, job in planning.jobs_of(under, "small", claim).items():
         assert job.configuration["machine"]["walker"]["concurrent"] == 4
         assert job.key != planning.job_of(experiment, "small", one).key
         # What decides nothing without a guest does not make another run.
-        assert job.key == planning.job_of(sensitivity.under(experiment, chosen[2]), "small", one).key
+        assert job.key == planning.job_of(sensitivity.under(experiment, chosen[1]), "small", one).key
     asap = sensitivity.under(experiment, {"scheme.asap.issue": "at_miss"})
     issue = [
         planning.job_of(asap, "small", planning.Selection("main", scheme, 0, "gups:1GiB"))
@@ -564,18 +569,183 @@ def test_what_a_paper_leaves_open_is_one_setting_for_all_its_claims(tmp_path: Pa
         )
 
     found = sensitivity.judged([experiment], "asplos2022", chosen, gather)
-    assert [one.verdicts["T1"] for one in found] == [Verdict.SIGN] * 3 + [Verdict.REPRODUCED] * 2
+    bad, good = Verdict.SIGN, Verdict.REPRODUCED
+    assert [one.verdicts["T1"] for one in found] == [bad, good, bad, good]
     assert sensitivity.final("T1", found) is Verdict.OPEN
-    assert sensitivity.final("T1", found[:3]) is Verdict.SIGN
+    assert sensitivity.final("T1", found[::2]) is Verdict.SIGN
     text = sensitivity.markdown("asplos2022", found, axes, "flatwalk reproduce")
-    first = next(line for line in text.splitlines() if line.startswith("| default"))
-    assert first == "| default | default | s | 0 |", "the default comes first"
-    assert "| 4 | compact | **R** | 1 |" in text
+    rows = [line for line in text.splitlines() if line.endswith((" 0 |", " 1 |"))]
+    assert rows == [
+        "| 2 (default) | scattered (default) | s | 0 |",
+        "| 4 |  | **R** | 1 |",
+        "|  | compact | s | 0 |",
+        "| 4 | compact | **R** | 1 |",
+    ]
+    assert "Most claims that hold together: 1 of 1, under 2 of 4 settings, by default 0." in text
+    assert "The first of them (page walkers: 4) has T1." in text
     assert "| T1 | sign only | reproduced where the paper leaves it open |" in text
     with pytest.raises(UsageError, match="nothing is known to be open"):
         sensitivity.axes([experiment], "ismm2021")
     with pytest.raises(UsageError, match=r"no setting caches\.l1"):
         sensitivity.under(experiment, {"caches.l1": 3})
+
+
+def test_the_first_value_of_what_is_open_is_the_default() -> None:
+    """What is said of it in so many words changes no run; defaults of schemes' sections are the engine's."""
+    experiments = load_all()
+    for paper in {axis.paper for one in experiments for axis in one.open}:
+        axes = sensitivity.axes(experiments, paper)
+        default = {axis.key: axis.values[0] for axis in axes if not axis.key.startswith("scheme.")}
+        assert default
+        for one in sensitivity.of_paper(experiments, paper):
+            if any(series.machine == "mobile" for series in one.series.values()):
+                continue  # of whose walkers the same paper says nothing either: its default is another
+            for claim in one.claims:
+                again = planning.jobs_of(sensitivity.under(one, default), "small", claim)
+                first = planning.jobs_of(one, "small", claim)
+                assert {job.key for job in again.values()} == {job.key for job in first.values()}, claim.id
+
+
+def test_what_is_open_of_workloads_is_for_those_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment
+) -> None:
+    known = [{"name": "gups", "parameters": [{"name": "size"}, {"name": "array_order"}]}]
+    monkeypatch.setattr(engine, "workloads", lambda: known)
+    selection = planning.Selection("main", "fpt", 0, "gups:1GiB")
+
+    def source(setting: dict[str, Any]) -> dict[str, Any]:
+        under = sensitivity.under(experiment, setting)
+        found: dict[str, Any] = planning.job_of(under, "small", selection).request["source"]["workload"]
+        return found
+
+    assert source({"workload.array_order": "upwards"})["array_order"] == "upwards"
+    known[0]["parameters"] = []
+    assert source({"workload.array_order": "upwards"}) == source({})
+
+
+RANKED = EXPERIMENT.replace('check = ["value", "order"]', 'check = ["ranked"]')
+for _published in (", published = 8", ", published = 31.6"):
+    RANKED = RANKED.replace(_published, "")
+
+
+def test_an_order_without_figures_is_all_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "ranked.toml"
+    path.write_text(RANKED)
+    claim = load(path).claims[0]
+    assert outcome(claim, 3.0, 3.5).verdict is Verdict.REPRODUCED
+    assert outcome(claim, 3.0, 3.5, half=1.0).verdict is Verdict.UNDECIDED
+    wrong = outcome(claim, 4.0, 3.5)
+    assert (wrong.verdict, wrong.failed) == (Verdict.NOT, "Both is below FPT.")
+    path.write_text(RANKED.replace('scheme = "fpt"', 'scheme = "fpt", published = 8'))
+    with pytest.raises(UsageError, match="`ranked` is for figures that a paper does not give"):
+        load(path)
+
+
+def test_other_workloads_are_compared_one_by_one(tmp_path: Path) -> None:
+    """As a mix with its program alone: the point names one, what is subtracted another."""
+    path = tmp_path / "pairs.toml"
+    path.write_text(
+        EXPERIMENT.replace(
+            'scheme = "fpt", published = 8',
+            'scheme = "fpt", workload = "gups:2GiB", minus = { workload = "gups:1GiB" }, published = 8',
+        )
+    )
+    paired = load(path)
+    claim = paired.claims[0]
+    cycles = {("fpt", 1): 800, ("fpt", 2): 500}
+    results = {}
+    for selection, job in planning.jobs_of(paired, "small", claim).items():
+        size = int(selection.workload.removeprefix("gups:")[0])
+        results[job.key] = fake.run(selection.scheme, cycles=cycles.get((selection.scheme, size), 1000))
+    found = verdicts.judge(paired, "small", claim, results)
+    assert found.values[0].ours == pytest.approx(100 * (2.0 - 1.25))
+    assert found.values[0].by_workload == {"gups:2GiB": pytest.approx(75.0)}
+    text = EXPERIMENT.replace(
+        'against = { scheme = "radix4" }', 'against = { scheme = "radix4", workload = "gups:1GiB" }'
+    )
+    path.write_text(text)
+    uneven = load(path)
+    results = {job.key: fake.run() for job in planning.jobs_of(uneven, "small", uneven.claims[0]).values()}
+    with pytest.raises(UsageError, match="workloads are compared with each other"):
+        verdicts.judge(uneven, "small", uneven.claims[0], results)
+
+
+def test_figures_that_were_printed_are_read_from_their_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By hand: 100 k and 50 k instructions of `off`, 99 k and 48 k of `l4l3+l2l1`."""
+    (kernel,) = (one for one in load_all() if one.name == "96-kernel")
+    (claim,) = kernel.claims
+    rows = [
+        f"| {program} | {mode} | {phase} | 4 | 0 | {count} ({count / base:.3f}) |"
+        for program in (name.removeprefix("kernel:") for name in kernel.scales["small"].workloads)
+        for mode, counts in {"off": (100, 50), "l3l2": (99, 49), "l4l3+l2l1": (99, 48)}.items()
+        for phase, count, base in zip(("loading", "running"), counts, (100, 50), strict=True)
+    ]
+    heads = ["| program | mode | phase | levels | timer | all |", "| --- | --- | --- | ---: | ---: | ---: |"]
+    document = tmp_path / "full-system.md"
+    document.write_text(
+        "\n".join(["<!-- begin programs-causes -->", *heads, *rows, "<!-- end programs-causes -->"])
+    )
+    monkeypatch.setattr(printed, "RESULTS", tmp_path)
+    jobs = planning.jobs_of(kernel, "small", claim).values()
+    assert not any(job.is_simulated for job in jobs)
+    results = runs.simulate(jobs, cache.Store(tmp_path / "store"), 1, lambda *_: None)
+    found = verdicts.judge(kernel, "small", claim, results)
+    assert [value.ours for value in found.values] == pytest.approx(
+        [-100 * 2 / 150, -100 * 3 / 150, -100 / 150]
+    )
+    assert found.verdict is Verdict.REPRODUCED
+    first = {job.key for job in jobs}
+    document.write_text(document.read_text().replace("48 (", "47 ("))
+    assert first.isdisjoint({job.key for job in planning.jobs_of(kernel, "small", claim).values()})
+    document.write_text("nothing")
+    with pytest.raises(FlatwalkError, match="nothing is printed of 'gups' for"):
+        runs.simulate(
+            planning.jobs_of(kernel, "small", claim).values(), cache.Store(tmp_path), 1, lambda *_: None
+        )
+    document.unlink()
+    lacking = verdicts.judge(kernel, "small", claim, {})
+    assert lacking.verdict is Verdict.CANNOT
+    assert lacking.failed.startswith("There is no figure: docs/results/full-system.md is not here")
+
+
+def test_what_a_scale_cannot_decide_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "weak.toml"
+    path.write_text(EXPERIMENT.replace('warmup = "50k"', 'warmup = "50k"\ncannot_show = "Caches are cold."'))
+    weak = load(path)
+    wide = verdicts.conclude(
+        weak.claims[0],
+        [Value(8.0, {}, 6.0, 10.0, 1.9), Value(31.6, {}, 31.0, 32.0, 0.1)],
+        [exact(23.6)],
+        "small",
+    )
+    (decided, why) = show.cannot_show(show.Report("small", "0", [(weak, [wide])]))
+    assert decided == (
+        "T1 is not decided by 1 figure: more windows would not help, as programs that we lack account for "
+        "the interval."
+    )
+    assert why == "T1: Caches are cold."
+    narrow = verdicts.conclude(
+        weak.claims[0],
+        [Value(8.0, {}, 6.0, 10.0, 0.1), Value(31.6, {}, 31.0, 32.0, 0.1)],
+        [exact(23.6)],
+        "small",
+    )
+    assert verdicts.undecided(narrow) == "1 figure: more windows may"
+    assert verdicts.undecided(outcome(weak.claims[0], 8.0, 31.6)) == ""
+
+
+def test_a_plan_says_what_is_missing_and_for_how_long(experiment: Experiment, tmp_path: Path) -> None:
+    store = cache.Store(tmp_path / "store")
+    jobs = list(planning.jobs_of(experiment, "small", experiment.claims[0]).values())
+    plan = runs.plan(jobs, store)
+    assert (plan.wanted, plan.kept, plan.simulated) == (6, 0, 6 * 4 * 150_000)
+    assert plan.passed == (1_000_000 - 600_000) + (2_000_000 - 600_000)
+    store.put(jobs[0].key, {"walks": 0})
+    less = runs.plan(jobs, store)
+    assert (less.kept, less.simulated) == (1, 5 * 4 * 150_000)
+    assert less.seconds < plan.seconds
 
 
 def test_a_rehearsal_begins_everything_and_keeps_nothing(

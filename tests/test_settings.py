@@ -64,6 +64,21 @@ def test_every_figure_of_a_machine_has_its_source_beside_it(name: str) -> None:
     assert [line for line in figures if not re.search(r" # \S", line)] == []
 
 
+@pytest.mark.parametrize("name", settings.names("experiment"))
+def test_whatever_an_experiment_sets_of_a_machine_has_its_reason_beside_it(name: str) -> None:
+    """What a claim's machine has in place of its file's figure, so that none is changed to fit."""
+    lines = (settings.DATA / "experiments" / f"{name}.toml").read_text().splitlines()
+    changed = [line for line in lines if re.match(r"(set\.|\[series\.set|set = )", line)]
+    assert [line for line in changed if not re.search(r"[^{[(] # \S", line)] == []
+
+
+def test_a_figure_changed_to_fit_is_refused() -> None:
+    """A line as someone would add it to make a claim hold."""
+    for line in ("set.walker.concurrent = 3", 'set.pwc = { kind = "none" }'):
+        assert re.match(r"(set\.|\[series\.set|set = )", line)
+        assert not re.search(r"[^{[(] # \S", line)
+
+
 def test_the_server_with_four_cores_is_the_server_but_for_what_cores_share() -> None:
     single, multiple = settings.machine("skylake-server"), settings.machine("skylake-server-4core")
     assert multiple.pop("multicore") == {"cores": 4, "isolation": "owners"}

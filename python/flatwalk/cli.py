@@ -16,6 +16,7 @@ from flatwalk.commands import (
     cache,
     compare,
     figures,
+    machine,
     record,
     reproduce,
     results,
@@ -45,6 +46,7 @@ for module in (compare, figures, sweep, reproduce, record, walk, version):
     app.add_typer(module.app)
 app.add_typer(results.app, name="results")
 app.add_typer(trace.app, name="trace")
+app.add_typer(machine.app, name="machine")
 app.add_typer(shipped.app, name="list")
 app.add_typer(cache.app, name="cache")
 app.add_typer(host.app, name="host")

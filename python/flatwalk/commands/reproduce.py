@@ -42,6 +42,18 @@ def reproduce(
         str | None,
         Option(metavar="PAPER", help="Judge a paper's claims under all that it leaves open, as asplos2022."),
     ] = None,
+    differ: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=0,
+            help="With --sensitivity: only settings that differ from the default in so many things at most.",
+        ),
+    ] = None,
+    plan: Annotated[
+        bool,
+        Option("--plan", help="Only say how many simulations are missing, and about how long they take."),
+    ] = False,
     rehearse: Annotated[
         bool, Option("--rehearse", help="Only begin each simulation, and say how much memory that takes.")
     ] = False,
@@ -70,5 +82,7 @@ def reproduce(
             jobs=jobs,
             rehearse=rehearse,
             sensitivity=sensitivity,
+            differ=differ,
+            plan=plan,
         )
     )

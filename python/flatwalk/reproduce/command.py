@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,10 @@ class Options:
     rehearse: bool = False
     #: A paper, whose claims are judged under all that it leaves open.
     sensitivity: str | None = None
+    #: Most things in which a setting differs from the default; None for every joint setting.
+    differ: int | None = None
+    #: Only say what would be run.
+    plan: bool = False
 
 
 def chosen(experiments: Sequence[Experiment], names: Sequence[str]) -> list[tuple[Experiment, list[str]]]:
@@ -110,10 +115,19 @@ def run(options: Options) -> None:
     if options.sensitivity is not None:
         sensitive(options, options.sensitivity, experiments)
         return
+    if options.plan:
+        jobs = jobs_of(chosen(experiments, options.claims), options.scale)
+        print(planned(jobs, options))
+        return
     before = None if options.update is None else earlier(options.update, options.scale, experiments)
     found = gather(options, experiments)
     if before is not None:
         found = show.joined(before, found, experiments)
+    _show(options, found, experiments)
+
+
+def _show(options: Options, found: show.Report, experiments: Sequence[Experiment]) -> None:
+    """Prints a report and writes the files that were asked for."""
     text = output.as_json(show.to_json(found), indent=1) + "\n"
     if str(options.json) == "-":
         print(text, end="")
@@ -124,6 +138,8 @@ def run(options: Options) -> None:
                 words = " ".join(part for part in (outcome.failed, outcome.why) if part)
                 print(f"{outcome.claim.id}, {outcome.verdict}: {words}")
         print(found.counts())
+        for words in show.cannot_show(found):
+            print(f"At the scale {found.scale}, {words}")
         if options.json is not None:
             output.write_whole(options.json, text)
     if options.update is not None:
@@ -173,7 +189,7 @@ def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[
 def rehearse(options: Options, experiments: Sequence[Experiment]) -> None:
     """Begins every simulation, and says how much memory that took."""
     picked = chosen(experiments, options.claims)
-    jobs = [job for job in jobs_of(picked, options.scale) if not job.in_guest]
+    jobs = [job for job in jobs_of(picked, options.scale) if job.is_simulated]
     with output.Progress("Rehearsing") as progress:
         most_bytes = runs.rehearse(jobs, options.jobs, progress, _REHEARSED)
     print(
@@ -189,14 +205,28 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         FlatwalkError: With what is wrong and what to do.
     """
     axes = sensitivity.axes(experiments, paper)
-    picked = [
-        replace(one, claims=[claim for claim in one.claims if claim.id in ids])
-        for one, ids in chosen(experiments, options.claims)
-    ]
-    found = sensitivity.judged(
-        picked, paper, sensitivity.settings(axes), lambda ours: gather(replace(options, claims=[]), ours)
+    picked = sensitivity.of_paper(
+        [
+            replace(one, claims=[claim for claim in one.claims if claim.id in ids])
+            for one, ids in chosen(experiments, options.claims)
+        ],
+        paper,
     )
+    settings = sensitivity.settings(axes, options.differ)
+    # All of them together, so that runs of the same program under several settings share its instructions.
+    under = [sensitivity.under(one, setting) for setting in settings for one in picked]
+    jobs = jobs_of([(one, [claim.id for claim in one.claims]) for one in under], options.scale)
+    told = f"{len(settings)} joint settings of {len(axes)} open axes: {planned(jobs, options)}"
+    if options.plan:
+        print(told)
+        return
+    output.note(told)
+    with output.Progress("Simulating") as progress:
+        runs.simulate(jobs, cache.Store(cache.directory("reproduce")), options.jobs, progress)
+    quiet = replace(options, claims=[])
+    found = sensitivity.judged(picked, paper, settings, lambda ours: gather(quiet, ours))
     words = ["flatwalk reproduce", *options.claims, "--scale", options.scale, "--sensitivity", paper]
+    words += [] if options.differ is None else ["--differ", str(options.differ)]
     text = sensitivity.markdown(paper, found, axes, " ".join([*words, "--markdown FILE"]))
     if options.markdown is None:
         print(text, end="")
@@ -204,11 +234,27 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         output.write_whole(options.markdown, text)
 
 
+def planned(jobs: Sequence[planning.Job], options: Options) -> str:
+    """What is going to be simulated, and about how long it takes, in words."""
+    plan = runs.plan(jobs, cache.Store(cache.directory("reproduce")))
+    if plan.wanted == plan.kept:
+        return f"{plan.wanted} simulations, all of them kept from before."
+    threads = options.jobs or len(os.sched_getaffinity(0))
+    minutes = max(plan.seconds / 60, 0.1)
+    return (
+        f"{plan.wanted} simulations, of which {plan.kept} are kept from before. Those that are missing "
+        f"simulate {units.count(plan.simulated)} instructions and pass over {units.count(plan.passed)}: some "
+        f"{minutes:.1f} minutes of one processor, {minutes / threads:.1f} with {threads}."
+    )
+
+
 def gather(options: Options, experiments: Sequence[Experiment]) -> show.Report:
     """Our figures for all claims asked for, simulated where they are not known yet."""
     picked = chosen(experiments, options.claims)
     jobs = jobs_of(picked, options.scale)
     store = cache.Store(cache.directory("reproduce"))
+    if options.sensitivity is None:
+        output.note(planned(jobs, options))
     with output.Progress("Simulating") as progress:
         results = runs.simulate(jobs, store, options.jobs, progress)
     found = [

@@ -25,6 +25,7 @@ PAPERS = {
     "asplos2022": "Park et al., ASPLOS 2022",
     "ismm2021": "Ainsworth and Jones, ISMM 2021",
     "fpt2025": "Du and Zhang, FPT in EMT-Linux, 2025",
+    "jabperf2022": "Dawson, JabPerf, 2022",
     "lkml2005": "Holt, LKML, 2005",
 }
 
@@ -38,7 +39,8 @@ _REMEDY = "compare with docs/reproducing.md"
 class Series:
     """A machine and conditions; which schemes run on it follows from the points of the claims.
 
-    In the mode `guest` real programs run under `flatwalk vm`, and the machine is only named.
+    In the mode `guest` real programs run under `flatwalk vm`, in the mode `printed` another command printed
+    the figures, and the machine is only named.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Scale:
     windows: tuple[int, int] | None
     #: Instructions warmed before each window, or before the part.
     warmup: int
+    #: What it cannot show, whatever the intervals say; empty if nothing is known of that kind.
+    cannot_show: str = ""
 
     def span(self, workload: str) -> int:
         """Instructions of a workload that its windows are spread over."""
@@ -135,8 +139,9 @@ class Open:
 
     paper: str
     name: str
-    #: `guest_frames`, `frames`, or a key of the machine or of schemes.
+    #: `guest_frames`, `frames`, or a key of the machine, of schemes or of workloads.
     key: str
+    #: What it might be; the first is what it is by default.
     values: list[Any]
     #: Why it is what it is by default.
     default: str
@@ -155,6 +160,8 @@ class Experiment:
     open: list[Open] = field(default_factory=list)
     #: Settings of schemes by section, for those that have it.
     scheme_changes: dict[str, Any] = field(default_factory=dict)
+    #: Parameters of workloads, for those that have them.
+    workload_changes: dict[str, Any] = field(default_factory=dict)
 
 
 def _error(where: str, what: str) -> UsageError:
@@ -196,6 +203,7 @@ def _scale(table: dict[str, Any], where: str) -> Scale:
         spans={name: units.parse_count(value, f"{where}: spans") for name, value in spans.items()},
         windows=(table["windows"], count("window")) if "windows" in table else None,
         warmup=count("warmup"),
+        cannot_show=table.get("cannot_show", ""),
     )
 
 
@@ -273,6 +281,8 @@ def _claim(table: dict[str, Any], where: str) -> Claim:
     )
     if "value" in found.checks and any(p.published is not None and p.tolerance is None for p in found.points):
         raise _error(where, "the check `value` needs a tolerance")
+    if "ranked" in found.checks and any(point.published is not None for point in found.points):
+        raise _error(where, "`ranked` is for figures that a paper does not give; those given have `order`")
     if any(found.why.values()) and not found.shown_by:
         raise _error(where, "`why` needs `shown_by`: the run that shows it")
     return found

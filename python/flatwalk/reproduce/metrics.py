@@ -111,6 +111,18 @@ def _blocks_refused(run: Run, _base: Run, _bound: Run) -> float | None:
     return _ratio(100 * blocks["refused"], blocks["allocated"] + blocks["refused"])
 
 
+def _printed(run: Run, base: Run, _bound: Run) -> float | None:
+    """What another command printed of a row, over what it printed of another."""
+    of, other = (cast("dict[str, float]", one)["printed"] for one in (run, base))
+    return _ratio(of, other)
+
+
+def _walks_under_way(run: Run, _base: Run, _bound: Run) -> float | None:
+    """How many walks are under way in a cycle, on average; not those that wait for a walker."""
+    access = run["walk_access_cycles"]
+    return None if access is None or not run["cycles"] else run["walks"] * access / run["cycles"]
+
+
 def _percent_change(ratio: float) -> float:
     return 100 * (ratio - 1)
 
@@ -162,6 +174,8 @@ METRICS: dict[str, Metric] = {
     ),
     "blocks_refused": Metric("%", 1, _blocks_refused),
     "extra_ns": Metric("ns", 0, _extra_ns, compares=True),
+    "walks_under_way": Metric("walks", 2, _walks_under_way),
+    "printed_change": Metric("%", 2, _printed, compares=True, show=_percent_change),
     "walks_per_1000": Metric("walks", 2, lambda run, _base, _: walks_per_1000(run)),
 }
 

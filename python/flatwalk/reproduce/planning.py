@@ -6,12 +6,14 @@ seed and the resolved configuration.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine, mix, settings, units, variations
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.reproduce import printed
 from flatwalk.vm import bench, build, components
 from flatwalk.workload import parse_workload
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _DENSE_START = 1 << 39
 #: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
 CROWD = "crowd"
+#: Key of a source whose figure another command has printed.
+PRINTED = "printed"
 
 
 class MissingError(Exception):
@@ -56,15 +60,17 @@ class Job:
         return json.dumps(self.request, sort_keys=True)
 
     @property
-    def in_guest(self) -> bool:
-        """True if programs run in a guest, and nothing is simulated."""
-        return CROWD in self.request["source"]
+    def is_simulated(self) -> bool:
+        """False if programs run in a guest, or another command printed the figure."""
+        return not {CROWD, PRINTED} & self.request["source"].keys()
 
 
+@functools.cache
 def source_of(workload: str) -> dict[str, Any]:
     """The engine's source for a workload's name, or the sources of a mix's programs.
 
-    `dense:SIZE` is one mapped range, accessed at random; `crowd:PERCENT` are processes in a guest.
+    `dense:SIZE` is one mapped range, accessed at random; `crowd:PERCENT` are processes in a guest; the kinds
+    of `printed` are rows of documents.
 
     Raises:
         UsageError: If there is no such workload.
@@ -73,6 +79,8 @@ def source_of(workload: str) -> dict[str, Any]:
     if name in settings.names("mix"):
         programs = mix.programs(workload)["programs"]
         return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
+    if name in printed.KINDS:
+        return {PRINTED: {"kind": name, "row": size}}
     if name == CROWD:
         return {"crowd": {"swap_percent": units.parse_count(size, workload)}}
     if name != "dense":
@@ -90,6 +98,19 @@ def source_of(workload: str) -> dict[str, Any]:
     }
 
 
+def _with_parameters(source: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The source with the parameters that its workload has, or the workloads of its mix."""
+    if "mix" in source:
+        members = [_with_parameters(member, changes) for member in source["mix"]["sources"]]
+        return {"mix": {**source["mix"], "sources": members}}
+    if "workload" not in source or not changes:
+        return source
+    of = next(one for one in engine.workloads() if one["name"] == source["workload"]["name"])
+    known = {parameter["name"] for parameter in of["parameters"]}
+    return {"workload": {**source["workload"], **{key: changes[key] for key in known & changes.keys()}}}
+
+
+@functools.cache
 def scheme_of(name: str) -> dict[str, Any]:
     """The shipped scheme, or the pair GUEST/HOST.
 
@@ -109,11 +130,6 @@ def _changed(scheme: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return variations.merged(scheme, {name: of for name, of in changes.items() if name in scheme})
 
 
-def _mode(scheme: str) -> str:
-    """What Linux calls a scheme (docs/vm.md): for `fpt-l3l2` it is `l3l2`."""
-    return scheme.removeprefix("fpt-")
-
-
 def _check_guest() -> None:
     """Checks that guests can be run.
 
@@ -127,9 +143,14 @@ def _check_guest() -> None:
         raise MissingError(f"There is no guest: {error.what}; {error.remedy}.") from error
 
 
+@functools.cache
+def _machine(name: str) -> dict[str, Any]:
+    return settings.machine(name)
+
+
 def machine_of(series: Series) -> dict[str, Any]:
     """The series' machine with its changes."""
-    return variations.merged(settings.machine(series.machine), series.changes)
+    return variations.merged(_machine(series.machine), series.changes)
 
 
 def workloads_of(names: Iterable[str], selector: str | list[str] | None) -> list[str]:
@@ -189,8 +210,15 @@ def compared(of: dict[str, Any], what: Point | Factor) -> Iterator[dict[str, Any
 def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
     """The simulation of a selection."""
     series, size = experiment.series[selection.series], experiment.scales[scale]
+    source = _with_parameters(source_of(selection.workload), experiment.workload_changes)
+    title = f"{selection.workload}, {series.machine}"
+    if PRINTED in source:
+        asked = {"scheme": selection.scheme}
+        return Job(
+            _key(printed.identity(source[PRINTED]["kind"]), source, asked), {"source": source}, asked, title
+        )
     request = {
-        "source": source_of(selection.workload),
+        "source": source,
         "instructions": size.span(selection.workload),
         "warmup": 0 if size.windows else size.warmup,
         "skip": 0,
@@ -199,10 +227,9 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
     if size.windows is not None:
         windows, window = size.windows
         request["sampling"] = {"windows": windows, "window": window, "warmup": size.warmup}
-    title = f"{selection.workload}, {series.machine}"
     configuration: dict[str, Any]
     if series.mode == "guest":
-        configuration = {"mode": _mode(selection.scheme)}
+        configuration = {"mode": printed.mode_of(selection.scheme)}
         return Job(_key(bench.crowd_identity(), request, configuration), request, configuration, title)
     machine = machine_of(series)
     scheme = _changed(scheme_of(selection.scheme), experiment.scheme_changes)
@@ -243,14 +270,30 @@ def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection,
 def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
     """Points by label that need something missing, and what that is, as a sentence."""
     found = {}
-    in_guests = {name for name, series in experiment.series.items() if series.mode == "guest"}
     for point in claim.points:
         for part in parts_of(point):
             try:
-                if _series_name(experiment, part) in in_guests:
-                    _check_guest()
-                else:
-                    scheme_of(part["scheme"])
+                match experiment.series[_series_name(experiment, part)].mode:
+                    case "guest":
+                        _check_guest()
+                    case "printed":
+                        _check_printed(experiment)
+                    case _:
+                        scheme_of(part["scheme"])
             except MissingError as missing:
                 found[point.label] = str(missing)
     return found
+
+
+def _check_printed(experiment: Experiment) -> None:
+    """Checks that the documents are here that an experiment's figures are in.
+
+    Raises:
+        MissingError: If one is not.
+    """
+    names = {name for scale in experiment.scales.values() for name in scale.workloads}
+    try:
+        for kind in sorted({name.partition(":")[0] for name in names}):
+            printed.read(kind)
+    except FlatwalkError as error:
+        raise MissingError(f"There is no figure: {error.what}; {error.remedy}.") from error

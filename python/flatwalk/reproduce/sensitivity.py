@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """A paper's claims under one joint setting; the default where `setting` is empty."""
+    """A paper's claims under one joint setting: what differs from the default, by key."""
 
     setting: Mapping[str, Any]
     verdicts: dict[str, Verdict]
@@ -45,11 +45,21 @@ def axes(experiments: Sequence[Experiment], paper: str) -> list[Open]:
     return found
 
 
-def settings(found: Sequence[Open]) -> list[dict[str, Any]]:
-    """Every joint setting of some axes, by key."""
+def settings(found: Sequence[Open], differ: int | None = None) -> list[dict[str, Any]]:
+    """The joint settings of some axes: the default, those that differ from it in one axis, in two, and so on.
+
+    Each is what differs from the default, by key.
+
+    Args:
+        found: The axes.
+        differ: Most axes in which a setting differs from the default; None for every joint setting.
+    """
+    most = len(found) if differ is None else min(differ, len(found))
     return [
-        dict(zip([one.key for one in found], values, strict=True))
-        for values in itertools.product(*(one.values for one in found))
+        dict(zip([one.key for one in chosen], values, strict=True))
+        for count in range(most + 1)
+        for chosen in itertools.combinations(found, count)
+        for values in itertools.product(*(one.values[1:] for one in chosen))
     ]
 
 
@@ -59,27 +69,32 @@ def under(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
     Raises:
         UsageError: If a key is none of a series, a machine or schemes.
     """
-    machine: dict[str, Any] = {}
-    schemes: dict[str, Any] = {}
+    changes: dict[str, dict[str, Any]] = {"machine": {}, "scheme": {}, "workload": {}}
     series: dict[str, Any] = {}
     for key, value in setting.items():
         where, _, rest = key.partition(".")
         if where in {"guest_frames", "frames"} and not rest:
             series[where] = value
-        elif where in {"machine", "scheme"} and rest:
+        elif where in changes and rest:
             part: Any = value
             for name in reversed(rest.split(".")):
                 part = {name: part}
-            changes = machine if where == "machine" else schemes
-            changes.update(variations.merged(changes, part))
+            changes[where] = variations.merged(changes[where], part)
         else:
-            remedy = "guest_frames, frames, machine.KEY or scheme.SECTION.KEY"
+            remedy = "guest_frames, frames, machine.KEY, scheme.SECTION.KEY or workload.KEY"
             raise UsageError(f"there is no setting {key}", where=experiment.name, remedy=remedy)
+    # What is open of a machine matters to its time alone, and what an experiment itself sets stays.
     changed = {
-        name: replace(one, changes=variations.merged(machine, one.changes), **series)
+        name: replace(
+            one,
+            changes=variations.merged(changes["machine"] if one.mode == "timing" else {}, one.changes),
+            **series,
+        )
         for name, one in experiment.series.items()
     }
-    return replace(experiment, series=changed, scheme_changes=schemes)
+    return replace(
+        experiment, series=changed, scheme_changes=changes["scheme"], workload_changes=changes["workload"]
+    )
 
 
 def of_paper(experiments: Sequence[Experiment], paper: str) -> list[Experiment]:
@@ -96,10 +111,10 @@ def judged(
     chosen: Sequence[Mapping[str, Any]],
     gather: Callable[[Sequence[Experiment]], Report],
 ) -> list[Judged]:
-    """All settings judged, the default first."""
+    """All settings judged, in their order: the first is the default."""
     ours = of_paper(experiments, paper)
     found = []
-    for setting in ({}, *chosen):
+    for setting in chosen:
         report = gather([under(one, setting) for one in ours])
         found.append(Judged(setting, {one.claim.id: one.verdict for one in report.outcomes()}))
     return found
@@ -113,8 +128,9 @@ def final(claim: str, found: Sequence[Judged]) -> Verdict:
 
 
 _LEGEND = """
-Each row is one joint setting for all claims. **R**: reproduced; s: sign only; ?: not decided; ·: not
-reproduced; –: not comparable, or cannot be run. No setting is chosen: the first row is the default.
+Each row is one joint setting for all claims: the default first, then those that differ from it in one
+thing, in two, and so on; a cell says what differs. **R**: reproduced; s: sign only; ?: not decided; ·: not
+reproduced; –: not comparable, or cannot be run. No setting is chosen.
 """
 
 _LETTERS = {
@@ -125,6 +141,17 @@ _LETTERS = {
     Verdict.NOT_COMPARABLE: "–",
     Verdict.CANNOT: "–",
 }
+
+
+def _reproduced(one: Judged) -> int:
+    """How many claims a setting reproduces."""
+    return sum(verdict is Verdict.REPRODUCED for verdict in one.verdicts.values())
+
+
+def _words(one: Judged, open_: Sequence[Open]) -> str:
+    """In what a setting differs from the default."""
+    names = {axis.key: axis.name for axis in open_}
+    return ", ".join(f"{names[key]}: {value}" for key, value in one.setting.items()) or "the default"
 
 
 def markdown(paper: str, found: Sequence[Judged], open_: Sequence[Open], made_by: str) -> str:
@@ -146,10 +173,21 @@ def markdown(paper: str, found: Sequence[Judged], open_: Sequence[Open], made_by
         "|" + "---|" * (len(names) + len(claims) + 1),
     ]
     for one in found:
-        cells = [str(one.setting[axis.key]) if one.setting else "default" for axis in open_]
+        cells = [str(one.setting.get(axis.key, "")) for axis in open_]
+        if not one.setting:
+            cells = [f"{axis.values[0]} (default)" for axis in open_]
         letters = [_LETTERS[one.verdicts[claim]] for claim in claims]
-        count = sum(verdict is Verdict.REPRODUCED for verdict in one.verdicts.values())
-        lines.append(f"| {' | '.join([*cells, *letters])} | {count} |")
+        lines.append(f"| {' | '.join([*cells, *letters])} | {_reproduced(one)} |")
+    most = max(map(_reproduced, found))
+    best = next(one for one in found if _reproduced(one) == most)
+    held = [claim for claim in claims if best.verdicts[claim] is Verdict.REPRODUCED]
+    count = sum(_reproduced(one) == most for one in found)
+    together = (
+        f"Most claims that hold together: {most} of {len(claims)}, under {count} of {len(found)} settings, "
+        f"by default {_reproduced(found[0])}. The first of them ({_words(best, open_)}) has "
+        f"{', '.join(held) or 'none'}."
+    )
+    lines += ["", together]
     lines += ["", "| claim | by default | with what is open |", "|---|---|---|"]
     lines += [f"| {claim} | {found[0].verdicts[claim]} | {final(claim, found)} |" for claim in claims]
     return "\n".join(lines) + "\n"

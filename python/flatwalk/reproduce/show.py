@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import units
+from flatwalk.reproduce import verdicts
 from flatwalk.reproduce.experiments import PAPERS
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Outcome, Value, Verdict, conclude, relations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from flatwalk.reproduce.experiments import Claim, Experiment, Point
 
-SCHEMA = "flatwalk-reproduce/2"
+SCHEMA = "flatwalk-reproduce/3"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def tolerance(claim: Claim) -> str:
         words = ["exact" if most == 0 else f"±{most:g} {name}" for most, name in sorted(known)]
         parts += dict.fromkeys(words)
     parts += [word for word in ("order", "sign") if word in claim.checks]
+    if "ranked" in claim.checks:
+        parts.append("each at least the one before")
     if "ratio" in claim.checks:
         parts.append(f"ratios ±{units.percent(claim.ratio_tolerance)}")
     return ", ".join(parts)
@@ -141,11 +144,12 @@ _COLUMNS += ["what fails", "explanation", "shown by"]
 _LEGEND = """
 **reproduced**: every check in the column *tolerance* holds for the whole 95 % interval, which stands in
 brackets ([?]: nothing is known of it). **sign only**: each figure has the published sign, but a check
-fails or asks for no more. **not reproduced**: a check fails for the whole interval. **not decided**: none
-fails, but an interval reaches across a bound. **not comparable**: what is run is not what the paper ran.
-An explanation has no part in a verdict. In *tolerance*, *order* is that the points rank as published,
-*sign* that each has the published sign, *ratios* are to the first point. No parameter of a machine or a
-scheme was fitted to a claim. How claims are written, run and judged stands in
+fails or asks for no more than signs or an order of published figures. **not reproduced**: a check fails for
+the whole interval. **not decided**: none fails, but an interval reaches across a bound. **not comparable**:
+what is run is not what the paper ran. An explanation has no part in a verdict. In *tolerance*, *order* is
+that the points rank as published, *sign* that each has the published sign, *ratios* are to the first point,
+and *each at least the one before* stands where the paper shows an order and no figures. No parameter of a
+machine or a scheme was fitted to a claim. How claims are written, run and judged stands in
 [reproducing.md](../reproducing.md).
 """
 
@@ -187,6 +191,8 @@ def markdown(report: Report, made_by: str) -> str:
             claim.shown_by if outcome.why else "",
         )
         lines.append(f"| {' | '.join(map(_cell, row))} |")
+    if cannot := cannot_show(report):
+        lines += ["", f"## What the scale {report.scale} cannot show", "", *(f"- {text}" for text in cannot)]
     lines += ["", "## What was run", ""]
     for experiment, outcomes in report.found:
         if not experiment.scales:
@@ -195,6 +201,19 @@ def markdown(report: Report, made_by: str) -> str:
         lines += [f"- {text}" for text in conditions(experiment, report.scale)]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def cannot_show(report: Report) -> list[str]:
+    """What a scale does not decide, and what would; and what it cannot show whatever its intervals say."""
+    found = [
+        f"{outcome.claim.id} is not decided by {words}."
+        for outcome in report.outcomes()
+        if (words := verdicts.undecided(outcome))
+    ]
+    for experiment, outcomes in report.found:
+        if text := experiment.scales[report.scale].cannot_show:
+            found.append(f"{', '.join(outcome.claim.id for outcome in outcomes)}: {text}")
+    return found
 
 
 def _unit(point: Point) -> str:
@@ -207,10 +226,11 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
     size = experiment.scales[scale]
     lines = []
     for series in experiment.series.values():
-        guest = series.mode == "guest"
-        words = [
-            f"programs in a {series.machine} guest" if guest else f"{series.mode} mode on `{series.machine}`"
-        ]
+        told = {
+            "guest": f"programs in a {series.machine} guest",
+            "printed": f"figures that were printed of a {series.machine} guest",
+        }
+        words = [told.get(series.mode, f"{series.mode} mode on `{series.machine}`")]
         if series.changes:
             words.append(f"with {_changes(series.changes)}")
         if series.guest_frames != "scattered":
@@ -301,7 +321,7 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
                 continue
             if [point["label"] for point in old["points"]] != [point.label for point in claim.points]:
                 raise ValueError(f"claim {claim.id} has other points now")
-            keys = ("ours", "by_workload", "low", "high")
+            keys = ("ours", "by_workload", "low", "high", "missing")
             values = [Value(*(point[key] for key in keys)) for point in old["points"]]
             related = [Value(*(one[key] for key in keys)) for one in old["related"]]
             if len(related) != len(relations(claim)):

@@ -44,14 +44,18 @@ class Spread:
     #: False if something of it is not known to be a sample, or is too small a one.
     known: bool = True
 
+    def missing(self) -> float:
+        """Half the width that the interval would have if all windows of these programs had been measured."""
+        if self.programs is None:
+            return 0.0
+        return intervals.simple_margin(self.programs.residuals, self.programs.coverage)
+
     def bounds(self) -> tuple[float | None, float | None]:
         """The ends of the 95 % interval; None where nothing is known."""
         if not self.known or not math.isfinite(self.value):
             return None, None
         margins = [intervals.margin(one.residuals, one.coverage) for one in self.windows.values()]
-        if self.programs is not None:
-            margins.append(intervals.simple_margin(self.programs.residuals, self.programs.coverage))
-        margin = math.hypot(*margins)
+        margin = math.hypot(*margins, self.missing())
         return self.value - margin, self.value + margin
 
 

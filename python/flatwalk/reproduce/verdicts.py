@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from flatwalk.errors import UsageError
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
 from flatwalk.reproduce.planning import Selection, compared, jobs_of, missing_of, selections
 from flatwalk.reproduce.spread import Spread, combined, spread
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from flatwalk.results import Run
 
     Lookup = Callable[[Selection], Run]
+    #: A product of ratios: of each its metric, its runs, and what says with which they are compared.
+    Term = list[tuple[str, dict[str, Any], Point | Factor]]
     Span = tuple[float, float]
 
 
@@ -49,6 +52,18 @@ class Value:
     #: Ends of the 95 % interval; None where nothing is known of it.
     low: float | None = None
     high: float | None = None
+    #: Half the width that it has with all windows measured: because of programs that are not run.
+    missing: float | None = None
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of the interval; None where nothing is known of it."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def _value(found: Spread, by_workload: dict[str, float | None]) -> Value:
+    low, high = found.bounds()
+    return Value(found.value, by_workload, low, high, None if low is None else found.missing())
 
 
 @dataclass(frozen=True)
@@ -84,14 +99,18 @@ class Relation:
         function: Callable[[float, float], float] = (
             (lambda a, b: b - a) if self.kind == "difference" else (lambda a, b: b / a)
         )
-        found = combined([first, second], function)
-        return Value(found.value, {}, *found.bounds())
+        return _value(combined([first, second], function), {})
 
 
 def relations(claim: Claim) -> list[Relation]:
-    """What the checks `order` and `ratio` look at."""
+    """What the checks `order`, `ratio` and `ranked` look at."""
     stated = [(at, p) for at, p in enumerate(claim.points) if p.published is not None]
     found = []
+    if "ranked" in claim.checks:
+        found += [
+            Relation(low, high, "difference", (0.0, math.inf))
+            for low, high in itertools.pairwise(range(len(claim.points)))
+        ]
     if "order" in claim.checks:
         ranked = [(p.published, at) for at, p in stated if isinstance(p.published, float)]
         pairs = itertools.pairwise(at for _, at in sorted(ranked))
@@ -105,16 +124,26 @@ def relations(claim: Claim) -> list[Relation]:
     return found
 
 
-def _runs_of(experiment: Experiment, scale: str, point: Point, run_of: Lookup) -> dict[str, Runs]:
-    """By workload, the runs that a point's value needs, in the order in which `_value_of` takes them."""
-    found: dict[str, list[Run]] = {}
-    for part in _parts(point):
-        for one in selections(experiment, scale, part):
-            found.setdefault(one.workload, []).append(run_of(one))
-    return {name: tuple(runs) for name, runs in found.items()}
+def _runs_of(experiment: Experiment, scale: str, term: Term, run_of: Lookup) -> dict[str, Runs]:
+    """By workload of a term's figure, the runs that it needs, in the order in which `_value_of` takes them.
+
+    What it is compared with may be other workloads: as many, in their order.
+
+    Raises:
+        UsageError: If they are not as many.
+    """
+    parts = [part for _, of, what in term for part in compared(of, what)]
+    columns = [selections(experiment, scale, part) for part in parts]
+    if len({len(column) for column in columns}) > 1:
+        raise UsageError(
+            f"{[len(column) for column in columns]} workloads are compared with each other",
+            where=f"experiment {experiment.name}",
+            remedy="let `against`, `bound` and `times` select as many workloads as the point",
+        )
+    return {row[0].workload: tuple(map(run_of, row)) for row in zip(*columns, strict=True)}
 
 
-def _terms(point: Point) -> list[list[tuple[str, dict[str, Any], Point | Factor]]]:
+def _terms(point: Point) -> list[Term]:
     """What a point's value is made of: the figure, then what is subtracted, each a product of ratios."""
     bases = [point.of] + ([{**point.of, **point.minus}] if point.minus is not None else [])
     return [
@@ -124,19 +153,13 @@ def _terms(point: Point) -> list[list[tuple[str, dict[str, Any], Point | Factor]
     ]
 
 
-def _parts(point: Point) -> list[dict[str, Any]]:
-    return [part for term in _terms(point) for _, of, what in term for part in compared(of, what)]
-
-
-def _value_of(point: Point, term: int) -> Callable[[Runs], float | None]:
-    """A workload's value of one term from its runs, before it is shown."""
+def _value_of(term: Term) -> Callable[[Runs], float | None]:
+    """A workload's value of a term from its runs, before it is shown."""
 
     def value(runs: Runs) -> float | None:
-        terms = _terms(point)
-        at = 3 * sum(map(len, terms[:term]))
         product = 1.0
-        for number, (metric, _, _) in enumerate(terms[term]):
-            run, base, bound = runs[at + 3 * number : at + 3 * number + 3]
+        for number, (metric, _, _) in enumerate(term):
+            run, base, bound = runs[3 * number : 3 * number + 3]
             factor = METRICS[metric].of(run, base, bound)
             if factor is None:
                 return None
@@ -149,11 +172,10 @@ def _value_of(point: Point, term: int) -> Callable[[Runs], float | None]:
 def measure(experiment: Experiment, scale: str, claim: Claim, point: Point, run_of: Lookup) -> Measured:
     """Our figure for a point."""
     metric, average = METRICS[point.metric], AVERAGES[point.average]
-    runs = _runs_of(experiment, scale, point, run_of)
     programs = claim.programs if "workload" not in point.of and point.average in {"mean", "geomean"} else None
-    terms = [_value_of(point, term) for term in range(len(_terms(point)))]
     spreads, shown = [], []
-    for value in terms:
+    for term in _terms(point):
+        runs, value = _runs_of(experiment, scale, term, run_of), _value_of(term)
         found = spread(runs, value, lambda values: metric.show(average(values)), programs)
         spreads.append(found)
         each = {name: value(of) for name, of in runs.items()}
@@ -164,8 +186,8 @@ def measure(experiment: Experiment, scale: str, claim: Claim, point: Point, run_
     if len(known) == 1:
         return Measured(known[0], shown[0])
     less = {
-        name: None if one is None or (other := shown[1][name]) is None else one - other
-        for name, one in shown[0].items()
+        name: None if one is None or other is None else one - other
+        for (name, one), other in zip(shown[0].items(), shown[1].values(), strict=False)
     }
     return Measured(combined(known, lambda of, minus: of - minus), less)
 
@@ -181,9 +203,10 @@ class Measured:
         """What is shown of it. What is not sampled is exact."""
         if self.spread is None:
             return Value(None, self.by_workload)
+        if sampled:
+            return _value(self.spread, self.by_workload)
         ours = self.spread.value
-        bounds = self.spread.bounds() if sampled else (ours, ours)
-        return Value(ours, self.by_workload, *bounds)
+        return Value(ours, self.by_workload, ours, ours, 0.0)
 
 
 def _middle(published: float | tuple[float, float] | None) -> float:
@@ -223,6 +246,8 @@ class Check:
     state: bool | None
     #: What fails or is not decided.
     words: str
+    #: The figure that it looks at.
+    value: Value
 
 
 def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> list[Check]:
@@ -232,29 +257,58 @@ def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> l
         if point.published is None:
             continue
         if value.ours is None:
-            found.append(Check(state=False, words=f"{point.label} has no figure"))
+            found.append(Check(state=False, words=f"{point.label} has no figure", value=value))
             continue
         if "value" in claim.checks and point.tolerance is not None:
             published = point.published
             ends = published if isinstance(published, tuple) else (published, published)
             allowed = (ends[0] - point.tolerance, ends[1] + point.tolerance)
             state = _state(value, allowed, METRICS[point.metric].digits)
-            found.append(Check(state, f"{point.label} {_where(state)} the tolerance"))
+            found.append(Check(state, f"{point.label} {_where(state)} the tolerance", value))
         if "sign" in claim.checks:
             state = _sign_state(value, _middle(point.published))
             verb = "has" if state is False else "may have"
-            found.append(Check(state, f"{point.label} {verb} the other sign"))
+            found.append(Check(state, f"{point.label} {verb} the other sign", value))
     for relation, value in zip(relations(claim), related, strict=True):
         first, second = (claim.points[at].label for at in (relation.first, relation.second))
         state = _state(value, relation.allowed, None)
         if relation.kind == "difference":
-            found.append(Check(state, f"{second} {'is' if state is False else 'may be'} below {first}"))
+            verb = "is" if state is False else "may be"
+            found.append(Check(state, f"{second} {verb} below {first}", value))
         else:
             low, high = relation.allowed
             ours = "unknown" if value.ours is None else f"{value.ours:.2f}"
             words = f"{second} is {ours} of {first}, which {_where(state)} {low:.2f} to {high:.2f}"
-            found.append(Check(state, words))
+            found.append(Check(state, words, value))
     return found
+
+
+#: What programs that are not run have to account for of an interval, so that more windows do not help.
+_MOSTLY = 0.8
+
+
+def undecided(outcome: Outcome) -> str:
+    """What would decide a claim that is not decided, as a sentence; empty for the others."""
+    if outcome.verdict is not Verdict.UNDECIDED:
+        return ""
+    found = checks(outcome.claim, outcome.values, outcome.related)
+    values = [check.value for check in found if check.state is None]
+    lacking = [
+        value
+        for value in values
+        if value.half is not None and value.missing is not None and value.missing > _MOSTLY * value.half
+    ]
+    unknown = [value for value in values if value.half is None]
+    count = f"{len(values)} {'figure' if len(values) == 1 else 'figures'}"
+    if unknown:
+        return f"{count}, {len(unknown)} of them without an interval"
+    if any(value.missing is None for value in values):
+        return count
+    if len(lacking) == len(values):
+        return f"{count}: more windows would not help, as programs that we lack account for the interval"
+    if lacking:
+        return f"{count}: for {len(lacking)} of them more windows would not help, as we lack programs"
+    return f"{count}: more windows may"
 
 
 def _where(state: bool | None) -> str:
@@ -304,7 +358,7 @@ def conclude(claim: Claim, values: list[Value], related: list[Value], scale: str
     if claim.not_comparable:
         verdict = Verdict.NOT_COMPARABLE
     elif not bad:
-        is_measured = {"value", "ratio"} & set(claim.checks)
+        is_measured = {"value", "ratio", "ranked"} & set(claim.checks)
         verdict = Verdict.REPRODUCED if is_measured else Verdict.SIGN
     elif any(check.state is False for check in bad):
         verdict = Verdict.SIGN if _has_signs(claim, values) else Verdict.NOT

@@ -49,7 +49,7 @@ pub struct Open {
     /// that have its section (`scheme.SECTION.KEY`).
     #[schemars(length(min = 1))]
     pub key: String,
-    /// What it might be.
+    /// What it might be; the first is what it is by default.
     #[schemars(length(min = 1))]
     pub values: Vec<Value>,
     /// Why it is what it is where nothing else is asked for.
@@ -64,7 +64,7 @@ pub struct Series {
     /// Name, for points that mean another series than the first.
     #[schemars(default = "main")]
     pub name: String,
-    /// Machine, by name or path; only reported in the mode `guest`.
+    /// Machine, by name or path; only reported in the modes `guest` and `printed`.
     #[schemars(length(min = 1))]
     pub machine: String,
     /// Keys of the machine that differ from its file, such as `set.llc.size_bytes`.
@@ -98,6 +98,8 @@ pub enum SeriesMode {
     Functional,
     /// Nothing is simulated: real programs run in a guest under `flatwalk vm`.
     Guest,
+    /// Nothing is run: the figures are those that another command printed into a document of `docs/results`.
+    Printed,
 }
 
 /// How much is run.
@@ -114,8 +116,8 @@ pub struct Scales {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Scale {
-    /// Workloads (`gups:8GiB`), mixes (`asplos-3:4GiB`), `dense:SIZE` for one mapped range, or
-    /// `crowd:PERCENT` for processes in a guest.
+    /// Workloads (`gups:8GiB`), mixes (`asplos-3:4GiB`), `dense:SIZE` for one mapped range,
+    /// `crowd:PERCENT` for processes in a guest, `kernel:PROGRAM` and `levels:VARIANT` for rows of printed tables.
     pub workloads: Vec<String>,
     /// Instructions, from the first on, that windows are spread over, such as `"1G"`; without windows those to
     /// measure, behind the warm-up.
@@ -132,6 +134,9 @@ pub struct Scale {
     /// Instructions that are warmed before each window, or before the part, such as `"500k"`.
     #[schemars(length(min = 1))]
     pub warmup: String,
+    /// What this scale cannot show, whatever its intervals say.
+    #[schemars(default)]
+    pub cannot_show: String,
 }
 
 /// Something that a paper says.
@@ -190,6 +195,8 @@ pub enum Check {
     Sign,
     /// The figures relate to each other as the paper's do.
     Ratio,
+    /// The figures grow from point to point: the paper shows an order or groups, whatever it gives of figures.
+    Ranked,
 }
 
 /// Why our figures differ: for all scales, or by scale.

@@ -1,0 +1,152 @@
+"""ChampSim's configuration as a machine, and its counts next to ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scripts import champsim as judge
+
+from flatwalk import champsim, settings
+from flatwalk.errors import UsageError
+from tests import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+    Call = Callable[..., Result]
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """The keys of ChampSim's own champsim_config.json that matter here, with other values than its."""
+    cache = {"mshr_size": 9, "prefetcher": "no", "rq_size": 64}
+    tlb = {"latency": 1, "mshr_size": 8}
+    found: dict[str, Any] = {
+        "executable_name": "champsim",
+        "block_size": 64,
+        "page_size": 4096,
+        "num_cores": 1,
+        "ooo_cpu": [
+            {
+                "frequency": 4000,
+                "rob_size": 352,
+                "lq_size": 128,
+                "retire_width": 5,
+                "branch_predictor": "bimodal",
+            }
+        ],
+        "L1I": {"sets": 64, "ways": 8, "latency": 4, **cache},
+        "L1D": {"sets": 64, "ways": 12, "latency": 5, **cache},
+        "L2C": {"sets": 1024, "ways": 8, "latency": 10, **cache},
+        "LLC": {"frequency": 2000, "sets": 2048, "ways": 16, "latency": 20, **cache},
+        "ITLB": {"sets": 16, "ways": 4, **tlb},
+        "DTLB": {"sets": 16, "ways": 4, **tlb},
+        "STLB": {"sets": 128, "ways": 12, "latency": 8, "mshr_size": 16},
+        "PTW": {"pscl3_set": 2, "pscl3_way": 4, "mshr_size": 5},
+        "physical_memory": {"data_rate": 3200, "channels": 2, "tCAS": 24},
+        "virtual_memory": {"num_levels": 5, "minor_fault_penalty": 200},
+    }
+    return {**found, **changes}
+
+
+def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
+    source, target = tmp_path / "champsim_config.json", tmp_path / "mine.toml"
+    source.write_text(json.dumps(config()))
+    result = call("machine", "import", "champsim_config.json", "mine.toml")
+    assert result.code == 0, result.err
+    machine = settings.machine(str(target))
+    assert machine["frequency_mhz"] == 4000
+    assert machine["core"]["width"] == 5
+    assert machine["core"]["window"] == 352
+    assert machine["core"]["frontend_cycles"] == 3
+    assert [machine[name]["size_bytes"] for name in ("l1d", "l2", "llc")] == [48 << 10, 512 << 10, 2 << 20]
+    # Each level's own, summed; the last one's clock is half as fast.
+    assert [machine[name]["latency_cycles"] for name in ("l1d", "l2", "llc")] == [5, 15, 55]
+    assert machine["tlb"]["l2"] == [
+        {"pages": ["4K", "2M", "1G"], "entries": 1536, "ways": 12, "latency_cycles": 8}
+    ]
+    assert machine["pwc"]["entries"] == {"L5": 2, "L4": 4, "L3": 8, "L2": 32}
+    assert machine["walker"] == {"concurrent": 5, "entry": "l1d"}
+    assert machine["memory"]["cl_ns"] == 15.0, "24 cycles of 1600 MHz"
+    assert machine["memory"]["banks"] == 32
+    assert machine["os"]["memory_bytes"] == 32 << 30
+    assert "branch_predictor is bimodal; here it is hashed_perceptron" in result.err
+    assert "PSCL3 has 2 sets of 4" in result.err
+    assert "compare with the scheme radix5" in result.err
+    assert "L1D.rq_size" in result.err.replace("\n", " ")
+    assert "heartbeat" not in result.err
+    # As every figure of a machine has.
+    figures = [line for line in target.read_text().splitlines() if re.match(r"\w+ = [\d{]", line)]
+    assert len(figures) > 30
+    assert [line for line in figures if " # " not in line] == []
+    shown = call("machine", "import", "champsim_config.json")
+    assert tomllib.loads(shown.out) == machine
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"L1D": {"sets": 64, "ways": 12, "latency": 5}}, "L1D.mshr_size is missing"),
+        ({"L1D": {"sets": "64", "ways": 12, "latency": 5}}, 'L1D.sets must be a whole number (it is "64")'),
+        ({"block_size": 128}, "block_size is 128"),
+        ({"caches": [{"name": "mine"}]}, "caches has names of its own"),
+        ({"ooo_cpu": 3}, "not a configuration of ChampSim"),
+        ({"ITLB": {"sets": 3, "ways": 4, "latency": 1}}, "makes no valid machine: tlb.l1i[1].entries"),
+        ({"physical_memory": {"channels": 3}}, "makes no valid machine: memory.channels"),
+    ],
+)
+def test_what_makes_no_machine_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = tmp_path / "champsim_config.json"
+    path.write_text(json.dumps(config(**changes)))
+    with pytest.raises(UsageError) as raised:
+        champsim.load(path)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"ooo_cpu": [3]}'])
+def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "champsim_config.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"not JSON|not a configuration"):
+        champsim.load(path)
+
+
+def test_counts_stand_side_by_side() -> None:
+    """Misses that wait for one under way are no walks and no misses of their own, as with us."""
+    kinds = ("LOAD", "RFO", "PREFETCH", "WRITE", "TRANSLATION")
+
+    def cache(hit: int, miss: int, merged: int, translations: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = {kind: {"hit": [0], "miss": [0], "mshr_merge": [0]} for kind in kinds}
+        found["LOAD"] = {"hit": [hit], "miss": [miss], "mshr_merge": [merged]}
+        found["TRANSLATION"] = {"hit": [translations], "miss": [0], "mshr_merge": [0]}
+        return {**found, "miss latency": 3.5}
+
+    roi = {
+        "cores": [{"instructions": 1_000_000, "cycles": 2_000_000}],
+        "cpu0_STLB": cache(700, 350, 50),
+        "cpu0_L1D": cache(10, 30, 5, 600),
+        "cpu0_L2C": cache(10, 20, 0),
+        "LLC": cache(10, 15, 0),
+    }
+    run: dict[str, Any] = {
+        **fake.run(),
+        "instructions": 1_000_000,
+        "walks": 300,
+        "cycles": 1_000_000,
+        "ipc": 1.0,
+    }
+    run["tlb"] = [{"name": "L2", "page": "4K", "lookups": 1000, "hits": 700}]
+    counts = {"data_misses": 25, "table_accesses": 300, "table_misses": 0}
+    run["caches"] = [{"name": name, **counts} for name in ("L1D", "L2", "LLC")]
+    rows = {row.name: row for row in judge.table(run, roi)}
+    assert rows["walks"].cells() == "| walks | 300 | 300 | equal |"
+    assert rows["STLB look-ups"].theirs == 1000
+    assert rows["L1D: misses of data"].theirs == 25
+    assert rows["L1D: accesses of walks"].cells() == "| L1D: accesses of walks | 300 | 600 | 0.500 |"
+    assert rows["IPC"].cells() == "| IPC | 1 | 0.500 | 2.000 |"
