@@ -107,6 +107,7 @@ have_qemu() { command -v qemu-x86_64 >/dev/null; }
 have_chromium() { command -v chromium >/dev/null; }
 # Its daemons lie where only root's PATH leads.
 have_slurm() { PATH=$PATH:/usr/sbin type -P slurmctld slurmd >/dev/null; }
+have_spin() { command -v spin >/dev/null; }
 have_valgrind() { command -v valgrind >/dev/null; }
 have_rust_tools() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
 
@@ -204,6 +205,7 @@ if $developer; then
     need have_chromium chromium
     need have_valgrind valgrind
     need have_slurm slurm-wlm
+    need have_spin spin
     # What `flatwalk vm build` needs; it knows itself.
     vm_packages=$(PYTHONPATH=python "$venv/bin/python" -c \
         'from flatwalk.vm import build; print(*build.missing_packages())')

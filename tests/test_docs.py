@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 ENTRY_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
-DOCUMENTS = [*ENTRY_PAGES, ROOT / "qemu" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "qemu" / "README.md", ROOT / "linux" / "model" / "README.md"]
+DOCUMENTS = [*ENTRY_PAGES, *PAGES, *sorted(DOCS.rglob("*.md"))]
 
 
 def prose(path: Path) -> str:
