@@ -78,6 +78,53 @@ def test_documents_that_sources_name_exist() -> None:
     assert [(path, name) for path, name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_sources_that_the_model_names_exist() -> None:
+    text = (DOCS / "model.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+\.(?:rs|py|toml))`", text))
+    paths = {
+        f"/{path.relative_to(ROOT)}"
+        for folder in ("engine", "python")
+        for path in (ROOT / folder).rglob("*.*")
+    }
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+
+def test_the_glossary_has_every_organisation() -> None:
+    registry = ROOT / "engine" / "paging" / "src" / "organisations" / "mod.rs"
+    organisations = re.findall(r"^mod (\w+);", registry.read_text(encoding="utf-8"), re.MULTILINE)
+    (row,) = re.findall(
+        r"^\| organisation \|.*$", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert set(re.findall(r"`(\w+)`", row)) == set(organisations)
+
+
+#: As "Words" in CONTRIBUTING.md says. "There is no X" is the usual order, and "told apart" the usual phrase.
+UNUSUAL = re.compile(
+    r"\b(?:beside|mend(?:s|ed|ing)?|(?:tells?|told)(?! apart))\b"
+    r"|(?<!there )\b(?:is|are) no (?!more\b|longer\b|less\b)",
+    re.IGNORECASE,
+)
+
+
+def unusual(text: str) -> list[str]:
+    """Words of a document that have a more usual one; what it quotes is not its own."""
+    return UNUSUAL.findall(re.sub(r"\"[^\"\n]*\"|\s+", lambda part: " " if part[0].isspace() else "…", text))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_use_usual_words(document: Path) -> None:
+    assert unusual(prose(document)) == []
+
+
+def test_unusual_words_are_seen() -> None:
+    assert unusual('It is\nno file, and tells nothing beside; "is no" is told apart. There is\nno more.') == [
+        "is no ",
+        "tells",
+        "beside",
+    ]
+
+
 def test_the_readme_leads_to_the_other_entry_pages() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
     assert {INDEX, *ENTRY_PAGES[1:]} <= linked

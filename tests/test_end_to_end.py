@@ -443,6 +443,7 @@ def test_ctrl_c_while_simulating(
         ["walk", "--instructions", "500G"],
         ["compare", "--workload", "graph500:2GiB", "--schemes", "radix4"],
         ["compare", "--mix", "4*gups:1GiB", "--instructions", "100G"],
+        ["reproduce", "P1"],
     ],
     ids=" ".join,
 )
@@ -450,9 +451,12 @@ def test_signals_are_heard_while_the_engine_works(
     tmp_path: Path, arguments: list[str], number: signal.Signals
 ) -> None:
     """Warming a walk and making a graph report nothing for minutes; each would go on without an end here."""
+    work = tmp_path / "work"
+    work.mkdir()
     with subprocess.Popen(
         [sys.executable, "-I", "-m", "flatwalk", *arguments],
-        cwd=tmp_path,
+        cwd=work,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -470,7 +474,73 @@ def test_signals_are_heard_while_the_engine_works(
     assert out == ""
     assert running.returncode == 128 + number
     assert "Traceback" not in err
+    assert list(work.iterdir()) == []
+
+
+# Runs the command line; each report of progress sends a signal.
+SIGNALLED = """
+import os, sys
+from flatwalk import cli, output
+
+number = int(sys.argv.pop(1))
+
+class Signalled(output.Progress):
+    def __call__(self, done, total=None):
+        os.kill(os.getpid(), number)
+
+output.Progress = Signalled
+cli.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten million instructions of ChampSim's, compressed."""
+    folder = tmp_path_factory.mktemp("long")
+    load = (
+        struct.pack("<QBB2B4B2Q4Q", 0x400000 + n % 16, *[0] * 10, 0x10000 + n, 0, 0, 0) for n in range(4096)
+    )
+    part = gzip.compress(b"".join(load))
+    (folder / "long.champsim.gz").write_bytes(part * 2500)
+    return folder / "long.champsim.gz"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_import_and_an_export_with_nothing_half_written(
+    tmp_path: Path, long_trace: Path, number: signal.Signals
+) -> None:
+    def signalled(*arguments: str | Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", SIGNALLED, str(number.value), *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 128 + number, done.stderr
+        assert "Traceback" not in done.stderr
+
+    signalled("trace", "import", "--format", "champsim", long_trace, "out.fwt")
     assert list(tmp_path.iterdir()) == []
+    subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-m",
+            "flatwalk",
+            "trace",
+            "import",
+            "--format",
+            "champsim",
+            long_trace,
+            "in.fwt",
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    signalled("trace", "export", "in.fwt", "out.champsim")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.fwt"]
 
 
 def test_ctrl_c_while_recording_judges_what_ran(tmp_path: Path) -> None:

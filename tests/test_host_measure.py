@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import benches, bpf, diff, machine, measure, native, results, show, stats, wording
+from tests.running import descendants, is_gone, processor_seconds, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -613,6 +615,28 @@ def test_ctrl_c_ends_the_kernel_too(tmp_path: Path) -> None:
     assert child.returncode == 130, said
     assert list(tmp_path.iterdir()) == []
     assert program.is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_kernel_ends_with_the_command_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
+    real()
+    line = ["host", "ebizzy", "--threads", "1", "--milliseconds", "1000000", "--no-counters"]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "flatwalk", *line], cwd=tmp_path, stdout=subprocess.DEVNULL
+    ) as command:
+        kernels: set[int] = set()
+
+        def one_works() -> bool:
+            kernels.update(descendants(command.pid))
+            return any(processor_seconds(kernel) > 0.5 for kernel in kernels)
+
+        try:
+            wait_until(one_works)
+            command.send_signal(number)
+            assert command.wait(60) == (128 + number if number == signal.SIGTERM else -number)
+            wait_until(lambda: all(map(is_gone, kernels)))
+        finally:
+            command.kill()
 
 
 def test_help_has_examples(call: Callable[..., Result]) -> None:

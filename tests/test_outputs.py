@@ -311,12 +311,42 @@ def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None
     assert "two schemes are called radix4" in result.err
 
 
+def lines_on_terminal(arguments: list[str], directory: Path) -> list[str]:
+    """What is left on a terminal of 80 columns."""
+    shown = on_terminal([*COMMAND, *arguments], 80, directory)
+    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).split("\r\n")
+    return [line.rpartition("\r")[2] for line in plain]
+
+
 def test_sentences_end_lines_between_words_on_a_terminal(tmp_path: Path) -> None:
     """And nothing is wider than the terminal but names."""
-    shown = on_terminal([*COMMAND, *SHORT, "--no-report", "--schemes", "radix4,fpt+ptp"], 80, tmp_path)
-    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).split("\r\n")
-    lines = [line.rpartition("\r")[2] for line in plain]
+    lines = lines_on_terminal([*SHORT, "--no-report", "--schemes", "radix4,fpt+ptp"], tmp_path)
     assert max(map(len, lines)) <= 80
     judged = next(number for number, line in enumerate(lines) if line.startswith("Judged: "))
     assert 40 < len(lines[judged]) <= 80
     assert "What came before and after it is not judged" in " ".join(lines[judged : judged + 3])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "schemes"],
+        ["list", "machines"],
+        ["list", "mixes"],
+        ["list", "workloads"],
+        ["list", "keys"],
+        ["walk", "0x7f0000000000", "--scheme", "radix4,ecpt"],
+        ["host", "gups", "--table", "1MiB", "--runs", "2", "--at-most", "1"],
+    ],
+    ids=" ".join,
+)
+def test_80_columns_show_all_that_a_pipe_shows(call: Call, tmp_path: Path, arguments: list[str]) -> None:
+    lines = lines_on_terminal(arguments, tmp_path)
+    assert max(map(len, lines)) <= 80
+    if arguments[0] == "host":  # it measures other figures
+        assert any(line.startswith(("warning: ", "note: ")) for line in lines)
+        return
+    piped = call(*arguments).out
+    assert "".join(lines).count("…") == piped.count("…")
+    names = [line.split()[0] for line in piped.splitlines() if re.match(r"[a-z]\S*  ", line)]
+    assert [name for name in names if name not in "\n".join(lines)] == []

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flatwalk import engine
 from flatwalk.errors import FlatwalkError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
+from tests.running import descendants, is_gone, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,3 +166,39 @@ def test_an_interrupted_server_is_stopped(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
     assert _left_running(scratch) == []
     assert not (tmp_path / "trace.fwt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_recording_of_a_server(tmp_path: Path, number: signal.Signals) -> None:
+    """With the server, its client and the collector; what was recorded is kept."""
+    _installed("redis")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    line = ["record", "--workload", "redis:1MiB", "--limit", "1000G", "-o", "trace.fwt"]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "flatwalk", *line],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        started: set[int] = set()
+
+        def is_recorded() -> bool:
+            started.update(descendants(command.pid))
+            return any(path.stat().st_size > 100_000 for path in scratch.glob("*/*.part/*.part"))
+
+        try:
+            wait_until(is_recorded)
+            command.send_signal(number)
+            status = command.wait(60)
+            wait_until(lambda: all(map(is_gone, started)))
+        finally:
+            command.kill()
+    assert _left_running(scratch) == []
+    if number == signal.SIGKILL:
+        assert status == -number
+    else:
+        assert status == 128 + number
+        assert engine.trace_info(tmp_path / "trace.fwt", verify=True)["instructions"] > 1_000_000
+        assert list(scratch.iterdir()) == []

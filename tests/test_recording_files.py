@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,10 +15,11 @@ from flatwalk import engine, temporary
 from flatwalk.errors import UsageError
 from flatwalk.recorder import RecordError, record
 from flatwalk.recorder.result import ProcessTrace, RecordResult
+from tests.running import descendants, is_gone, wait_until
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -82,36 +81,6 @@ def test_what_is_not_a_trace_stays_where_traces_of_processes_go(tmp_path: Path, 
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["out.processes", "thesis.txt"]
 
 
-def _children(pid: int) -> set[int]:
-    found = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found |= {int(child) for child in (task / "children").read_text().split()}
-    return found
-
-
-def _descendants(pid: int) -> set[int]:
-    try:
-        children = _children(pid)
-    except OSError:  # it has just ended
-        return set()
-    return children.union(*map(_descendants, children))
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come: what is waited for would not come at all if the code were wrong."""
-    last = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < last
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("command", [["record", "-o", "out.fwt"], ["compare", "--json", "out.json"]])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_program_its_children_and_the_collector(
@@ -132,17 +101,17 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
     ) as running:
         assert running.stdout is not None
         # The collector, the shell, and its two children, each of which has begun to be recorded.
-        descendants: set[int] = set()
+        started: set[int] = set()
 
         def all_run() -> bool:
-            descendants.update(_descendants(running.pid))
-            return len(descendants) == 4
+            started.update(descendants(running.pid))
+            return len(started) == 4
 
         assert running.stdout.readline() == "go\n"
-        _wait_until(all_run)
+        wait_until(all_run)
         running.send_signal(number)
         status = running.wait(timeout=60)
-        _wait_until(lambda: all(map(_is_gone, descendants)))
+        wait_until(lambda: all(map(is_gone, started)))
         assert set(running.stdout.read().split()) <= {"go"}  # the program's, and no answer
     assert status == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
     if number == signal.SIGTERM:

@@ -101,9 +101,10 @@ fn open(event: &EventSpec, kernel: bool) -> io::Result<File> {
 
 impl Counters {
     /// Opens all counters that may be opened: with the kernel's events if permitted, else without. What
-    /// cannot be counted is noted.
+    /// cannot be counted is noted, once for each reason.
     pub fn open(events: &[EventSpec], notes: &mut Vec<String>) -> Self {
         let mut counters = Self::default();
+        let mut refused: Vec<(String, Vec<&str>)> = Vec::new();
         for event in events {
             match open(event, true).map(|file| (file, true)).or_else(|refused| {
                 match refused.raw_os_error() {
@@ -116,9 +117,18 @@ impl Counters {
                 Ok((file, kernel)) => {
                     counters.open.push(Counter { name: event.name.clone(), file, kernel });
                 }
-                Err(error) => notes.push(format!("{} not counted: {}", event.name, why(&error))),
+                Err(error) => {
+                    let why = why(&error);
+                    match refused.iter_mut().find(|(reason, _)| *reason == why) {
+                        Some((_, names)) => names.push(&event.name),
+                        None => refused.push((why, vec![&event.name])),
+                    }
+                }
             }
         }
+        let words =
+            |(why, names): (String, Vec<&str>)| format!("{} not counted: {why}", names.join(", "));
+        notes.extend(refused.into_iter().map(words));
         counters
     }
 
@@ -184,11 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_no_machine_has_is_noted() {
-        let event = EventSpec { name: "nonsense".to_owned(), kind: 1, config: 9999 };
+    fn events_that_no_machine_has_are_noted_together() {
+        let event = |name: &str| EventSpec { name: name.to_owned(), kind: 1, config: 9999 };
         let mut notes = Vec::new();
-        let mut counters = Counters::open(&[event], &mut notes);
+        let mut counters = Counters::open(&["one", "two"].map(event), &mut notes);
         assert!(counters.read().is_empty());
-        assert!(notes[0].starts_with("nonsense not counted: "), "{notes:?}");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("one, two not counted: "), "{notes:?}");
     }
 }

@@ -131,6 +131,7 @@ fn dispatch(arguments: &[String]) -> Result<String, Error> {
 }
 
 fn main() -> ExitCode {
+    sys::end_with_parent();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match dispatch(&arguments) {
         Ok(line) => {

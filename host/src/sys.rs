@@ -180,6 +180,13 @@ pub fn memory_file(length: usize) -> io::Result<File> {
     Ok(file)
 }
 
+/// Has the kernel end this process when the thread that started it is gone: a measurement whose `flatwalk`
+/// was killed would disturb the next one for as long as it takes.
+pub fn end_with_parent() {
+    // SAFETY: takes numbers alone; every Linux knows this request and that signal.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
 /// Keeps this thread, and those that it starts, on one processor.
 ///
 /// # Errors

@@ -166,6 +166,12 @@ class Lengths:
                 remedy="leave it out, or record everything: flatwalk record --exhaustive -o FILE -- CMD",
             )
         recorded = info["instructions"]
+        if recorded == 0:
+            raise UsageError(
+                "the trace has no instructions",
+                where="--trace",
+                remedy="record it again, or choose another one",
+            )
         if self.points is not None and recorded is not None and self.points.starts[-1] >= recorded:
             raise UsageError(
                 f"an interval begins at instruction {self.points.starts[-1]}, and the trace has {recorded}",

@@ -12,7 +12,7 @@ import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
@@ -109,7 +109,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
             words = is_left and number
             least = None if words else _least(header, *(row[number] for row in rows))
             shown = escape(header if is_wide or words else header.replace(" ", "\n"))
-            framed.add_column(shown, justify="left" if is_left else "right", min_width=least)
+            justify: Literal["left", "right"] = "left" if is_left else "right"
+            framed.add_column(shown, justify=justify, min_width=least, overflow="fold")
         for row in rows:
             framed.add_row(*map(escape, row))
         console.print(framed)

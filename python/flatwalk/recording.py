@@ -119,7 +119,8 @@ def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
     """Records a program of Debian by name; says, on standard error, what was recorded.
 
     Returns:
-        0: its driver ends the program, so its own exit status means nothing.
+        0: its driver ends the program, so its own exit status means nothing. 128 and the signal's number if
+        a signal ended it earlier; what was recorded until then is kept.
 
     Raises:
         FlatwalkError: If it cannot be installed, or does not reach its run phase.
@@ -131,4 +132,6 @@ def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
         workload, path, limit=units.parse_count(limit, "--limit") if limit else None
     )
     output.note(str(result))
-    return 0
+    if result.terminated:
+        return 128 + signal.SIGTERM
+    return 128 + signal.SIGINT if result.interrupted else 0

@@ -67,7 +67,7 @@ def run(options: Options) -> None:
     if options.as_json:
         print(output.as_json(answers if len(answers) > 1 else answers[0]))
     else:
-        print("\n\n".join(map("\n".join, told)))
+        output.say("\n\n".join(map("\n".join, told)))
     if options.report is not None:
         from flatwalk.report import walk  # noqa: PLC0415
 

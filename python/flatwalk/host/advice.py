@@ -275,10 +275,10 @@ def run(files: list[Path], *, measuring: bool, as_json: bool) -> None:
         print(output.as_json([vars(advice) for advice in found], indent=1))
         return
     for advice in found:
-        print(f"{advice.topic}: {advice.do}")
+        output.say(f"{advice.topic}: {advice.do}")
         for sentence in advice.why:
-            print(f"  - {sentence}")
+            output.say(f"  - {sentence}")
         for sentence in advice.unknown:
-            print(f"  ? {sentence}")
+            output.say(f"  ? {sentence}")
         print()
-    print("Lines with ? say what is not known.")
+    output.say("Lines with ? say what is not known.")

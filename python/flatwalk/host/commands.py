@@ -92,7 +92,7 @@ def _run(
     else:
         show.show(result)
         if save is not None:
-            print(f"saved: {save}")
+            output.say(f"saved: {save}")
 
 
 def _prepared(

@@ -74,14 +74,14 @@ def show_published(a: stats.Moments, b: stats.Moments) -> None:
     one = stats.compare_moments(a, b)
     for name, summary in (("A", one.a), ("B", one.b)):
         within = summary.interval
-        print(f"{name}: mean {summary.mean:g}, 95 % interval {within.low:g} … {within.high:g}")
+        output.say(f"{name}: mean {summary.mean:g}, 95 % interval {within.low:g} … {within.high:g}")
     for name, test in (("Welch", one.welch), ("pooled", one.pooled)):
-        print(
+        output.say(
             f"{name}: t = {test.t:.3f}, df = {test.df:.4g}, p = {test.p:.4g}, "
             f"A − B {test.difference.low:.4g} … {test.difference.high:.4g}"
         )
     verdict = wording.verdict(one, one.welch.p)
-    print(f"B is {verdict}." if one.welch.p < 0.05 else verdict)
+    output.say(f"B is {verdict}." if one.welch.p < 0.05 else verdict)
 
 
 def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_json: bool) -> None:
@@ -102,7 +102,7 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
         return
     _show(a, b, names, found, changes)
     if plot is not None:
-        print(f"drawn: {plot}")
+        output.say(f"drawn: {plot}")
 
 
 def _change(share: float) -> str:
@@ -121,8 +121,8 @@ def _show(
     changes: list[str],
 ) -> None:
     rate = a["rate"]
-    print(f"A: {names[0]}, {a['started']}\nB: {names[1]}, {b['started']}")
-    print("\n".join(f"changed: {change}" for change in changes) or "The two host records are the same.")
+    output.say(f"A: {names[0]}, {a['started']}\nB: {names[1]}, {b['started']}")
+    output.say("\n".join(f"changed: {change}" for change in changes) or "The two host records are the same.")
     print()
     rows = [
         [
@@ -141,23 +141,23 @@ def _show(
     )
     for name, (one, p) in found.items():
         said = wording.verdict(one, p, rate=rate, words=results.changed(a))
-        print(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
+        output.say(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
     _show_controls(a, b, next(iter(found.values()))[0].drift)
     if any(p < 0.05 for _, p in found.values()) and (doubt := _doubt(a, b)):
-        print(f"But {doubt}: measure again before trusting it.")
+        output.say(f"But {doubt}: measure again before trusting it.")
     if len(found) > 1:
-        print(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
+        output.say(f"Verdicts hold for all {len(found)} together (p adjusted by Holm's method).")
     for path, result in zip(names, (a, b), strict=True):
         summaries = {name: one.a if result is a else one.b for name, (one, _) in found.items()}
         for line in show.doubts(result, summaries):
-            print(f"warning: {path}: {line}")
+            output.say(f"warning: {path}: {line}")
 
 
 def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
     """Prints how the controls changed, which no kernel influences."""
     changes = [f"{name} {_change(two[1].mean / two[0].mean - 1)}" for name, two in controls(a, b)]
     if changes:
-        print(
+        output.say(
             f"From A to B, controls that no kernel influences changed, too: {', '.join(changes)} "
             f"(docs/host.md). The verdicts allow for ± {wording.percent(between.share)}."
         )

@@ -64,7 +64,7 @@ def run(pid: int, options: Options) -> None:
     _show(found, levels, host)
     if tables:
         output.table(designs.TABLE_HEADERS, designs.table_rows(tables))
-        print(
+        output.say(
             f"Tables as the engine builds them for this mapping; walks counted over "
             f"{units.count(designs.COUNTED)} accesses to random present pages, on {options.machine}."
         )
@@ -72,9 +72,9 @@ def run(pid: int, options: Options) -> None:
         print()
         _show_simulated(simulated, options)
     for line in notes:
-        print(f"note: {line}")
+        output.say(f"note: {line}")
     if options.html is not None:
-        print(f"drawn: {options.html}")
+        output.say(f"drawn: {options.html}")
 
 
 def _simulate(found: Process, options: Options) -> tuple[list[dict[str, Any]], list[Run]]:
@@ -91,8 +91,8 @@ def _simulate(found: Process, options: Options) -> tuple[list[dict[str, Any]], l
 def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> None:
     small, large = found.present_bytes()
     mapped = sum(area.end - area.start for area in found.areas)
-    print(f"Process {found.pid}: {found.name}")
-    print(
+    output.say(f"Process {found.pid}: {found.name}")
+    output.say(
         f"{len(found.areas)} areas of {units.size(mapped)}; present: {units.size(small)} on "
         f"{units.size(host['page_bytes'])} pages, {units.size(large)} on 2 MiB pages."
     )
@@ -115,7 +115,7 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
         present = sum(level.bytes for level in levels[1:])
         # For each anonymous large page the kernel keeps a PTE node, to split it without allocating.
         spare = sum(area.sizes.get("AnonHugePages", 0) for area in found.areas) // process.LARGE * 4096
-        print(
+        output.say(
             f"The kernel counts {units.size(found.table_bytes)} below the root: {units.size(present)} for "
             f"present pages, {units.size(spare)} kept to split large pages, the rest for absent pages."
         )
@@ -128,12 +128,12 @@ def _show_simulated(runs: list[Run], options: Options) -> None:
     if len(designs) > 1:
         best = max(designs, key=lambda run: run.get("speedup") or 0.0)
         change = (best.get("speedup") or 1.0) - 1
-        print(
+        output.say(
             f"Fastest of them: {best['scheme']}, {units.signed_percent(change)} against {runs[0]['scheme']}."
             if change >= WORTH_MENTIONING
             else f"None is faster than {runs[0]['scheme']} by {units.percent(WORTH_MENTIONING)} or more."
         )
-        print("The pattern is not the process's own: record the program for that.")
+        output.say("The pattern is not the process's own: record the program for that.")
 
 
 def _as_json(

@@ -39,16 +39,16 @@ def show(result: Result) -> None:
     headers = [result["bench"] + " ", f"{mean}, {result['unit']}", "95 % interval", "", "runs"]
     output.table(headers + ([extra[0]] if extra else []), rows)
     for sentence in sentences(result):
-        print(sentence)
+        output.say(sentence)
     _counters(result, list(summaries))
     for name, buckets in result["histograms"].items():
         print(*bpf.lines(name, buckets), sep="\n")
     for line in result["skipped"]:
-        print(f"not measured: {line}")
+        output.say(f"not measured: {line}")
     for line in result["notes"]:
-        print(f"note: {line}")
+        output.say(f"note: {line}")
     for line in doubts(result, summaries):
-        print(f"warning: {line}")
+        output.say(f"warning: {line}")
 
 
 def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:

@@ -80,8 +80,10 @@ class RecordResult:
     warnings: list[str] = field(default_factory=list)
     #: The time was over.
     timed_out: bool = False
-    #: We were told to terminate.
+    #: We were asked to terminate.
     terminated: bool = False
+    #: Ctrl-C ended the program, whose output is not on our terminal, and is to end us.
+    interrupted: bool = False
 
     @property
     def executed(self) -> int:

@@ -271,6 +271,7 @@ class _Session:
             self._reports.warnings,
             timed_out=self._timed_out,
             terminated=self._terminated is not None,
+            interrupted=self._asked_to_end,
         )
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:

@@ -46,7 +46,7 @@ pub struct Scheme {
     /// leaves the guest.
     #[serde(default)]
     pub shadow: bool,
-    /// The table is that of the machine on which a whole system was recorded, as the trace tells it.
+    /// The table is that of the machine on which a whole system was recorded, as the trace has it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
     /// The host's table, where the process runs in a guest and all of the above is the guest's.

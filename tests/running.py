@@ -1,0 +1,57 @@
+"""Processes that a test started: which they started, what they have done, and whether they have ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _children(pid: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """All that a process and those that it started have started, as far as they run."""
+    try:
+        children = _children(pid)
+    except OSError:  # it has just ended
+        return set()
+    return children.union(*map(descendants, children))
+
+
+def _status(pid: int) -> list[str]:
+    """What `/proc/PID/stat` says behind the name; see `proc(5)`."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, whether or not anybody has asked for its status."""
+    try:
+        return _status(pid)[0] == "Z"
+    except OSError:
+        return True
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has used so far; 0 if it is gone."""
+    try:
+        fields = _status(pid)
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what must come: what is waited for would not come at all if the code were wrong."""
+    last = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < last
+        time.sleep(0.01)
