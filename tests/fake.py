@@ -179,6 +179,7 @@ def tree() -> dict[str, Any]:
     ) -> dict[str, Any]:
         width = level.count("L")
         bottom = int(level[-1])
+        kind = "page" if bottom == 1 else "table"
         return {
             "under": under,
             "level": level,
@@ -191,6 +192,12 @@ def tree() -> dict[str, Any]:
             "nodes": nodes,
             "fallback": level == "L2",
             **dict(zip(("tables", "pages", "replicas"), counts, strict=True)),
+            "node": "0x7000",
+            "entries": [
+                {"index": 0, "count": 3, "kind": kind, "value": "0x80000012345067"},
+                {"index": 7, "count": 1, "kind": kind, "value": "0x99067"},
+            ],
+            "entries_left": 2,
         }
 
     start, gib = 0x100_0000_0000, 1 << 30
@@ -202,6 +209,34 @@ def tree() -> dict[str, Any]:
         part(2, "L1", (start + 8 * gib, 2 << 20), 1, (0, 5, 0)),
     ]
     return {"whose": "", "address_bits": 48, "parts": parts}
+
+
+def blamed(run: Run, mappings: dict[str, tuple[int, int]]) -> Run:
+    """A run whose walks come from files of these names: walks and cycles of each."""
+    nothing = {"address": None, "bytes": None}
+    entries: list[dict[str, Any]] = [
+        {
+            "kind": "file" if name else "other",
+            "name": name or None,
+            "walks": walks,
+            "cycles": cycles,
+            **nothing,
+        }
+        for name, (walks, cycles) in mappings.items()
+    ]
+    code = {
+        "kind": "code",
+        "function": None,
+        "file": None,
+        "source": None,
+        "line": None,
+        "walks": 0,
+        "cycles": 0,
+    }
+    lists = {"functions": [code], "lines": [code], "mappings": entries, "unknown": []}
+    run["blame"] = lists  # type: ignore[typeddict-item]
+    run["walks"] = sum(walks for walks, _ in mappings.values())
+    return run
 
 
 def walk(scheme: str) -> dict[str, Any]:

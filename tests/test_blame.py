@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from flatwalk.results import Run
     from tests.conftest import Result
 
     Flatwalk = Callable[..., Result]
@@ -146,40 +145,14 @@ def test_a_workload_has_mappings_and_no_functions(flatwalk: Flatwalk) -> None:
 # --- what is shown
 
 
-def _blamed(run: Run, mappings: dict[str, tuple[int, int]]) -> Run:
-    """A run whose walks come from files of these names: walks and cycles of each."""
-    nothing = {"address": None, "bytes": None}
-    entries: list[dict[str, Any]] = [
-        {
-            "kind": "file" if name else "other",
-            "name": name or None,
-            "walks": walks,
-            "cycles": cycles,
-            **nothing,
-        }
-        for name, (walks, cycles) in mappings.items()
-    ]
-    code = {
-        "kind": "code",
-        "function": None,
-        "file": None,
-        "source": None,
-        "line": None,
-        "walks": 0,
-        "cycles": 0,
-    }
-    lists = {"functions": [code], "lines": [code], "mappings": entries, "unknown": []}
-    run["blame"] = lists  # type: ignore[typeddict-item]
-    run["walks"] = sum(walks for walks, _ in mappings.values())
-    return run
-
-
 def test_others_are_what_is_left_and_what_is_not_known_is_not_made_up() -> None:
     first = {"/a": (600, 300_000), "/b": (300, 100_000), "/c": (96, 50_000), "/d": (4, 5_000)}
     runs = [
-        _blamed(fake.run("radix4"), first),
-        _blamed(fake.run("fpt", cycles=800), {"/a": (600, 100_000), "/c": (100, 10_000), "": (300, 20_000)}),
-        _blamed(fake.run("radix4", cycles=700, large_pages=100), {"/b": (10, 1_000)}),
+        fake.blamed(fake.run("radix4"), first),
+        fake.blamed(
+            fake.run("fpt", cycles=800), {"/a": (600, 100_000), "/c": (100, 10_000), "": (300, 20_000)}
+        ),
+        fake.blamed(fake.run("radix4", cycles=700, large_pages=100), {"/b": (10, 1_000)}),
     ]
     add_speedups(runs)
     shown = blame.build(runs)
@@ -199,7 +172,7 @@ def test_the_shares_of_a_part_add_up_whatever_is_counted() -> None:
         names = [f"/{number}" for number in range(chosen.randrange(1, 30))]
         counted = {name: (chosen.choice([0, 1, 1000]), chosen.randrange(9999)) for name in names}
         counted[names[0]] = (1000, 1)
-        runs = [_blamed(fake.run("radix4"), counted)]
+        runs = [fake.blamed(fake.run("radix4"), counted)]
         add_speedups(runs)
         shown = blame.build(runs)
         assert shown is not None
@@ -212,7 +185,7 @@ def test_the_shares_of_a_part_add_up_whatever_is_counted() -> None:
 
 def test_names_from_outside_control_no_terminal_and_break_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"/x\x1b[31m\n\u202ey": (600, 1), "/<b>bold": (300, 1), f"/{'long' * 40}": (100, 1)}
-    runs = [_blamed(fake.run("radix4"), names)]
+    runs = [fake.blamed(fake.run("radix4"), names)]
     add_speedups(runs)
     shown = blame.build(runs)
     assert shown is not None
@@ -230,4 +203,4 @@ def test_names_from_outside_control_no_terminal_and_break_no_line(capsys: pytest
 def test_without_walks_or_counts_nothing_is_shown() -> None:
     runs = [fake.run("radix4")]
     assert blame.build(runs) is None
-    assert blame.build([_blamed(fake.run("radix4"), {"/a": (0, 0)})]) is None
+    assert blame.build([fake.blamed(fake.run("radix4"), {"/a": (0, 0)})]) is None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flatwalk import drawing, figures
-from flatwalk.report import charts
+from flatwalk.report import charts, render, timeline, tree
 from flatwalk.results import answer
 from tests import fake
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from flatwalk.results import Response
     from tests.conftest import Result
 
     Call = Callable[..., Result]
@@ -77,12 +78,31 @@ def test_whiskers_are_the_intervals() -> None:
         assert (right - zero) * unit == pytest.approx(100 * (high - 1), abs=0.01)
 
 
-@pytest.mark.parametrize("key", ["speed", "cycles", "accesses", "latency", "served", "memory", "histogram"])
+def everything() -> Response:
+    """An answer whose report has every chart."""
+    response = fake.sample(fake.gups(0) + fake.gups(100))
+    for run in response["runs"]:
+        run["page_table"]["trees"] = [fake.tree()]  # type: ignore[list-item]
+        fake.blamed(run, {"/a": (600, 90_000), "/b": (300, 20_000), "": (300, 20_000)})
+    return response
+
+
+#: The report's charts; a new one is to be drawn, too.
+CHARTS = [
+    "speed", "cycles", "accesses", "latency", "served", "memory", "histogram", "timeline", "tree", "blame",
+]  # fmt: skip
+
+
+def test_every_chart_of_the_report_is_drawn() -> None:
+    assert list(drawing.charts(everything())) == CHARTS
+    sections = set(re.findall(r'data-metric="(\w+)"', render(everything())))
+    assert sections == {*CHARTS, "schemes", "figures"}, "words and a table are no charts"
+
+
+@pytest.mark.parametrize("key", CHARTS)
 @pytest.mark.parametrize("columns", [1, 2])
 def test_nothing_stands_outside(key: str, columns: int) -> None:
-    runs = fake.sample(fake.gups())["runs"]
-    chart = next(chart for chart in charts.build(runs) if chart.key == key)
-    figure: Any = figures.draw(chart, columns)
+    figure: Any = drawing.charts(everything())[key](columns)
     figure.canvas.draw()
     width, height = figure.bbox.width, figure.bbox.height
     texts = [text for axes in figure.axes for text in (*axes.texts, *axes.get_yticklabels())] + figure.texts
@@ -91,6 +111,55 @@ def test_nothing_stands_outside(key: str, columns: int) -> None:
         assert box.x0 >= -1, text
         assert box.x1 <= width + 1, text
         assert box.y1 <= height + 1, text
+
+
+def test_a_timeline_has_every_course() -> None:
+    answer = everything()
+    [shown] = timeline.build(answer["runs"], answer.get("sampling"))
+    axes: Any = drawing.charts(answer)["timeline"](1).axes
+    strips = [strip for panel in shown.panels for strip in panel.strips]
+    assert [one.get_title(loc="left") for one in axes] == [strip.title for strip in strips]
+    for one, strip in zip(axes, strips, strict=True):
+        courses = [line for line in one.lines if len(line.get_xdata()) > 2]
+        assert len(courses) == len(strip.lines)
+        first = [float(x) for x in re.findall(r"[ML]([\d.]+)", strip.lines[0].path)]
+        assert list(courses[0].get_xdata()) == first
+        assert [label.get_text() for label in one.get_yticklabels()] == [strip.high, strip.low]
+
+
+def test_a_tree_has_a_box_for_each_row_as_dark_as_it_is_full() -> None:
+    runs = everything()["runs"][:1]
+    axes: Any = drawing.charts({**everything(), "runs": runs})["tree"](2).axes[0]
+    [[shown]] = [panel.trees for panel in tree.build(runs)]
+    boxes = [(patch.get_x(), patch.get_width()) for patch in axes.patches]
+    assert boxes == [(row.column / 4, row.width / 4) for row in shown.rows]
+    dark = [patch.get_alpha() for patch in axes.patches]
+    assert sorted(range(5), key=lambda at: dark[at]) == sorted(range(5), key=lambda at: shown.rows[at].shade)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["L4", "L3", "L2", "L1"]
+    assert "L2, fall-back" in [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_bars_of_blame_are_shares_of_the_walks() -> None:
+    axes: Any = drawing.charts(everything())["blame"](2).axes[0]
+    found = {
+        label.get_text(): patch.get_width()
+        for label, patch in zip(axes.get_yticklabels(), axes.patches, strict=True)
+    }
+    assert found == {
+        "a": pytest.approx(0.5), "b": pytest.approx(0.25), "all others": pytest.approx(0.25),
+    }  # fmt: skip
+
+
+def test_only_some_schemes_are_drawn(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(answer(everything())))
+    done = call("figures", "a.json", "--only", "tree,speed", "--schemes", "radix4, fpt", "--format", "svg")
+    assert done.out.split() == ["a-tree.svg", "a-speed.svg"]
+    drawn_names = (tmp_path / "a-speed.svg").read_text()
+    assert ">fpt</text>" in drawn_names
+    assert ">ideal</text>" not in drawn_names
+    assert (tmp_path / "a-tree.svg").read_text().count(">L4L3</text>") == 4
+    refused = call("figures", "a.json", "--schemes", "fptt")
+    assert (refused.code, "there are radix4, " in refused.err) == (2, True)
 
 
 def test_files_are_as_wide_as_a_column_and_the_same_twice(tmp_path: Path, call: Call) -> None:

@@ -218,7 +218,7 @@ def test_a_scheme_says_which_class_it_is() -> None:
         scheme.changed({"table.parameters.buckets": 32})
     changed = scheme.table
     changed["table"]["code"] = "0" * 16
-    with pytest.raises(fw.UsageError, match="runs only in the process that made a scheme of it"):
+    with pytest.raises(fw.UsageError, match="runs only in a process that made a scheme of it"):
         fw.Scheme(changed)
 
 
@@ -305,7 +305,7 @@ def test_a_prefetcher_in_python_saves_every_other_walk() -> None:
     run = fw.simulate(fw.Scheme.of(NextPage(1)), **asked)
     assert run["scheme"] == "radix4+NextPage(pages=1)"
     assert run["walks"] == pytest.approx(alone["walks"] / 2, abs=3)
-    counted = run["mechanisms"]["python"]["prefetches"]
+    counted = run["mechanisms"]["python"]["NextPage"]["prefetches"]
     assert counted == pytest.approx(alone["walks"] / 2, abs=5)
     assert f"NextPage counted {counted} prefetches" in run["mechanism_words"]
     assert run == fw.simulate(fw.Scheme.of(NextPage(1)), **asked)
@@ -365,12 +365,13 @@ class Watcher(fw.Mechanism):
 def test_every_hook_is_called_where_its_name_says() -> None:
     asked = {**SHORT, "large_pages": 0, "warmup": 0, "context_switch_ms": 0.02}
     run = fw.simulate(fw.Scheme.of(Watcher()), **asked)
-    counts = run["mechanisms"]["python"]
+    counts = run["mechanisms"]["python"]["Watcher"]
     assert counts["misses"] == run["walks"] + run["os"]["faults"], "a walk that faults is made again"
     assert counts["begun"] == counts["ended"] >= counts["misses"]
     assert counts["switches"] == run["os"]["context_switches"]
     measured = fw.simulate(fw.Scheme.of(Watcher()), **{**asked, "warmup": "30K", "context_switch_ms": None})
-    assert measured["mechanisms"]["python"]["misses"] == measured["walks"], "the warm-up does not count"
+    counted = measured["mechanisms"]["python"]["Watcher"]
+    assert counted["misses"] == measured["walks"], "the warm-up does not count"
 
 
 def test_both_of_ones_own_go_together() -> None:
@@ -383,34 +384,41 @@ def test_both_of_ones_own_go_together() -> None:
     assert figures(both) == figures(rust)
     with pytest.raises(fw.FlatwalkError, match=r"^Failing\.answer failed: IndexError"):
         fw.simulate(fw.Scheme.of(Failing(), NextPage(1)), **asked)
-    for parts in ((), (LeafMap(), LeafMap()), (NextPage(1), NextPage(2))):
+    for parts in ((), (LeafMap(), Hashed(32)), (NextPage(1), NextPage(2))):
         with pytest.raises(fw.UsageError, match="a scheme has one page table"):
             fw.Scheme.of(*parts)
+    twice = fw.Scheme.of(NextPage(1))
+    with pytest.raises(fw.FlatwalkError, match=r"python\[2\]\.class.* is there twice"):
+        fw.simulate(fw.Scheme.of(NextPage(2), base=twice), **asked)
 
 
-class Late(fw.Mechanism):
-    """Keeps what it found for another hook."""
-
-    def begin(self) -> None:
-        self.kept: list[fw.Translation] = []
+class Forged(fw.Mechanism):
+    """Says that the page lies elsewhere."""
 
     def after_walk(self, miss: fw.Miss) -> None:
-        if found := miss.walk(miss.address, miss.found.ready if miss.found else None):
-            self.kept.append(found)
-            miss.insert(self.kept[0])
+        if miss.found is not None:
+            miss.insert(miss.found._replace(frame=miss.found.frame + 4096))
+
+
+class Waiting(fw.Mechanism):
+    def after_walk(self, miss: fw.Miss) -> None:
+        miss.wait(1)
+
+
+class Memoryless(fw.Mechanism):
+    def missed(self, miss: fw.Miss) -> fw.Translation | None:
+        miss.read(0)
+        return None
+
+
+class Answering(fw.Mechanism):
+    def missed(self, miss: fw.Miss) -> fw.Translation | None:
+        return miss.address  # type: ignore[return-value]
 
 
 class Early(fw.Mechanism):
     def after_walk(self, miss: fw.Miss) -> None:
         miss.walk(miss.address, miss.time - 1)
-
-
-class Own(fw.Mechanism):
-    """Inserts what the miss itself found."""
-
-    def after_walk(self, miss: fw.Miss) -> None:
-        if miss.found is not None:
-            miss.insert(miss.found)
 
 
 class Keeper(fw.Mechanism):
@@ -436,9 +444,11 @@ class Uncounted(fw.Mechanism):
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        (Late, "only by the hook that walked for it"),
         (Early, "no walk can begin in cycle"),
-        (Own, "only by the hook that walked for it"),
+        (Forged, "is not that of the page that is there now"),
+        (Waiting, "only `missed` can take time"),
+        (Memoryless, "byte 0 is outside of the mechanism's memory"),
+        (Answering, "which is not a Translation or None"),
         (Keeper, "a miss is there until its hook returns"),
         (Uncopied, "something in it cannot be copied"),
         (Uncounted, "counted -1 'x', which is not a count"),

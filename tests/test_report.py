@@ -162,6 +162,11 @@ def test_a_tree_is_as_wide_and_as_full_as_its_nodes() -> None:
     assert [row.is_fallback for row in tree_.rows] == [False, False, True, False, False]
     assert tree_.rows[4].entries == "33 pages of 4 KiB, 512 parts of larger pages"
     assert tree_.rows[4].place[1] == 0.5, "the last of the lower half"
+    run_of, single = tree_.rows[3].shown
+    assert (run_of.name, run_of.first, run_of.last) == ("entries 0 to 2", "0x10200000000", "0x10200002fff")
+    assert single.what == "maps the page at 0x99000: 0x99067"
+    assert tree_.rows[3].left == "2"
+    assert tree_.rows[2].shown[0].what == "the first leads to the node at 0x12345000: 0x80000012345067"
     del run["page_table"]["trees"]  # type: ignore[misc]
     assert tree.build([run]) == []
 

@@ -179,27 +179,55 @@ def test_a_scheme_leads_to_its_settings_and_a_word_to_its_meaning(open_: Open, h
 def test_a_tree_is_zoomed_from_all_addresses_to_a_node(open_: Open, html: str) -> None:
     page = open_(html)
     tree = page.locator("details.tree").first
-    rows = tree.locator("tbody tr")
+    rows = tree.locator("tbody tr:not(.entry)")
+    assert tree.locator("tbody tr.entry:visible").count() == 0, "entries are shown with their node"
     assert tree.locator("nav.crumbs button").count() == 0
-    widths = [
-        box.evaluate("box => box.getBoundingClientRect().width") for box in tree.locator("tbody th").all()
-    ]
+    widths = [box.evaluate("box => box.getBoundingClientRect().width") for box in rows.locator("th").all()]
     flat, _, plain, *_ = widths
     assert flat > 1.5 * plain, "flattened nodes are wide"
     tree.get_by_role("button", name=re.compile("^L2 fall-back")).click()
     shown = [row.locator("th").inner_text() for row in rows.all() if row.is_visible()]
     assert [text.split()[0] for text in shown] == ["L4L3", "L2", "L1"]
     assert tree.locator("nav.crumbs button").all_inner_texts() == ["256 TiB", "node of 1 GiB"]
-    assert tree.locator("svg.map rect").count() == 2
-    # By keys: down to the node below, into it, and back out to everything.
-    page.keyboard.press("ArrowDown")
+    assert tree.locator("svg.map rect").count() == 2 + 2, "all of it, its entries, and the node below"
+    # By keys: down past its entries to the node below, into it, and back out to everything.
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     assert "an entry: 4 KiB" in tree.locator("nav.crumbs").inner_text()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
-    assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
+    whole = "tbody tr:not(.entry):visible"
+    assert tree.locator(whole).count() == len(fake.tree()["parts"])
     tree.locator("nav.crumbs button").first.click()
-    assert tree.locator("tbody tr:visible").count() == len(fake.tree()["parts"])
+    assert tree.locator(whole).count() == len(fake.tree()["parts"])
+
+
+def test_a_tree_is_zoomed_down_to_a_single_entry(open_: Open, html: str) -> None:
+    page = open_(html)
+    tree = page.locator("details.tree").first
+    crumbs = tree.locator("nav.crumbs")
+    tree.get_by_role("button", name=re.compile("^L1 ")).click()
+    shown = tree.locator("tbody tr.entry:visible")
+    assert [row.locator("th").inner_text() for row in shown.all()[:2]] == ["entries 0 to 2", "entry 7"]
+    assert shown.last.inner_text() == "and 2 more entries of this node"
+    assert shown.nth(1).locator(".what").inner_text() == "maps the page at 0x99000: 0x99067"
+    tree.get_by_role("button", name="entry 7").click()
+    assert tree.locator("tbody tr.entry:visible").count() == 1
+    assert crumbs.locator("button").all_inner_texts() == [
+        "256 TiB", "node of 1 GiB", "node of 2 MiB", "entry 7",
+    ]  # fmt: skip
+    assert "0x10200007000 to 0x10200007fff" in (tree.locator("svg.map").get_attribute("aria-label") or "")
+    # Of several next to each other one is chosen.
+    page.keyboard.press("ArrowLeft")
+    tree.get_by_role("button", name="entries 0 to 2").click()
+    chosen = crumbs.get_by_role("spinbutton")
+    chosen.fill("2")
+    assert crumbs.locator("output").inner_text() == "entry 2: 0x10200002000"
+    chosen.fill("9")
+    assert crumbs.locator("output").inner_text() == "entry 2: 0x10200002000", "there are no more"
+    chosen.press("ArrowDown")
+    assert crumbs.get_by_role("spinbutton").count() == 1, "keys are the number's here"
 
 
 @pytest.fixture(scope="module")
@@ -360,6 +388,6 @@ def test_the_report_fits(open_: Open, html: str, width: int, scheme: str) -> Non
     page = open_(html, viewport={"width": width, "height": 2000}, color_scheme=scheme)
     _check_fit(page, dark=scheme == "dark")
     # The whole tree is in view; its figures may have to be scrolled to.
-    box = page.locator("details.tree tbody th").nth(4)
+    box = page.locator("details.tree tbody tr:not(.entry) th").nth(4)
     box.scroll_into_view_if_needed()
     assert box.evaluate("one => one.getBoundingClientRect().right <= innerWidth - 12")

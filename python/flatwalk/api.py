@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import html
-import inspect
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,8 +174,11 @@ class Scheme(_Setting):
     def named(cls, name: str) -> Scheme:
         """A shipped scheme, a TOML file by path, or a guest and its host as `radix4/fpt`.
 
+        A class or an object of a file of Python is `FILE.py:NAME`.
+
         Raises:
             UsageError: If there is none, or the file is not valid.
+            FlatwalkError: If a file of Python raises an exception.
         """
         return cls(settings.scheme_or_pair(name, "scheme"))
 
@@ -184,40 +186,20 @@ class Scheme(_Setting):
     def of(
         cls, *parts: Organisation | Mechanism, base: str | Scheme = "radix4", name: str | None = None
     ) -> Scheme:
-        """A scheme with a page table, a mechanism or both of your own.
+        """A scheme with a page table, mechanisms or both of your own.
 
         Args:
-            parts: The designs, with their parameters; later changes to them have no effect.
+            parts: The designs, with their parameters; later changes to them have no effect. Mechanisms are
+                asked in this order, after those of `base`.
             base: The scheme that has all else, by name, path or object.
             name: A name of its own; without it the classes', with their parameters.
 
         Raises:
-            UsageError: If there are two of a kind or none, results could not show a parameter, or the code
-                of a class cannot be read.
+            UsageError: If there are none or two tables, two mechanisms are of one class, results could not
+                show a parameter, or the code of a class cannot be read.
         """
         start = base if isinstance(base, Scheme) else cls.named(base)
-        table = start.table
-        kinds = ["table" if isinstance(part, Organisation) else "python" for part in parts]
-        if not parts or len(set(kinds)) < len(parts):
-            raise UsageError(
-                f"{len(parts)} parts of your own: a scheme has one page table, and one mechanism of Python",
-                remedy="give an fw.Organisation, an fw.Mechanism, or one of each",
-            )
-        named = [] if "table" in kinds else [start.name]
-        for kind, part in zip(kinds, parts, strict=True):
-            keys = prototypes.register(part)
-            text = ", ".join(f"{key}={value}" for key, value in keys["parameters"].items())
-            named.append(f"{keys['class']}({text})" if text else keys["class"])
-            if kind == "table":
-                kept = {key: table["table"][key] for key in ("levels", "geometry") if key in table["table"]}
-                keys = {"organisation": "python", **kept, **keys}
-            table[kind] = keys
-        words = [inspect.getdoc(part) or type(part).__name__ for part in parts]
-        table["name"] = name or "+".join(named)
-        table["title"] = " ".join(text.partition("\n")[0] for text in words)
-        table["description"] = "\n".join(words)
-        table["source"] = " and ".join(f"{type(part).__name__}, in Python" for part in parts)
-        return cls(table)
+        return cls(prototypes.scheme(parts, start.table, name))
 
 
 class Machine(_Setting):
@@ -302,7 +284,7 @@ def check_organisation(
         numbered = "".join(f"\n  {number}. {step}" for number, step in enumerate(steps, start=1))
         raise FlatwalkError(
             f"a table of {name} does not do what it is told: {problem}{numbered}",
-            where=inspect.getsourcefile(type(own)),
+            where=prototypes.file_of(type(own)),
             remedy=f"do these steps by hand; {len(steps)} are the fewest that show it (seed {seed})",
         )
 
@@ -413,22 +395,33 @@ class Comparison:
         presenting.write_json(Path(path), results.answer(self._response))
         return Path(path)
 
-    def figure(self, chart: str, path: str | Path, columns: int = 1) -> Path:
+    def figure(
+        self, chart: str, path: str | Path, columns: int = 1, schemes: Sequence[str] | None = None
+    ) -> Path:
         """Draws a chart of the report for a paper.
 
         Args:
-            chart: `speed`, `cycles`, `accesses`, `latency`, `served`, `memory` or `histogram`.
+            chart: `speed`, `cycles`, `accesses`, `latency`, `served`, `memory`, `histogram`, `timeline`,
+                `tree` or `blame`, as far as there is something to draw.
             path: Its ending says how: .pdf, .svg, .png.
             columns: Width in columns of a paper of two: 1 (3.33 inches) or 2 (7 inches).
+            schemes: Only these, by name; without it all.
 
         Raises:
-            UsageError: If there is no such chart or format.
+            UsageError: If there is no such chart, format or scheme.
             FlatwalkError: If it cannot be written.
         """
         from flatwalk import drawing  # noqa: PLC0415
 
-        drawing.chart(self.runs, chart, Path(path), columns)
+        runs = self.runs if schemes is None else drawing.of_schemes(self.runs, schemes, "schemes")
+        drawing.chart({**self._response, "runs": runs}, chart, Path(path), columns)
         return Path(path)
+
+    def to_latex(self) -> str:
+        """The results in LaTeX: a table for each setting, with the package booktabs."""
+        from flatwalk import drawing  # noqa: PLC0415
+
+        return drawing.tables(self.runs)
 
     def __repr__(self) -> str:
         """How much was judged, and the verdict."""
@@ -749,6 +742,39 @@ class Results:
 
         return query.query(self.to_arrow(), sql)
 
+    def figure(
+        self,
+        path: str | Path,
+        *,
+        x: str,
+        y: str = "speedup",
+        by: str | None = None,
+        over: str | None = None,
+        where: str | None = None,
+        columns: int = 1,
+    ) -> Path:
+        """Draws runs for a paper, as `flatwalk results plot` does: curves, or a heat map.
+
+        Args:
+            path: Its ending says how: .pdf, .svg, .png.
+            x: The column that the horizontal axis is.
+            y: The column that is drawn.
+            by: A column with a curve for each of its values.
+            over: A column that is the vertical axis of a heat map.
+            where: Only runs for which this SQL holds.
+            columns: Width in columns of a paper of two: 1 (3.33 inches) or 2 (7 inches).
+
+        Raises:
+            UsageError: If there is no such column or format, or the SQL is wrong.
+            FlatwalkError: If it cannot be written.
+        """
+        from flatwalk import drawing  # noqa: PLC0415
+        from flatwalk.lab import query  # noqa: PLC0415
+
+        table = self.to_arrow() if where is None else query.selected(self.to_arrow(), where)
+        drawing.plot(table, Path(path), x=x, y=y, by=by, over=over, columns=columns)
+        return Path(path)
+
 
 def open_results(directory: str | Path) -> Results:
     """The results that sweeps stored.
@@ -798,7 +824,7 @@ def sweep(
             raise UsageError(
                 f"a sweep names its schemes, and runs them in other processes: {scheme!r} cannot go there",
                 where="schemes",
-                remedy="give a name or a path; compare takes objects, and classes of Python",
+                remedy="give a name or a path, of a class of Python as FILE.py:NAME; compare takes objects",
             )
     asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(what)
     command.run_missing(asked, Path(results), command.Place(jobs, cluster, slurm))

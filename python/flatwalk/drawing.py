@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flatwalk import blame, output
 from flatwalk import figures as draw
-from flatwalk import output
 from flatwalk.errors import UsageError
 from flatwalk.lab import points
 from flatwalk.presenting import cells
-from flatwalk.results import grouped, machine_label, pages_label, read_answer
+from flatwalk.results import grouped, machine_label, place_label, read_answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
-    from flatwalk.report.charts import Chart
-    from flatwalk.results import Run
+    from flatwalk.results import Response, Run
 
 
-def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, latex: bool) -> None:
+def figures(
+    path: Path, to: Path, *, only: str | None, schemes: str | None, kind: str, columns: int, latex: bool
+) -> None:
     """Draws the charts of an answer, or prints its table in LaTeX.
 
     Raises:
         FlatwalkError: If the answer cannot be read, there is no such chart, or a file cannot be written.
     """
-    from flatwalk.report import charts  # noqa: PLC0415
-
-    runs = read_answer(path)["runs"]
+    answer = read_answer(path)
+    if schemes is not None:
+        answer["runs"] = of_schemes(
+            answer["runs"], [name.strip() for name in schemes.split(",")], "--schemes"
+        )
     if latex:
-        for members in grouped(runs):
-            caption = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
-            print(draw.latex(*cells(members), caption), end="")
+        print(tables(answer["runs"]), end="")
         return
-    names = [chart.key for chart in charts.build(runs)]
-    wanted = names if only is None else [name.strip() for name in only.split(",")]
+    found = charts(answer)
+    wanted = list(found) if only is None else [name.strip() for name in only.split(",")]
     for name in wanted:
-        _chart(runs, name, "--only")
+        _known(found, name, "--only")
     if kind not in draw.FORMATS:
         raise UsageError(
             f"{kind!r} is not a format", where="--format", remedy=f"one of {', '.join(draw.FORMATS)}"
@@ -46,26 +50,62 @@ def figures(path: Path, to: Path, *, only: str | None, kind: str, columns: int, 
         raise UsageError(f"there is no directory {to}", where="--to", remedy="make it, or choose another one")
     for name in wanted:
         target = to / f"{path.stem}-{name}.{kind}"
-        chart(runs, name, target, columns)
+        draw.write(found[name](columns), target)
         print(target)
 
 
-def chart(runs: list[Run], name: str, target: Path, columns: int) -> None:
+def charts(answer: Response) -> dict[str, Callable[[int], Figure]]:
+    """What draws each chart of an answer's report, so many columns wide, by its name."""
+    from flatwalk.report import charts, timeline, tree  # noqa: PLC0415
+
+    runs = answer["runs"]
+    found: dict[str, Callable[[int], Figure]] = {
+        chart.key: partial(draw.draw, chart) for chart in charts.build(runs)
+    }
+    for one in timeline.build(runs, answer.get("sampling")):
+        found["timeline"] = partial(draw.draw_timeline, one)
+    if trees := tree.build(runs):
+        found["tree"] = partial(draw.draw, tree.chart(trees))
+    if (blamed := blame.build(runs)) is not None:
+        found["blame"] = partial(draw.draw, charts.of_blame(blamed))
+    return found
+
+
+def chart(answer: Response, name: str, target: Path, columns: int) -> None:
     """Draws one chart of the report.
 
     Raises:
         FlatwalkError: If there is no such chart or format, or the file cannot be written.
     """
-    draw.write(draw.draw(_chart(runs, name, "chart"), columns), target)
+    draw.write(_known(charts(answer), name, "chart")(columns), target)
 
 
-def _chart(runs: list[Run], name: str, where: str) -> Chart:
-    from flatwalk.report import charts  # noqa: PLC0415
+def _known(found: dict[str, Callable[[int], Figure]], name: str, where: str) -> Callable[[int], Figure]:
+    if name not in found:
+        raise UsageError(f"there is no chart {name}", where=where, remedy=f"there are {', '.join(found)}")
+    return found[name]
 
-    known = {chart.key: chart for chart in charts.build(runs)}
-    if name not in known:
-        raise UsageError(f"there is no chart {name}", where=where, remedy=f"there are {', '.join(known)}")
-    return known[name]
+
+def of_schemes(runs: Sequence[Run], names: Sequence[str], where: str) -> list[Run]:
+    """The runs of some schemes.
+
+    Raises:
+        UsageError: If one of them was not run.
+    """
+    known = list(dict.fromkeys(run["scheme"] for run in runs))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no run of {name}", where=where, remedy=f"there are {', '.join(known)}")
+    return [run for run in runs if run["scheme"] in names]
+
+
+def tables(runs: list[Run]) -> str:
+    """The runs in LaTeX, a table for each setting."""
+    found = []
+    for members in grouped(runs):
+        caption = f"{members[0]['workload']} on {machine_label(members[0])}, {place_label(members[0], runs)}"
+        found.append(draw.latex(*cells(members), caption))
+    return "".join(found)
 
 
 def plot(
@@ -111,4 +151,3 @@ def plot(
         figure = draw.draw_curves(curves, x, y, columns)
     output.check_writable(target, "FILE")
     draw.write(figure, target)
-    print(target)

@@ -34,17 +34,31 @@ class MemoryAccess(Protocol):
         """Gives a block back."""
 
 
+#: A translation: an address of the page, its level and bytes, when it is known, the page's physical address,
+#: what it permits, whether its dirty bit is set, and when it was asked for.
+Given = tuple[int, int, int, int, int, int, bool, int]
+
+
 class MissAccess(Protocol):
     """A miss of the last-level TLB, for a hook of a mechanism that is written in Python."""
 
     def miss_holds(self, address: int) -> bool:
         """Whether the last-level TLB has an entry for an address."""
 
-    def miss_walk(self, address: int, at: int) -> tuple[int, int, int, int, int] | None:
-        """Walks for a prefetch: number, address, level, bytes of the page, and when it is known."""
+    def miss_walk(self, address: int, at: int) -> Given | None:
+        """Walks for a prefetch."""
 
-    def miss_insert(self, number: int) -> None:
-        """Puts what a prefetch found into the last-level TLB."""
+    def miss_insert(self, translation: Given) -> None:
+        """Puts a translation into the last-level TLB."""
+
+    def miss_wait(self, cycles: int) -> int:
+        """Lets time pass; returns the cycle then."""
+
+    def miss_read(self, offset: int, bypass: bool) -> tuple[str, int]:
+        """Reads a line of the mechanism's memory: who had it, and the cycle in which it is there."""
+
+    def miss_write(self, offset: int, at: int) -> None:
+        """Writes into a line of it."""
 
 
 class HookAccess(MemoryAccess, MissAccess, Protocol):

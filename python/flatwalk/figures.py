@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from flatwalk.report.charts import Chart, Panel, Row
+    from flatwalk.report.timeline import Strip, Timeline
 
 #: Widths in inches: a column of two, and both, as in the formats of ACM and IEEE.
 WIDTHS = {1: 3.33, 2: 7.0}
@@ -64,19 +65,7 @@ def draw(chart: Chart, columns: int) -> Figure:
         figure = Figure(figsize=(width, height))
         figure.text(0.02 / width, 1 - 0.14 / height, chart.title, weight="bold", size=8)
         if legend:
-            handles = [mpl.patches.Patch(color=colours()[colour], label=label) for colour, label in legend]
-            figure.legend(
-                handles=handles,
-                loc="upper left",
-                bbox_to_anchor=(0, 1 - _HEAD / height + 0.04 / height),
-                ncols=in_row,
-                frameon=False,
-                handlelength=0.8,
-                handleheight=0.8,
-                columnspacing=1.0,
-                borderpad=0.1,
-                fontsize=6,
-            )
+            _legend(figure, legend, in_row, height)
         top = height - above
         for panel, tall in zip(panels, heights, strict=True):
             bottom = top - tall + 0.22
@@ -125,7 +114,8 @@ def _panel(axes: Axes, chart: Chart, panel: Panel, cells: Sequence[float]) -> No
 
 def _bar(axes: Axes, number: int, row: Row) -> None:
     for segment in row.segments:
-        axes.barh(number, segment.length, _BAR, segment.start, color=colours()[segment.colour], linewidth=0)
+        colour, opacity = colours()[segment.colour], segment.opacity
+        axes.barh(number, segment.length, _BAR, segment.start, color=colour, alpha=opacity, linewidth=0)
     if row.path:
         outline = [(x / 1000, number + _BAR * (y / 100 - 0.5)) for x, y in _points(row.path)]
         axes.fill(*zip(*outline, strict=True), color=colours()[0], linewidth=0)
@@ -138,6 +128,76 @@ def _bar(axes: Axes, number: int, row: Row) -> None:
             color="black",
             **_WHISKER,
         )
+
+
+#: Height of a strip of a timeline, with its title.
+_STRIP, _STRIP_TITLE = 0.55, 0.2
+
+
+def draw_timeline(timeline: Timeline, columns: int) -> Figure:
+    """The courses of all settings below one another, one column or two wide."""
+    import matplotlib as mpl  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    in_row = 3 if columns == 1 else 6
+    above = _HEAD + _LEGEND * -(-len(timeline.legend) // in_row)
+    each = _STRIP + _STRIP_TITLE
+    width = WIDTHS[columns]
+    height = above + sum(_LEGEND + each * len(panel.strips) for panel in timeline.panels) + 0.25
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height))
+        figure.text(0.02 / width, 1 - 0.14 / height, "Over the run", weight="bold", size=8)
+        _legend(figure, timeline.legend, in_row, height)
+        top, axes = height - above, None
+        for panel in timeline.panels:
+            figure.text(0.02 / width, (top - 0.1) / height, panel.label, size=7, color="#5b6470")
+            top -= _LEGEND
+            for strip in panel.strips:
+                bottom = top - each
+                axes = figure.add_axes((0.5 / width, bottom / height, (width - 0.6) / width, _STRIP / height))
+                _strip(axes, strip)
+                top = bottom
+        if axes is not None:
+            axes.set_xticks([0, 1000], [timeline.start, timeline.end])
+            start, end = axes.get_xticklabels()
+            start.set_horizontalalignment("left")
+            end.set_horizontalalignment("right")
+    return figure
+
+
+def _legend(figure: Figure, legend: Sequence[tuple[int, str]], in_row: int, height: float) -> None:
+    import matplotlib as mpl  # noqa: PLC0415
+
+    handles = [mpl.patches.Patch(color=colours()[colour], label=label) for colour, label in legend]
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, 1 - _HEAD / height + 0.04 / height),
+        ncols=in_row,
+        frameon=False,
+        handlelength=0.8,
+        handleheight=0.8,
+        columnspacing=1.0,
+        borderpad=0.1,
+        fontsize=6,
+    )
+
+
+def _strip(axes: Axes, strip: Strip) -> None:
+    """One figure over the run: paths in a box of 1000 × 100, with the origin above on the left."""
+    axes.set_xlim(0, 1000)
+    axes.set_ylim(100, 0)
+    axes.set_title(strip.title, loc="left", size=6, pad=2, color="#5b6470")
+    axes.set_xticks([])
+    axes.set_yticks([4, 96], [strip.high, strip.low])
+    axes.tick_params(length=2, width=0.5, pad=2, labelsize=6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if strip.zero is not None:
+        axes.axhline(strip.zero, color="#5b6470", linewidth=0.5)
+    for line in strip.lines:
+        # A new piece begins where something is missing.
+        for piece in filter(str.strip, line.path.split("M")):
+            axes.plot(*zip(*_points(f"M{piece}"), strict=True), color=colours()[line.colour], linewidth=0.9)
 
 
 def _points(path: str) -> list[tuple[float, float]]:

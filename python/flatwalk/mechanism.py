@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from flatwalk.engine import MissAccess
+    from flatwalk.engine import Given, MissAccess
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A page that a walk found."""
+class Translation(NamedTuple):
+    """A page that a walk found. It may be kept until `flush` or `switch_context` says that it is gone."""
 
-    #: Number of the translation: the engine's own affair.
-    number: int = field(repr=False)
     #: The virtual address that was walked for.
     address: int
     #: Level that pages of its size are leaves of: 1 (4 KiB), 2 (2 MiB) or 3 (1 GiB).
@@ -25,24 +21,25 @@ class Translation:
     page_bytes: int
     #: Cycle in which the translation is known.
     ready: int
+    #: Physical address of the page.
+    frame: int
+    #: What the page permits: the sum of 1 (stores), 2 (user mode) and 4 (instruction fetches).
+    rights: int
+    #: Whether its dirty bit is set. If not, a store has to walk, whoever has the translation.
+    dirty: bool
+    #: Cycle in which the translation was asked for.
+    asked: int
 
 
 class Miss:
     """A miss of the last-level TLB, until the hook returns that it was given to."""
 
-    def __init__(
-        self,
-        access: MissAccess,
-        address: int,
-        time: int,
-        kind: str,
-        found: tuple[int, int, int, int, int] | None,
-    ) -> None:
+    def __init__(self, access: MissAccess, address: int, time: int, kind: str, found: Given | None) -> None:
         """Through the engine."""
         self._access = access
         #: The virtual address that is to be translated.
         self.address = address
-        #: Cycle in which that was asked for; 0 in functional mode.
+        #: Cycle that the hook has come to; 0 in functional mode.
         self.time = time
         #: `load`, `store` or `fetch`.
         self.kind = kind
@@ -58,7 +55,7 @@ class Miss:
 
         Args:
             address: The virtual address.
-            at: Cycle in which the walk begins; without it, that of the miss.
+            at: Cycle in which the walk begins; without it, `time`.
 
         Returns:
             What was found; None if nothing is mapped there, or no page walker is free in that cycle.
@@ -70,16 +67,57 @@ class Miss:
         return None if found is None else Translation(*found)
 
     def insert(self, translation: Translation) -> None:
-        """Puts what `walk` found into the last-level TLB.
+        """Puts a translation into the last-level TLB.
 
         Raises:
-            ValueError: If another hook walked for it: the page may be gone since.
+            ValueError: If it is not that of the page that is there now.
         """
-        self._access.miss_insert(translation.number)
+        self._access.miss_insert(translation)
+
+    def wait(self, cycles: int) -> None:
+        """Lets time pass in `missed`: what it returns, or the walk, comes so many cycles later.
+
+        In functional mode no time passes.
+
+        Raises:
+            ValueError: In another hook.
+        """
+        self.time = self._access.miss_wait(cycles)
+
+    def read(self, offset: int, *, bypass: bool = False) -> str:
+        """Reads a line of the mechanism's memory in `missed`, through the L2 cache and the LLC.
+
+        It counts among the accesses of the walk. What is in the memory, the mechanism knows itself.
+
+        Args:
+            offset: A byte of the line, from the beginning of the memory.
+            bypass: Do not look for it in caches, as it is thought to be in none of them. A line that is
+                in one is read from there all the same.
+
+        Returns:
+            Who had it: `L2`, `LLC` or `DRAM`; in functional mode `L1D`. `time` is when it is there.
+
+        Raises:
+            ValueError: In another hook, or outside of the memory.
+        """
+        place, self.time = self._access.miss_read(offset, bypass)
+        return place
+
+    def write(self, offset: int, at: int | None = None) -> None:
+        """Writes into a line of the mechanism's memory, in the L2 cache. Nobody waits for it.
+
+        Args:
+            offset: A byte of the line, from the beginning of the memory.
+            at: Cycle in which it is written; without it, `time`.
+
+        Raises:
+            ValueError: Outside of the memory, or if the cycle is over or far away.
+        """
+        self._access.miss_write(offset, self.time if at is None else at)
 
 
 class Mechanism:
-    """A mechanism of your own next to the page table: the base class of prefetchers and the like.
+    """A mechanism of your own next to the page table: the base class of prefetchers, buffers and the like.
 
     An instance stands for the design; its attributes are the design's parameters, which must be numbers,
     text, or lists of them. The engine copies it for each run and core, and calls `begin`. Of the other hooks
@@ -88,18 +126,30 @@ class Mechanism:
 
     #: Counts by name, as in `self.counts["prefetches"] += 1`. The engine takes them after each hook.
     counts: Counter[str]
+    #: Bytes of physical memory of its own, as of a TLB in memory: whole pages of 4096, 4 GiB at most.
+    memory_bytes: int = 0
+    #: Whether `missed` takes a page walker, until it answers or the walk ends that follows.
+    takes_walker: bool = False
 
     def begin(self) -> None:
         """Makes what the mechanism needs; nothing has run yet."""
 
-    def missed(self, miss: Miss) -> None:
-        """The last-level TLB missed."""
+    def missed(self, miss: Miss) -> Translation | None:
+        """The last-level TLB missed.
+
+        Returns:
+            The translation, if the mechanism has it: then the table is not walked. It counts as a walk that
+            read what `miss.read` did. None, and the next mechanism is asked, or the table walked.
+        """
 
     def before_walk(self, miss: Miss) -> None:
         """A walk begins."""
 
     def after_walk(self, miss: Miss) -> None:
         """A walk is over; `miss.found` is what it found."""
+
+    def populated(self, translation: Translation) -> None:
+        """A page was touched in a part of the program that is not run. No time passes."""
 
     def filled(self, address: int, level: int) -> None:
         """The last-level TLB got the translation of a virtual address, whose page is of `level`."""

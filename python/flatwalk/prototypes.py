@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import json
+import linecache
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -20,14 +21,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from flatwalk import engine, output, units
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.mechanism import Mechanism, Miss
+from flatwalk.mechanism import Mechanism, Miss, Translation
 from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from flatwalk.engine import Given
+
 #: The package: frames of its files are not the user's.
 _HERE = Path(__file__).parent
+#: What a mechanism may have of physical memory.
+_PAGE_BYTES, _MOST_MEMORY_BYTES = 4096, 4 << 30
 
 
 #: What the user wrote.
@@ -49,7 +54,7 @@ class _Hooks(Generic[Own]):
         """The error of a hook that did what it may not, or of the class as a whole."""
         own = type(self._own)
         code = getattr(inspect.unwrap(getattr(own, hook, own)), "__code__", None)
-        place = f"{code.co_filename}:{code.co_firstlineno}" if code else str(inspect.getsourcefile(own))
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code else str(file_of(own))
         return self._error(f"{hook} {words}", place)
 
     def _copied(self) -> Own:
@@ -65,7 +70,7 @@ class _Hooks(Generic[Own]):
             raise
         except BaseException as error:
             words = f"failed: {type(error).__name__}: {error}"
-            place = _place(error)
+            place = place_of(error)
             if place is None:
                 raise self.wrong(hook, words) from error
             raise self._error(f"{hook} {words}", place) from error
@@ -135,13 +140,33 @@ class MechanismHooks(_Hooks[Mechanism]):
         return hooks
 
     def has(self) -> list[str]:
-        """The hooks that the class has."""
+        """The hooks that the class has, and `takes_walker` if its look-ups take one."""
         hooks = [name for name, value in vars(Mechanism).items() if inspect.isfunction(value)]
-        return [name for name in hooks if getattr(type(self._own), name) is not getattr(Mechanism, name)]
+        found = [name for name in hooks if getattr(type(self._own), name) is not getattr(Mechanism, name)]
+        return [*found, *(["takes_walker"] if self._own.takes_walker else [])]
+
+    def memory_bytes(self) -> int:
+        """Bytes of physical memory of its own."""
+        wanted = self._own.memory_bytes
+        if not isinstance(wanted, int) or wanted % _PAGE_BYTES or not 0 <= wanted <= _MOST_MEMORY_BYTES:
+            raise UsageError(
+                f"memory_bytes is {wanted!r}, which is not whole pages",
+                where=type(self._own).__name__,
+                remedy=f"give a multiple of {_PAGE_BYTES} up to 4 GiB, or 0",
+            )
+        return wanted
+
+    def populated(self, found: Given) -> dict[str, int]:
+        """Calls the hook."""
+        return self.call("populated", Translation(*found))
 
     def call(self, hook: str, *arguments: object) -> dict[str, int]:
         """Calls a hook."""
         self._call(hook, *arguments)
+        return self._counted(hook)
+
+    def _counted(self, hook: str) -> dict[str, int]:
+        """What a hook counted."""
         counts, self._own.counts = dict(self._own.counts), Counter()
         for name, count in counts.items():
             if not isinstance(name, str) or not isinstance(count, int) or not 0 <= count < 1 << 63:
@@ -149,10 +174,15 @@ class MechanismHooks(_Hooks[Mechanism]):
         return counts
 
     def miss(
-        self, hook: str, address: int, at: int, kind: str, found: tuple[int, int, int, int, int] | None
-    ) -> dict[str, int]:
-        """Calls a hook with a miss."""
-        return self.call(hook, Miss(engine.hook_access(), address, at, kind, found))
+        self, hook: str, address: int, at: int, kind: str, found: Given | None
+    ) -> tuple[dict[str, int], Translation | None]:
+        """Calls a hook with a miss; `missed` may return a translation."""
+        answer = self._call(hook, Miss(engine.hook_access(), address, at, kind, found))
+        if hook != "missed" or answer is None:
+            return self._counted(hook), None
+        if not isinstance(answer, Translation):
+            raise self.wrong(hook, f"returned {answer!r}, which is not a Translation or None")
+        return self._counted(hook), answer
 
 
 def interrupt(threads: Sequence[int]) -> None:
@@ -168,7 +198,16 @@ def _memory() -> Memory:
     return Memory(engine.hook_access())
 
 
-def _place(error: BaseException) -> str | None:
+def file_of(own: type) -> str | None:
+    """The file that a class is in: of one in a notebook's cell, as Python knows the cell by."""
+    try:
+        return inspect.getsourcefile(own)
+    except (OSError, TypeError):
+        functions = (value for value in vars(own).values() if inspect.isfunction(value))
+        return next((function.__code__.co_filename for function in functions), None)
+
+
+def place_of(error: BaseException) -> str | None:
     """File and line of the user's code that an exception passed last."""
     place, frame = None, error.__traceback__
     while frame is not None:
@@ -187,20 +226,26 @@ class _Known:
     @classmethod
     def code(cls, own: type, parameters: str) -> str:
         """A hash of a class's code and parameters. Classes that differ all the same get others."""
-        try:
-            file = inspect.getsourcefile(own)
-            code = Path(file).read_text("utf-8") if file and Path(file).is_file() else inspect.getsource(own)
-        except OSError as error:
+        file = file_of(own) or ""
+        linecache.checkcache(file)
+        code = "".join(linecache.getlines(file))
+        if not code:
             raise UsageError(
                 f"the code of {own.__name__} cannot be read, and results must say what ran",
                 remedy="write the class to a file or a notebook's cell",
-            ) from error
+            )
         text = "\0".join([own.__qualname__, parameters, code])
         first = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, number = first, 1
-        while cls.classes.setdefault(code, own) is not own:
+        while not _is_same(cls.classes.setdefault(code, own), own):
             code, number = f"{first}-{number + 1}", number + 1
         return code
+
+
+def _is_same(one: type, other: type) -> bool:
+    """Whether classes of one name and code are the same: those in a function may have seen other values."""
+    in_function = "<locals>" in one.__qualname__
+    return one is other or (not in_function and file_of(one) == file_of(other))
 
 
 def register(own: Organisation | Mechanism) -> dict[str, Any]:
@@ -215,7 +260,7 @@ def register(own: Organisation | Mechanism) -> dict[str, Any]:
     name = type(own).__name__
     parameters = {key: _plain(value, f"{name}.{key}") for key, value in vars(own).items()}
     code = _Known.code(type(own), json.dumps(parameters, sort_keys=True))
-    file = Path(inspect.getsourcefile(type(own)) or "unknown").name
+    file = Path(file_of(type(own)) or "unknown").name
     keys = {"class": name, "file": file, "code": code, "parameters": parameters}
     if isinstance(own, Organisation):
         engine.register_prototype("organisation", keys, OrganisationHooks(copy.deepcopy(own)))
@@ -241,12 +286,53 @@ def _plain(value: object, where: str) -> object:
     return value
 
 
+def scheme(
+    parts: Sequence[Organisation | Mechanism], base: Mapping[str, Any], name: str | None
+) -> dict[str, Any]:
+    """A scheme with a page table, mechanisms or both that are written in Python.
+
+    Args:
+        parts: The designs, with their parameters.
+        base: The scheme that has all else.
+        name: A name of its own; without it the classes', with their parameters.
+
+    Raises:
+        UsageError: If there are none or two tables, two mechanisms are of one class, results could not show a
+            parameter, or the code of a class cannot be read.
+    """
+    tables = [part for part in parts if isinstance(part, Organisation)]
+    classes = [type(part).__name__ for part in parts]
+    if not parts or len(tables) > 1 or len(set(classes)) < len(classes):
+        raise UsageError(
+            f"{', '.join(classes) or 'nothing'} of your own: a scheme has one page table, and mechanisms of "
+            "different classes",
+            remedy="give an fw.Organisation, some fw.Mechanism, or both; of one class make a subclass",
+        )
+    table = copy.deepcopy(dict(base))
+    named = [] if tables else [str(base["name"])]
+    for part in parts:
+        keys = register(part)
+        text = ", ".join(f"{key}={value}" for key, value in keys["parameters"].items())
+        named.append(f"{keys['class']}({text})" if text else keys["class"])
+        if isinstance(part, Organisation):
+            kept = {key: table["table"][key] for key in ("levels", "geometry") if key in table["table"]}
+            table["table"] = {"organisation": "python", **kept, **keys}
+        else:
+            table["python"] = [*table.get("python", []), keys]
+    words = [inspect.getdoc(part) or type(part).__name__ for part in parts]
+    table["name"] = name or "+".join(named)
+    table["title"] = " ".join(text.partition("\n")[0] for text in words)
+    table["description"] = "\n".join(words)
+    table["source"] = " and ".join(f"{type(part).__name__}, in Python" for part in parts)
+    return table
+
+
 def names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the classes that runs call."""
     found = []
     for run in runs:
-        scheme = run["scheme"]
-        parts = [scheme["table"], scheme.get("host", {}).get("table", {}), scheme.get("python", {})]
+        own = run["scheme"]
+        parts = [own["table"], own.get("host", {}).get("table", {}), *own.get("python", [])]
         found += [part["class"] for part in parts if "code" in part]
     return list(dict.fromkeys(found))
 

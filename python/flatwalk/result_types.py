@@ -140,6 +140,18 @@ class TreePart(TypedDict):
     tables: int
     pages: int
     replicas: int
+    node: str
+    entries: list[TreeEntries]
+    entries_left: int
+
+
+class TreeEntries(TypedDict):
+    """Entries of a node that are in use, next to each other, and of one kind."""
+
+    index: int
+    count: int
+    kind: Literal["table", "page", "replica"]
+    value: str
 
 
 class WindowResult(TypedDict):

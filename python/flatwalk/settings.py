@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine
+from flatwalk import engine, scheme_code
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -149,11 +149,14 @@ def names(kind: str) -> list[str]:
 
 
 def scheme(name: str, where: str = "--schemes") -> dict[str, Any]:
-    """The scheme of that shipped name, or in that TOML file.
+    """The scheme of that shipped name, in that TOML file, or of that file of Python, as `FILE.py:NAME`.
 
     Raises:
         UsageError: If there is none, or the file is not a valid scheme.
+        FlatwalkError: If a file of Python raises an exception.
     """
+    if scheme_code.is_one(name):
+        return scheme_code.load(name, where, lambda: scheme(DEFAULT_SCHEMES[0]))
     return _find(name, "scheme", where)
 
 
@@ -197,12 +200,12 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
 
 
 def scheme_or_pair(name: str, where: str = "--schemes") -> dict[str, Any]:
-    """The scheme of that shipped name, in that TOML file, or of that pair GUEST/HOST.
+    """A scheme as `scheme` finds it, or that pair GUEST/HOST.
 
     Raises:
         UsageError: If there is none, or the file is not a valid scheme.
     """
-    is_pair = "/" in name and not name.endswith(".toml")
+    is_pair = "/" in name and not name.endswith(".toml") and not scheme_code.is_one(name)
     return guest(name, where) if is_pair else scheme(name, where)
 
 
@@ -219,9 +222,11 @@ def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) ->
     host: dict[str, Any] = {
         "table": {key: value for key, value in scheme["table"].items() if key != "geometry"}
     }
-    sections = {key: value for key, value in scheme.items() if isinstance(value, dict) and key != "table"}
+    sections = {
+        key: value for key, value in scheme.items() if isinstance(value, dict | list) and key != "table"
+    }
     for name, section in sections.items():
-        if name in known:
+        if name in known and isinstance(section, dict):
             of_host = known[name].get("properties", {})
             host[name] = {key: value for key, value in section.items() if key in of_host}
         elif section != guest.get(name):

@@ -375,5 +375,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prototype::memory::memory_free, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::mechanism::miss_holds, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::mechanism::miss_walk, module)?)?;
-    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_insert, module)?)
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_insert, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_wait, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_read, module)?)?;
+    module.add_function(wrap_pyfunction!(prototype::mechanism::miss_write, module)?)
 }

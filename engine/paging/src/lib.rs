@@ -35,9 +35,11 @@ pub use error::{LayoutError, TableError};
 pub use geometry::{Geometry, GeometryError, Level, Width, levels_spanned, page_name};
 pub use keyed::Keyed;
 pub use layout::{Density, Layout, Shape, TreeShape};
-pub use mapping::{DensityChanges, Flush, Levels, Made, Mapping, NodeStatistics, Part, Resizes};
+pub use mapping::{
+    DensityChanges, Entries, EntryKind, Flush, Levels, Made, Mapping, NodeStatistics, Part, Resizes,
+};
 pub use memory::{EntryMemory, EntryMemoryMut, LINE_BYTES, Line, NodeAllocator, TableMemory};
 pub use recursion::Recursion;
 pub use table::PageTable;
-pub use tree::Tree;
+pub use tree::{Nodes, Tree, outline};
 pub use walk::{Fault, Leaf, NodeRef, Step, Walk};

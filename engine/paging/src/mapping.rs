@@ -133,8 +133,32 @@ pub struct NodeStatistics {
     pub entries_used: u64,
 }
 
-/// A part of a tree in outline: neighbouring nodes of one shape.
+/// What an entry of a tree is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// It leads to a node.
+    Table,
+    /// It maps a page of its own size.
+    Page,
+    /// It maps a part of a larger page, and repeats its mapping.
+    Replica,
+}
+
+/// Entries of a node that are in use one after the other, and of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Number of the first one in its node.
+    pub index: u64,
+    /// How many.
+    pub count: u64,
+    /// What they are.
+    pub kind: EntryKind,
+    /// The first one, as it stands in memory.
+    pub word: u64,
+}
+
+/// A part of a tree in outline: neighbouring nodes of one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Number of the part whose entries lead to them; of the root its own.
     pub under: usize,
@@ -156,6 +180,12 @@ pub struct Part {
     pub pages: u64,
     /// Entries that map a part of a larger page, and repeat its mapping.
     pub replicas: u64,
+    /// Physical address of the first node.
+    pub node: u64,
+    /// The first entries of that node, and how many more it has in use.
+    pub entries: Vec<Entries>,
+    /// See `entries`.
+    pub entries_left: u64,
 }
 
 /// How often the tables of a page table were resized.

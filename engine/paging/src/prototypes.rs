@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::keyed::Design;
 
-/// A class of Python, as `Scheme.of` writes it down: it runs only in the process that did.
+/// A class of Python, as `Scheme.of` writes it down: it runs in a process that did, or that read its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prototype {
@@ -59,7 +59,7 @@ impl<T: Clone> Prototypes<T> {
                 "code",
                 format!(
                     "names a class that this process does not know, {class} of {file}: a class of Python \
-                     runs only in the process that made a scheme of it, with Scheme.of"
+                     runs only in a process that made a scheme of it, with Scheme.of or as FILE.py:NAME"
                 ),
             )),
         }

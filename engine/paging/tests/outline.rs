@@ -2,7 +2,9 @@
 
 mod support;
 
-use flatwalk_paging::{Address, Attributes, Geometry, Gva, Hpa, Level, Part, Rights, Tree};
+use flatwalk_paging::{
+    Address, Attributes, Entry, EntryKind, Geometry, Gva, Hpa, Level, Part, Rights, Tree,
+};
 use support::{Case, Memory, Patchy, case};
 
 const MIB: u64 = 1 << 20;
@@ -31,7 +33,22 @@ fn neighbours_are_summed_and_fall_backs_are_kept_apart() {
     let part =
         |under, (level, width), (first, last), nodes, [tables, pages, replicas]: [u64; 3]| {
             let is_fallback = (level, width) == (2, 1);
-            Part { under, level, width, is_fallback, first, last, nodes, tables, pages, replicas }
+            let (node, entries, entries_left) = (0, Vec::new(), 0);
+            Part {
+                under,
+                level,
+                width,
+                is_fallback,
+                first,
+                last,
+                nodes,
+                tables,
+                pages,
+                replicas,
+                node,
+                entries,
+                entries_left,
+            }
         };
     let expected = [
         part(0, (4, 2), (0, u64::MAX), 1, [4, 0, 0]),
@@ -40,7 +57,34 @@ fn neighbours_are_summed_and_fall_backs_are_kept_apart() {
         part(0, (2, 2), (top, top + GIB - 1), 1, [0, 1, 0]),
         part(2, (1, 1), (2 * GIB, 2 * GIB + 2 * MIB - 1), 1, [0, 2, 0]),
     ];
-    assert_eq!(outline, expected);
+    let found: Vec<_> = outline
+        .into_iter()
+        .map(|part| Part { node: 0, entries: Vec::new(), entries_left: 0, ..part })
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_first_node_of_a_part_is_there_entry_by_entry() {
+    let case = case(Geometry::X86_4, &[2, 1, 1]);
+    // Three pages, a gap, and then every other page: more pieces than are kept.
+    let first = [0, 1, 2].map(|page| (page * 4096, 1));
+    let others = (2..12).map(|page| (page * 8192, 1));
+    let pages: Vec<_> =
+        first.into_iter().chain(others).chain([(2 * MIB, 2), (4 * MIB, 1)]).collect();
+    let outline = outline(&case, &pages, pages.len());
+    let entries = |part: &Part| -> Vec<_> {
+        part.entries.iter().map(|run| (run.index, run.count, run.kind)).collect()
+    };
+    let [root, middle, lowest, other] = &outline[..] else { panic!("{outline:x?}") };
+    assert_eq!(entries(root), [(0, 1, EntryKind::Table)]);
+    let (table, page) = (EntryKind::Table, EntryKind::Page);
+    assert_eq!(entries(middle), [(0, 1, table), (1, 1, page), (2, 1, table)]);
+    let expected = [(0, 3), (4, 1), (6, 1), (8, 1), (10, 1), (12, 1)].map(|(i, n)| (i, n, page));
+    assert_eq!((entries(lowest), lowest.entries_left), (expected.to_vec(), 5));
+    assert_eq!((lowest.pages, other.pages), (13, 1));
+    let leads_to = Entry(middle.entries[0].word);
+    assert_eq!(leads_to.0 & !0xfff & !(0xfff << 52), lowest.node);
 }
 
 #[test]

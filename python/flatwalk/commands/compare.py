@@ -19,6 +19,7 @@ app = typer.Typer(**PLAIN)
         "compare --workload gups:8GiB --schemes radix4,fpt,fpt+ptp",
         "compare --trace program.fwt --large-pages 0,50,100 --machine zen4",
         "compare --trace program.fwt --schemes radix4,./mine.toml --json -",
+        "compare --workload gups:64MiB --schemes radix4,./mine.py:LeafMap --instructions 5M",
         "compare --trace program.fwt --schemes radix4,fpt --error 0.5%",
         "compare --trace program.fwt --simpoints a.simpoints --weights a.weights --window 100M",
         "compare --trace program.fwt --machine golden-cove,zen4 --set walker.concurrent=1,4",
@@ -46,9 +47,9 @@ def compare(
         Option(
             metavar="A,B,...",
             autocompletion=complete_names("scheme"),
-            help="Schemes by name or as path to a TOML file; the first is the baseline "
-            "[default: radix4 and all other designs of `flatwalk list schemes` but the 1 GiB-node and "
-            "flattened five-level ones].",
+            help="Schemes by name, as path to a TOML file, or as FILE.py:NAME of Python; the first is the "
+            "baseline [default: radix4 and all other designs of `flatwalk list schemes` but the 1 GiB-node "
+            "and flattened five-level ones].",
         ),
     ] = None,
     virt: Annotated[

@@ -19,6 +19,7 @@ Columns = Annotated[
     epilog=examples(
         "figures answer.json",
         "figures answer.json --only speed,cycles --format svg --columns 2 --to figures",
+        "figures answer.json --only tree,timeline,blame --schemes radix4,fpt",
         "figures answer.json --latex",
     )
 )
@@ -27,13 +28,20 @@ def figures(
     *,
     to: Annotated[Path, Option(metavar="DIR", help="Where the files go.")] = Path(),
     only: Annotated[
-        str | None, Option(metavar="A,B,...", help="Charts by name, as in the files' names [default: all].")
+        str | None,
+        Option(
+            metavar="A,B,...",
+            help="Charts by name, as in the files' names, such as speed, cycles or tree [default: all].",
+        ),
     ] = None,
     kind: Annotated[str, Option("--format", metavar="FORMAT", help="pdf, svg or png.")] = "pdf",
+    schemes: Annotated[
+        str | None, Option(metavar="A,B,...", help="Draw only these schemes [default: all].")
+    ] = None,
     columns: Columns = 1,
     latex: Annotated[bool, Option("--latex", help="Print the results as a LaTeX table instead.")] = False,
 ) -> None:
     """Draw the report's charts for a paper, or print its table in LaTeX."""
     from flatwalk import drawing  # noqa: PLC0415
 
-    drawing.figures(answer, to, only=only, kind=kind, columns=columns, latex=latex)
+    drawing.figures(answer, to, only=only, schemes=schemes, kind=kind, columns=columns, latex=latex)

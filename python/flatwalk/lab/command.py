@@ -181,6 +181,7 @@ def plot(
         FlatwalkError: If there are none, there is no such column, or the file cannot be written.
     """
     drawing.plot(_runs(place, where), path, x=x, y=y, by=by, over=over, columns=columns)
+    print(path)
 
 
 def report(place: Path, path: Path, where: str | None) -> None:

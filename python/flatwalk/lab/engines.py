@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import cache, engine
+from flatwalk import cache, engine, settings
 from flatwalk.errors import FlatwalkError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.synchronize import Event
 
 
@@ -60,17 +60,21 @@ def _look(_done: int, _total: int | None) -> None:
         raise StoppedError
 
 
-def work(request: str, digest: str) -> Done:
+def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
     """Runs a request, in whatever process this is called.
 
     Args:
         request: The engine's request, as JSON.
         digest: Hash of the engine that is asked for; another one may have other results.
+        code: Schemes of it that are written in Python, as `FILE.py:NAME`. The request has hashes of their
+            code, so that another file of that name is refused.
     """
     before = os.times()
     try:
         if cache.digest(engine.path()) != digest:
             return Done(None, "the worker has another engine: install the same build on all machines", 0.0)
+        for name in code:
+            settings.scheme(name, "schemes")
         response = engine.simulate(json.loads(request), _look)
     except FlatwalkError as error:
         return Done(None, str(error), 0.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, machine_files, settings, variations
+from flatwalk import cache, engine, machine_files, scheme_code, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
 from flatwalk.units import short_size
@@ -57,6 +58,8 @@ class Unit:
     #: What tells it from the others of the sweep, by column of the results.
     columns: dict[str, Any]
     source: Source
+    #: The file of Python that the scheme is from, as `FILE.py:NAME`, if it is.
+    code: str | None
 
     @property
     def label(self) -> str:
@@ -114,11 +117,11 @@ def plan(sweep: Sweep) -> list[Unit]:
                 cache.key(
                     {"engine": digest, "request": {**request, "source": contents}, "run": configuration}
                 )
-                for configuration, _ in group
+                for configuration, *_ in group
             ]
-            for key, (configuration, own) in zip(keys, group, strict=True):
+            for key, (configuration, own, code) in zip(keys, group, strict=True):
                 columns = {**source.columns, **own, "seed": seed}
-                units.setdefault(key, Unit(key, keys[0], request, configuration, columns, source))
+                units.setdefault(key, Unit(key, keys[0], request, configuration, columns, source, code))
     return list(units.values())
 
 
@@ -146,13 +149,15 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
         )
 
 
-def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The engine's configurations with their columns, in groups that share their baseline."""
-    named = [
-        (name, settings.scheme_or_pair(_from_folder(name, sweep), sweep.where))
-        for name in dict.fromkeys(sweep.schemes)
-    ]
+def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any], str | None]]]:
+    """The engine's configurations with their columns and code, in groups that share their baseline."""
+    names = [_from_folder(name, sweep) for name in dict.fromkeys(sweep.schemes)]
+    named = [(name, settings.scheme_or_pair(name, sweep.where)) for name in names]
     schemes = settings.distinct(named, "scheme", sweep.where)
+    codes = {
+        scheme["name"]: str(Path(name).absolute()) if scheme_code.is_one(name) else None
+        for name, scheme in zip(names, schemes, strict=True)
+    }
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
     files = {name: machine_files.load(_from_folder(name, sweep), sweep.where) for name in sweep.machines}
     for (name, file), point in itertools.product(files.items(), points):
@@ -186,13 +191,13 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
                 }
                 columns = {"scheme": scheme["name"], "machine": name, **conditions, **told}
                 _check(run, columns, sweep.where)
-                group.append((run, columns))
+                group.append((run, columns, codes[scheme["name"]]))
             yield group
 
 
 def _from_folder(name: str, sweep: Sweep) -> str:
     """A name of a shipped setting as it is, a path from the sweep's folder."""
-    return str(sweep.folder / name) if name.endswith(".toml") else name
+    return str(sweep.folder / name) if name.endswith(".toml") or scheme_code.is_one(name) else name
 
 
 def _machine(sweep: Sweep, file: dict[str, Any], point: Variation) -> tuple[dict[str, Any], Variation]:

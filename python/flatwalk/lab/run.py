@@ -72,7 +72,8 @@ def run(
 
     def submit(batch: list[Unit]) -> None:
         request = {**batch[0].request, "threads": 1, "runs": [unit.configuration for unit in batch]}
-        running[executor.submit(engines.work, json.dumps(request), digest)] = batch
+        code = sorted({unit.code for unit in batch if unit.code is not None})
+        running[executor.submit(engines.work, json.dumps(request), digest, code)] = batch
 
     def fail(batch: list[Unit], error: str) -> None:
         if len(batch) > 1:  # which of them it is shows when each is run alone

@@ -77,8 +77,7 @@ def serve(place: str) -> None:
         if taken is None:
             time.sleep(_LOOK_SECONDS)
             continue
-        request = json.loads(taken.read_text())
-        answer = engines.work(request["request"], request["digest"])
+        answer = engines.work(*json.loads(taken.read_text()))
         name = taken.name.partition(".")[0]
         _write_whole(folder / "done" / name, json.dumps(asdict(answer)))
         taken.unlink(missing_ok=True)
@@ -137,14 +136,13 @@ class Jobs(Executor):
         self._watcher.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
-        """Does `engines.work(request, digest)`.
+        """Does `engines.work(*args)`.
 
         Raises:
             FlatwalkError: If no job could be submitted, or jobs ended at once.
         """
         assert fn is engines.work
         assert not kwargs
-        request, digest = args
         with self._lock:
             if self._broken is not None:
                 raise self._broken
@@ -152,7 +150,7 @@ class Jobs(Executor):
             self._lost[name] = 0
             future: Future[engines.Done] = Future()
             self._waiting[name] = future
-            _write_whole(self._place / "todo" / name, json.dumps({"request": request, "digest": digest}))
+            _write_whole(self._place / "todo" / name, json.dumps(args))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002

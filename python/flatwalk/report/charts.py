@@ -10,13 +10,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flatwalk import causes, units
+from flatwalk import blame, causes, units
 from flatwalk.explain import served
 from flatwalk.results import grouped, is_bound, place_label, walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flatwalk.blame import Blame
     from flatwalk.results import Run
 
 #: Colours by number; the style sheet has as many.
@@ -35,6 +36,7 @@ class Segment:
     length: float
     colour: int
     title: str
+    opacity: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,23 @@ class Figures:
     label: str
     headers: list[str]
     rows: list[list[str]]
+
+
+def of_blame(found: Blame) -> Chart:
+    """The table of where walks come from as a chart: bars are shares of the walks."""
+
+    def row(one: blame.Row) -> Row:
+        figures = blame.cells(one)
+        return Row(one.name, [Segment(0, max(one.walks, 0), 0, f"{one.name}: {figures[0]}")], figures)
+
+    return Chart(
+        "blame",
+        found.title,
+        found.key,
+        found.headers,
+        [Panel(f"by {part.title}", [row(one) for one in part.rows]) for part in found.parts],
+        [Tick(step / 2, f"{step * 50} %") for step in range(3)],
+    )
 
 
 def build(runs: list[Run]) -> list[Chart]:

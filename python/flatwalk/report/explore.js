@@ -153,24 +153,45 @@ for (const details of all("details.tree")) {
   const crumbs = make("nav", { className: "crumbs", ariaLabel: "zoomed to" });
   map.before(crumbs);
   const box = (row) => row.querySelector("button");
+  // Entries are shown with the node that they are of, and by themselves.
+  const isApart = (row, at) => row.classList.contains("entry") && row !== at && row.dataset.under !== at?.dataset.row;
   const zoom = (row) => {
-    for (const other of rows) other.hidden = !path(other).includes(row) && !path(row).includes(other);
-    if (row.dataset.under) draw(map, row, rows.filter((other) => other.dataset.under === row.dataset.row));
+    for (const other of rows)
+      other.hidden = isApart(other, row) || (!path(other).includes(row) && !path(row).includes(other));
+    if (row.dataset.under) draw(map, row, rows.filter((other) => other.dataset.first && other.dataset.under === row.dataset.row));
     else {
       map.replaceChildren(...untouched);
       map.setAttribute("aria-label", label);
     }
     crumbs.replaceChildren(...path(row).map((part, number, parts) => {
-      const name = (number ? "node of " : "") + part.dataset.covers;
+      const name = part.dataset.name ?? (number ? "node of " : "") + part.dataset.covers;
       const made = button(name, () => zoom(part));
       if (number === parts.length - 1) made.setAttribute("aria-current", "true");
       return made;
-    }), make("span", { className: "soft", textContent: "an entry: " + row.dataset.entry }));
+    }), ...entries(row), make("span", { className: "soft", textContent: "an entry: " + row.dataset.entry }));
     details.zoomed = row;
     box(row).focus({ preventScroll: true });
   };
+  // Chooses one of several entries next to each other.
+  const entries = (row) => {
+    const [index, count] = [Number(row.dataset.index), Number(row.dataset.count)];
+    if (!(count > 1)) return [];
+    const say = make("output", { className: "address" });
+    const choose = make("input", { type: "number", min: index, max: index + count - 1, value: index });
+    const show = () => {
+      const at = Math.min(Math.max(Math.trunc(choose.valueAsNumber) || index, index), index + count - 1);
+      const first = BigInt(row.dataset.first) + BigInt(at - index) * BigInt(row.dataset.stride);
+      say.textContent = "entry " + at + ": 0x" + first.toString(16);
+      draw(map, row, [{ dataset: { first, last: first + BigInt(row.dataset.stride) - 1n, shade: "5" } }]);
+    };
+    choose.addEventListener("input", show);
+    show();
+    return [make("label", {}, "entry ", choose), say];
+  };
+  rows.forEach((row) => (row.hidden = isApart(row)));
   for (const row of rows) {
     const header = row.querySelector("th");
+    if (!header) continue;
     const zoomTo = button("", () => zoom(row));
     zoomTo.append(...header.childNodes);
     header.append(zoomTo);
@@ -178,7 +199,7 @@ for (const details of all("details.tree")) {
   details.addEventListener("keydown", (event) => {
     const row = document.activeElement.closest("tr");
     if (!row || !details.contains(row)) return;
-    const shown = rows.filter((other) => !other.hidden).map(box);
+    const shown = rows.filter((other) => !other.hidden && box(other)).map(box);
     if (step(shown, event, ["ArrowUp", "ArrowDown"])) return;
     const at = details.zoomed ?? rows[0];
     const under = byNumber.get(at.dataset.under);

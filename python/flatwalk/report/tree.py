@@ -1,4 +1,4 @@
-"""The report's page tables: each tree in outline, from the whole address space to the pages."""
+"""The report's page tables: each tree in outline, from the whole address space to single entries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
+from flatwalk.report import charts
 from flatwalk.results import grouped, is_bound, place_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flatwalk.result_types import TreePart, TreeResult
+    from flatwalk.result_types import TreeEntries, TreePart, TreeResult
     from flatwalk.results import Run
 
 #: A shade begins where so large a share of the entries is in use.
 SHADES = (0.01, 0.1, 0.5, 0.9)
+
+
+#: Address bits of an entry, without those that say what it is.
+_FRAME = (1 << 52) - (1 << 12)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries next to each other, of the first node of a row."""
+
+    number: str  # that of the row and their own
+    under: int
+    name: str
+    first: str
+    last: str
+    index: int
+    count: int
+    stride: int  # bytes of addresses from one to the next
+    what: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,8 @@ class Row:
     memory: str
     entries: str
     is_fallback: bool
+    shown: list[Entries]
+    left: str  # entries that are not among them, in words
 
 
 @dataclass(frozen=True)
@@ -65,7 +87,7 @@ def build(runs: list[Run]) -> list[Panel]:
     panels = []
     for members in grouped(runs):
         trees = [
-            _tree(run["scheme"], tree)
+            _tree(run["scheme"], tree, recorded=bool(run["configuration"]["scheme"].get("recorded")))
             for run in members
             if not is_bound(run)
             # Earlier results have none.
@@ -75,7 +97,34 @@ def build(runs: list[Run]) -> list[Panel]:
     return [panel for panel in panels if panel.trees]
 
 
-def _tree(scheme: str, tree: TreeResult) -> Tree:
+def chart(panels: list[Panel]) -> charts.Chart:
+    """All trees as a chart: bars span the levels of nodes, and are as dark as these are full."""
+    every = [tree for panel in panels for tree in panel.trees]
+    levels = every[0].levels
+    alike = all(tree.levels == levels for tree in every)
+
+    def row(one: Row, count: int) -> charts.Row:
+        opacity = 0.12 + 0.88 * one.shade / (len(SHADES) + 1)
+        box = charts.Segment(one.column / count, one.width / count, 0, one.level, opacity)
+        name = f"{one.level}, fall-back" if one.is_fallback else one.level
+        return charts.Row(name, [box], [one.occupancy, one.nodes, one.covers, one.memory])
+
+    return charts.Chart(
+        "tree",
+        "The page table as a tree",
+        "Rows are nodes next to each other; bars span their levels.",
+        ["in use", "nodes", "each covers", "memory"],
+        [
+            charts.Panel(f"{tree.title}, {panel.label}", [row(one, len(tree.levels)) for one in tree.rows])
+            for panel in panels
+            for tree in panel.trees
+        ],
+        [charts.Tick((at + 0.5) / len(levels), level) for at, level in enumerate(levels)] if alike else [],
+        rows="nodes",
+    )
+
+
+def _tree(scheme: str, tree: TreeResult, *, recorded: bool) -> Tree:
     parts, bits = tree["parts"], tree["address_bits"]
     levels = int(parts[0]["level"].split("L")[1])
     children: dict[int, list[int]] = {}
@@ -89,7 +138,7 @@ def _tree(scheme: str, tree: TreeResult) -> Tree:
         for child in below:
             yield from rows(child, depth + 1)
 
-    title = scheme if not tree["whose"] else f"{scheme}, {tree['whose']}"
+    title = ", ".join(filter(None, (scheme, tree["whose"], "as far as walks read it" if recorded else "")))
     names = [f"L{level}" for level in range(levels, 0, -1)]
     return Tree(scheme, title, names, units.size(2**bits), list(rows(0, 0)))
 
@@ -97,6 +146,44 @@ def _tree(scheme: str, tree: TreeResult) -> Tree:
 def _address(text: str, bits: int) -> int:
     """An address without its sign."""
     return int(text, 16) & ((1 << bits) - 1)
+
+
+def _text(address: int, bits: int) -> str:
+    """An address with its sign, as the engine writes it."""
+    sign = (1 << 64) - (1 << bits) if bits < 64 and address >> (bits - 1) & 1 else 0
+    return hex(address | sign)
+
+
+def _entries(number: int, part: TreePart, bits: int) -> list[Entries]:
+    """What is known of single entries of a part's first node; earlier results have nothing."""
+    start, stride = _address(part["first"], bits), part["entry_bytes"]
+    return [
+        Entries(
+            f"{number}.{place}",
+            number,
+            f"entry {run['index']}"
+            if run["count"] == 1
+            else f"entries {run['index']} to {run['index'] + run['count'] - 1}",
+            _text(start + run["index"] * stride, bits),
+            _text(start + (run["index"] + run["count"]) * stride - 1, bits),
+            run["index"],
+            run["count"],
+            stride,
+            _what(run),
+        )
+        for place, run in enumerate(part.get("entries", []))
+    ]
+
+
+def _what(run: TreeEntries) -> str:
+    """What an entry, or the first of several, says."""
+    kind = {
+        "table": "leads to the node at",
+        "page": "maps the page at",
+        "replica": "maps a part of the page at",
+    }[run["kind"]]
+    first = "" if run["count"] == 1 else "the first "
+    return f"{first}{kind} {int(run['value'], 16) & _FRAME:#x}: {run['value']}"
 
 
 def _row(number: int, part: TreePart, depth: int, levels: int, bits: int) -> Row:
@@ -125,4 +212,6 @@ def _row(number: int, part: TreePart, depth: int, levels: int, bits: int) -> Row
         units.size(part["nodes"] * part["node_bytes"]),
         ", ".join(told) or "none",
         is_fallback=part["fallback"],
+        shown=_entries(number, part, bits),
+        left=units.count(left) if (left := part.get("entries_left", 0)) else "",
     )

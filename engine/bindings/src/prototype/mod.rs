@@ -134,7 +134,7 @@ pub fn register_prototype(kind: &str, prototype: &str, object: Py<PyAny>) -> PyR
     let prototype: Prototype = read(prototype)?;
     match kind {
         "organisation" => organisation::register(prototype, object),
-        "mechanism" => mechanism::register(prototype, object),
+        "mechanism" => mechanism::register(prototype, object)?,
         other => return Err(crate::error(format!("`{other}` is not a kind of prototype"))),
     }
     Ok(())

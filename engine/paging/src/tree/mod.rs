@@ -29,6 +29,7 @@ use crate::memory::{EntryMemory, TableMemory};
 use crate::walk::{Fault, Leaf, NodeRef, Walk};
 
 use node::{Node, Path, allocate, united};
+pub use outline::{Nodes, outline};
 
 /// A page table whose nodes form a tree: radix and everything that flattens it.
 #[derive(Clone, Debug)]

@@ -1,18 +1,37 @@
-//! The tree in outline: neighbouring nodes of one shape summed, so that it stays small.
+//! The tree in outline: neighbouring nodes of one shape summed, so that it stays small, and the first of
+//! them entry by entry.
 
 use rustc_hash::FxHashSet;
 
 use super::Tree;
 use crate::addr::{Address, Physical};
 use crate::entry::{Decoded, Entry};
-use crate::geometry::{Level, Width};
-use crate::mapping::Part;
+use crate::geometry::{Geometry, Level, Width};
+use crate::mapping::{Entries, EntryKind, Part};
 use crate::memory::{EntryMemory, LINE_BYTES};
 use crate::walk::NodeRef;
 
 /// Parts of an outline that begin at the same depth, at most, where nodes are alike: with more, the
 /// nearest are summed across the gaps between them.
 const PARTS: usize = 32;
+/// Runs of entries of a part's first node, at most.
+const RUNS_OF_ENTRIES: usize = 6;
+
+/// Nodes that form a tree, as an outline has to know them.
+pub trait Nodes<Out: Physical> {
+    /// Page size and levels.
+    fn geometry(&self) -> Geometry;
+    /// Where walks begin.
+    fn root(&self) -> NodeRef<Out>;
+    /// Entries of a node that are in use; `None` if nobody counts them.
+    fn used(&self, node: NodeRef<Out>) -> Option<u64>;
+    /// Whether a node was to be wider, but there was no memory for that.
+    fn is_fallback(&self, node: NodeRef<Out>) -> bool;
+    /// The node of that shape that an entry leads to; `None` if it is none of the tree's.
+    fn child(&self, base: Out, level: Level, width: Width) -> Option<NodeRef<Out>>;
+    /// Nodes that all entries lead past, with the first address under each.
+    fn hidden(&self) -> Vec<(NodeRef<Out>, u64)>;
+}
 
 /// A node, and the first address under it, without its sign.
 #[derive(Clone, Copy)]
@@ -37,13 +56,66 @@ impl<Out: Physical> Run<Out> {
     }
 }
 
+impl<In: Address, Out: Physical> Nodes<Out> for Tree<In, Out> {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn root(&self) -> NodeRef<Out> {
+        self.root
+    }
+
+    fn used(&self, node: NodeRef<Out>) -> Option<u64> {
+        // The others are absent, or a kernel's that lead back to the root.
+        Some(self.nodes.get(&node.base).map_or(0, |node| node.used.into()))
+    }
+
+    fn is_fallback(&self, node: NodeRef<Out>) -> bool {
+        self.nodes.get(&node.base).is_some_and(|node| node.is_fallback)
+    }
+
+    fn child(&self, base: Out, level: Level, width: Width) -> Option<NodeRef<Out>> {
+        Tree::child(self, base, level, width)
+    }
+
+    fn hidden(&self) -> Vec<(NodeRef<Out>, u64)> {
+        let mut hidden: Vec<_> = self.merged.iter().collect();
+        hidden.sort_unstable();
+        let placed = hidden.into_iter().filter_map(|(&(level, prefix), &base)| {
+            let shift = self.geometry.shift(level + 1).into();
+            Some((self.child(base, level, 2)?, prefix.checked_shl(shift)?))
+        });
+        placed.collect()
+    }
+}
+
 impl<In: Address, Out: Physical> Tree<In, Out> {
-    /// The tree in outline, the root first and the lowest nodes last. Nodes and entries sum to those of
-    /// [`Tree::statistics`].
+    /// The tree in outline. Nodes and entries sum to those of [`Tree::statistics`].
     pub fn outline(&self, memory: &impl EntryMemory<Out>) -> Vec<Part> {
+        outline(self, memory)
+    }
+}
+
+/// A tree in outline, the root first and the lowest nodes last.
+pub fn outline<Out: Physical>(
+    nodes: &impl Nodes<Out>,
+    memory: &impl EntryMemory<Out>,
+) -> Vec<Part> {
+    Outliner { nodes, geometry: nodes.geometry() }.parts(memory)
+}
+
+/// Makes the outline of a tree.
+struct Outliner<'a, Out> {
+    nodes: &'a dyn Nodes<Out>,
+    geometry: Geometry,
+}
+
+impl<Out: Physical> Outliner<'_, Out> {
+    /// All of it.
+    fn parts(&self, memory: &impl EntryMemory<Out>) -> Vec<Part> {
         let mut seen = FxHashSet::default();
         let mut parts: Vec<Part> = Vec::new();
-        let mut depth = self.runs(0, [(self.root, 0)], &mut seen);
+        let mut depth = self.runs(0, [(self.nodes.root(), 0)], &mut seen);
         while !depth.is_empty() {
             let mut below = Vec::new();
             for run in depth {
@@ -53,13 +125,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 parts.push(part);
             }
             if below.is_empty() {
-                // A merged node that all entries lead past.
-                let mut hidden: Vec<_> = self.merged.iter().collect();
-                hidden.sort_unstable();
-                let placed = hidden.into_iter().filter_map(|(&(level, prefix), &base)| {
-                    Some((self.child(base, level, 2)?, prefix.checked_shl(self.shift_of(level))?))
-                });
-                below = self.runs(0, placed, &mut seen);
+                below = self.runs(0, self.nodes.hidden(), &mut seen);
             }
             depth = self.joined(below);
         }
@@ -78,7 +144,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             if !seen.insert(node.base) {
                 continue;
             }
-            let is_fallback = self.nodes.get(&node.base).is_some_and(|node| node.is_fallback);
+            let is_fallback = self.nodes.is_fallback(node);
             let run = Run { parent, nodes: vec![Placed { node, start, is_fallback }] };
             match runs.last_mut() {
                 Some(last) if last.key() == run.key() && self.gap(last, &run) == 0 => {
@@ -152,6 +218,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             tables: 0,
             pages: 0,
             replicas: 0,
+            node: first.node.base.raw(),
+            entries: Vec::new(),
+            entries_left: 0,
         };
         for &placed in &run.nodes {
             self.count(memory, placed, &mut part, children);
@@ -159,7 +228,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         part
     }
 
-    /// Adds the entries of a node to its part.
+    /// Adds the entries of a node to its part; those of the first one by one, too.
     fn count(
         &self,
         memory: &impl EntryMemory<Out>,
@@ -169,27 +238,47 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     ) {
         let (geometry, bottom) = (self.geometry, node.bottom());
         let bytes = geometry.node_entries(node.width) * 8;
-        // The others are absent, or a kernel's that lead back to the root.
-        let mut left = self.nodes.get(&node.base).map_or(0, |node| node.used);
+        let mut left = self.nodes.used(node).unwrap_or(u64::MAX);
         for line in (0..bytes).step_by(LINE_BYTES as usize) {
             if left == 0 {
                 break;
             }
-            for (i, word) in (line / 8..).zip(memory.read_line(node.base.offset(line))) {
-                match Entry(word).decode(geometry, bottom) {
+            for (index, word) in (line / 8..).zip(memory.read_line(node.base.offset(line))) {
+                let kind = match Entry(word).decode(geometry, bottom) {
                     Decoded::Absent => continue,
                     Decoded::Table { base, level, width } => {
-                        let Some(child) = self.child(base, level, width) else { continue };
+                        let Some(child) = self.nodes.child(base, level, width) else { continue };
                         // Where nodes overlap, the child begins before what the entry translates.
-                        let at = start + (i << geometry.shift(bottom));
+                        let at = start + (index << geometry.shift(bottom));
                         children.push((child, at & (u64::MAX << self.shift_of(level))));
-                        part.tables += 1;
+                        EntryKind::Table
                     }
-                    Decoded::Mapped { level, .. } if level > bottom => part.replicas += 1,
-                    Decoded::Mapped { .. } | Decoded::Reserved => part.pages += 1,
+                    Decoded::Mapped { level, .. } if level > bottom => EntryKind::Replica,
+                    Decoded::Mapped { .. } | Decoded::Reserved => EntryKind::Page,
+                };
+                *match kind {
+                    EntryKind::Table => &mut part.tables,
+                    EntryKind::Page => &mut part.pages,
+                    EntryKind::Replica => &mut part.replicas,
+                } += 1;
+                if node.base.raw() == part.node {
+                    note(part, Entries { index, count: 1, kind, word });
                 }
                 left = left.saturating_sub(1);
             }
         }
+    }
+}
+
+/// Takes note of a further entry of a part's first node.
+fn note(part: &mut Part, entry: Entries) {
+    if let Some(last) = part.entries.last_mut()
+        && (last.kind, last.index + last.count) == (entry.kind, entry.index)
+    {
+        last.count += 1;
+    } else if part.entries.len() < RUNS_OF_ENTRIES {
+        part.entries.push(entry);
+    } else {
+        part.entries_left += 1;
     }
 }

@@ -13,7 +13,6 @@ pub mod vhpt;
 
 use std::ops::Range;
 
-use flatwalk_paging::prototypes::Prototype;
 use flatwalk_paging::{Address, Geometry, Gpa, Hpa};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -25,7 +24,7 @@ use crate::config::sections::Sections;
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::mechanism::Mechanism;
 use crate::mmu::segment::Segment;
-use crate::prototypes;
+use crate::prototypes::{self, FiguresByClass, MECHANISMS, Named, Place};
 
 /// Every mechanism, in the order in which they are set up and called.
 pub const REGISTRY: &[Registered] = &[
@@ -42,23 +41,12 @@ pub const REGISTRY: &[Registered] = &[
 /// Stands for all that are registered while the program runs.
 const PROTOTYPE: Registered = Registered {
     name: prototypes::NAME,
-    scheme: Some(Section::of::<Prototype>()),
+    scheme: Some(Section::of::<Named>()),
     host: None,
     machine: None,
-    figures: Section::of_figures::<prototypes::Figures>(),
-    build: |setup| {
-        let name = prototypes::NAME;
-        let Some(prototype) = setup.scheme.mechanisms.get::<Prototype>(name)? else {
-            return Ok(None);
-        };
-        setup.refuse_recorded(name)?;
-        match prototypes::MECHANISMS.find(&prototype) {
-            Ok(make) => Ok(Some(make())),
-            Err((key, problem)) => {
-                Err(ConfigError::Value { key: format!("{name}.{key}"), problem })
-            }
-        }
-    },
+    figures: Section::of_figures::<FiguresByClass>(),
+    // A scheme may have several: see [`build_prototypes`].
+    build: |_| Ok(None),
 };
 
 /// A mechanism: the sections that it owns, and how it is made.
@@ -246,7 +234,30 @@ pub fn build(setup: &mut Setup<'_>) -> Result<Vec<Box<dyn Mechanism>>, ConfigErr
     for registered in REGISTRY {
         mechanisms.extend((registered.build)(setup)?);
     }
+    mechanisms.extend(build_prototypes(setup)?);
     Ok(mechanisms)
+}
+
+/// Makes those that were registered while the program runs, in the order in which the scheme names them.
+fn build_prototypes(setup: &mut Setup<'_>) -> Result<Vec<Box<dyn Mechanism>>, ConfigError> {
+    let name = prototypes::NAME;
+    let Some(Named(named)) = setup.scheme.mechanisms.get(name)? else { return Ok(Vec::new()) };
+    setup.refuse_recorded(name)?;
+    let mut made = Vec::new();
+    for (before, prototype) in named.iter().enumerate() {
+        let error = |(key, problem)| {
+            let key = format!("{name}[{}].{key}", before + 1);
+            ConfigError::Value { key, problem }
+        };
+        if named[..before].iter().any(|other| other.class == prototype.class) {
+            let problem = "is there twice, and results know a mechanism by its class".to_owned();
+            return Err(error(("class", problem)));
+        }
+        let known = MECHANISMS.find(prototype).map_err(error)?;
+        let memory = setup.reserve(known.memory_bytes);
+        made.push((known.make)(Place { geometry: setup.own.geometry, memory }));
+    }
+    Ok(made)
 }
 
 /// The policy of a cache that the cores of `multicore` share on `machine`, where no program's mechanism

@@ -1,6 +1,6 @@
 //! The page table as a tree, as it is written to JSON.
 
-use flatwalk_paging::{Geometry, Part, levels_spanned};
+use flatwalk_paging::{Entries, EntryKind, Geometry, Part, levels_spanned};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -44,6 +44,48 @@ pub struct TreePart {
     pub pages: u64,
     /// Entries that map a part of a larger page.
     pub replicas: u64,
+    /// Physical address of the first node, in hexadecimal.
+    pub node: String,
+    /// The first entries of that node, those next to each other together.
+    pub entries: Vec<TreeEntries>,
+    /// Entries that it has in use in addition.
+    pub entries_left: u64,
+}
+
+/// What entries of a tree are.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeEntryKind {
+    /// They lead to nodes.
+    Table,
+    /// They map pages of their own size.
+    Page,
+    /// They map parts of a larger page.
+    Replica,
+}
+
+/// Entries of a node that are in use, next to each other, and of one kind.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TreeEntries {
+    /// Number of the first one in its node.
+    pub index: u64,
+    /// How many.
+    pub count: u64,
+    /// What they are.
+    pub kind: TreeEntryKind,
+    /// The first one, as it stands in memory, in hexadecimal.
+    pub value: String,
+}
+
+impl From<Entries> for TreeEntries {
+    fn from(Entries { index, count, kind, word }: Entries) -> Self {
+        let kind = match kind {
+            EntryKind::Table => TreeEntryKind::Table,
+            EntryKind::Page => TreeEntryKind::Page,
+            EntryKind::Replica => TreeEntryKind::Replica,
+        };
+        Self { index, count, kind, value: format!("{word:#x}") }
+    }
 }
 
 impl From<(&'static str, Geometry, Vec<Part>)> for TreeResult {
@@ -70,6 +112,9 @@ impl TreePart {
             tables: part.tables,
             pages: part.pages,
             replicas: part.replicas,
+            node: format!("{:#x}", part.node),
+            entries: part.entries.into_iter().map(TreeEntries::from).collect(),
+            entries_left: part.entries_left,
         }
     }
 }

@@ -191,8 +191,8 @@ pub struct CyclePart {
 pub struct PageTable {
     /// Its nodes by shape.
     pub nodes: Vec<NodesResult>,
-    /// Each table that is a tree, in outline: the guest's and the host's in a guest. A recorded machine's is
-    /// not among them.
+    /// Each table that is a tree, in outline: the guest's and the host's in a guest. A recorded machine's
+    /// has what its walks read.
     pub trees: Vec<TreeResult>,
 }
 
@@ -526,7 +526,11 @@ impl RunResult {
                 .mmu
                 .mechanisms()
                 .filter_map(|mechanism| Some((mechanism.name(), mechanism.result(&view)?)))
-                .collect(),
+                .fold(BTreeMap::new(), |mut all, (name, figures)| {
+                    // Of those in Python there may be several.
+                    all.entry(name).or_insert_with(Map::new).extend(figures);
+                    all
+                }),
             mechanism_words: run
                 .mmu
                 .mechanisms()

@@ -216,8 +216,8 @@ impl System {
         }
     }
 
-    /// The tables that are trees, in outline: whose each is, and its geometry. A recorded machine's is not
-    /// among them: what its trace has of it is what walks have read.
+    /// The tables that are trees, in outline: whose each is, and its geometry. A recorded machine's has what
+    /// its walks have read.
     pub fn outlines(&self) -> Vec<(&'static str, Geometry, Vec<Part>)> {
         match self {
             Self::Native(process) => vec![("", process.table().geometry(), process.outline())],
@@ -225,7 +225,7 @@ impl System {
                 ("guest", vm.guest.table().geometry(), vm.guest.outline()),
                 ("host", vm.host.table().geometry(), vm.host.outline()),
             ],
-            Self::Recorded(_) => Vec::new(),
+            Self::Recorded(recorded) => vec![("", recorded.geometry(), recorded.outline())],
         }
         .into_iter()
         .filter_map(|(whose, geometry, outline)| Some((whose, geometry, outline?)))

@@ -9,7 +9,7 @@ use flatwalk_os::{OsError, PhysicalMemory};
 use flatwalk_paging::hardware::Paging;
 use flatwalk_paging::{
     Address, Decoded, Entry, EntryMemory, EntryMemoryMut, Flush, Geometry, Gva, Hpa, Level,
-    NodeRef, NodeStatistics, levels_spanned,
+    NodeRef, NodeStatistics, Nodes, Part, Width, levels_spanned, outline,
 };
 use flatwalk_trace::{Advice, Event};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -159,6 +159,11 @@ impl Recorded {
         statistics.collect()
     }
 
+    /// The same nodes in outline; `None` if the trace had no tables.
+    pub fn outline(&self) -> Option<Vec<Part>> {
+        self.root.map(|_| outline(self, &self.memory))
+    }
+
     /// Bytes in the pages that these entries map.
     pub fn data_bytes(&self) -> u64 {
         self.census().data_bytes
@@ -191,6 +196,32 @@ impl Recorded {
         let (nodes, entries) = census.nodes.entry((node.level, node.width)).or_default();
         *nodes += 1;
         *entries += used;
+    }
+}
+
+impl Nodes<Hpa> for Recorded {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn root(&self) -> NodeRef<Hpa> {
+        self.root(Gva::new(0))
+    }
+
+    fn used(&self, _node: NodeRef<Hpa>) -> Option<u64> {
+        None
+    }
+
+    fn is_fallback(&self, _node: NodeRef<Hpa>) -> bool {
+        false
+    }
+
+    fn child(&self, base: Hpa, level: Level, width: Width) -> Option<NodeRef<Hpa>> {
+        Some(NodeRef { base, level, width, ..self.root(Gva::new(0)) })
+    }
+
+    fn hidden(&self) -> Vec<(NodeRef<Hpa>, u64)> {
+        Vec::new()
     }
 }
 
@@ -263,6 +294,19 @@ mod tests {
             assert_eq!(physical(&mut run, PAGE + 0x123, AccessKind::Load), Some(0x7_0123));
             let shapes: Vec<_> = run.system.nodes().iter().map(|n| (n.level, n.nodes)).collect();
             assert_eq!(shapes, [(4, 1), (3, 1), (2, 1), (1, 1)]);
+            let [(_, _, parts)] = &run.system.outlines()[..] else { panic!("one table") };
+            let found: Vec<_> = parts
+                .iter()
+                .map(|part| (part.node, part.level, part.tables, part.pages, part.entries[0].index))
+                .collect();
+            let expected = [
+                (0x1000, 4, 1, 0, 2),
+                (0x5000, 3, 1, 0, 5),
+                (0x3000, 2, 1, 0, 6),
+                (0x9000, 1, 0, 1, 7),
+            ];
+            assert_eq!(found, expected);
+            assert_eq!((parts[3].first, parts[3].last), (PAGE >> 21 << 21, PAGE | 0x1f_ffff));
             assert_eq!(run.system.data_bytes(), 4096);
         }
     }

@@ -1,0 +1,115 @@
+"""Schemes in files of Python, as `FILE.py:NAME`: a class or an object of the user's, or an `fw.Scheme`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import prototypes
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.mechanism import Mechanism
+from flatwalk.organisation import Organisation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+def is_one(name: str) -> bool:
+    """Whether a scheme's name is of this form."""
+    return name.partition(".py:")[1] != "" or name.endswith(".py")
+
+
+def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The scheme `FILE.py:NAME`; without NAME the only one of the file. The file is run, once.
+
+    Args:
+        name: Path and name.
+        where: The option that has it.
+        base: What has all that a class or an object does not say.
+
+    Raises:
+        UsageError: If there is no such file or name, or it is not a scheme.
+        FlatwalkError: If the file raises an exception.
+    """
+    stem, _, wanted = name.partition(".py:")
+    path = Path(f"{stem.removesuffix('.py')}.py")
+    known = _schemes(_module(path, where))
+    if not wanted and len(known) == 1:
+        [wanted] = known
+    if wanted not in known:
+        told = (
+            f"there are {', '.join(known)}"
+            if known
+            else "it has no fw.Organisation, fw.Mechanism or fw.Scheme"
+        )
+        what = f"{path} has no scheme {wanted}" if wanted else f"{path} does not have one scheme alone"
+        raise UsageError(what, where=where, remedy=f"give {path}:NAME; {told}")
+    found = known[wanted]
+    if not isinstance(found, type):
+        return found.table if _is_scheme(found) else prototypes.scheme([found], base(), None)
+    try:
+        own = found()
+    except TypeError as error:
+        raise UsageError(
+            f"{wanted} of {path} wants parameters: {error}",
+            where=where,
+            remedy=f"make one there, as `mine = {wanted}(…)`, and give {path}:mine",
+        ) from error
+    return prototypes.scheme([own], base(), None)
+
+
+def _is_scheme(found: object) -> bool:
+    return getattr(found, "kind", None) == "scheme" and not isinstance(found, type)
+
+
+def _schemes(module: ModuleType) -> dict[str, Any]:
+    """What of a module is a scheme, by name; classes that it imports are not."""
+
+    def is_own(found: object) -> bool:
+        if isinstance(found, type):
+            return issubclass(found, Organisation | Mechanism) and found.__module__ == module.__name__
+        return isinstance(found, Organisation | Mechanism) or _is_scheme(found)
+
+    return {name: found for name, found in vars(module).items() if not name.startswith("_") and is_own(found)}
+
+
+def _module(path: Path, where: str) -> ModuleType:
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the file of Python cannot be read: {error.strerror}",
+            where=f"{where} {path}",
+            remedy="check the path and its permissions",
+        ) from error
+    return _run(path.resolve(), hashlib.sha256(contents).hexdigest())
+
+
+@functools.cache
+def _run(path: Path, _contents: str) -> ModuleType:
+    """Runs a file, with its folder on the path as Python does; each version of it once."""
+    # Two files of one name are two modules.
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except (FlatwalkError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        place = prototypes.place_of(error) or str(path)
+        raise FlatwalkError(
+            f"{path.name} failed: {type(error).__name__}: {error}", where=place, remedy=f"fix {place}"
+        ) from error
+    return module

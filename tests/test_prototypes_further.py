@@ -1,0 +1,203 @@
+"""Buffers of translations that are written in Python, and classes in files of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import flatwalk as fw
+from tests.prototypes.leaf_map import LeafMap
+from tests.prototypes.next_page import NextPage
+from tests.prototypes.part_of_memory import PartOfMemory
+from tests.prototypes.sequential import Sequential
+from tests.test_prototypes import SHORT, SWEEP, figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Result
+
+FOLDER = Path(__file__).parent / "prototypes"
+
+
+def mechanism_figures(run: Any) -> dict[str, Any]:
+    """What a run found, without what tells a mechanism in Rust from one in Python."""
+    walk = run["walk"]
+    levels = [{**one, "level": ""} for one in walk["accesses_by_level"]]
+    own = {"walk": {**walk, "accesses_by_level": levels}, "mechanisms": {}, "mechanism_words": []}
+    return figures(run) | own
+
+
+def radix4_with(**sections: Any) -> fw.Scheme:
+    return fw.Scheme(fw.Scheme.named("radix4").table | sections)
+
+
+def check_alike(rust: Any, python: Any, mechanism: str, own: str) -> None:
+    """Both found the same, and something."""
+    for one, other in zip(rust, python, strict=True):
+        shipped, counted = one["mechanisms"][mechanism], other["mechanisms"]["python"][own]
+        assert counted["hits"] > 50
+        assert shipped == {**shipped, **counted}
+        assert mechanism_figures(one) == mechanism_figures(other)
+
+
+@pytest.mark.parametrize("mode", ["timing", "functional"])
+@pytest.mark.parametrize("workload", ["stream:16MiB", "hashjoin:64MiB"])
+def test_a_buffer_in_python_gives_what_the_same_in_rust_does(mode: str, workload: str) -> None:
+    """Every count and cycle of the sequential prefetcher, whose buffer answers misses."""
+    settings = {"degree": 2, "buffer_entries": 16, "buffer_latency_cycles": 2}
+    asked = {**SHORT, "workload": workload, "mode": mode, "instructions": "600K", "large_pages": [0, 50]}
+    rust, python = (
+        fw.compare(schemes=[scheme], **asked).runs
+        for scheme in (
+            radix4_with(sequential_prefetcher=settings),
+            fw.Scheme.of(Sequential(degree=2, entries=16, latency=2)),
+        )
+    )
+    check_alike(rust, python, "sequential_prefetcher", "Sequential")
+
+
+@pytest.mark.parametrize("within", ["walker", "nothing"])
+def test_a_tlb_in_memory_in_python_gives_what_the_same_in_rust_does(within: str) -> None:
+    """Every count and cycle of POM-TLB, which reads lines of memory before it answers."""
+    settings = {"size_bytes": 1 << 16, "predictor_entries": 64, "within": within}
+    asked = {**SHORT, "instructions": "300K", "skip": "100K", "warmup": 0}
+    own = PartOfMemory(1 << 16, 64, within_walker=within == "walker")
+    rust, python = (
+        fw.compare(schemes=[scheme], **asked).runs
+        for scheme in (radix4_with(pom_tlb=settings), fw.Scheme.of(own))
+    )
+    check_alike(rust, python, "pom_tlb", "PartOfMemory")
+
+
+class Listener(fw.Mechanism):
+    """Only counts."""
+
+    def missed(self, miss: fw.Miss) -> None:
+        self.counts[miss.kind] += 1
+
+
+def test_several_mechanisms_are_asked_in_order() -> None:
+    asked = {**SWEEP, "instructions": "200K"}
+    buffer = Sequential(degree=1, entries=8, latency=2)
+    run = fw.simulate(fw.Scheme.of(buffer, Listener()), **asked)
+    assert run["scheme"] == "radix4+Sequential(degree=1, entries=8, latency=2)+Listener"
+    counted: Any = run["mechanisms"]["python"]
+    sequential, heard = counted["Sequential"], sum(counted["Listener"].values())
+    assert sequential["hits"] > 10
+    assert heard == sequential["lookups"] - sequential["hits"], "the next is not asked for what was answered"
+    counted = fw.simulate(fw.Scheme.of(Listener(), buffer), **asked)["mechanisms"]["python"]
+    assert counted["Sequential"] == sequential
+    assert sum(counted["Listener"].values()) == sequential["lookups"]
+
+
+class Stale(fw.Mechanism):
+    """Keeps what it found, and does not listen to `flush`."""
+
+    def begin(self) -> None:
+        self.kept: dict[int, fw.Translation] = {}
+
+    def missed(self, miss: fw.Miss) -> fw.Translation | None:
+        return self.kept.get(miss.address >> 12)
+
+    def after_walk(self, miss: fw.Miss) -> None:
+        if miss.found is not None:
+            self.kept[miss.address >> 12] = miss.found
+
+
+def test_a_translation_whose_page_is_gone_is_an_error(tmp_path: Path) -> None:
+    program = tmp_path / "again.py"
+    program.write_text(
+        "import mmap\nfor _ in range(100):\n    with mmap.mmap(-1, 8 << 20) as area:\n"
+        "        for at in range(0, 8 << 20, 4096): area[at] = 1\n"
+    )
+    recorded = fw.record([sys.executable, "-I", "-S", str(program)], tmp_path / "t.fwt", exhaustive=True)
+    asked: dict[str, Any] = {"trace": recorded.traces[0], "mode": "functional", "exhaustive": True}
+    with pytest.raises(fw.FlatwalkError, match="is not that of the page that is there now") as caught:
+        fw.simulate(fw.Scheme.of(Stale()), warmup=0, **asked)
+    assert caught.value.what.startswith("Stale.missed returned what cannot be")
+    listens = fw.Scheme.of(Sequential(degree=1, entries=64, latency=0))
+    assert fw.simulate(listens, warmup=0, **asked)["os"]["faults"] > 100 * 2048
+
+
+def test_memory_of_half_a_page_is_refused() -> None:
+    half = NextPage(1)
+    half.memory_bytes = 2048
+    with pytest.raises(fw.UsageError, match="2048, which is not whole pages"):
+        fw.Scheme.of(half)
+
+
+def test_classes_in_files_are_schemes_of_the_command_line(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    (tmp_path / "mine.py").write_text((FOLDER / "leaf_map.py").read_text())
+    made = "small = Hashed(32)\nlarger = fw.Scheme.of(Hashed(64), name='larger')\n"
+    (tmp_path / "buckets.py").write_text(f"{(FOLDER / 'hashed.py').read_text()}\n\n{made}")
+    options = ["--workload", "gups:16MiB", "--large-pages", "0", "--instructions", "60K", "--warmup", "0"]
+    names = f"radix4,{tmp_path}/mine.py,./buckets.py:small,buckets.py:larger"
+    done = flatwalk(
+        "compare", *options, "--exhaustive", "--schemes", names, "--no-report", "--json", "a.json"
+    )
+    assert done.code == 0, done.err
+    assert "LeafMap and Hashed: Python, which is slow" in " ".join(done.err.split())
+    runs: dict[str, Any] = {run["scheme"]: run for run in fw.read(tmp_path / "a.json").runs}
+    assert list(runs) == ["radix4", "LeafMap", "Hashed(buckets=32)", "larger"]
+    shipped = fw.Scheme.named("hashed").changed({"table.buckets": 32}, name="rust")
+    asked: dict[str, Any] = {"workload": "gups:16MiB", "instructions": "60K", "warmup": 0, "exhaustive": True}
+    rust: Any = fw.simulate(shipped, **asked)
+    for figure in ("cycles", "walks", "os", "walk", "page_table_bytes"):
+        assert runs["Hashed(buckets=32)"][figure] == rust[figure]
+    walked = flatwalk("walk", "--workload", "gups:16MiB", "--scheme", "./mine.py:LeafMap")
+    assert "LeafMap.first leads to line" in walked.out, walked.err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere.py:X", "cannot be read: No such file"),
+        ("two.py:Three", "two.py has no scheme Three"),
+        ("two.py", "does not have one scheme alone"),
+        ("two.py:Wants", "wants parameters"),
+        ("wrong.py:X", "wrong.py failed: ZeroDivisionError"),
+        ("empty.py:X", "it has no fw.Organisation"),
+    ],
+)
+def test_what_is_no_scheme_of_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    classes = "class One(fw.Mechanism): pass\nclass Wants(fw.Mechanism):\n    def __init__(self, x): pass\n"
+    (tmp_path / "two.py").write_text(f"import flatwalk as fw\n{classes}")
+    (tmp_path / "wrong.py").write_text("1 / 0\n")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fw.FlatwalkError) as caught:
+        fw.Scheme.named(name)
+    assert words in str(caught.value)
+    if name.startswith("wrong"):
+        assert str(caught.value.where).endswith("wrong.py:1")
+
+
+def test_a_class_in_a_file_is_swept_by_other_processes(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    source = (FOLDER / "leaf_map.py").read_text()
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nworkloads = ["gups:16MiB"]\nschemes = ["radix4", "mine.py:LeafMap"]\nseeds = [1, 2]\n'
+        'instructions = "60K"\nwarmup = 0\nexhaustive = true\n'
+    )
+    done = flatwalk("sweep", "s.toml", "--results", "r", "-j", "2")
+    assert done.code == 0, done.err
+    assert "4 of 4 runs" in done.out
+    asked: dict[str, Any] = {"workload": "gups:16MiB", "instructions": "60K", "warmup": 0, "exhaustive": True}
+    here = fw.simulate(fw.Scheme.of(LeafMap()), seed=2, **asked)
+    sql = "select cycles, walks from runs where scheme = 'LeafMap' and seed = 2"
+    found = fw.open_results(tmp_path / "r").query(sql).to_pylist()
+    assert found == [{"cycles": here["cycles"], "walks": here["walks"]}]
+    assert "0 of them new" in flatwalk("sweep", "s.toml", "--results", "r").out
+    (tmp_path / "mine.py").write_text(source.replace("4096", "8192", 1))
+    changed = flatwalk("sweep", "s.toml", "--results", "r")
+    assert "2 of them new" in changed.out, "other code is another scheme"
