@@ -419,5 +419,7 @@ def _reference_words(setting: _Setting) -> str:
     if base["walks"] and base["accesses_per_walk"] is not None:
         rate = walks_per_1000(base) or 0.0
         facts.append(f"{rate:.3g} walks per 1000 instructions, {base['accesses_per_walk']:.2f} accesses each")
-    facts += [f"{one['cache']}'s prefetcher {one['kind']} {one['words']}" for one in base.get("prefetchers", [])]
+    facts += [
+        f"{one['cache']}'s prefetcher {one['kind']} {one['words']}" for one in base.get("prefetchers", [])
+    ]
     return words + (f": {'; '.join(facts)}" if facts else "")

@@ -23,8 +23,6 @@
 //! Not modelled: accesses of the wrong way itself, joins behind both a then and an else part, loops, and calls
 //! and returns that were predicted wrongly; stores of a run; and branches of a run that are resolved in it.
 
-use std::ops::Range;
-
 use flatwalk_paging::{AccessKind, Address, Gva};
 use flatwalk_trace::Access;
 
@@ -361,12 +359,11 @@ impl Core {
             let asked = run.ready(&op.address_reads, first);
             let mut ready = asked;
             if !loads.is_empty() && asked < run.resolved {
-                let there = match data {
-                    Some(there) => there.max(asked + latency),
-                    None => {
-                        statistics.loads += loads.len() as u64;
-                        self.load_ahead(op.pc, loads, asked, env).unwrap_or(NEVER)
-                    }
+                let there = if let Some(there) = data {
+                    there.max(asked + latency)
+                } else {
+                    statistics.loads += loads.len() as u64;
+                    self.load_ahead(op.pc, loads, asked, env).unwrap_or(NEVER)
                 };
                 data = Some(there);
                 ready = there;
@@ -395,9 +392,8 @@ impl Core {
         for &(access, &address) in loads {
             let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
             // Its first line and its last one.
-            let lines: Range<usize> =
-                0..1 + usize::from(address >> LINE_SHIFT != last >> LINE_SHIFT);
-            for at in [address, last].into_iter().take(lines.end) {
+            let lines = 1 + usize::from(address >> LINE_SHIFT != last >> LINE_SHIFT);
+            for at in [address, last].into_iter().take(lines) {
                 let request = Request { address: Gva::new(at), kind: AccessKind::Load, at: asked };
                 let place =
                     env.mmu.translate(request, || instruction, env.system, env.caches).ok()?;

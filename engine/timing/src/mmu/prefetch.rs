@@ -91,7 +91,7 @@ impl Mmu {
         let is_near = address / PAGE == access.address / PAGE;
         let place = if is_near {
             let page = access.physical.raw() & !(PAGE - 1);
-            Some((Hpa::new(page | address % PAGE), access.at))
+            Some((Hpa::new(page | (address % PAGE)), access.at))
         } else {
             self.place_in_another_page((into, by), (address, access.at), system, port)
         };
@@ -131,18 +131,13 @@ impl Mmu {
         let walked =
             self.translate_for_prefetch(request, walks.then_some(&mut count), system, port);
         let figures = &mut port.caches().prefetcher(into, by).figures;
-        match walked {
-            Some((place, has_walked)) => {
-                figures.walks += u64::from(has_walked);
-                figures.walk_accesses += count.0;
-                Some(place)
-            }
-            None => {
-                figures.dropped += 1;
-                figures.walk_accesses += count.0;
-                None
-            }
-        }
+        figures.walk_accesses += count.0;
+        let Some((place, has_walked)) = walked else {
+            figures.dropped += 1;
+            return None;
+        };
+        figures.walks += u64::from(has_walked);
+        Some(place)
     }
 
     /// The same by the TLBs, or by a walk if there is a `count` of what it reads; and whether there was a

@@ -749,6 +749,18 @@ fn os_result(run: &Run) -> OsResult {
     }
 }
 
+/// Says that prefetchers which walk the page table were left out, if they were.
+fn left_out_prefetchers(run: &Run) -> Option<String> {
+    let machine = &run.configuration.machine;
+    let mut all = [&machine.l1d, &machine.l2].into_iter().flatten().flat_map(|c| &c.prefetcher);
+    let walk = all.any(|one| one.page_crossing == PageCrossing::Walk);
+    (run.timed.is_none() && walk).then(|| {
+        "there are no caches in functional mode, so the machine's data prefetchers, which walk the page \
+         table, were left out"
+            .to_owned()
+    })
+}
+
 /// What a reader should know before trusting the numbers.
 fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -841,18 +853,7 @@ fn warnings(run: &Run) -> Vec<String> {
             os.resize_refusals
         ));
     }
-    let machine = &run.configuration.machine;
-    let walks_for_prefetches = [&machine.l1d, &machine.l2]
-        .into_iter()
-        .flatten()
-        .any(|cache| cache.prefetcher.iter().any(|one| one.page_crossing == PageCrossing::Walk));
-    if run.timed.is_none() && walks_for_prefetches {
-        warnings.push(
-            "there are no caches in functional mode, so the machine's data prefetchers, which walk the page \
-             table, were left out"
-                .to_owned(),
-        );
-    }
+    warnings.extend(left_out_prefetchers(run));
     if run.is_relocated() {
         warnings.push(format!(
             "the trace spans more than the {} address bits of the scheme: its regions were relocated to fit",

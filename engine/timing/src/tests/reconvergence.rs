@@ -63,7 +63,9 @@ fn start(reconvergence: Option<u32>, predictor: BranchPredictor) -> Run {
         block(0x100c, &[(Some(0), 0, 3)], false),
         block(0x100c, &[(Some(2), 0, 3)], false),
     ];
-    blocks.iter().for_each(|block| run.take(block).unwrap());
+    for block in &blocks {
+        run.take(block).unwrap();
+    }
     run
 }
 

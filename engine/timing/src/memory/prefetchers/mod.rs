@@ -32,13 +32,16 @@ pub const REGISTRY: &[Registered] = &[
     Registered::of::<stream::Settings>(),
 ];
 
+/// A prefetcher, if its parameters can be.
+type Made = Result<Box<dyn Prefetcher>, ConfigError>;
+
 /// A kind of prefetcher: its name, its parameters, and how it is made.
 pub struct Registered {
     /// Name in machine files.
     pub name: &'static str,
     /// The schema of its parameters.
     pub schema: fn() -> Schema,
-    make: fn(&Map<String, Value>) -> Result<Box<dyn Prefetcher>, ConfigError>,
+    make: fn(&Map<String, Value>) -> Made,
 }
 
 impl Registered {
@@ -47,9 +50,7 @@ impl Registered {
     }
 }
 
-fn read<P: Parameters>(
-    parameters: &Map<String, Value>,
-) -> Result<Box<dyn Prefetcher>, ConfigError> {
+fn read<P: Parameters>(parameters: &Map<String, Value>) -> Made {
     schema::conforms(&schema::read::<P>().to_value(), parameters)?;
     let parameters: P = serde_json::from_value(Value::Object(parameters.clone()))
         .map_err(|error| ConfigError::Value { key: String::new(), problem: error.to_string() })?;
@@ -137,15 +138,15 @@ impl Figures {
     pub fn words(&self) -> String {
         let Self { issued, useful, late, useless, walks, walk_accesses, .. } = *self;
         let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-        let mut words = format!(
+        let walked = match walks {
+            0 => String::new(),
+            _ => format!(", and {walks} walks for other pages read {walk_accesses} entries"),
+        };
+        format!(
             "brought {issued} lines, of which {useful} were used ({:.0} % while still on their way) and \
-             {useless} went unused",
+             {useless} went unused{walked}",
             share(late, useful)
-        );
-        if walks > 0 {
-            words += &format!(", and {walks} walks for other pages read {walk_accesses} entries");
-        }
-        words
+        )
     }
 }
 
