@@ -11,9 +11,9 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scripts import container
 
 from flatwalk.reference import man
-from scripts import container
 from tests import checkout
 from tests.checkout import ROOT
 
