@@ -211,6 +211,8 @@ def test_a_sweep_is_run_once(tmp_path: Path) -> None:
     assert fw.sweep(table, tmp_path / "r", jobs=1).to_arrow().equals(before)
     assert found.query("select count(*) as n from runs").to_pylist() == [{"n": 2}]
     assert list(fw.open_results(tmp_path / "r").to_pandas()["scheme"]) == ["radix4", "fpt"]
+    drawn = found.figure(tmp_path / "f.svg", x="seed", y="walks", by="scheme", where="seed = 1")
+    assert ">fpt</text>" in drawn.read_text()
     assert fw.open_results(tmp_path / "r").to_polars().height == 2
 
 
@@ -264,6 +266,38 @@ def test_every_public_name_is_documented() -> None:
     public = {name for name, value in vars(api).items() if getattr(value, "__module__", "") == api.__name__}
     assert {name for name in public if not name.startswith("_")} <= set(fw.__all__)
     assert fw.__all__ == api.__all__
+
+
+def test_everything_that_compare_takes_is_known_of_simulate() -> None:
+    own = set(inspect.signature(fw.compare).parameters) - {"schemes", "large_pages"}
+    assert set(fw.Asked.__annotations__) == own
+    given = inspect.signature(fw.simulate).parameters["asked"].annotation
+    assert given == "Unpack[Asked]", "types are checked where it is called"
+
+
+def test_intervals_of_simpoint_are_measured(tmp_path: Path) -> None:
+    (tmp_path / "a.simpoints").write_text("3 0\n8 1\n")
+    (tmp_path / "a.weights").write_text("0.75 0\n0.25 1\n")
+    asked: dict[str, Any] = {"workload": "gups:16MiB", "instructions": "1M", "warmup": "20K", "window": "50K"}
+    files: dict[str, Any] = {"simpoints": tmp_path / "a.simpoints", "weights": tmp_path / "a.weights"}
+    run = fw.simulate("radix4", **files, **asked)
+    assert [window["at"] // 50_000 for window in run["windows"]] == [3, 8]
+    assert run["weighted"] is True
+    walks = [window["walks"] / window["instructions"] for window in run["windows"]]
+    expected = 0.75 * walks[0] + 0.25 * walks[1]
+    assert run["walks"] / run["instructions"] == pytest.approx(expected, rel=1e-3)
+    with pytest.raises(fw.UsageError, match="no error is known"):
+        fw.simulate("radix4", error=0.01, **files, **asked)
+
+
+def test_figures_and_tables_for_papers(tmp_path: Path) -> None:
+    found = fw.compare(workload="gups:64MiB", schemes=["radix4", "fpt"], **SHORT)
+    for chart in ("timeline", "tree"):
+        path = found.figure(chart, tmp_path / f"{chart}.svg", columns=2, schemes=["fpt"])
+        assert 'width="504pt"' in path.read_text()
+    assert found.to_latex().count(r"\toprule") == 2
+    with pytest.raises(fw.UsageError, match="no run of radix5"):
+        found.figure("speed", tmp_path / "x.svg", schemes=["radix5"])
 
 
 def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:

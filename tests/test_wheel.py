@@ -11,6 +11,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scripts import container
 
 from flatwalk.reference import man
 from tests import checkout
@@ -78,6 +79,22 @@ def test_a_container_has_the_packages_of_the_set_up() -> None:
     assert set(build.split()) == {"ca-certificates", *" ".join(needs).split()}
     assert "apt_install qemu-user" in setup
     assert image.split() == ["python3", "qemu-user"]
+
+
+def test_every_instruction_of_the_container_can_be_carried_out_without_an_engine() -> None:
+    build, image = container.stages((ROOT / "Containerfile").read_text(encoding="utf-8"))
+    assert build.base == image.base
+    assert build.base.rpartition(":")[2].partition("-")[0] in container.RELEASES
+    assert build.name == "build"
+    assert [word for word, _ in build.steps] == ["RUN", "WORKDIR", "COPY", "RUN"]
+    assert [word for word, _ in image.steps] == ["RUN", "COPY", "ENV", "WORKDIR", "ENTRYPOINT", "CMD"]
+    made = container.Image(ROOT)
+    done = [made.do(word, rest) for word, rest in image.steps if word in {"ENV", "ENTRYPOINT", "CMD"}]
+    assert done == [True] * 3
+    assert made.environment["PATH"].startswith("/opt/flatwalk/bin:/usr/local/sbin:")
+    assert made.entry == ["flatwalk"]
+    assert not made.do("RUN", "true"), "what changes files is done once"
+    assert build.steps[3][1].count("&&") == 2, "lines that go on are one"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flatwalk.api import (
+        Asked,
         Comparison,
         FlatwalkError,
         Found,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Asked",
     "Comparison",
     "FlatwalkError",
     "Found",

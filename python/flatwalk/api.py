@@ -12,7 +12,7 @@ import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from flatwalk import (
     comparing,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from flatwalk.results import Response, Run
 
 __all__ = [
+    "Asked",
     "Comparison",
     "FlatwalkError",
     "Found",
@@ -470,6 +471,8 @@ def compare(
     windows: int | None = None,
     window: int | str | None = None,
     exhaustive: bool = False,
+    simpoints: str | Path | None = None,
+    weights: str | Path | None = None,
     error: float | None = None,
     fragmentation: float = 0.0,
     host_large_pages: int = 0,
@@ -500,6 +503,8 @@ def compare(
         windows: Windows to measure, spread evenly.
         window: Instructions of each.
         exhaustive: Measure every instruction instead.
+        simpoints: A file of SimPoint's: measure its intervals, of `window` instructions each.
+        weights: SimPoint's weights of these.
         error: Measure more windows until all speed-ups are known to this, as in 0.01.
         fragmentation: Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
         host_large_pages: Per cent of a guest's memory on 2 MiB pages of the host.
@@ -540,10 +545,12 @@ def compare(
         cores=cores,
         instructions=_text(instructions),
         warmup=_text(warmup),
-        skip=str(skip),
+        skip=None if skip == 0 else str(skip),
         windows=windows,
         window=_text(window),
         exhaustive=exhaustive,
+        simpoints=None if simpoints is None else Path(simpoints),
+        weights=None if weights is None else Path(weights),
         error=error,
         seed=seed,
         mode=mode,
@@ -563,13 +570,42 @@ def _tables(found: Sequence[Scheme] | Sequence[Machine], kind: str) -> list[dict
     return settings.distinct([(one.name, one.table) for one in found], kind, f"{kind}s")
 
 
-def simulate(scheme: str | Scheme = "radix4", *, large_pages: int = 0, **asked: Any) -> Run:  # noqa: ANN401
+class Asked(TypedDict, total=False):
+    """What `simulate` takes in addition: a source and conditions, each as for `compare`."""
+
+    workload: str | Workload | None
+    trace: str | Path | None
+    command: Sequence[str] | None
+    addresses: NDArray[np.uint64] | None
+    machine: str | Machine
+    thp: str | None
+    mode: str
+    instructions: int | str | None
+    warmup: int | str | None
+    skip: int | str
+    windows: int | None
+    window: int | str | None
+    exhaustive: bool
+    simpoints: str | Path | None
+    weights: str | Path | None
+    error: float | None
+    fragmentation: float
+    host_large_pages: int
+    guest_frames: str
+    context_switch_ms: float | None
+    cores: int | None
+    instructions_per_access: int
+    seed: int
+    threads: int
+
+
+def simulate(scheme: str | Scheme = "radix4", *, large_pages: int | None = 0, **asked: Unpack[Asked]) -> Run:
     """One run: a scheme over a source.
 
     Args:
         scheme: By name, path or object.
-        large_pages: Per cent of the touched memory on 2 MiB pages.
-        **asked: A source and conditions, as for `compare`.
+        large_pages: Per cent of the touched memory on 2 MiB pages; None with `thp`.
+        **asked: A source and conditions, as for `compare`: `Asked` has all.
 
     Returns:
         The result; docs/result-format.md has the keys and units.

@@ -34,7 +34,6 @@ def run(options: Options) -> None:
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
-    _check_simpoints(options)
     lengths = lengths_of(options)
     if options.mix is not None:
         mix.run(options, options.mix, lengths, configurations(options))
@@ -82,6 +81,7 @@ def lengths_of(options: Options) -> Lengths:
     Raises:
         UsageError: If they are not possible, or too short to be timed.
     """
+    _check_simpoints(options)
     lengths = Lengths.asked(
         options.instructions,
         options.warmup,

@@ -131,7 +131,7 @@ def _bar(axes: Axes, number: int, row: Row) -> None:
 
 
 #: Height of a strip of a timeline, with its title.
-_STRIP, _STRIP_TITLE = 0.55, 0.2
+_STRIP, _STRIP_TITLE = 0.55, 0.22
 
 
 def draw_timeline(timeline: Timeline, columns: int) -> Figure:
@@ -150,7 +150,7 @@ def draw_timeline(timeline: Timeline, columns: int) -> Figure:
         _legend(figure, timeline.legend, in_row, height)
         top, axes = height - above, None
         for panel in timeline.panels:
-            figure.text(0.02 / width, (top - 0.1) / height, panel.label, size=7, color="#5b6470")
+            figure.text(0.02 / width, (top - 0.16) / height, panel.label, size=7, color="#5b6470")
             top -= _LEGEND
             for strip in panel.strips:
                 bottom = top - each

@@ -10,7 +10,12 @@ from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 
-ResultsDirectory = Annotated[Path, Option("--results", metavar="DIR", help="Where results are.")]
+ResultsDirectory = Annotated[
+    Path,
+    Option(
+        "--results", metavar="DIR", help="Directory of the results, which may be those of several sweeps."
+    ),
+]
 RESULTS = Path("flatwalk-results")
 
 
@@ -32,7 +37,8 @@ def sweep(
     ] = False,
     status: Annotated[bool, Option("--status", help="Say how much of it is stored; run nothing.")] = False,
     cluster: Annotated[
-        str | None, Option(metavar="ADDRESS", help="Run on a Dask cluster, by its scheduler's address.")
+        str | None,
+        Option(metavar="ADDRESS", help="Run on a Dask cluster, by its scheduler's address, tcp://HOST:PORT."),
     ] = None,
     slurm: Annotated[
         str | None,
@@ -45,14 +51,19 @@ def sweep(
             "-j",
             metavar="N",
             min=0,
-            help="Processes, or Slurm's jobs; 0 is one per core, or 16 jobs.",
+            help="Processes of this machine, or Slurm's jobs; 0 is one per core, or 16 jobs.",
         ),
     ] = 0,
 ) -> None:
     """Run every combination of a file's lists, and keep each result.
 
     What is stored already is not run again, so the same command goes on after an interruption, runs what
-    was added to the file, and tries again what failed. docs/lab.md explains the file and the results.
+    was added to the file, and tries again what failed. --dry-run checks all of it, and says how many runs it
+    has and about how long they take.
+
+    The shortest file has name, workloads (or traces) and schemes; large_pages, seeds, machines and cores are
+    lists, too, and a table [set] has lists of values for keys of the machine. `flatwalk list sweeps` shows
+    those that are shipped; docs/lab.md explains the file and the results.
     """
     from flatwalk.lab import command  # noqa: PLC0415
 

@@ -189,10 +189,15 @@ def _what(run: TreeEntries) -> str:
 def _row(number: int, part: TreePart, depth: int, levels: int, bits: int) -> Row:
     used = part["tables"] + part["pages"] + part["replicas"]
     share = used / (part["nodes"] * 2 ** part["index_bits"])
-    kinds = (("tables", "to nodes"), ("pages", f"pages of {units.size(part['entry_bytes'])}"))
-    told = [f"{units.count(part[key])} {what}" for key, what in kinds if part[key]]  # type: ignore[literal-required]
-    if part["replicas"]:
-        told.append(f"{units.count(part['replicas'])} parts of larger pages")
+    size = units.size(part["entry_bytes"])
+    kinds = (
+        (part["tables"], "to nodes", "to a node"),
+        (part["pages"], f"pages of {size}", f"page of {size}"),
+        (part["replicas"], "parts of larger pages", "part of a larger page"),
+    )
+    told = [
+        f"{units.count(count)} {one if count == 1 else several}" for count, several, one in kinds if count
+    ]
     first, last = _address(part["first"], bits), _address(part["last"], bits)
     return Row(
         number,
