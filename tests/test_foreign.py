@@ -183,6 +183,20 @@ def test_hostile_names_reach_no_terminal(flatwalk: Flatwalk, tmp_path: Path) -> 
     assert [text for text in [*shown, page] if {"\x1b", "\x07"} & set(text)] == []
 
 
+def test_regions_that_three_levels_do_not_reach_are_moved_and_this_is_said(
+    flatwalk: Flatwalk, tmp_path: Path
+) -> None:
+    loads = (plain(0x400000 + 4 * (n % 2), [0x800000, 1 << 45][n % 2]) for n in range(2000))
+    (tmp_path / "made.champsim").write_bytes(b"".join(loads))
+    flatwalk("trace", "import", "--format", "champsim", "made.champsim", "made.fwt")
+    done = flatwalk(
+        "compare", "--trace", "made.fwt", "--schemes", "radix3", "--mode", "functional", "--no-report"
+    )
+    assert done.code == 0, done.err
+    bits = "the trace spans more than the 39 address bits of the scheme"
+    assert f"warning: {bits}: its regions were relocated to fit" in done.err
+
+
 def test_an_access_at_the_end_of_a_page_stays_there(flatwalk: Flatwalk, tmp_path: Path) -> None:
     loads = [plain(0x400000 + 4 * (n % 2), (n + 100) * 0x10000 + 0xFFC) for n in range(20_000)]
     result = run(flatwalk, tmp_path, loads, "--mode", "functional")

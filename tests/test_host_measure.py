@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -307,7 +308,8 @@ def test_a_difference_is_none_if_the_controls_differ_as_much(
     done = call("host", "diff", "a.json", "b.json")
     assert ("B is" in done.out) == (changed == 1)
     assert ("no measurable difference" in done.out) == (changed > 1)
-    assert f"clock +0.00 %, lines +{100 * changed - 100:.2f} %, stores +0.00 %" in done.out
+    changes = f"clock +0.00 %, lines +{100 * changed - 100:.2f} %, stores +0.00 %"
+    assert f"controls that no kernel influences changed, too: {changes}" in done.out
     found = json.loads(call("host", "diff", "a.json", "b.json", "--json").out)
     assert found["controls"]["lines"] == pytest.approx(changed - 1)
     # ln 1.4 for one control in three.
@@ -371,6 +373,12 @@ def test_measure_save_and_diff(
     page = (tmp_path / "plot.html").read_text()
     # Ten runs of four variants in two files, each a dot.
     assert page.count("<circle") == 80
+    for box, marks in re.findall(r'<svg viewBox="(.*?)"(.*?)</svg>', page, re.DOTALL):
+        left, top, width, height = map(float, box.split())
+        for dot in re.findall(r'<circle .*cx="(.*?)" cy="(.*?)" r="(.*?)"', marks):
+            x, y, radius = map(float, dot)
+            assert left + radius <= x <= left + width - radius
+            assert top + radius <= y <= top + height - radius
     assert "http" not in page
     found = json.loads(call("host", "diff", "a.json", "b.json", "--json").out)
     assert found["variants"]["file"]["differs"]

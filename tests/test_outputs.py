@@ -302,6 +302,22 @@ def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) ->
         assert "frequency_mhz must be a whole number, 100 to 20000" in refused
 
 
+def test_changed_copies_are_shown_with_their_paths(call: Call, tmp_path: Path) -> None:
+    from flatwalk import settings
+
+    for kind, name, before, after in (
+        ("machines", "skylake-server", "width = 4", "width = 3"),
+        ("schemes", "radix4", "levels = 4", "levels = 5"),
+    ):
+        text = (settings.DATA / kind / f"{name}.toml").read_text()
+        assert before in text
+        (tmp_path / f"{kind}.toml").write_text(text.replace(before, after))
+    asked = ["--workload", "gups:64MiB", "--large-pages", "0", "--instructions", "100k", "--no-report"]
+    said = call("compare", *asked, "--machine", "./machines.toml", "--schemes", "./schemes.toml").out
+    assert "gups:64MiB on skylake-server (./machines.toml), 4 KiB pages" in said
+    assert "radix4 (./schemes.toml)" in said
+
+
 def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
     from flatwalk import settings
 
