@@ -37,7 +37,7 @@ use crate::graph::Graph;
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, Records, program};
-use crate::{Description, Parameter, SEED};
+use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
 /// A kernel's description; all kernels share most of it.
 const fn describe(name: &'static str, description: &'static str, make: crate::Make) -> Description {
@@ -48,6 +48,7 @@ const fn describe(name: &'static str, description: &'static str, make: crate::Ma
                               twentieth as much memory)",
         },
         SEED,
+        ARRAY_ORDER,
     ];
     crate::describe(name, description, 256 << 30, PARAMETERS, make)
 }
@@ -74,6 +75,8 @@ struct Needs {
     lists: usize,
     /// Bytes that it needs for each edge.
     edge_bytes: u64,
+    /// Whether these are in small vectors, one for each vertex.
+    by_vertex: bool,
 }
 
 /// How large the graph is, and where it and the kernel's own data lie.
@@ -106,7 +109,7 @@ struct Columns {
 }
 
 impl Shape {
-    fn of(size_bytes: u64, needs: &Needs) -> Self {
+    fn of(arguments: &Arguments, needs: &Needs) -> Self {
         let object =
             (PROPERTY + needs.property_bytes + 2 * EDGE_LIST_BYTES + 8).next_multiple_of(16);
         let vertex = object + INDEX_NODE_BYTES + NAME_NODES_BYTES;
@@ -114,7 +117,7 @@ impl Shape {
         let vertex_bytes = (vertex + 8 + 8 * needs.lists as u64) as f64;
         let edge_bytes = (EDGE_BYTES + needs.edge_bytes) as f64;
         // For each array, up to 15 bytes go into alignment.
-        let bytes = (size_bytes - 128) as f64;
+        let bytes = (arguments.size_bytes - 128) as f64;
         // The sparse bound: vertices * (vertex_bytes + vertices / SPARSITY * edge_bytes) = bytes.
         let half = SPARSITY * vertex_bytes / edge_bytes / 2.0;
         let sparse = (half * half + SPARSITY * bytes / edge_bytes).sqrt() - half;
@@ -123,10 +126,10 @@ impl Shape {
         let edges = ((bytes - vertices * vertex_bytes) / edge_bytes).floor();
         let (vertices, edges) = (vertices as u64, edges as u64);
 
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
         let bucket = layout.array(vertices, 8);
-        let objects = layout.records(vertices, vertex);
-        let edge_nodes = layout.records(edges, EDGE_BYTES);
+        let objects = layout.objects(vertices, vertex);
+        let edge_nodes = layout.objects(edges, EDGE_BYTES);
         let out_edges = PROPERTY + needs.property_bytes + EDGE_LIST_BYTES;
         let columns = Columns {
             bucket,
@@ -141,7 +144,11 @@ impl Shape {
             weight: edge_nodes.field(96, 2),
         };
         let lists = (0..needs.lists).map(|_| layout.array(vertices, 8)).collect();
-        let own_edges = layout.records(edges + 1, needs.edge_bytes);
+        let own_edges = if needs.by_vertex {
+            layout.objects(edges + 1, needs.edge_bytes)
+        } else {
+            layout.records(edges + 1, needs.edge_bytes)
+        };
         Self { vertices, edges, layout, columns, objects, lists, own_edges }
     }
 
@@ -291,13 +298,14 @@ struct Runs<K> {
 }
 
 /// A workload of all runs of the kernel `K`.
-fn runs<K: Kernel>(name: &'static str, size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes, &K::NEEDS);
+fn runs<K: Kernel>(name: &'static str, arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments, &K::NEEDS);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = K::code(&mut assembler);
     let again = assembler.operation(&[RUN], &[RUN]).operation(&[RUN], &[FLAGS]).branch();
     let layout = shape.layout.clone();
-    program(name, (size_bytes, seed), &layout, assembler, move || Runs {
+    program(name, arguments, &layout, assembler, move || Runs {
         kernel: K::new(&shape, code, seed),
         again,
         roots: Random::new(seed, 1),
@@ -378,7 +386,11 @@ mod tests {
 
     /// A kernel on a graph of about 330 vertices.
     pub(super) fn kernel<K: Kernel>() -> K {
-        K::new(&Shape::of(2 << 20, &K::NEEDS), K::code(&mut Assembler::new()), 1)
+        K::new(
+            &Shape::of(&Arguments::new(2 << 20, 1), &K::NEEDS),
+            K::code(&mut Assembler::new()),
+            1,
+        )
     }
 
     /// That kernel after one run from `root`.
@@ -437,10 +449,10 @@ mod tests {
 
     #[test]
     fn sizes_are_filled() {
-        let needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0 };
+        let needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0, by_vertex: false };
         for shift in 16..39 {
             let size_bytes = 1 << shift;
-            let shape = Shape::of(size_bytes, &needs);
+            let shape = Shape::of(&Arguments::new(size_bytes, 1), &needs);
             let bytes = shape.layout.bytes();
             assert!(bytes <= size_bytes && bytes + 700 > size_bytes, "{bytes} of {size_bytes}");
             let degree = shape.edges as f64 / shape.vertices as f64;
@@ -448,7 +460,7 @@ mod tests {
             assert!((degree / expected - 1.0).abs() < 0.1, "{shift}: {degree} {expected}");
         }
         // The papers' graph.
-        let shape = Shape::of(8_233_000_000, &needs);
+        let shape = Shape::of(&Arguments::new(8_233_000_000, 1), &needs);
         assert!((990_000..1_010_000).contains(&shape.vertices), "{}", shape.vertices);
     }
 }
