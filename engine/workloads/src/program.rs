@@ -77,6 +77,11 @@ impl Assembler {
         self.access(size, true).operation(reads, &[])
     }
 
+    /// An instruction that loads `size` bytes, changes them, and stores them.
+    pub(crate) fn update_bytes(&mut self, size: u16, reads: &[u8]) -> &mut Self {
+        self.access(size, false).access(size, true).operation(reads, &[])
+    }
+
     /// Instructions that another function adds.
     pub(crate) fn then(&mut self, write: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
         write(self)
@@ -241,9 +246,16 @@ pub(crate) mod tests {
     type Played = (Arc<Block>, Vec<u64>);
 
     /// Everything that a source yields: events, then blocks in order with their accesses' addresses.
-    pub(crate) fn play(mut source: Box<dyn Source>) -> (Vec<Event>, Vec<Played>) {
+    pub(crate) fn play(source: Box<dyn Source>) -> (Vec<Event>, Vec<Played>) {
+        play_until(source, usize::MAX)
+    }
+
+    /// The same, until it has yielded so many blocks.
+    fn play_until(mut source: Box<dyn Source>, blocks: usize) -> (Vec<Event>, Vec<Played>) {
         let (mut defined, mut events, mut played) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some(item) = source.next_item().unwrap() {
+        while played.len() < blocks
+            && let Some(item) = source.next_item().unwrap()
+        {
             match item {
                 Item::Define { id, block } => {
                     assert_eq!(id as usize, defined.len());
@@ -270,23 +282,24 @@ pub(crate) mod tests {
 
     #[test]
     fn every_workload_is_well_formed() {
-        let small = REGISTRY.iter().map(|workload| (workload, Arguments::new(128 << 10, 1)));
+        let whole = |workload| (workload, Arguments::new(128 << 10, 1), usize::MAX);
         // Large enough that arrays are mapped.
-        let ordered = |order| {
-            let arguments = Arguments { array_order: order, ..Arguments::new(1 << 20, 1) };
-            let have = |workload: &&Description| {
-                workload.parameters.iter().any(|p| p.name == "array_order")
+        let beginning = |array_order| {
+            let arguments = Arguments { array_order, ..Arguments::new(1 << 20, 1) };
+            let has_order = |workload: &&Description| {
+                workload.parameters.iter().any(|parameter| parameter.name == "array_order")
             };
-            REGISTRY.iter().filter(have).map(move |workload| (workload, arguments))
+            let of = move |workload| (workload, arguments, 100_000);
+            REGISTRY.iter().filter(has_order).map(of)
         };
-        let all = small.chain(ordered(ArrayOrder::Downwards)).chain(ordered(ArrayOrder::Upwards));
-        for (workload, arguments) in all {
+        let all = REGISTRY.iter().map(whole).chain(beginning(ArrayOrder::Downwards));
+        for (workload, arguments, blocks) in all.chain(beginning(ArrayOrder::Upwards)) {
             let size_bytes = arguments.size_bytes;
             let source = open(workload.name, &arguments).unwrap();
             let info = source.info().clone();
             let order = if arguments.array_order == ArrayOrder::Upwards { ":upwards" } else { "" };
             assert_eq!(info.name, format!("{}:{}{order}", workload.name, size(size_bytes)));
-            let (events, played) = play(source);
+            let (events, played) = play_until(source, blocks);
             let mapped: Vec<_> = events
                 .iter()
                 .filter_map(|event| match *event {

@@ -60,13 +60,7 @@ impl Kernel for Degrees {
                 .store(&[VERTEX, DEGREE])
                 .then(first_edge)
                 .branch(),
-            edge: assembler
-                .then(target)
-                .load(&[TARGET], DEGREE)
-                .operation(&[DEGREE], &[DEGREE])
-                .store(&[TARGET, DEGREE])
-                .then(next_edge)
-                .branch(),
+            edge: assembler.then(target).update_bytes(8, &[TARGET]).then(next_edge).branch(),
             next_vertex: assembler.then(next_vertex).branch(),
         }
     }
