@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""How often programs with GraphBIG's data structures miss the TLB, and the built-in workloads that stand for them.
+"""How often programs with GraphBIG's data structures miss the TLB, and the workloads that stand for them.
 
     scripts/graphbig.py [--vertices N] [--instructions COUNT] [--seed N] [KERNEL …]
 
-Compiles scripts/graphbig/kernels.cpp with `g++ -O3`, as GraphBIG is built, records each kernel (bfs, cc, dc, pr) from its
-first instruction on, and prints a table in Markdown: walks in 1000 instructions and accesses of a walk of the recording and
-of the workload with as many vertices, over as many instructions; and the kernel's instructions for each edge that it follows.
+Compiles scripts/graphbig/kernels.cpp with `g++ -O3`, as GraphBIG is built, records each kernel (bfs, cc,
+dc, pr) from its first instruction on, and prints a table in Markdown: walks in 1000 instructions and accesses
+of a walk, of the recording and of the workload with as many vertices, over as many instructions; and the
+kernel's instructions for each edge that it follows.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FLATWALK = ROOT / "flatwalk"
 KERNELS = ("bfs", "cc", "dc", "pr")
-#: Bytes of an edge, of a vertex with its bucket and its place in a queue, and edges of a vertex: docs/workloads.md.
+WHAT = ("walks in 1000", "accesses a walk")
+#: Bytes of an edge, and edges of a vertex.
 EDGE_BYTES, MEAN_DEGREE = 272, 28.82
+#: Bytes of a vertex with its bucket and its place in a queue (engine/workloads/src/graphbig).
 VERTEX_BYTES = {"bfs": 608, "cc": 592, "dc": 584, "pr": 584}
 
 
@@ -58,14 +61,18 @@ def per_1000(run: dict[str, Any]) -> float:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--vertices", type=int, default=32_700)
     parser.add_argument("--instructions", default="10M")
     parser.add_argument("--seed", default="1")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", default=[])
     options = parser.parse_args()
-    print(f"{options.vertices:,} vertices, the first {options.instructions} instructions, seed {options.seed}:\n")
-    print("| kernel | instructions an edge | walks in 1000, recorded | built in | accesses a walk, recorded | built in |")
+    conditions = f"the first {options.instructions} instructions, seed {options.seed}"
+    print(f"{options.vertices:,} vertices, {conditions}:\n")
+    print(
+        f"| kernel | instructions an edge | {' | '.join(f'{what}, recorded | built in' for what in WHAT)} |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

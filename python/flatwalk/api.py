@@ -235,7 +235,7 @@ class Workload:
     Args:
         name: As in `flatwalk list workloads`.
         size: Bytes, as a number or as `8GiB`; without it the workload's default.
-        array_order: `downwards` if each large array lies below the one before it, as Linux does it; `upwards`.
+        array_order: `downwards`, each large array below the one before it, as Linux does it; or `upwards`.
 
     Raises:
         UsageError: If there is none of that name, or its size or its order is not understood.
@@ -254,9 +254,7 @@ class Workload:
 
     def __str__(self) -> str:
         """As the command line has it: `gups:8GiB`."""
-        workload: dict[str, Any] = {"name": self.name, "size_bytes": self.size_bytes}
-        if self.array_order != ARRAY_ORDERS[0]:
-            workload["array_order"] = self.array_order
+        workload = {"name": self.name, "size_bytes": self.size_bytes, "array_order": self.array_order}
         return text_of(workload)
 
 

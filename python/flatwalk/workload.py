@@ -40,18 +40,21 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )
     size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
-    workload = {"name": name, "size_bytes": size_bytes}
-    if not order or order == ARRAY_ORDERS[0]:
-        return workload
+    order = order or ARRAY_ORDERS[0]
     if order not in ARRAY_ORDERS:
         raise UsageError(
-            f"arrays do not lie {order!r}", where=where, remedy=f"{' or '.join(ARRAY_ORDERS)}, behind the size"
+            f"arrays do not lie {order!r}",
+            where=where,
+            remedy=f"{' or '.join(ARRAY_ORDERS)}, behind the size",
         )
-    if not has_arrays(name):
+    workload = {"name": name, "size_bytes": size_bytes}
+    if has_arrays(name):
+        return workload | {"array_order": order}
+    if order != ARRAY_ORDERS[0]:
         raise UsageError(
             f"{name} does not have several large arrays", where=where, remedy=f"leave :{order} out"
         )
-    return workload | {"array_order": order}
+    return workload
 
 
 def has_arrays(name: str) -> bool:
@@ -62,5 +65,6 @@ def has_arrays(name: str) -> bool:
 
 def text_of(workload: dict[str, Any]) -> str:
     """What `parse_workload` reads as this workload."""
-    order = f":{workload['array_order']}" if "array_order" in workload else ""
-    return f"{workload['name']}:{units.short_size(workload['size_bytes'])}{order}"
+    order = workload.get("array_order", ARRAY_ORDERS[0])
+    suffix = "" if order == ARRAY_ORDERS[0] else f":{order}"
+    return f"{workload['name']}:{units.short_size(workload['size_bytes'])}{suffix}"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine, machine_files, scheme_code, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
-from flatwalk.units import short_size
 from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
