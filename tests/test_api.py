@@ -137,6 +137,12 @@ def test_objects_are_checked_and_changed() -> None:
     assert "llc.size_bytes" in larger._repr_html_()
     assert str(fw.Workload("gups", "8GiB")) == "gups:8GiB"
     assert fw.Workload("gups", 1 << 20).size_bytes == 1 << 20
+    assert str(fw.Workload("graph500", "288MiB", "upwards")) == "graph500:288MiB:upwards"
+    assert str(fw.Workload("graph500", "288MiB", "downwards")) == "graph500:288MiB"
+    with pytest.raises(fw.UsageError, match="do not lie 'sideways'"):
+        fw.Workload("graph500", "288MiB", "sideways")
+    with pytest.raises(fw.UsageError, match="does not have several large arrays"):
+        fw.Workload("gups", "1GiB", "upwards")
     with pytest.raises(fw.UsageError, match="no workload"):
         fw.Workload("nope")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -604,6 +605,20 @@ def test_the_first_value_of_what_is_open_is_the_default() -> None:
                 again = planning.jobs_of(sensitivity.under(one, default), "small", claim)
                 first = planning.jobs_of(one, "small", claim)
                 assert {job.key for job in again.values()} == {job.key for job in first.values()}, claim.id
+
+
+def test_a_size_that_is_open_changes_workload_and_span(experiment: Experiment) -> None:
+    scale = replace(
+        experiment.scales["small"],
+        workloads=["gups:1GiB", "hashjoin:4GiB", "dense:1GiB"],
+        spans={"hashjoin:4GiB": 5_100_000_000},
+    )
+    experiment = replace(experiment, scales={"small": scale})
+    under = sensitivity.under(experiment, {"size.hashjoin": "1GiB"}).scales["small"]
+    assert under.workloads == ["gups:1GiB", "hashjoin:1GiB", "dense:1GiB"]
+    assert under.span("hashjoin:1GiB") == 1_275_000_000
+    assert under.span("gups:1GiB") == scale.instructions
+    assert sensitivity.under(experiment, {"size.hashjoin": "4GiB"}).scales["small"] == scale
 
 
 def test_what_is_open_of_workloads_is_for_those_that_have_it(

@@ -113,6 +113,12 @@ def _edited(tmp_path: Path, kind: str, name: str, old: str, new: str) -> str:
         ("[[tlb.l2]]", "[[tlb.l3]]", ["tlb.l3", "did you mean l"]),
         ("concurrent = 2", "concurrent = true", ["walker.concurrent"]),
         ("cl_ns = 14.16", "", ["memory.cl_ns is missing"]),
+        ("rfc_ns = 350.0", "rfc_ns = 7800.0", ["memory.rfc_ns", "less than memory.refi_ns", "7800"]),
+        (
+            "write_batch = 16",
+            "write_batch = 60",
+            ["memory.write_batch", "1 to memory.write_queue", "60 and 54"],
+        ),
         ("[os]", "[oss]", ["oss", "did you mean os?", "os is missing"]),
         ("[pwc]", "[[pwc]]", ["pwc must be a table: write [pwc]"]),
         ("[[tlb.l2]]", "[tlb.l2]", ["is not valid TOML"]),

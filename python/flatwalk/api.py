@@ -33,7 +33,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
 from flatwalk.mechanism import Mechanism, Miss, Translation
 from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
-from flatwalk.workload import parse_workload
+from flatwalk.workload import ARRAY_ORDERS, parse_workload, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -236,24 +236,27 @@ class Workload:
     Args:
         name: As in `flatwalk list workloads`.
         size: Bytes, as a number or as `8GiB`; without it the workload's default.
+        array_order: `downwards`, each large array below the one before it, as Linux does it; or `upwards`.
 
     Raises:
-        UsageError: If there is none of that name, or its size is not understood.
+        UsageError: If there is none of that name, or its size or its order is not understood.
     """
 
     name: str
     size: str | int | None = None
+    array_order: str = ARRAY_ORDERS[0]
     #: Size in bytes.
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Reads the size."""
-        text = self.name if self.size is None else f"{self.name}:{self.size}"
+        """Reads the size and the order."""
+        text = f"{self.name}:{'' if self.size is None else self.size}:{self.array_order}"
         object.__setattr__(self, "size_bytes", parse_workload(text, "workload")["size_bytes"])
 
     def __str__(self) -> str:
         """As the command line has it: `gups:8GiB`."""
-        return f"{self.name}:{units.short_size(self.size_bytes)}"
+        workload = {"name": self.name, "size_bytes": self.size_bytes, "array_order": self.array_order}
+        return text_of(workload)
 
 
 def check_organisation(

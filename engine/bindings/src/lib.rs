@@ -17,6 +17,7 @@ use flatwalk_paging::conformance;
 use flatwalk_timing::report::response::TraceSummary;
 use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling, Scheme};
 use flatwalk_trace::{Format, Source};
+use flatwalk_workloads::{Arguments, ArrayOrder};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -33,7 +34,12 @@ enum SourceRequest {
     /// A file in any known format.
     Trace(PathBuf),
     /// A built-in workload.
-    Workload { name: String, size_bytes: u64 },
+    Workload {
+        name: String,
+        size_bytes: u64,
+        #[serde(default)]
+        array_order: ArrayOrder,
+    },
     /// A process's mapping, and accesses to it.
     Mapping(flatwalk_workloads::mapping::Mapping),
     /// Addresses that come with the request.
@@ -114,8 +120,9 @@ fn write(response: &impl Serialize) -> PyResult<String> {
 fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
     match request {
         SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(|error| error.to_string()),
-        SourceRequest::Workload { name, size_bytes } => {
-            flatwalk_workloads::open(name, *size_bytes, seed).map_err(|error| error.to_string())
+        &SourceRequest::Workload { ref name, size_bytes, array_order } => {
+            let arguments = Arguments { size_bytes, seed, array_order };
+            flatwalk_workloads::open(name, &arguments).map_err(|error| error.to_string())
         }
         SourceRequest::Mapping(mapping) => flatwalk_workloads::mapping::open(mapping.clone(), seed)
             .map_err(|error| error.to_string()),

@@ -27,7 +27,10 @@ fn shipped<T: DeserializeOwned>(kind: &str, name: &str) -> Result<T, Box<dyn Err
 
 fn open(source: &str) -> Result<Box<dyn Source>, Box<dyn Error>> {
     if let Some((name, size)) = source.split_once(':') {
-        return Ok(flatwalk_workloads::open(name, size.parse()?, 1)?);
+        return Ok(flatwalk_workloads::open(
+            name,
+            &flatwalk_workloads::Arguments::new(size.parse()?, 1),
+        )?);
     }
     Ok(flatwalk_trace::open(Path::new(source))?)
 }

@@ -17,8 +17,8 @@ struct Endless {
 
 impl Endless {
     fn new(workload: &'static Description) -> Self {
-        let source =
-            open(workload.name, workload.default_size_bytes, 1).expect("the size suits it");
+        let source = open(workload.name, &Arguments::new(workload.default_size_bytes, 1))
+            .expect("the size suits it");
         Self { workload, source }
     }
 

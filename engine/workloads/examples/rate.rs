@@ -16,7 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let limit = rest.first().map_or(Ok(100_000_000), |limit| limit.parse())?;
     let start = processor_seconds()?;
-    let mut source = flatwalk_workloads::open(name, size_bytes.parse()?, 1)?;
+    let mut source = flatwalk_workloads::open(
+        name,
+        &flatwalk_workloads::Arguments::new(size_bytes.parse()?, 1),
+    )?;
     run(&mut *source, 1)?;
     let begun = processor_seconds()?;
     let accesses = run(&mut *source, limit)?;

@@ -30,7 +30,7 @@ impl Tree {
         let mut entries = rows;
         loop {
             let nodes = entries.div_ceil(USED as u64);
-            levels.push((entries as usize, layout.records(nodes, NODE_BYTES).split(8)));
+            levels.push((entries as usize, layout.objects(nodes, NODE_BYTES).split(8)));
             if nodes == 1 {
                 return Self { levels };
             }
@@ -115,7 +115,8 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::program::LARGE_DATA;
+    use crate::Arguments;
+    use crate::program::SMALL_DATA;
 
     /// Notes addresses.
     struct Log(Vec<u64>);
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn a_descent_reads_what_a_search_of_the_nodes_needs() {
         for rows in [1, 2, 21, 22, 23, 484, 485, 11_000] {
-            let tree = Tree::new(&mut Layout::new(), rows);
+            let tree = Tree::new(&mut Layout::new(&Arguments::new(1 << 30, 1)), rows);
             let (memory, root) = memory(&tree);
             let code = Descent::new(&mut Assembler::new());
             for rank in (0..rows).step_by(1 + rows as usize / 100).chain([rows - 1]) {
@@ -164,7 +165,7 @@ mod tests {
                 tree.descend(&mut log, &code, rank as usize);
                 let mut log = log.0.into_iter();
                 let mut node = root;
-                while node >= LARGE_DATA {
+                while node >= SMALL_DATA {
                     // The search itself, on the loaded values.
                     assert_eq!(log.next(), Some(node));
                     let (mut lower, mut upper) = (0, memory[&node]);

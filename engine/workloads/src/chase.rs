@@ -9,7 +9,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 
 use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
 use crate::rng::mix;
-use crate::{Description, GREATEST, LEAST, SEED, SIZE};
+use crate::{Arguments, Description, GREATEST, LEAST, SEED, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "chase",
@@ -31,14 +31,14 @@ const ROUNDS: u64 = 4;
 const POINTER: u8 = 1;
 const COUNT: u8 = 2;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let Arguments { size_bytes, seed, .. } = *arguments;
     let lines = size_bytes / LINE;
     let mut assembler = Assembler::new();
     let block = assembler.load(&[POINTER], POINTER).operation(&[COUNT], &[COUNT, FLAGS]).branch();
     let plan = Plan {
         name: DESCRIPTION.name,
-        size_bytes,
-        seed,
+        arguments: *arguments,
         instructions: Some(ROUNDS * lines * assembler.length(block)),
         data: vec![(LARGE_DATA, size_bytes)],
     };

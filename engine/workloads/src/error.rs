@@ -21,6 +21,12 @@ pub enum WorkloadError {
         /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
+    /// The workload does not have several arrays.
+    #[error("{name} has no order of arrays: it has no two large ones; leave array_order out")]
+    ArrayOrder {
+        /// The workload.
+        name: &'static str,
+    },
     /// Addresses cannot be a trace.
     #[error("the addresses are impossible: {what}")]
     Addresses {

@@ -23,7 +23,7 @@ use crate::graph::Graph;
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
-use crate::{Description, Parameter, SEED};
+use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "graph500",
@@ -41,6 +41,7 @@ pub(crate) const DESCRIPTION: Description = Description {
                           memory); 4608 MiB is scale 24, edge factor 16",
         },
         SEED,
+        ARRAY_ORDER,
     ],
     make,
 };
@@ -54,14 +55,14 @@ const EDGE_BYTES: u64 = 16;
 const EDGE_FACTOR: u64 = 16;
 const NO_PARENT: u32 = u32::MAX;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
-    let run = (size_bytes, seed);
     let build = move || Searches::new(&shape, code, seed);
-    program(DESCRIPTION.name, run, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }
 
 /// How large the graph is and where it lies.
@@ -79,12 +80,13 @@ struct Shape {
 impl Shape {
     /// The scale whose edge factor comes nearest to the benchmark's, in the logarithm; then as many
     /// edges as fit.
-    fn of(size_bytes: u64) -> Self {
+    fn of(arguments: &Arguments) -> Self {
+        let size_bytes = arguments.size_bytes;
         let vertices = size_bytes as f64 / (VERTEX_BYTES + EDGE_FACTOR * EDGE_BYTES) as f64;
         let scale = vertices.log2().round() as u32;
         let vertices = 1 << scale;
         let edges = (size_bytes - vertices * VERTEX_BYTES) / EDGE_BYTES;
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
         let offsets = layout.records(vertices, 16);
         Self {
             scale,
@@ -346,7 +348,11 @@ mod tests {
     use crate::simulated::Native;
 
     fn searches(size_bytes: u64) -> Searches {
-        Searches::new(&Shape::of(size_bytes), Code::new(&mut Assembler::new()), 1)
+        Searches::new(
+            &Shape::of(&Arguments::new(size_bytes, 1)),
+            Code::new(&mut Assembler::new()),
+            1,
+        )
     }
 
     /// Distances from `root`, by relaxing all edges until nothing changes.
@@ -371,7 +377,7 @@ mod tests {
     #[test]
     fn parents_form_a_breadth_first_tree() {
         let size = 256 << 10;
-        let shape = Shape::of(size);
+        let shape = Shape::of(&Arguments::new(size, 1));
         let edges: Vec<_> = Kronecker::new(shape.scale, 1).edges(shape.edges).collect();
         let joined: HashSet<_> = edges.iter().flat_map(|&(a, b)| [(a, b), (b, a)]).collect();
         let mut searches = searches(size);
@@ -421,10 +427,10 @@ mod tests {
 
     #[test]
     fn sizes_give_the_benchmarks_scales() {
-        let shape = Shape::of(4608 << 20);
+        let shape = Shape::of(&Arguments::new(4608 << 20, 1));
         assert_eq!((shape.scale, shape.edges), (24, 16 << 24));
         for shift in 16..37 {
-            let shape = Shape::of(1 << shift);
+            let shape = Shape::of(&Arguments::new(1 << shift, 1));
             let factor = shape.edges >> shape.scale;
             assert!((11..=22).contains(&factor), "{shift}: {factor}");
             assert_eq!(shape.layout.bytes(), 1 << shift);

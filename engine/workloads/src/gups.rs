@@ -12,7 +12,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 use crate::program::{
     Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, SMALL_DATA,
 };
-use crate::{Description, GREATEST, LEAST, Parameter, SEED};
+use crate::{Arguments, Description, GREATEST, LEAST, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "gups",
@@ -37,7 +37,8 @@ const POLYNOMIAL: u64 = 7;
 /// The sequence's period, as HPC Challenge gives it.
 const PERIOD: u64 = 1_317_624_576_693_539_401;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let Arguments { size_bytes, seed, .. } = *arguments;
     let name = DESCRIPTION.name;
     let words = size_bytes / 8;
     let updates = 4 * words;
@@ -65,8 +66,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let rounds = updates / LANES as u64;
     let plan = Plan {
         name,
-        size_bytes,
-        seed,
+        arguments: *arguments,
         instructions: Some(updates * assembler.length(update) + rounds * assembler.length(round)),
         data: vec![(SMALL_DATA, 8 * LANES as u64), (LARGE_DATA, size_bytes)],
     };
@@ -210,7 +210,7 @@ mod tests {
         let mut table: Vec<u64> = (0..words).collect();
         let mut lanes = Lanes::new(4 * words, 1).0;
         let mut next = 0;
-        for (block, addresses) in play(open("gups", size_bytes, 1).unwrap()).1 {
+        for (block, addresses) in play(open("gups", &Arguments::new(size_bytes, 1)).unwrap()).1 {
             if block.accesses.is_empty() {
                 assert_eq!(next, LANES, "a round has all lanes");
                 next = 0;
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_no_power_of_two_is_refused_with_its_neighbours() {
-        let error = open("gups", 3 << 30, 1).err().unwrap().to_string();
+        let error = open("gups", &Arguments::new(3 << 30, 1)).err().unwrap().to_string();
         assert!(error.contains("2GiB or 4GiB"), "{error}");
     }
 }

@@ -22,7 +22,7 @@ use flatwalk_trace::{BlockId, Source};
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
-use crate::{Description, Parameter, SEED};
+use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "hashjoin",
@@ -39,6 +39,7 @@ pub(crate) const DESCRIPTION: Description = Description {
                           memory)",
         },
         SEED,
+        ARRAY_ORDER,
     ],
     make,
 };
@@ -46,13 +47,14 @@ pub(crate) const DESCRIPTION: Description = Description {
 /// Tuples in a bucket.
 const BUCKET: usize = 2;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Join::new(&shape, code, seed);
-    program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }
 
 struct Shape {
@@ -70,7 +72,8 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(size_bytes: u64) -> Self {
+    fn of(arguments: &Arguments) -> Self {
+        let size_bytes = arguments.size_bytes;
         // A full table of 2^k buckets with its relations has 64 bytes a bucket; the next larger table
         // is worth it if it gets more tuples than that.
         let fit = |buckets: u64| ((size_bytes - 32 * buckets) / 16).min(BUCKET as u64 * buckets);
@@ -78,9 +81,9 @@ impl Shape {
         let buckets = if fit(2 * full) > fit(full) { 2 * full } else { full };
         let build_tuples = fit(buckets);
         let probe_tuples = (size_bytes - 32 * buckets - 8 * build_tuples) / 8;
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
         let (build, probe) = (layout.array(build_tuples, 8), layout.array(probe_tuples, 8));
-        let table = layout.records(buckets, 32);
+        let table = layout.line_records(buckets, 32);
         Self {
             build_tuples,
             probe_tuples,
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_join_finds_what_a_set_of_the_keys_finds() {
-        let shape = Shape::of(100 << 10);
+        let shape = Shape::of(&Arguments::new(100 << 10, 1));
         let mut join = Join::new(&shape, Code::new(&mut Assembler::new()), 1);
         let (build_keys, mut probe_keys) = (join.build_keys.clone(), join.probe_keys.clone());
         while join.step(&mut Native) {}
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn sizes_are_filled_and_no_bucket_overflows() {
         for size_bytes in (64 << 10..512 << 10).step_by(1000).chain([1 << 30, 64 << 30]) {
-            let shape = Shape::of(size_bytes);
+            let shape = Shape::of(&Arguments::new(size_bytes, 1));
             let bytes = shape.layout.bytes();
             assert!(bytes <= size_bytes + 32 && bytes + 32 > size_bytes, "{bytes} {size_bytes}");
             assert!(shape.build_tuples <= BUCKET as u64 * shape.buckets);

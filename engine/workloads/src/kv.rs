@@ -23,23 +23,21 @@ use flatwalk_trace::{BlockId, Source};
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random, Zipf, mix};
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
-use crate::{Description, Make, Parameter, SEED};
+use crate::{Arguments, Description, Make, Parameter, SEED};
 
 pub(crate) const A: Description = describe(
     "kv-a",
     "in-memory key-value store under YCSB A: hash chain, then the value; half of the requests update",
-    |size_bytes, seed| make(A.name, 0.5, size_bytes, seed),
+    |arguments| make(A.name, 0.5, arguments),
 );
 
 pub(crate) const B: Description =
-    describe("kv-b", "the same under YCSB B: one request in twenty updates", |size_bytes, seed| {
-        make(B.name, 0.05, size_bytes, seed)
+    describe("kv-b", "the same under YCSB B: one request in twenty updates", |arguments| {
+        make(B.name, 0.05, arguments)
     });
 
 pub(crate) const C: Description =
-    describe("kv-c", "the same under YCSB C: reads only", |size_bytes, seed| {
-        make(C.name, 0.0, size_bytes, seed)
-    });
+    describe("kv-c", "the same under YCSB C: reads only", |arguments| make(C.name, 0.0, arguments));
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
     const PARAMETERS: &[Parameter] = &[
@@ -68,13 +66,14 @@ const KEY_WORDS: usize = 3;
 /// Bytes of a request: what is asked for 8, key 24, new value of a field.
 const REQUEST: u64 = 8 + 8 * KEY_WORDS as u64 + FIELD;
 
-fn make(name: &'static str, updates: f64, size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes);
+fn make(name: &'static str, updates: f64, arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Store::new(&shape, code, updates, seed);
-    program(name, (size_bytes, seed), &layout, assembler, build)
+    program(name, arguments, &layout, assembler, build)
 }
 
 struct Shape {
@@ -100,18 +99,18 @@ struct Columns {
 }
 
 impl Shape {
-    fn of(size_bytes: u64) -> Self {
-        let mut layout = Layout::new();
+    fn of(arguments: &Arguments) -> Self {
+        let mut layout = Layout::new(arguments);
         let request = layout.records(1, REQUEST);
         let reply = layout.array((RECORD - ENTRY) / VECTOR, VECTOR as u16);
-        let bytes = size_bytes - layout.bytes();
+        let bytes = arguments.size_bytes - layout.bytes();
         // As many as fit with 2^k buckets, at least one for each record.
         let fit = |buckets: u64| ((bytes - 8 * buckets) / RECORD).min(buckets);
         let fewer = 1 << (bytes / (RECORD + 8)).ilog2();
         let buckets = if fit(2 * fewer) > fit(fewer) { 2 * fewer } else { fewer };
         let records = fit(buckets);
         let bucket = layout.array(buckets, 8);
-        let record = layout.records(records, RECORD);
+        let record = layout.objects(records, RECORD);
         let columns = Columns {
             kind: request.field(0, 8),
             asked_key: std::array::from_fn(|word| request.field(8 + 8 * word as u64, 8)),
@@ -338,7 +337,12 @@ mod tests {
     use crate::simulated::Native;
 
     fn store(size_bytes: u64, updates: f64) -> Store {
-        Store::new(&Shape::of(size_bytes), Code::new(&mut Assembler::new()), updates, 1)
+        Store::new(
+            &Shape::of(&Arguments::new(size_bytes, 1)),
+            Code::new(&mut Assembler::new()),
+            updates,
+            1,
+        )
     }
 
     #[test]
@@ -396,7 +400,7 @@ mod tests {
     #[test]
     fn sizes_are_filled() {
         for size_bytes in (64 << 10..512 << 10).step_by(1000).chain([1 << 30, 1 << 40]) {
-            let shape = Shape::of(size_bytes);
+            let shape = Shape::of(&Arguments::new(size_bytes, 1));
             let bytes = shape.layout.bytes();
             assert!(bytes <= size_bytes && bytes + 5 * RECORD > size_bytes, "{bytes} {size_bytes}");
             assert!(shape.records <= shape.buckets);

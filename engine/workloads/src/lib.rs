@@ -30,7 +30,7 @@ mod svm;
 mod xsbench;
 
 use flatwalk_trace::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use error::WorkloadError;
 use program::{PAGE, size};
@@ -61,12 +61,51 @@ pub struct Description {
     pub power_of_two: bool,
     /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Opens it with a size in bytes and a seed.
+    /// Opens it.
     #[serde(skip)]
     make: Make,
 }
 
-type Make = fn(u64, u64) -> Box<dyn Source>;
+type Make = fn(&Arguments) -> Box<dyn Source>;
+
+/// What a workload is opened with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    /// Memory that it works on, in bytes.
+    pub size_bytes: u64,
+    /// Seed of its random numbers.
+    pub seed: u64,
+    /// How its arrays follow each other.
+    pub array_order: ArrayOrder,
+}
+
+impl Arguments {
+    /// A size and a seed; arrays lie as Linux puts them.
+    pub fn new(size_bytes: u64, seed: u64) -> Self {
+        Self { size_bytes, seed, array_order: ArrayOrder::default() }
+    }
+}
+
+/// How a program's large arrays follow each other in its address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrayOrder {
+    /// Each right below the one allocated before it, as Linux gives out addresses.
+    #[default]
+    Downwards,
+    /// Each right above the one allocated before it, as in Linux's legacy layout (`setarch -L`).
+    Upwards,
+}
+
+impl ArrayOrder {
+    /// What a workload's name has in addition.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Downwards => "",
+            Self::Upwards => ":upwards",
+        }
+    }
+}
 
 /// Every workload.
 pub const REGISTRY: &[Description] = &[
@@ -95,17 +134,22 @@ pub const REGISTRY: &[Description] = &[
     svm::HIGGS,
 ];
 
-/// The workload `name` with `size_bytes` of memory. The same arguments give the same trace.
+/// The workload `name`. The same arguments give the same trace.
 ///
 /// # Errors
-/// [`WorkloadError::Unknown`] and [`WorkloadError::Size`].
-pub fn open(name: &str, size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, WorkloadError> {
+/// [`WorkloadError::Unknown`], [`WorkloadError::ArrayOrder`] and [`WorkloadError::Size`].
+pub fn open(name: &str, arguments: &Arguments) -> Result<Box<dyn Source>, WorkloadError> {
+    let size_bytes = arguments.size_bytes;
     let Some(workload) = REGISTRY.iter().find(|workload| workload.name == name) else {
         return Err(WorkloadError::Unknown {
             name: name.to_owned(),
             known: REGISTRY.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", "),
         });
     };
+    let has_order = workload.parameters.iter().any(|known| known.name == ARRAY_ORDER.name);
+    if arguments.array_order != ArrayOrder::default() && !has_order {
+        return Err(WorkloadError::ArrayOrder { name: workload.name });
+    }
     let requirement = if size_bytes < workload.least_bytes {
         format!("the least is {}", size(workload.least_bytes))
     } else if size_bytes > workload.greatest_bytes {
@@ -114,7 +158,7 @@ pub fn open(name: &str, size_bytes: u64, seed: u64) -> Result<Box<dyn Source>, W
         let (below, above) = (1 << size_bytes.ilog2(), size_bytes.next_power_of_two());
         format!("its table is a power of two; use {} or {}", size(below), size(above))
     } else {
-        return Ok((workload.make)(size_bytes, seed));
+        return Ok((workload.make)(arguments));
     };
     Err(WorkloadError::Size { name: workload.name, size_bytes, requirement })
 }
@@ -133,6 +177,13 @@ const SIZE: Parameter = Parameter {
 const SEED: Parameter = Parameter {
     name: "seed",
     description: "seed of its random numbers: the same seed gives the same accesses",
+};
+
+/// The order of its arrays.
+const ARRAY_ORDER: Parameter = Parameter {
+    name: "array_order",
+    description: "whether each large array lies below (downwards, the default) or above (upwards) the one \
+                  allocated before it",
 };
 
 /// A workload of any size from 64 KiB to `greatest_bytes`.

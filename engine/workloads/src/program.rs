@@ -8,9 +8,11 @@ use flatwalk_trace::{
     Source, SourceInfo, TraceError,
 };
 
+use crate::Arguments;
+
 /// First address of the code, in bytes.
 pub(crate) const CODE: u64 = 0x40_0000;
-/// First address of small data, in bytes: another 2 MiB region than the code's.
+/// First address of the heap or of small data, in bytes: another 2 MiB region than the code's.
 pub(crate) const SMALL_DATA: u64 = 0x60_0000;
 /// First address of large data, in bytes: aligned to 1 GiB, and low enough for 39-bit addresses.
 pub(crate) const LARGE_DATA: u64 = 64 << 30;
@@ -73,6 +75,11 @@ impl Assembler {
     /// A store of `size` bytes.
     pub(crate) fn store_bytes(&mut self, size: u16, reads: &[u8]) -> &mut Self {
         self.access(size, true).operation(reads, &[])
+    }
+
+    /// An instruction that loads `size` bytes, changes them, and stores them.
+    pub(crate) fn update_bytes(&mut self, size: u16, reads: &[u8]) -> &mut Self {
+        self.access(size, false).access(size, true).operation(reads, &[])
     }
 
     /// Instructions that another function adds.
@@ -144,8 +151,7 @@ pub(crate) struct Program<K> {
 /// A program's name, and how much it does.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
-    pub(crate) size_bytes: u64,
-    pub(crate) seed: u64,
+    pub(crate) arguments: Arguments,
     /// The number of instructions, where it is known beforehand.
     pub(crate) instructions: Option<u64>,
     /// Where its data lies: `(address, bytes)`, ascending. Each is a mapping of its own, and is
@@ -155,7 +161,8 @@ pub(crate) struct Plan {
 
 impl<K: Kernel> Program<K> {
     pub(crate) fn new(plan: Plan, assembler: Assembler, kernel: K) -> Self {
-        let Plan { name, size_bytes, seed, instructions, data } = plan;
+        let Plan { name, arguments, instructions, data } = plan;
+        let Arguments { size_bytes, seed, array_order } = arguments;
         let map = |address, length, protection, backing| {
             Item::Event(Event::Map { address, length, protection, backing, shared: false })
         };
@@ -171,9 +178,9 @@ impl<K: Kernel> Program<K> {
             touched.push(regions(address, bytes));
         }
         // Raise the number when a workload changes what it does for the same parameters.
-        let identity = format!("flatwalk workload 1: {name} {size_bytes} {seed}");
+        let identity = format!("flatwalk workload 2: {name} {size_bytes} {seed} {array_order:?}");
         let info = SourceInfo {
-            name: format!("{name}:{}", size(size_bytes)),
+            name: format!("{name}:{}{}", size(size_bytes), array_order.suffix()),
             hash: format!("{:016x}", fnv1a(&identity)),
             instructions,
             touched,
@@ -233,15 +240,22 @@ pub(crate) mod tests {
     use super::*;
     use crate::rng::mix;
     use crate::spread;
-    use crate::{REGISTRY, open};
+    use crate::{ArrayOrder, Description, REGISTRY, open};
 
     /// A block and the addresses of its accesses.
     type Played = (Arc<Block>, Vec<u64>);
 
     /// Everything that a source yields: events, then blocks in order with their accesses' addresses.
-    pub(crate) fn play(mut source: Box<dyn Source>) -> (Vec<Event>, Vec<Played>) {
+    pub(crate) fn play(source: Box<dyn Source>) -> (Vec<Event>, Vec<Played>) {
+        play_until(source, usize::MAX)
+    }
+
+    /// The same, until it has yielded so many blocks.
+    fn play_until(mut source: Box<dyn Source>, blocks: usize) -> (Vec<Event>, Vec<Played>) {
         let (mut defined, mut events, mut played) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some(item) = source.next_item().unwrap() {
+        while played.len() < blocks
+            && let Some(item) = source.next_item().unwrap()
+        {
             match item {
                 Item::Define { id, block } => {
                     assert_eq!(id as usize, defined.len());
@@ -268,12 +282,24 @@ pub(crate) mod tests {
 
     #[test]
     fn every_workload_is_well_formed() {
-        for workload in REGISTRY {
-            let size_bytes = 128 << 10;
-            let source = open(workload.name, size_bytes, 1).unwrap();
+        let whole = |workload| (workload, Arguments::new(128 << 10, 1), usize::MAX);
+        // Large enough that arrays are mapped.
+        let beginning = |array_order| {
+            let arguments = Arguments { array_order, ..Arguments::new(1 << 20, 1) };
+            let has_order = |workload: &&Description| {
+                workload.parameters.iter().any(|parameter| parameter.name == "array_order")
+            };
+            let of = move |workload| (workload, arguments, 100_000);
+            REGISTRY.iter().filter(has_order).map(of)
+        };
+        let all = REGISTRY.iter().map(whole).chain(beginning(ArrayOrder::Downwards));
+        for (workload, arguments, blocks) in all.chain(beginning(ArrayOrder::Upwards)) {
+            let size_bytes = arguments.size_bytes;
+            let source = open(workload.name, &arguments).unwrap();
             let info = source.info().clone();
-            assert_eq!(info.name, format!("{}:128KiB", workload.name));
-            let (events, played) = play(source);
+            let order = if arguments.array_order == ArrayOrder::Upwards { ":upwards" } else { "" };
+            assert_eq!(info.name, format!("{}:{}{order}", workload.name, size(size_bytes)));
+            let (events, played) = play_until(source, blocks);
             let mapped: Vec<_> = events
                 .iter()
                 .filter_map(|event| match *event {
@@ -287,7 +313,7 @@ pub(crate) mod tests {
             let least = size_bytes - size_bytes / 8;
             // The size of `spread` does not include the pages that it reads.
             let extra = if workload.name == "spread" { spread::PAGES * spread::MAPPED } else { 0 };
-            let most = size_bytes + 2 * PAGE;
+            let most = size_bytes + 8 * PAGE;
             assert!((least..=most).contains(&(data - extra)), "{}: {data}", workload.name);
             let mut pages = BTreeSet::new();
             let mut instructions = 0;
@@ -320,7 +346,9 @@ pub(crate) mod tests {
     fn control_flow_is_that_of_a_program() {
         for workload in REGISTRY {
             let mut taken = BTreeMap::new();
-            for pair in play(open(workload.name, 128 << 10, 1).unwrap()).1.windows(2) {
+            for pair in
+                play(open(workload.name, &Arguments::new(128 << 10, 1)).unwrap()).1.windows(2)
+            {
                 let (last, next) = (pair[0].0.instructions.last().unwrap(), &pair[1].0);
                 let Operands::Registers { branch, .. } = last.operands else { unreachable!() };
                 let (falls, to) = (last.pc + 4, next.instructions[0].pc);
@@ -344,7 +372,7 @@ pub(crate) mod tests {
             ("stream", 0x184a_710d_a555_f0a5),
         ];
         for (name, expected) in fingerprints {
-            let played = play(open(name, 64 << 10, 3).unwrap()).1;
+            let played = play(open(name, &Arguments::new(64 << 10, 3)).unwrap()).1;
             let found = played.iter().fold(0_u64, |hash, (block, addresses)| {
                 let executed = (block.instructions[0].pc, addresses);
                 mix(hash ^ fnv1a(&format!("{executed:?}")))
@@ -356,8 +384,11 @@ pub(crate) mod tests {
     #[test]
     fn parameters_decide_everything() {
         for workload in REGISTRY {
-            let trace = |size, seed| play(open(workload.name, size, seed).unwrap()).1;
-            let hash = |size, seed| open(workload.name, size, seed).unwrap().info().hash.clone();
+            let trace =
+                |size, seed| play(open(workload.name, &Arguments::new(size, seed)).unwrap()).1;
+            let hash = |size, seed| {
+                open(workload.name, &Arguments::new(size, seed)).unwrap().info().hash.clone()
+            };
             let (small, large) = (64 << 10, 128 << 10);
             assert_eq!(trace(small, 7), trace(small, 7));
             if workload.parameters.iter().any(|parameter| parameter.name == "seed") {
@@ -365,12 +396,20 @@ pub(crate) mod tests {
             }
             let hashes = BTreeSet::from([hash(small, 7), hash(small, 8), hash(large, 7)]);
             assert_eq!(hashes.len(), 3);
+            let upwards =
+                Arguments { array_order: ArrayOrder::Upwards, ..Arguments::new(small, 7) };
+            let upwards = open(workload.name, &upwards).map(|source| source.info().hash.clone());
+            if workload.parameters.iter().any(|parameter| parameter.name == "array_order") {
+                assert_ne!(upwards.unwrap(), hash(small, 7), "{}", workload.name);
+            } else {
+                assert!(upwards.unwrap_err().to_string().contains("leave array_order out"));
+            }
         }
     }
 
     #[test]
     fn unknown_names_and_impossible_sizes_are_errors_with_a_remedy() {
-        let message = |name, size| open(name, size, 1).err().unwrap().to_string();
+        let message = |name, size| open(name, &Arguments::new(size, 1)).err().unwrap().to_string();
         assert!(message("gup", 4096).contains("gups, random, chase, stream"));
         for workload in REGISTRY {
             assert!(workload.least_bytes <= 64 << 10);
@@ -380,9 +419,11 @@ pub(crate) mod tests {
             }
             let most = format!("the most is {}", size(workload.greatest_bytes));
             assert!(message(workload.name, u64::MAX).contains(&most));
-            assert!(open(workload.name, workload.least_bytes, 0).is_ok());
-            assert!(open(workload.name, workload.greatest_bytes, u64::MAX).is_ok());
-            assert!(open(workload.name, workload.default_size_bytes, 1).is_ok());
+            assert!(open(workload.name, &Arguments::new(workload.least_bytes, 0)).is_ok());
+            assert!(
+                open(workload.name, &Arguments::new(workload.greatest_bytes, u64::MAX)).is_ok()
+            );
+            assert!(open(workload.name, &Arguments::new(workload.default_size_bytes, 1)).is_ok());
         }
     }
 

@@ -8,7 +8,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 
 use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
 use crate::rng::mix;
-use crate::{Description, GREATEST, LEAST, SEED, SIZE};
+use crate::{Arguments, Description, GREATEST, LEAST, SEED, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "random",
@@ -31,7 +31,8 @@ const WORD: u8 = 7;
 const SUM: u8 = 8;
 const COUNT: u8 = 9;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let Arguments { size_bytes, seed, .. } = *arguments;
     let words = size_bytes / 8;
     let mut assembler = Assembler::new();
     let block = assembler
@@ -44,8 +45,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
         .branch();
     let plan = Plan {
         name: DESCRIPTION.name,
-        size_bytes,
-        seed,
+        arguments: *arguments,
         instructions: Some(words * assembler.length(block)),
         data: vec![(LARGE_DATA, size_bytes)],
     };
@@ -85,7 +85,9 @@ mod tests {
     fn every_page_is_as_likely_as_any_other() {
         let pages = 100;
         let mut loads = vec![0_u32; pages];
-        for (_, addresses) in play(open("random", 4096 * pages as u64, 3).unwrap()).1 {
+        for (_, addresses) in
+            play(open("random", &Arguments::new(4096 * pages as u64, 3)).unwrap()).1
+        {
             loads[((addresses[0] - LARGE_DATA) / 4096) as usize] += 1;
         }
         // 512 expected on each, with a standard deviation of 23.

@@ -5,9 +5,14 @@
 //! [`Array`]s. Those know where the simulated program's data lie; an [`Array`] also holds the values,
 //! in as few bytes as the computation needs. With [`Native`] the same code only computes.
 
+use std::ops::Range;
+
 use flatwalk_trace::{BlockId, Slice, Source};
 
-use crate::program::{Assembler, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
+use crate::program::{
+    Assembler, Kernel, LARGE_DATA, PAGE, Plan, Program, SLICE_BLOCKS, SMALL_DATA,
+};
+use crate::{Arguments, ArrayOrder};
 
 /// What receives an algorithm's blocks and accesses.
 pub(crate) trait Emitter {
@@ -107,22 +112,76 @@ impl Records {
     }
 }
 
-/// Allocates the simulated program's memory, from one end of a single mapping to the other.
+/// Allocates the simulated program's memory as glibc and Linux do it: large arrays are mapped, each next
+/// to the one before, and what is small lies on the heap, which grows upwards.
+///
+/// Sources: mallopt(3) on `M_MMAP_THRESHOLD`; Linux, `mm/mmap.c`, `arch_get_unmapped_area_topdown` and,
+/// for the legacy layout, `arch_get_unmapped_area`. The emulation of system calls of gem5 does the same
+/// (`Process::mmapGrowsDown`). Not modelled: glibc raises its threshold when a program frees a mapping.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    end: u64,
+    order: ArrayOrder,
+    /// What was asked for, in bytes, each rounded up to malloc's alignment.
+    bytes: u64,
+    /// Where the heap ends.
+    heap_end: u64,
+    /// Where arrays are mapped.
+    mapped: Range<u64>,
 }
 
+/// From so many bytes on, malloc maps what it is asked for.
+const MMAP_THRESHOLD: u64 = 128 << 10;
+/// Malloc's alignment, and its header at the beginning of a mapping.
+const ALIGNMENT: u64 = 16;
+/// Where mappings begin within their gibibyte without randomisation: 128 MiB and the guard page below the
+/// end of user space.
+const MAPPED_OFFSET: u64 = (1 << 30) - (128 << 20) - PAGE;
+
 impl Layout {
-    pub(crate) fn new() -> Self {
-        Self { end: LARGE_DATA }
+    pub(crate) fn new(arguments: &Arguments) -> Self {
+        // Whatever is on the heap and whatever is mapped, they do not meet.
+        let start = LARGE_DATA + arguments.size_bytes.next_multiple_of(1 << 30) + MAPPED_OFFSET;
+        Self { order: arguments.array_order, bytes: 0, heap_end: SMALL_DATA, mapped: start..start }
     }
 
-    /// `count` records of `bytes` each.
+    /// An array of `count` records of `bytes` each.
     pub(crate) fn records(&mut self, count: u64, bytes: u64) -> Records {
-        let base = self.end;
-        // The alignment of malloc.
-        self.end = (base + count * bytes).next_multiple_of(16);
+        self.aligned_records(count, bytes, ALIGNMENT)
+    }
+
+    /// The same, aligned to a line, as `posix_memalign` does it.
+    pub(crate) fn line_records(&mut self, count: u64, bytes: u64) -> Records {
+        self.aligned_records(count, bytes, 64)
+    }
+
+    fn aligned_records(&mut self, count: u64, stride: u64, alignment: u64) -> Records {
+        let bytes = count * stride;
+        if bytes < MMAP_THRESHOLD {
+            self.heap_end = self.heap_end.next_multiple_of(alignment);
+            return self.objects(count, stride);
+        }
+        self.bytes += bytes.next_multiple_of(ALIGNMENT);
+        // The header takes as much as the alignment needs.
+        let length = (alignment + bytes).next_multiple_of(PAGE);
+        let page = match self.order {
+            ArrayOrder::Downwards => {
+                self.mapped.start -= length;
+                self.mapped.start
+            }
+            ArrayOrder::Upwards => {
+                self.mapped.end += length;
+                self.mapped.end - length
+            }
+        };
+        Records { base: page + alignment, stride }
+    }
+
+    /// `count` objects of `bytes` each, which are allocated one after another on the heap.
+    pub(crate) fn objects(&mut self, count: u64, bytes: u64) -> Records {
+        let base = self.heap_end;
+        let length = (count * bytes).next_multiple_of(ALIGNMENT);
+        self.bytes += length;
+        self.heap_end += length;
         Records { base, stride: bytes }
     }
 
@@ -131,27 +190,28 @@ impl Layout {
         self.records(count, u64::from(size)).field(0, size)
     }
 
-    /// Bytes allocated so far.
+    /// Bytes allocated so far, without headers.
     pub(crate) fn bytes(&self) -> u64 {
-        self.end - LARGE_DATA
+        self.bytes
+    }
+
+    /// What the program has mapped, `(address, bytes)`, ascending: neighbours are one area, as in Linux.
+    fn mappings(&self) -> Vec<(u64, u64)> {
+        let heap = SMALL_DATA..self.heap_end;
+        let ranges = [heap, self.mapped.clone()].into_iter().filter(|range| !range.is_empty());
+        ranges.map(|range| (range.start, range.end - range.start)).collect()
     }
 }
 
 /// A workload that runs an algorithm, which is built when its first block is needed.
 pub(crate) fn program<A: Algorithm + 'static>(
     name: &'static str,
-    (size_bytes, seed): (u64, u64),
+    arguments: &Arguments,
     layout: &Layout,
     assembler: Assembler,
     build: impl FnOnce() -> A + Send + 'static,
 ) -> Box<dyn Source> {
-    let plan = Plan {
-        name,
-        size_bytes,
-        seed,
-        instructions: None,
-        data: vec![(LARGE_DATA, layout.bytes())],
-    };
+    let plan = Plan { name, arguments: *arguments, instructions: None, data: layout.mappings() };
     let steps = Steps {
         #[cfg(test)]
         blocks: assembler.blocks(),
@@ -231,5 +291,36 @@ impl Emitter for Recorder<'_> {
         self.slice.addresses.push(address);
         #[cfg(test)]
         self.note(size, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The addresses of two arrays, of an object and of a small array, and the mappings.
+    fn laid_out(array_order: ArrayOrder) -> ([u64; 4], Vec<(u64, u64)>) {
+        let mut layout = Layout::new(&Arguments { size_bytes: 1 << 20, seed: 1, array_order });
+        let first = layout.array(MMAP_THRESHOLD / 8, 8);
+        let second = layout.line_records(3 * PAGE, 64).field(0, 8);
+        let (object, small) = (layout.objects(100, 40).field(0, 8), layout.array(7, 8));
+        assert_eq!(layout.bytes(), MMAP_THRESHOLD + 192 * PAGE + 4000 + 64);
+        ([first, second, object, small].map(|column| column.address(0)), layout.mappings())
+    }
+
+    #[test]
+    fn arrays_are_mapped_from_the_top_and_the_heap_grows_upwards() {
+        // 64 GiB, the size rounded up to 1 GiB, and 128 MiB and a page below the next.
+        let top = (66 << 30) - (128 << 20) - 4096;
+        let (addresses, mappings) = laid_out(ArrayOrder::Downwards);
+        let bottom = top - (33 + 193) * 4096;
+        let expected = [top - 33 * 4096 + 16, bottom + 64, 0x60_0000, 0x60_0000 + 4000];
+        assert_eq!(addresses, expected);
+        assert_eq!(mappings, [(0x60_0000, 4064), (bottom, top - bottom)]);
+
+        let (addresses, mappings) = laid_out(ArrayOrder::Upwards);
+        let expected = [top + 16, top + 33 * 4096 + 64, 0x60_0000, 0x60_0000 + 4000];
+        assert_eq!(addresses, expected);
+        assert_eq!(mappings, [(0x60_0000, 4064), (top, (33 + 193) * 4096)]);
     }
 }

@@ -12,7 +12,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 use crate::program::{
     Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, SMALL_DATA,
 };
-use crate::{Description, LEAST, SIZE};
+use crate::{Arguments, Description, LEAST, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "spread",
@@ -42,7 +42,8 @@ const SWEPT: u8 = 4;
 const VALUE: u8 = 5;
 const GROUP: u8 = 7;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let size_bytes = arguments.size_bytes;
     let lines = size_bytes / LINE;
     let mut assembler = Assembler::new();
     let sweep =
@@ -56,8 +57,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
     let pages = (0..PAGES).map(|page| (LARGE_DATA + page * STRIDE, MAPPED));
     let plan = Plan {
         name: DESCRIPTION.name,
-        size_bytes,
-        seed,
+        arguments: *arguments,
         instructions: Some(GROUPS * length),
         data: std::iter::once((SMALL_DATA, size_bytes)).chain(pages).collect(),
     };
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_group_comes_after_a_sweep_over_all_lines() {
-        let played = play(open("spread", 2 * PAGE, 1).unwrap()).1;
+        let played = play(open("spread", &Arguments::new(2 * PAGE, 1)).unwrap()).1;
         let addresses: Vec<u64> = played.iter().flat_map(|(_, own)| own.iter().copied()).collect();
         let group: Vec<u64> = (0..2 * PAGE / LINE)
             .map(|line| SMALL_DATA + line * LINE)

@@ -4,7 +4,7 @@
 use flatwalk_trace::{BlockId, Slice, Source};
 
 use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
-use crate::{Description, GREATEST, LEAST, SIZE};
+use crate::{Arguments, Description, GREATEST, LEAST, SIZE};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "stream",
@@ -31,7 +31,8 @@ const LEFT: u8 = 8;
 const RIGHT: u8 = 9;
 const ITERATION: u8 = 10;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let size_bytes = arguments.size_bytes;
     let words = size_bytes / 24;
     let mut assembler = Assembler::new();
     let element = assembler
@@ -50,8 +51,7 @@ fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
         .branch();
     let plan = Plan {
         name: DESCRIPTION.name,
-        size_bytes,
-        seed,
+        arguments: *arguments,
         instructions: Some(
             ITERATIONS * (words * assembler.length(element) + assembler.length(iteration)),
         ),
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_element_of_all_three_arrays_is_used_once_an_iteration() {
-        let played = play(open("stream", 3 * PAGE, 1).unwrap()).1;
+        let played = play(open("stream", &Arguments::new(3 * PAGE, 1)).unwrap()).1;
         let elements: Vec<_> = played.iter().filter(|(_, own)| !own.is_empty()).collect();
         assert_eq!(elements.len() as u64, ITERATIONS * 512);
         for (i, (_, own)) in elements.iter().enumerate() {

@@ -26,19 +26,19 @@ use flatwalk_trace::{BlockId, Source};
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Random, mix, unit};
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
-use crate::{Description, Make, Parameter, SEED};
+use crate::{ARRAY_ORDER, Arguments, Description, Make, Parameter, SEED};
 
 pub(crate) const URL: Description = describe(
     "svm-url",
     "training of a linear classifier like LIBLINEAR's on url_combined: sparse rows in random order \
      gather and scatter weights",
-    |size_bytes, seed| make(URL.name, &Features::Sparse { of_row: 115 }, size_bytes, seed),
+    |arguments| make(URL.name, &Features::Sparse { of_row: 115 }, arguments),
 );
 
 pub(crate) const HIGGS: Description = describe(
     "svm-higgs",
     "the same on data like HIGGS: short dense rows in random order",
-    |size_bytes, seed| make(HIGGS.name, &Features::Dense { number: 28 }, size_bytes, seed),
+    |arguments| make(HIGGS.name, &Features::Dense { number: 28 }, arguments),
 );
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
@@ -49,6 +49,7 @@ const fn describe(name: &'static str, description: &'static str, make: Make) -> 
                               twentieth as much memory)",
         },
         SEED,
+        ARRAY_ORDER,
     ];
     crate::describe(name, description, 1 << 40, PARAMETERS, make)
 }
@@ -74,13 +75,14 @@ enum Features {
     Dense { number: usize },
 }
 
-fn make(name: &'static str, features: &Features, size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(features, size_bytes);
+fn make(name: &'static str, features: &Features, arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(features, arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Training::new(&shape, code, seed);
-    program(name, (size_bytes, seed), &layout, assembler, build)
+    program(name, arguments, &layout, assembler, build)
 }
 
 struct Shape {
@@ -105,13 +107,13 @@ struct Columns {
 }
 
 impl Shape {
-    fn of(features: &Features, size_bytes: u64) -> Self {
+    fn of(features: &Features, arguments: &Arguments) -> Self {
         let (of_row, least, ratio) = match *features {
             Features::Sparse { of_row } => (of_row, 2 * of_row, FEATURES_A_ROW),
             Features::Dense { number } => (number, number, 0.0),
         };
         // What alignment may take.
-        let bytes = (size_bytes - 128) as f64;
+        let bytes = (arguments.size_bytes - 128) as f64;
         let row = (NODE * (of_row as u64 + 1) + ROW_BYTES) as f64;
         let rows = bytes / (row + 8.0 * ratio);
         let (rows, number) = if rows * ratio < least as f64 {
@@ -120,17 +122,17 @@ impl Shape {
             (rows, (rows * ratio) as usize)
         };
         let rows = rows as u64;
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
         let nodes = layout.records(rows * (of_row as u64 + 1), NODE);
         let columns = Columns {
             index: nodes.field(0, 4),
             value: nodes.field(8, 8),
             row: layout.array(rows, 8),
-            label: layout.array(rows, 1),
-            alpha: layout.array(rows, 8),
+            weight: layout.array(number as u64, 8),
             diagonal: layout.array(rows, 8),
             order: layout.array(rows, 4),
-            weight: layout.array(number as u64, 8),
+            alpha: layout.array(rows, 8),
+            label: layout.array(rows, 1),
         };
         Self { rows, strata: strata(number, of_row), layout, columns }
     }
@@ -385,7 +387,8 @@ mod tests {
     fn the_primal_and_the_dual_objective_meet() {
         for features in ALL {
             let code = Code::new(&mut Assembler::new());
-            let mut training = Training::new(&Shape::of(&features, 512 << 10), code, 1);
+            let mut training =
+                Training::new(&Shape::of(&features, &Arguments::new(512 << 10, 1)), code, 1);
             training.epsilon = 1e-4;
             while training.step(&mut Native) {}
             assert!(training.rounds < MOST_ROUNDS, "it converges");
@@ -416,7 +419,7 @@ mod tests {
     #[test]
     fn features_of_a_row_ascend_and_low_numbers_are_frequent() {
         let code = Code::new(&mut Assembler::new());
-        let training = Training::new(&Shape::of(&ALL[0], 16 << 20), code, 1);
+        let training = Training::new(&Shape::of(&ALL[0], &Arguments::new(16 << 20, 1)), code, 1);
         let features = training.weight.values.len();
         let mut counts = vec![0_u32; features];
         for row in 0..training.alpha.values.len() {
@@ -438,15 +441,15 @@ mod tests {
     fn sizes_are_filled() {
         for features in ALL {
             for size_bytes in [64 << 10, 100_000, 1 << 20, 1 << 30, 1 << 40] {
-                let bytes = Shape::of(&features, size_bytes).layout.bytes();
+                let bytes = Shape::of(&features, &Arguments::new(size_bytes, 1)).layout.bytes();
                 assert!(bytes <= size_bytes && bytes + 2200 > size_bytes, "{bytes} {size_bytes}");
             }
         }
-        let url = Shape::of(&ALL[0], 4332 << 20);
+        let url = Shape::of(&ALL[0], &Arguments::new(4332 << 20, 1));
         assert!((2_394_000..2_398_000).contains(&url.rows), "{}", url.rows);
         let number = url.strata[115];
         assert!((3_229_000..3_235_000).contains(&number), "{number}");
-        let higgs = Shape::of(&ALL[1], 5172 << 20);
+        let higgs = Shape::of(&ALL[1], &Arguments::new(5172 << 20, 1));
         assert!((10_990_000..11_010_000).contains(&higgs.rows), "{}", higgs.rows);
     }
 }

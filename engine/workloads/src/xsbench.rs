@@ -27,7 +27,7 @@ use flatwalk_trace::{BlockId, Source};
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random, mix, unit};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
-use crate::{Description, Parameter, SEED};
+use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "xsbench",
@@ -44,6 +44,7 @@ pub(crate) const DESCRIPTION: Description = Description {
                           (takes a fiftieth as much memory)",
         },
         SEED,
+        ARRAY_ORDER,
     ],
     make,
 };
@@ -65,13 +66,14 @@ const LOOKUPS: u64 = 4;
 /// Rows of the index between two that are stored.
 const SPACING: usize = 128;
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Lookups::new(&shape, code, seed);
-    program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }
 
 struct Shape {
@@ -94,17 +96,18 @@ struct Columns {
 }
 
 impl Shape {
-    fn of(size_bytes: u64) -> Self {
+    fn of(arguments: &Arguments) -> Self {
+        let size_bytes = arguments.size_bytes;
         let reactor = usize::from(size_bytes >= LARGE);
         let nuclides = NUCLIDES[reactor] as u64;
         let slots = (MATERIALS * FUEL[reactor]) as u64;
         let materials = 4 * MATERIALS as u64 + (4 + 8) * slots + 64;
         let points = (size_bytes - materials) / (nuclides * (8 + 4 * nuclides + 48));
         let unionised = nuclides * points;
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
+        let grid = layout.records(unionised, 48);
         let energy = layout.array(unionised, 8);
         let index = layout.array(unionised * nuclides, 4);
-        let grid = layout.records(unionised, 48);
         let columns = Columns {
             energy,
             index,
@@ -371,7 +374,7 @@ mod tests {
     fn cross_sections_are_those_found_directly() {
         for size_bytes in [64 << 10, 4 << 20, 300 << 20] {
             let code = Code::new(&mut Assembler::new());
-            let lookups = Lookups::new(&Shape::of(size_bytes), code, 1);
+            let lookups = Lookups::new(&Shape::of(&Arguments::new(size_bytes, 1)), code, 1);
             let least = lookups.unionised[0];
             let mut random = Random::new(2, 0);
             for turn in 0..600 {
@@ -389,7 +392,7 @@ mod tests {
 
     #[test]
     fn the_papers_size_is_the_large_reactor() {
-        let shape = Shape::of(5648 << 20);
+        let shape = Shape::of(&Arguments::new(5648 << 20, 1));
         assert_eq!((shape.reactor, shape.points), (1, 11_302));
         assert!((CHANCES.iter().sum::<f64>() - 0.861).abs() < 1e-9);
     }

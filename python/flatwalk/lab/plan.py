@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine, machine_files, scheme_code, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
-from flatwalk.units import short_size
-from flatwalk.workload import parse_workload
+from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -128,8 +127,7 @@ def plan(sweep: Sweep) -> list[Unit]:
 def _sources(sweep: Sweep) -> Iterator[Source]:
     for text in dict.fromkeys(sweep.workloads):
         workload = parse_workload(text, where=sweep.where)
-        name = f"{workload['name']}:{short_size(workload['size_bytes'])}"
-        columns = {"source": name, "source_hash": None}
+        columns = {"source": text_of(workload), "source_hash": None}
         yield Source({"workload": workload}, columns, workload["size_bytes"], None)
     for path in dict.fromkeys(sweep.traces):
         if not path.is_file():

@@ -139,7 +139,7 @@ class Open:
 
     paper: str
     name: str
-    #: `guest_frames`, `frames`, or a key of the machine, of schemes or of workloads.
+    #: `guest_frames`, `frames`, `size.WORKLOAD`, or a key of the machine, of schemes or of workloads.
     key: str
     #: What it might be; the first is what it is by default.
     values: list[Any]

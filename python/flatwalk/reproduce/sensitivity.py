@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import variations
+from flatwalk import units, variations
 from flatwalk.errors import UsageError
 from flatwalk.reproduce.experiments import PAPERS
 from flatwalk.reproduce.verdicts import Verdict
@@ -18,7 +18,7 @@ from flatwalk.reproduce.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Experiment, Open
+    from flatwalk.reproduce.experiments import Experiment, Open, Scale
     from flatwalk.reproduce.show import Report
 
 
@@ -67,21 +67,24 @@ def under(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
     """The experiment with a joint setting in place of what the paper leaves open.
 
     Raises:
-        UsageError: If a key is none of a series, a machine or schemes.
+        UsageError: If a key is none of a series, a workload, a machine or schemes.
     """
     changes: dict[str, dict[str, Any]] = {"machine": {}, "scheme": {}, "workload": {}}
     series: dict[str, Any] = {}
+    sizes: dict[str, str] = {}
     for key, value in setting.items():
         where, _, rest = key.partition(".")
         if where in {"guest_frames", "frames"} and not rest:
             series[where] = value
+        elif where == "size" and rest:
+            sizes[rest] = value
         elif where in changes and rest:
             part: Any = value
             for name in reversed(rest.split(".")):
                 part = {name: part}
             changes[where] = variations.merged(changes[where], part)
         else:
-            remedy = "guest_frames, frames, machine.KEY, scheme.SECTION.KEY or workload.KEY"
+            remedy = "guest_frames, frames, size.WORKLOAD, machine.KEY, scheme.SECTION.KEY or workload.KEY"
             raise UsageError(f"there is no setting {key}", where=experiment.name, remedy=remedy)
     # What is open of a machine matters to its time alone, and what an experiment itself sets stays.
     changed = {
@@ -93,8 +96,29 @@ def under(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
         for name, one in experiment.series.items()
     }
     return replace(
-        experiment, series=changed, scheme_changes=changes["scheme"], workload_changes=changes["workload"]
+        experiment,
+        series=changed,
+        scales={name: _resized(scale, sizes) for name, scale in experiment.scales.items()},
+        scheme_changes=changes["scheme"],
+        workload_changes=changes["workload"],
     )
+
+
+def _resized(scale: Scale, sizes: Mapping[str, str]) -> Scale:
+    """The scale with other sizes of some workloads; their spans grow and shrink with them."""
+
+    def resized(name: str) -> str:
+        program, _, size = name.partition(":")
+        return f"{program}:{sizes[program]}" if size and program in sizes else name
+
+    def span(name: str, instructions: int) -> int:
+        if resized(name) == name:
+            return instructions
+        before, after = (units.parse_size(text.partition(":")[2], name) for text in (name, resized(name)))
+        return instructions * after // before
+
+    spans = {resized(name): span(name, instructions) for name, instructions in scale.spans.items()}
+    return replace(scale, workloads=[resized(name) for name in scale.workloads], spans=spans)
 
 
 def of_paper(experiments: Sequence[Experiment], paper: str) -> list[Experiment]:

@@ -45,8 +45,9 @@ pub struct Open {
     /// What is open, in words.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Key of a series (`guest_frames`, `frames`), of the machine (`machine.walker.concurrent`) or of the schemes
-    /// that have its section (`scheme.SECTION.KEY`).
+    /// Key of a series (`guest_frames`, `frames`), of the workloads that have it (`workload.array_order`), the size
+    /// of one (`size.hashjoin`), or key of the machine (`machine.walker.concurrent`) or of the schemes that have its
+    /// section (`scheme.SECTION.KEY`).
     #[schemars(length(min = 1))]
     pub key: String,
     /// What it might be; the first is what it is by default.

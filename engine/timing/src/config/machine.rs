@@ -198,6 +198,38 @@ pub enum Memory {
         /// Controller and on-chip network, both ways together.
         #[schemars(range(min = 0, max = 1_000_000))]
         controller_ns: f64,
+        /// tRAS: row activation to precharge; 0: no limit.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        ras_ns: f64,
+        /// tFAW: time in which a rank begins four activations at most; 0: no limit.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        faw_ns: f64,
+        /// tREFI: from one refresh of a rank to the next; 0: none.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        refi_ns: f64,
+        /// tRFC: how long a refresh takes.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        rfc_ns: f64,
+        /// Lines of a channel's write queue that make a batch of them leave; 0: each is written at once.
+        #[schemars(range(min = 0, max = 4096))]
+        #[serde(default)]
+        write_queue: u32,
+        /// Lines of a batch.
+        #[schemars(range(min = 0, max = 4096))]
+        #[serde(default)]
+        write_batch: u32,
+        /// tRTW: how long the bus waits between reads and a batch of writes.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        rtw_ns: f64,
+        /// tWTR: from the end of a batch's data to the next read's column access.
+        #[schemars(range(min = 0, max = 1_000_000))]
+        #[serde(default)]
+        wtr_ns: f64,
     },
     /// One latency and one bandwidth.
     Fixed {
@@ -512,6 +544,9 @@ impl Machine {
                 })?;
             }
         }
+        if let Some(memory) = &self.memory {
+            memory.validate(self)?;
+        }
         if let (Some(l1i), Some(l1d), Some(l2), Some(llc)) =
             (&self.l1i, &self.l1d, &self.l2, &self.llc)
         {
@@ -559,6 +594,29 @@ impl Cache {
             format!(
                 "must make a power of two of 64-byte sets: {} in {} ways do not",
                 self.size_bytes, self.ways
+            )
+        })
+    }
+}
+
+impl Memory {
+    fn validate(&self, machine: &Machine) -> Result<(), ConfigError> {
+        let Self::Ddr4 { refi_ns, rfc_ns, write_queue, write_batch, .. } = *self else {
+            return Ok(());
+        };
+        let [interval, refresh] = [refi_ns, rfc_ns].map(|ns| machine.cycles(ns));
+        let refreshes = if interval > 0 { refresh < interval } else { refresh == 0 };
+        require(refreshes, "memory.rfc_ns", || {
+            format!("must be less than memory.refi_ns, and 0 if that is: {rfc_ns} and {refi_ns}")
+        })?;
+        let leaves = if write_queue > 0 {
+            (1..=write_queue).contains(&write_batch)
+        } else {
+            write_batch == 0
+        };
+        require(leaves, "memory.write_batch", || {
+            format!(
+                "must be 1 to memory.write_queue, and 0 if that is: {write_batch} and {write_queue}"
             )
         })
     }

@@ -314,7 +314,8 @@ mod tests {
     const SIZE: u64 = 16 << 20;
 
     fn open(core: usize) -> Result<Box<dyn Source>, String> {
-        flatwalk_workloads::open("gups", SIZE, core as u64).map_err(|error| error.to_string())
+        flatwalk_workloads::open("gups", &flatwalk_workloads::Arguments::new(SIZE, core as u64))
+            .map_err(|error| error.to_string())
     }
 
     fn configuration(priority: Option<Priority>, isolation: Isolation) -> RunConfiguration {

@@ -503,7 +503,9 @@ mod tests {
     #[test]
     fn a_reader_that_panics_ends_the_simulation_with_what_it_left() {
         let run = Scenario::new(scheme(4, &[])).start(&[(DATA, 1 << 12)], true);
-        let open = flatwalk_workloads::open("gups", 16 << 20, 0).unwrap();
+        let open =
+            flatwalk_workloads::open("gups", &flatwalk_workloads::Arguments::new(16 << 20, 0))
+                .unwrap();
         let source = Box::new(Panicking(open.info().clone()));
         let limits = Limits { skip: 0, warmup: 0, instructions: Some(1), sampling: None };
         let go_on = &mut |_| ControlFlow::Continue(());

@@ -276,7 +276,9 @@ mod tests {
         let mut seen = [false; 2];
         // A table of 64 MiB has 32 nodes of level 1, of which the TLB cannot hold all.
         for address in ((64 * GIB)..64 * GIB + 32 * LARGE).step_by(LARGE as usize) {
-            let mut source = flatwalk_workloads::open("gups", 64 << 20, 1).unwrap();
+            let mut source =
+                flatwalk_workloads::open("gups", &flatwalk_workloads::Arguments::new(64 << 20, 1))
+                    .unwrap();
             let configuration = scenario.configuration();
             let explanation =
                 explain(&mut *source, configuration, 10_000, Some(address), 1).unwrap();

@@ -2,8 +2,20 @@
 //!
 //! Timing follows JEDEC's core parameters: a column access takes CL, an activation tRCD, a
 //! precharge tRP; a burst holds the channel's 8-byte data bus for 8 transfers. Rows stay open until
-//! another is needed. Not modelled: refresh, write-to-read turnaround, four-activate windows, and
-//! reordering by the controller beyond taking the first gap of a bank and bus.
+//! another is needed, or their rank is refreshed. What a machine says of the rest, as gem5's DRAM
+//! controller has it (Hansson et al., ISPASS 2014), holds too:
+//!
+//! - a row stays open for tRAS before it can be closed;
+//! - a rank begins four activations in tFAW at most;
+//! - each rank is refreshed every tREFI, when for tRFC nothing else begins there, and its rows are closed;
+//!   a command that has begun is finished first;
+//! - lines that are written back wait in a queue of their channel. When it is full, a batch leaves together,
+//!   lines of one row after another. In front of the batch the bus waits for tRTW, behind it reads wait
+//!   for tWTR and CL. A line that waits is read from the queue.
+//!
+//! Not modelled: bank groups, tRRD, tRTP, write recovery, and reordering by the controller beyond taking the
+//! first gap of a bank and bus, and the order of a batch. A batch whose bus is booked already takes the bus
+//! later than its banks, which nobody waits for.
 
 use crate::config::machine::{Machine, Memory};
 use crate::counts::add;
@@ -41,24 +53,59 @@ enum Kind {
     Fixed { latency: u64, transfer: u64, bus: Slots },
 }
 
+/// Times are in cycles; those that a machine leaves out are 0.
 #[derive(Clone, Debug)]
 struct Ddr4 {
     channel_bits: u32,
     column_bits: u32,
+    /// Of the banks of a channel, and of those of a rank.
     bank_bits: u32,
+    rank_bank_bits: u32,
     column: u64,
     activate: u64,
     precharge: u64,
     burst: u64,
     controller: u64,
+    /// tRAS, tFAW.
+    row_open: u64,
+    four_activations: u64,
+    /// tREFI, tRFC.
+    refresh_interval: u64,
+    refresh: u64,
+    /// tRTW, tWTR.
+    read_to_write: u64,
+    write_to_read: u64,
+    /// Lines that make a batch leave, and lines of a batch.
+    queue_lines: usize,
+    batch_lines: usize,
     banks: Vec<Bank>,
-    buses: Vec<Slots>,
+    ranks: Vec<Rank>,
+    channels: Vec<Channel>,
 }
 
 #[derive(Clone, Debug)]
 struct Bank {
     open_row: Option<u64>,
+    /// Refreshes of its rank before the open row was last used.
+    refreshes: u64,
     busy: Slots,
+    /// From the precharge, or the activation, that opens a row until it may be closed.
+    row: Slots,
+}
+
+#[derive(Clone, Debug)]
+struct Rank {
+    /// For tFAW from each activation.
+    activations: Slots,
+    /// How much earlier than at a multiple of tREFI it is refreshed: ranks take turns.
+    phase: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    bus: Slots,
+    /// Lines that wait to be written.
+    writes: Vec<Line>,
 }
 
 impl Dram {
@@ -75,19 +122,45 @@ impl Dram {
                 rcd_ns,
                 rp_ns,
                 controller_ns,
+                ras_ns,
+                faw_ns,
+                refi_ns,
+                rfc_ns,
+                write_queue,
+                write_batch,
+                rtw_ns,
+                wtr_ns,
             } => {
-                let bank = Bank { open_row: None, busy: Slots::new(1) };
+                let bank =
+                    Bank { open_row: None, refreshes: 0, busy: Slots::new(1), row: Slots::new(1) };
+                let refresh_interval = machine.cycles(refi_ns);
+                let rank = |rank: u32| Rank {
+                    activations: Slots::new(4),
+                    phase: refresh_interval * u64::from(2 * (ranks - rank % ranks) - 1)
+                        / u64::from(2 * ranks),
+                };
+                let channel = Channel { bus: Slots::new(1), writes: Vec::new() };
                 Kind::Ddr4(Box::new(Ddr4 {
                     channel_bits: channels.ilog2(),
                     column_bits: (row_bytes / 64).ilog2(),
                     bank_bits: (ranks * banks).ilog2(),
+                    rank_bank_bits: banks.ilog2(),
                     column: machine.cycles(cl_ns),
                     activate: machine.cycles(rcd_ns),
                     precharge: machine.cycles(rp_ns),
                     burst: machine.cycles(8.0 * 1000.0 / f64::from(data_rate_mts)),
                     controller: machine.cycles(controller_ns),
+                    row_open: machine.cycles(ras_ns),
+                    four_activations: machine.cycles(faw_ns),
+                    refresh_interval,
+                    refresh: machine.cycles(rfc_ns),
+                    read_to_write: machine.cycles(rtw_ns),
+                    write_to_read: machine.cycles(wtr_ns),
+                    queue_lines: write_queue as usize,
+                    batch_lines: write_batch as usize,
                     banks: vec![bank; (channels * ranks * banks) as usize],
-                    buses: vec![Slots::new(1); channels as usize],
+                    ranks: (0..channels * ranks).map(rank).collect(),
+                    channels: vec![channel; channels as usize],
                 }))
             }
             Memory::Fixed { latency_ns, bandwidth_gbs } => Kind::Fixed {
@@ -102,7 +175,12 @@ impl Dram {
     /// Reads a line asked for at `at`; returns when it is there.
     #[inline]
     pub fn read(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
-        let done = self.access(line, at, frontier);
+        let done = match &mut self.kind {
+            Kind::Fixed { latency, transfer, bus } => {
+                transferred(bus, *transfer, at, frontier) + *latency
+            }
+            Kind::Ddr4(ddr4) => ddr4.read(line, at, frontier, &mut self.statistics),
+        };
         self.statistics.reads += 1;
         self.statistics.read_cycles += done - at;
         done
@@ -111,7 +189,12 @@ impl Dram {
     /// Writes a line back. Nobody waits for it, but it takes its bank's and bus's time.
     #[inline]
     pub fn write(&mut self, line: Line, at: u64, frontier: u64) {
-        self.access(line, at, frontier);
+        match &mut self.kind {
+            Kind::Fixed { transfer, bus, .. } => {
+                transferred(bus, *transfer, at, frontier);
+            }
+            Kind::Ddr4(ddr4) => ddr4.write(line, at, frontier, &mut self.statistics),
+        }
         self.statistics.writes += 1;
     }
 
@@ -121,24 +204,16 @@ impl Dram {
         if let Kind::Ddr4(ddr4) = &mut self.kind {
             let (_, bank, row) = ddr4.locate(line);
             ddr4.banks[bank].open_row = Some(row);
+            // Whenever the clock goes on, the row is open.
+            ddr4.banks[bank].refreshes = u64::MAX;
         }
     }
+}
 
-    fn access(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
-        match &mut self.kind {
-            Kind::Fixed { latency, transfer, bus } => {
-                let start = bus.earliest(at);
-                let delay = bus.book(start, start + *transfer, frontier);
-                start + delay + *latency
-            }
-            Kind::Ddr4(ddr4) => {
-                let (done, hit) = ddr4.access(line, at, frontier);
-                self.statistics.row_hits += u64::from(hit);
-                self.statistics.row_misses += u64::from(!hit);
-                done
-            }
-        }
-    }
+/// When a transfer of a line that is asked for at `at` begins.
+fn transferred(bus: &mut Slots, transfer: u64, at: u64, frontier: u64) -> u64 {
+    let start = bus.earliest(at);
+    start + bus.book(start, start + transfer, frontier)
 }
 
 impl Ddr4 {
@@ -152,66 +227,164 @@ impl Ddr4 {
         (channel as usize, (channel << self.bank_bits | bank) as usize, row)
     }
 
-    fn access(&mut self, line: Line, at: u64, frontier: u64) -> (u64, bool) {
-        let (channel, bank, row) = self.locate(line);
-        let bank = &mut self.banks[bank];
-        let hit = bank.open_row == Some(row);
-        let prepare = match bank.open_row {
-            Some(_) if hit => 0,
-            Some(_) => self.precharge + self.activate,
-            None => self.activate,
-        };
-        bank.open_row = Some(row);
+    fn read(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) -> u64 {
+        let (channel, _, _) = self.locate(line);
+        if self.channels[channel].writes.contains(&line) {
+            return at + self.controller;
+        }
         // Half of the controller's time before the bank sees the request, half after.
-        let arrival = at + self.controller / 2;
-        let start = bank.busy.earliest(arrival);
-        // Column accesses to an open row are pipelined, so a bank is held for row work and burst.
-        let start = start + bank.busy.book(start, start + prepare + self.burst, frontier);
-        let data = start + prepare + self.column;
-        let bus = &mut self.buses[channel];
-        let burst_start = bus.earliest(data);
-        let burst_start = burst_start + bus.book(burst_start, burst_start + self.burst, frontier);
-        (burst_start + self.burst + self.controller.div_ceil(2), hit)
+        let data = self.column_access(line, at + self.controller / 2, frontier, counts);
+        let bus = &mut self.channels[channel].bus;
+        let start = bus.earliest(data);
+        let start = start + bus.book(start, start + self.burst, frontier);
+        start + self.burst + self.controller.div_ceil(2)
+    }
+
+    fn write(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) {
+        let (channel, _, _) = self.locate(line);
+        if self.queue_lines == 0 {
+            let data = self.column_access(line, at + self.controller / 2, frontier, counts);
+            let bus = &mut self.channels[channel].bus;
+            let start = bus.earliest(data);
+            bus.book(start, start + self.burst, frontier);
+            return;
+        }
+        let waiting = &mut self.channels[channel].writes;
+        if waiting.contains(&line) {
+            return;
+        }
+        waiting.push(line);
+        if waiting.len() >= self.queue_lines {
+            self.write_batch(channel, at + self.controller / 2, frontier, counts);
+        }
+    }
+
+    /// Writes the lines that have waited longest, by bank and row.
+    fn write_batch(&mut self, channel: usize, at: u64, frontier: u64, counts: &mut DramStatistics) {
+        let waiting = &mut self.channels[channel].writes;
+        let mut batch: Vec<_> = waiting.drain(..self.batch_lines.min(waiting.len())).collect();
+        batch.sort_by_key(|&line| self.locate(line));
+        let begin = self.channels[channel].bus.earliest(at);
+        let mut data: Vec<_> = batch
+            .into_iter()
+            .map(|line| self.column_access(line, begin, frontier, counts))
+            .collect();
+        data.sort_unstable();
+        let first = data[0];
+        let end = data.into_iter().fold(first, |end, data| end.max(data) + self.burst);
+        let from = first.saturating_sub(self.read_to_write).max(frontier);
+        let until = end + self.write_to_read + self.column;
+        self.channels[channel].bus.book(from, until, frontier);
+    }
+
+    /// Opens the line's row if it is not open, and accesses its column; returns when data come or go.
+    fn column_access(
+        &mut self,
+        line: Line,
+        at: u64,
+        frontier: u64,
+        counts: &mut DramStatistics,
+    ) -> u64 {
+        let (_, number, row) = self.locate(line);
+        let rank = number >> self.rank_bank_bits;
+        let bank = &self.banks[number];
+        let activations = &self.ranks[rank].activations;
+        let mut start = self.after_refresh(rank, at);
+        // A start that suits the bank, the row before, the rank's activations and its refreshes.
+        let (hit, close, prepare, held) = loop {
+            let refreshed = bank.refreshes < self.refreshes(rank, start);
+            let open_row = bank.open_row.filter(|_| !refreshed);
+            let hit = open_row == Some(row);
+            let close = if hit || open_row.is_none() { 0 } else { self.precharge };
+            let prepare = if hit { 0 } else { close + self.activate };
+            // Column accesses to an open row are pipelined, so a bank is held for row work and burst.
+            let held = prepare + self.burst;
+            let mut next = bank.busy.fit(start, held);
+            if !hit {
+                if self.row_open > 0 {
+                    next = bank.row.fit(next, close + self.row_open);
+                }
+                next = activations.fit(next + close, self.four_activations) - close;
+            }
+            next = self.after_refresh(rank, next);
+            if next == start {
+                break (hit, close, prepare, held);
+            }
+            start = next;
+        };
+        let refreshes = self.refreshes(rank, start);
+        let bank = &mut self.banks[number];
+        bank.open_row = Some(row);
+        bank.refreshes = refreshes;
+        bank.busy.book(start, start + held, frontier);
+        if !hit {
+            let opened = start + close;
+            if self.row_open > 0 {
+                bank.row.book(start, opened + self.row_open, frontier);
+            }
+            let activations = &mut self.ranks[rank].activations;
+            activations.book(opened, opened + self.four_activations, frontier);
+        }
+        counts.row_hits += u64::from(hit);
+        counts.row_misses += u64::from(!hit);
+        start + prepare + self.column
+    }
+
+    /// The first cycle from `at` on at which the rank is not refreshed.
+    fn after_refresh(&self, rank: usize, at: u64) -> u64 {
+        if self.refresh_interval == 0 {
+            return at;
+        }
+        let since = (at + self.ranks[rank].phase) % self.refresh_interval;
+        at + self.refresh.saturating_sub(since)
+    }
+
+    /// How often the rank has been refreshed at `at`.
+    fn refreshes(&self, rank: usize, at: u64) -> u64 {
+        (at + self.ranks[rank].phase).checked_div(self.refresh_interval).unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    fn ddr4() -> Dram {
-        // 1 GHz: a cycle is a nanosecond. A burst at 8000 MT/s lasts one cycle.
-        let memory = Memory::Ddr4 {
-            channels: 2,
-            ranks: 1,
-            banks: 4,
-            row_bytes: 1024,
-            data_rate_mts: 8000,
-            cl_ns: 10.0,
-            rcd_ns: 20.0,
-            rp_ns: 40.0,
-            controller_ns: 6.0,
-        };
+    /// 1 GHz: a cycle is a nanosecond. A burst at 8000 MT/s lasts one cycle.
+    fn ddr4(more: Value) -> Dram {
+        let mut memory = json!({
+            "kind": "ddr4", "channels": 2, "ranks": 1, "banks": 4, "row_bytes": 1024,
+            "data_rate_mts": 8000, "cl_ns": 10.0, "rcd_ns": 20.0, "rp_ns": 40.0, "controller_ns": 6.0,
+        });
+        let Value::Object(more) = more else { panic!("{more}") };
+        memory.as_object_mut().unwrap().extend(more);
         let machine = crate::tests::testing::machine();
-        Dram::new(&machine, &memory)
+        Dram::new(&machine, &serde_json::from_value(memory).unwrap())
+    }
+
+    /// A line of channel 0. Row 1's banks are permuted: bank 0 of it is where bank 1 would be.
+    fn at(bank: u64, row: u64) -> Line {
+        Line(((row << 2 | (bank ^ row & 3)) << 4) << 1)
     }
 
     #[test]
     fn latencies_by_hand() {
-        let mut dram = ddr4();
+        let mut dram = ddr4(json!({}));
         // Closed bank: 3 + 20 + 10 + 1 + 3.
         assert_eq!(dram.read(Line(0), 0, 0), 37);
         // Same row (line 2 is the next of channel 0), much later: 3 + 10 + 1 + 3.
         assert_eq!(dram.read(Line(2), 1000, 0), 1017);
         // Another row of the same bank: 16 columns × 2 channels × 4 banks = 128 lines further, and
         // the permutation moves row 1 of bank 1 there. 3 + 40 + 20 + 10 + 1 + 3.
+        assert_eq!(at(0, 1), Line(128 + 32));
         assert_eq!(dram.read(Line(128 + 32), 2000, 0), 2077);
         assert_eq!((dram.statistics.row_hits, dram.statistics.row_misses), (1, 2));
     }
 
     #[test]
     fn a_bus_carries_one_burst_at_a_time() {
-        let mut dram = ddr4();
+        let mut dram = ddr4(json!({}));
         dram.read(Line(0), 0, 0);
         dram.read(Line(32), 0, 0);
         // Two banks of one channel have their data at the same time: the second waits one burst.
@@ -220,5 +393,89 @@ mod tests {
         let other_channel = dram.read(Line(1), 1000, 0);
         assert_eq!((first, second), (1017, 1018));
         assert_eq!(other_channel, 1037);
+    }
+
+    #[test]
+    fn a_row_stays_open_for_tras() {
+        let mut dram = ddr4(json!({ "ras_ns": 100.0 }));
+        // Activated at 3, so closed from 103 on: 103 + 40 + 20 + 10 + 1 + 3.
+        assert_eq!(dram.read(at(0, 0), 0, 0), 37);
+        assert_eq!(dram.read(at(0, 1), 10, 0), 177);
+        // Activated at 143; one that is asked for later in program order and earlier in time waits for
+        // the gap behind it: 243 + 40 + 20 + 10 + 1 + 3.
+        assert_eq!(dram.read(at(0, 2), 50, 0), 317);
+        // A row that is open is read at once, and another bank does not wait.
+        assert_eq!(dram.read(at(0, 2), 330, 0), 347);
+        assert_eq!(dram.read(at(1, 0), 10, 0), 47);
+    }
+
+    #[test]
+    fn four_activations_in_tfaw() {
+        let mut dram = ddr4(json!({ "banks": 8, "faw_ns": 90.0 }));
+        let line = |bank: u64| Line((bank << 4) << 1);
+        // Four banks are activated at 3; each burst waits for the bus.
+        assert_eq!([0, 1, 2, 3].map(|bank| dram.read(line(bank), 0, 0)), [37, 38, 39, 40]);
+        // The fifth at 93; the first one's row is open.
+        assert_eq!(dram.read(line(4), 0, 0), 93 + 20 + 10 + 1 + 3);
+        assert_eq!(dram.read(line(0), 60, 0), 77);
+        // Long after, none waits.
+        assert_eq!(dram.read(line(5), 500, 0), 537);
+    }
+
+    #[test]
+    fn refreshes_make_wait_and_close_rows() {
+        let mut dram = ddr4(json!({ "refi_ns": 1000.0, "rfc_ns": 200.0 }));
+        // The only rank of a channel is refreshed in 500..700, 1500..1700 and so on.
+        assert_eq!(dram.read(at(0, 0), 0, 0), 37);
+        assert_eq!(dram.read(at(0, 0), 400, 0), 417);
+        // In the refresh: from 700 on the closed row is opened, 20 + 10 + 1 + 3.
+        assert_eq!(dram.read(at(0, 0), 550, 0), 734);
+        // Later it is open, and after the next refresh closed.
+        assert_eq!(dram.read(at(0, 0), 1400, 0), 1417);
+        assert_eq!(dram.read(at(0, 0), 1800, 0), 1837);
+        assert_eq!((dram.statistics.row_hits, dram.statistics.row_misses), (2, 3));
+    }
+
+    #[test]
+    fn ranks_are_refreshed_in_turn() {
+        let mut dram = ddr4(json!({ "ranks": 2, "refi_ns": 1000.0, "rfc_ns": 200.0 }));
+        // The second rank in 750..950, the first in 250..450.
+        let line = |bank: u64| Line((bank << 4) << 1);
+        assert_eq!(dram.read(line(0), 300, 0), 450 + 34);
+        assert_eq!(dram.read(line(4), 300, 0), 337);
+        assert_eq!(dram.read(line(4), 797, 0), 950 + 34);
+        assert_eq!(dram.read(line(0), 797, 0), 814);
+    }
+
+    #[test]
+    fn writes_wait_and_leave_in_a_batch() {
+        let settings = json!({ "write_queue": 3, "write_batch": 2, "rtw_ns": 5.0, "wtr_ns": 7.0 });
+        let mut dram = ddr4(settings);
+        assert_eq!(dram.read(at(0, 0), 0, 0), 37);
+        dram.write(at(1, 0), 100, 0);
+        dram.write(at(1, 0), 100, 0);
+        dram.write(at(1, 1), 100, 0);
+        assert_eq!(dram.statistics.row_misses, 1, "they wait, and the second is the first");
+        // A line that waits comes from the queue.
+        assert_eq!(dram.read(at(1, 1), 150, 0), 156);
+        // The third makes the first two leave at 203: row 0 is opened, 203 + 20 + 10 = 233, then row 1
+        // from 224 on, 224 + 40 + 20 + 10 = 294. The bus is taken from 228 to 295 + 7 + 10.
+        dram.write(at(2, 0), 200, 0);
+        assert_eq!(dram.statistics.row_misses, 3);
+        // A read whose data would come at 229 comes behind the batch; one at 226 is in front of it.
+        assert_eq!(dram.read(at(0, 0), 216, 0), 312 + 1 + 3);
+        assert_eq!(dram.read(at(0, 0), 213, 0), 230);
+        assert_eq!(dram.read(at(2, 0), 400, 0), 406, "the third still waits");
+        assert_eq!((dram.statistics.reads, dram.statistics.writes), (5, 4));
+    }
+
+    #[test]
+    fn functional_warming_keeps_rows() {
+        let mut dram =
+            ddr4(json!({ "refi_ns": 1000.0, "rfc_ns": 200.0, "write_queue": 3, "write_batch": 2 }));
+        dram.warm(at(0, 3));
+        // 34 refreshes later by the clock, which did not run.
+        assert_eq!(dram.read(at(0, 3), 34_000, 0), 34_017);
+        assert_eq!(dram.read(at(0, 3), 34_800, 0), 34_837, "the next refresh closes it");
     }
 }

@@ -60,6 +60,15 @@ impl Slots {
         later.map_or(u64::MAX, |step| step.from)
     }
 
+    /// The first cycle from `start` on from which a slot is free for `length` cycles.
+    #[inline]
+    pub fn fit(&self, start: u64, length: u64) -> u64 {
+        if length == 0 || self.steps.last().is_none_or(|last| last.from <= start) {
+            return start;
+        }
+        self.gap(start, length).0
+    }
+
     /// Books `[start, end)`, later by as much as is needed for a slot to be free all the while.
     /// Returns that delay in cycles. No later call may name a time before `frontier`.
     #[inline]
@@ -80,6 +89,13 @@ impl Slots {
 
     /// Books `length` cycles from the first gap at or after `start`; returns where that begins.
     fn book_among(&mut self, start: u64, length: u64) -> u64 {
+        let (from, after, beyond) = self.gap(start, length);
+        self.raise(after, beyond, from, from + length);
+        from
+    }
+
+    /// The first gap of `length` cycles at or after `start`: where it begins, and the steps within it.
+    fn gap(&self, start: u64, length: u64) -> (u64, usize, usize) {
         let steps = &self.steps;
         let mut from = start;
         // `after` is the first step behind `from`, and `used` what is in use before it.
@@ -95,8 +111,7 @@ impl Slots {
             used = step.used;
             beyond += 1;
         }
-        self.raise(after, beyond, from, from + length);
-        from
+        (from, after, beyond)
     }
 
     /// One more in use in `from..to`; the steps in between are `after..beyond`.
@@ -191,7 +206,9 @@ mod tests {
                 let start = slots.earliest(at);
                 prop_assert!((at..start).all(|t| in_use(t) == capacity as usize));
                 prop_assert!(in_use(start) < capacity as usize);
+                let fit = slots.fit(at, length);
                 let delay = slots.book(start, start + length, frontier);
+                prop_assert_eq!(fit, start + delay);
                 // Some cycle of every earlier start is full: the delay is the smallest.
                 let fits = |from: u64| (from..from + length).all(|t| in_use(t) < capacity as usize);
                 prop_assert!(fits(start + delay));

@@ -548,7 +548,8 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
     let limits = Limits { warmup: 20_000, instructions: Some(40_000), ..Limits::default() };
     let open = |core| {
         let name = ["gups", "graphbig-bfs"][core];
-        flatwalk_workloads::open(name, 16 << 20, 1).map_err(|error| error.to_string())
+        flatwalk_workloads::open(name, &flatwalk_workloads::Arguments::new(16 << 20, 1))
+            .map_err(|error| error.to_string())
     };
     let go_on = &mut |_| ControlFlow::Continue(());
     let cores = simulate_mix(&open, 2, &[configuration], &limits, 1, 1, go_on).unwrap().remove(0);
@@ -566,7 +567,11 @@ fn the_parts_add_up_over_windows() {
     let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, places });
     for scheme in [scheme(4, &["L4L3", "L2L1"]), merging_scheme(8, 4, 20.0)] {
         let configurations = vec![Scenario::new(scheme).configuration()];
-        let source = flatwalk_workloads::open("graphbig-bfs", 16 << 20, 1).unwrap();
+        let source = flatwalk_workloads::open(
+            "graphbig-bfs",
+            &flatwalk_workloads::Arguments::new(16 << 20, 1),
+        )
+        .unwrap();
         let limits = Limits {
             instructions: Some(2_000_000),
             sampling: sampling.clone(),

@@ -2,7 +2,6 @@
 
 use flatwalk_os::Random;
 
-use crate::config::machine::Memory;
 use crate::config::scheme::Scheme;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::driver::sampling::Phase;
@@ -34,17 +33,12 @@ fn enter(run: &mut Run, phase: Phase) {
 
 fn scenario(scheme: &Scheme, mode: Mode) -> Scenario {
     let mut scenario = Scenario { mode, large_pages: 25, ..Scenario::new(scheme.clone()) };
-    scenario.machine.memory = Some(Memory::Ddr4 {
-        channels: 2,
-        ranks: 1,
-        banks: 4,
-        row_bytes: 8192,
-        data_rate_mts: 3200,
-        cl_ns: 10.0,
-        rcd_ns: 20.0,
-        rp_ns: 40.0,
-        controller_ns: 6.0,
+    let memory = serde_json::json!({
+        "kind": "ddr4", "channels": 2, "ranks": 1, "banks": 4, "row_bytes": 8192,
+        "data_rate_mts": 3200, "cl_ns": 10.0, "rcd_ns": 20.0, "rp_ns": 40.0, "controller_ns": 6.0,
+        "ras_ns": 32.0, "faw_ns": 21.0,
     });
+    scenario.machine.memory = Some(serde_json::from_value(memory).unwrap());
     scenario
 }
 

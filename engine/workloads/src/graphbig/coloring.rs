@@ -15,7 +15,7 @@ use crate::simulated::{Array, Emitter};
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-gc",
     "GraphBIG graph colouring: uncoloured vertices look at their neighbours, round after round",
-    |size_bytes, seed| runs::<Coloring>(DESCRIPTION.name, size_bytes, seed),
+    |arguments| runs::<Coloring>(DESCRIPTION.name, arguments),
 );
 
 const UNCOLORED: u16 = 0xfff0;
@@ -86,7 +86,7 @@ impl Coloring {
 
 impl Kernel for Coloring {
     /// The property: random number 2 bytes, colour 2. Tasks of this round and of the next.
-    const NEEDS: Needs = Needs { property_bytes: 8, lists: 2, edge_bytes: 0 };
+    const NEEDS: Needs = Needs { property_bytes: 8, lists: 2, edge_bytes: 0, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {

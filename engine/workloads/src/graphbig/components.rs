@@ -16,7 +16,7 @@ use crate::simulated::{Array, Emitter};
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-cc",
     "GraphBIG connected components: breadth-first searches that label what they reach",
-    |size_bytes, seed| runs::<Components>(DESCRIPTION.name, size_bytes, seed),
+    |arguments| runs::<Components>(DESCRIPTION.name, arguments),
 );
 
 const NOT_FOUND: u32 = u32::MAX;
@@ -77,7 +77,7 @@ impl Components {
 
 impl Kernel for Components {
     /// The property: level 4 bytes, label 8.
-    const NEEDS: Needs = Needs { property_bytes: 16, lists: 1, edge_bytes: 0 };
+    const NEEDS: Needs = Needs { property_bytes: 16, lists: 1, edge_bytes: 0, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {

@@ -14,7 +14,7 @@ pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-dc",
     "GraphBIG degree centrality: a counter in a random vertex goes up for each edge; independent \
      updates",
-    |size_bytes, seed| runs::<Degrees>(DESCRIPTION.name, size_bytes, seed),
+    |arguments| runs::<Degrees>(DESCRIPTION.name, arguments),
 );
 
 registers!(OWN; DEGREE);
@@ -48,7 +48,7 @@ impl Degrees {
 
 impl Kernel for Degrees {
     /// The property: in-degree 8 bytes, out-degree 8.
-    const NEEDS: Needs = Needs { property_bytes: 16, lists: 0, edge_bytes: 0 };
+    const NEEDS: Needs = Needs { property_bytes: 16, lists: 0, edge_bytes: 0, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {
@@ -60,13 +60,7 @@ impl Kernel for Degrees {
                 .store(&[VERTEX, DEGREE])
                 .then(first_edge)
                 .branch(),
-            edge: assembler
-                .then(target)
-                .load(&[TARGET], DEGREE)
-                .operation(&[DEGREE], &[DEGREE])
-                .store(&[TARGET, DEGREE])
-                .then(next_edge)
-                .branch(),
+            edge: assembler.then(target).update_bytes(8, &[TARGET]).then(next_edge).branch(),
             next_vertex: assembler.then(next_vertex).branch(),
         }
     }

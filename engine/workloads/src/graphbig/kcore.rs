@@ -18,7 +18,7 @@ use crate::simulated::{Array, Emitter};
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-kcore",
     "GraphBIG k-core decomposition: removed vertices take edges from random vertices",
-    |size_bytes, seed| runs::<Cores>(DESCRIPTION.name, size_bytes, seed),
+    |arguments| runs::<Cores>(DESCRIPTION.name, arguments),
 );
 
 registers!(OWN; DEGREE, REMOVED, K, QUEUE, HEAD, TAIL, COUNT);
@@ -86,7 +86,7 @@ impl Cores {
 
 impl Kernel for Cores {
     /// The property: degree 8 bytes, removed 1, core number 8.
-    const NEEDS: Needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0 };
+    const NEEDS: Needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {

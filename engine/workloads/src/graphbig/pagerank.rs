@@ -9,9 +9,9 @@ use flatwalk_trace::{BlockId, Source};
 
 use super::fragments::{find, first_edge, next_edge, target};
 use super::{ID, Needs, OWN, PropertyGraph, Shape, TARGET, VERTEX, describe};
-use crate::Description;
 use crate::program::{Assembler, FLAGS, registers};
 use crate::simulated::{Algorithm, Array, Emitter, program};
+use crate::{Arguments, Description};
 
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-pr",
@@ -24,15 +24,16 @@ const DAMPING: f32 = 0.85;
 const PRECISION: f32 = 0.001;
 const MOST_ROUNDS: u32 = 100;
 /// The property: rank 4 bytes, the last round's rank 4.
-const NEEDS: Needs = Needs { property_bytes: 8, lists: 0, edge_bytes: 0 };
+const NEEDS: Needs = Needs { property_bytes: 8, lists: 0, edge_bytes: 0, by_vertex: false };
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes, &NEEDS);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments, &NEEDS);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Ranks::new(&shape, code, seed);
-    program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }
 
 registers!(OWN; RANK, OLD, PUSHED, DEGREE, CHANGE, COUNT, BASE);
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn ranks_are_the_fixed_point() {
         let code = Code::new(&mut Assembler::new());
-        let mut ranks = Ranks::new(&Shape::of(2 << 20, &NEEDS), code, 1);
+        let mut ranks = Ranks::new(&Shape::of(&Arguments::new(2 << 20, 1), &NEEDS), code, 1);
         while ranks.step(&mut Native) {}
         assert!((5..50).contains(&ranks.rounds), "{} rounds", ranks.rounds);
         // By pulling, in double precision, for many more rounds.

@@ -17,13 +17,13 @@ use crate::simulated::{Array, Emitter};
 pub(crate) const BFS: Description = describe(
     "graphbig-bfs",
     "GraphBIG breadth-first search: an edge is a list node, an index look-up and a random vertex",
-    |size_bytes, seed| runs::<Search<false>>(BFS.name, size_bytes, seed),
+    |arguments| runs::<Search<false>>(BFS.name, arguments),
 );
 
 pub(crate) const DFS: Description = describe(
     "graphbig-dfs",
     "GraphBIG depth-first search: as graphbig-bfs, with a stack",
-    |size_bytes, seed| runs::<Search<true>>(DFS.name, size_bytes, seed),
+    |arguments| runs::<Search<true>>(DFS.name, arguments),
 );
 
 /// Not found, found, finished.
@@ -80,7 +80,7 @@ impl<const DEPTH_FIRST: bool> Search<DEPTH_FIRST> {
 
 impl<const DEPTH_FIRST: bool> Kernel for Search<DEPTH_FIRST> {
     /// The property: color 1 byte, order 8, level 8.
-    const NEEDS: Needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0 };
+    const NEEDS: Needs = Needs { property_bytes: 24, lists: 1, edge_bytes: 0, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {

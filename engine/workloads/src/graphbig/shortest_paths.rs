@@ -18,7 +18,7 @@ use crate::simulated::{Array, Column, Emitter};
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-sssp",
     "GraphBIG shortest paths: Dijkstra's algorithm; edges with a weight of their own on the heap",
-    |size_bytes, seed| runs::<Paths>(DESCRIPTION.name, size_bytes, seed),
+    |arguments| runs::<Paths>(DESCRIPTION.name, arguments),
 );
 
 /// Farther than all distances.
@@ -136,7 +136,7 @@ impl Paths {
 
 impl Kernel for Paths {
     /// The property: distance 2 bytes, predecessor 8. The heap's entries: identifier 8, distance 8.
-    const NEEDS: Needs = Needs { property_bytes: 16, lists: 0, edge_bytes: 16 };
+    const NEEDS: Needs = Needs { property_bytes: 16, lists: 0, edge_bytes: 16, by_vertex: false };
     type Code = Code;
 
     fn code(assembler: &mut Assembler) -> Code {

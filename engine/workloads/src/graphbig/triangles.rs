@@ -7,9 +7,9 @@ use flatwalk_trace::{BlockId, Source};
 
 use super::fragments::{find, first_edge, next_edge, next_vertex, target_id};
 use super::{ID, Needs, OWN, PropertyGraph, Shape, TARGET, VERTEX, describe};
-use crate::Description;
 use crate::program::{Assembler, FLAGS, registers};
 use crate::simulated::{Algorithm, Array, Column, Emitter, program};
+use crate::{Arguments, Description};
 
 pub(crate) const DESCRIPTION: Description = describe(
     "graphbig-tc",
@@ -19,15 +19,16 @@ pub(crate) const DESCRIPTION: Description = describe(
 
 /// The property: count 8 bytes, the neighbour set's begin, end and capacity 24. The sets: 8 bytes an
 /// edge.
-const NEEDS: Needs = Needs { property_bytes: 32, lists: 0, edge_bytes: 8 };
+const NEEDS: Needs = Needs { property_bytes: 32, lists: 0, edge_bytes: 8, by_vertex: true };
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes, &NEEDS);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments, &NEEDS);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Triangles::new(&shape, code, seed);
-    program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }
 
 registers!(OWN; OWN_ID, BEGIN, END, LEFT, LEFT_END, RIGHT, RIGHT_END, LEFT_ID, RIGHT_ID, COMMON, COUNT, SUM);
@@ -236,7 +237,8 @@ mod tests {
     #[test]
     fn all_triangles_are_counted_once() {
         let code = Code::new(&mut Assembler::new());
-        let mut triangles = Triangles::new(&Shape::of(2 << 20, &NEEDS), code, 1);
+        let mut triangles =
+            Triangles::new(&Shape::of(&Arguments::new(2 << 20, 1), &NEEDS), code, 1);
         while triangles.step(&mut Native) {}
         let joined: BTreeSet<_> = edges(&triangles.graph).into_iter().collect();
         let mut expected = vec![0; triangles.graph.vertices()];

@@ -32,7 +32,7 @@ use self::database::Database;
 use self::tables::Shape;
 use crate::program::Assembler;
 use crate::simulated::program;
-use crate::{Description, Parameter, SEED};
+use crate::{Arguments, Description, Parameter, SEED};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "oltp",
@@ -53,11 +53,12 @@ pub(crate) const DESCRIPTION: Description = Description {
     make,
 };
 
-fn make(size_bytes: u64, seed: u64) -> Box<dyn Source> {
-    let shape = Shape::of(size_bytes);
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
     let mut assembler = Assembler::new();
     let code = Code::new(&mut assembler);
     let layout = shape.layout.clone();
     let build = move || Database::new(shape, code, seed);
-    program(DESCRIPTION.name, (size_bytes, seed), &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
 }

@@ -1,5 +1,6 @@
 //! The tables: how many rows they have, and where they lie.
 
+use crate::Arguments;
 use crate::btree::Tree;
 use crate::simulated::{Layout, Records};
 
@@ -57,10 +58,10 @@ pub(super) struct Tables {
 impl Shape {
     /// As many warehouses of full size as fit, then as many customers and items as fit into these; or
     /// one smaller one.
-    pub(super) fn of(size_bytes: u64) -> Self {
+    pub(super) fn of(arguments: &Arguments) -> Self {
         let fits = |warehouses, customers, items| {
-            let shape = Self::at(Scale { warehouses, customers, items });
-            shape.layout.bytes() <= size_bytes
+            let shape = Self::at(Scale { warehouses, customers, items }, arguments);
+            shape.layout.bytes() <= arguments.size_bytes
         };
         let full = (CUSTOMERS as usize, ITEMS as usize);
         let warehouses = greatest(|warehouses| fits(warehouses, full.0, full.1));
@@ -68,23 +69,23 @@ impl Shape {
             |customers: usize| customers * (ITEMS / 100) as usize / (CUSTOMERS / 100) as usize;
         let customers = greatest(|customers| fits(warehouses, customers, items(customers)));
         let items = greatest(|items| fits(warehouses, customers, items));
-        Self::at(Scale { warehouses, customers, items })
+        Self::at(Scale { warehouses, customers, items }, arguments)
     }
 
-    fn at(scale: Scale) -> Self {
+    fn at(scale: Scale, arguments: &Arguments) -> Self {
         let (warehouses, items) = (scale.warehouses as u64, scale.items as u64);
         let customers = scale.all_customers() as u64;
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(arguments);
         let tables = Tables {
-            warehouse: layout.records(warehouses, 96),
-            district: layout.records(warehouses * DISTRICTS as u64, 96),
-            customer: layout.records(customers, 656),
-            history: layout.records(customers, 48),
-            order: layout.records(customers, 24),
-            new_order: layout.records(customers, 8),
-            line: layout.records(customers * LINES, 56),
-            stock: layout.records(warehouses * items, 312),
-            item: layout.records(items, 88),
+            warehouse: layout.objects(warehouses, 96),
+            district: layout.objects(warehouses * DISTRICTS as u64, 96),
+            customer: layout.objects(customers, 656),
+            history: layout.objects(customers, 48),
+            order: layout.objects(customers, 24),
+            new_order: layout.objects(customers, 8),
+            line: layout.objects(customers * LINES, 56),
+            stock: layout.objects(warehouses * items, 312),
+            item: layout.objects(items, 88),
         };
         Self {
             scale,

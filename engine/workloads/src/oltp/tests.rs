@@ -47,7 +47,7 @@ impl Model {
 }
 
 fn database(size_bytes: u64) -> Database {
-    Database::new(Shape::of(size_bytes), Code::new(&mut Assembler::new()), 1)
+    Database::new(Shape::of(&Arguments::new(size_bytes, 1)), Code::new(&mut Assembler::new()), 1)
 }
 
 #[test]
@@ -122,13 +122,13 @@ fn numbers_are_as_skewed_as_the_specification_has_them() {
 #[test]
 fn sizes_are_filled() {
     for size_bytes in [64 << 10, 128 << 10, 5 << 20, 64 << 20, 100 << 20, 1 << 30, 10 << 30] {
-        let shape = Shape::of(size_bytes);
+        let shape = Shape::of(&Arguments::new(size_bytes, 1));
         let bytes = shape.layout.bytes();
         assert!(bytes <= size_bytes && bytes > size_bytes - size_bytes / 50, "{:?}", shape.scale);
         if size_bytes > 90 << 20 {
             assert!(shape.scale.customers >= 3000 && shape.scale.items >= 100_000);
         }
     }
-    assert_eq!(Shape::of(1 << 30).scale.warehouses, 14);
-    assert_eq!(Shape::of(2270 << 20).scale.warehouses, 32);
+    assert_eq!(Shape::of(&Arguments::new(1 << 30, 1)).scale.warehouses, 14);
+    assert_eq!(Shape::of(&Arguments::new(2270 << 20, 1)).scale.warehouses, 32);
 }
