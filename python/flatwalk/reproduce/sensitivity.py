@@ -172,10 +172,17 @@ def _reproduced(one: Judged) -> int:
     return sum(verdict is Verdict.REPRODUCED for verdict in one.verdicts.values())
 
 
+def _cell(value: object) -> str:
+    """A value; of a list of tables their kinds."""
+    if isinstance(value, list):
+        return ", ".join(str(item["kind"]) for item in value) or "none"
+    return str(value)
+
+
 def _words(one: Judged, open_: Sequence[Open]) -> str:
     """In what a setting differs from the default."""
     names = {axis.key: axis.name for axis in open_}
-    return ", ".join(f"{names[key]}: {value}" for key, value in one.setting.items()) or "the default"
+    return ", ".join(f"{names[key]}: {_cell(value)}" for key, value in one.setting.items()) or "the default"
 
 
 def markdown(paper: str, found: Sequence[Judged], open_: Sequence[Open], made_by: str) -> str:
@@ -197,9 +204,9 @@ def markdown(paper: str, found: Sequence[Judged], open_: Sequence[Open], made_by
         "|" + "---|" * (len(names) + len(claims) + 1),
     ]
     for one in found:
-        cells = [str(one.setting.get(axis.key, "")) for axis in open_]
+        cells = [_cell(one.setting.get(axis.key, "")) for axis in open_]
         if not one.setting:
-            cells = [f"{axis.values[0]} (default)" for axis in open_]
+            cells = [f"{_cell(axis.values[0])} (default)" for axis in open_]
         letters = [_LETTERS[one.verdicts[claim]] for claim in claims]
         lines.append(f"| {' | '.join([*cells, *letters])} | {_reproduced(one)} |")
     most = max(map(_reproduced, found))

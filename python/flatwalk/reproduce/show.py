@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import units
@@ -29,6 +29,8 @@ class Report:
     version: str
     #: Each experiment with the outcomes of its claims that were asked for.
     found: list[tuple[Experiment, list[Outcome]]]
+    #: By claim of an earlier call: under which conditions it was run, which may be others now.
+    told: Mapping[str, list[str]] = field(default_factory=dict)
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes in the order of the table."""
@@ -195,11 +197,16 @@ def markdown(report: Report, made_by: str) -> str:
         lines += ["", f"## What the scale {report.scale} cannot show", "", *(f"- {text}" for text in cannot)]
     lines += ["", "## What was run", ""]
     for experiment, outcomes in report.found:
-        if not experiment.scales:
-            continue
-        lines += [f"**{experiment.title}** ({', '.join(outcome.claim.id for outcome in outcomes)})", ""]
-        lines += [f"- {text}" for text in conditions(experiment, report.scale)]
-        lines.append("")
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for outcome in outcomes:
+            alike.setdefault(tuple(_conditions(report, experiment, outcome)), []).append(outcome.claim.id)
+        for texts, claims in alike.items():
+            lines += [
+                f"**{experiment.title}** ({', '.join(claims)})",
+                "",
+                *(f"- {text}" for text in texts),
+                "",
+            ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -219,6 +226,10 @@ def cannot_show(report: Report) -> list[str]:
 def _unit(point: Point) -> str:
     name = unit(point)
     return "" if name in {"accesses", "nodes", "walks"} else f" {name}"
+
+
+def _conditions(report: Report, experiment: Experiment, outcome: Outcome) -> list[str]:
+    return report.told.get(outcome.claim.id) or conditions(experiment, report.scale)
 
 
 def conditions(experiment: Experiment, scale: str) -> list[str]:
@@ -282,6 +293,7 @@ def to_json(report: Report) -> dict[str, Any]:
                 "failed": outcome.failed,
                 "why": outcome.why,
                 "related": [asdict(value) for value in outcome.related],
+                "conditions": _conditions(report, experiment, outcome),
                 "points": [
                     {
                         "label": point.label,
@@ -293,7 +305,8 @@ def to_json(report: Report) -> dict[str, Any]:
                     for point, value in zip(outcome.claim.points, outcome.values, strict=False)
                 ],
             }
-            for outcome in report.outcomes()
+            for experiment, outcomes in report.found
+            for outcome in outcomes
         ],
     }
 
@@ -332,7 +345,8 @@ def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> 
                 outcomes.append(conclude(claim, values, related, written["scale"]))
         if outcomes:
             found.append((experiment, outcomes))
-    return Report(written["scale"], written["version"], found)
+    told = {name: list(claim["conditions"]) for name, claim in by_id.items()}
+    return Report(written["scale"], written["version"], found, told)
 
 
 def joined(before: Report, now: Report, experiments: Sequence[Experiment]) -> Report:
@@ -341,4 +355,6 @@ def joined(before: Report, now: Report, experiments: Sequence[Experiment]) -> Re
     found = [
         (one, [outcomes[claim.id] for claim in one.claims if claim.id in outcomes]) for one in experiments
     ]
-    return Report(now.scale, now.version, [(one, of) for one, of in found if of])
+    again = {outcome.claim.id for outcome in now.outcomes()}
+    told = {name: texts for name, texts in before.told.items() if name not in again}
+    return Report(now.scale, now.version, [(one, of) for one, of in found if of], told)
