@@ -5,8 +5,9 @@
 
 Records two real programs (Python working on JSON, and sort), then times complete commands on them and on
 gups:8GiB, from start to exit, and prints a table in Markdown: the best of N rounds (default 3), the rates
-that follow, and the largest resident memory. Ratios between two builds mean something only when both run
-in the same minutes on the same machine.
+that follow, and the largest resident memory. In the modes `timing` and `functional` all is measured; in
+`warming` all but a short window is warmed, without a clock, as before each window of a sampled run. Ratios
+between two builds mean something only when both run in the same minutes on the same machine.
 """
 
 from __future__ import annotations
@@ -66,15 +67,37 @@ def record(directory: Path, limits: list[str]) -> list[tuple[str, Path]]:
     return traces
 
 
-def sources(directory: Path) -> list[tuple[str, list[str | Path]]]:
-    """What is timed: names and `compare`'s options."""
-    part: list[str | Path] = ["--instructions", "190M", "--warmup", "10M"]
+# Windows behind what is only warmed: as few, and as short, as rates can be told from.
+WINDOWS = 3
+WINDOW = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is timed: its name, the option that names it, its instructions, and those not counted."""
+
+    name: str
+    option: list[str | Path]
+    instructions: int
+    warmup: int
+
+    def options(self, mode: str) -> list[str | Path]:
+        """The options of `compare` that simulate all of it in this mode."""
+        if mode == "warming":
+            # Windows that leave out an instruction each are windows, and not one part that is measured.
+            sampled = WINDOWS * (WINDOW + 1)
+            windows = ["--windows", str(WINDOWS), "--window", str(WINDOW), "--instructions", str(sampled)]
+            return [*self.option, "--mode", "timing", "--warmup", str(self.instructions - sampled), *windows]
+        measured = ["--instructions", str(self.instructions - self.warmup), "--warmup", str(self.warmup)]
+        return [*self.option, "--mode", mode, "--exhaustive", *measured]
+
+
+def sources(directory: Path) -> list[Source]:
+    """What is timed."""
+    traces = record(directory, ["--skip", "50M", "--limit", "200M"])
     return [
-        *(
-            (name, ["--trace", path, *part])
-            for name, path in record(directory, ["--skip", "50M", "--limit", "200M"])
-        ),
-        ("gups:8GiB", ["--workload", "gups:8GiB", "--instructions", "100M", "--warmup", "1M"]),
+        *(Source(name, ["--trace", path], 199_000_000, 10_000_000) for name, path in traces),
+        Source("gups:8GiB", ["--workload", "gups:8GiB"], 100_000_000, 1_000_000),
     ]
 
 
@@ -89,25 +112,21 @@ def main() -> None:
         print("| source | mode | s | M instructions/s | M accesses/s | M walks/s | resident MB |")
         print("|---|---|---|---|---|---|---|")
         out = directory / "out.json"
-        for source, options in sources(directory):
-            for mode in ("timing", "functional"):
-                command = [
-                    *[ROOT / "flatwalk", "compare", *options, "--schemes", "radix4", "--large-pages", "0"],
-                    *["--mode", mode, "--jobs", "1", "--no-report", "--json", out],
-                ]
+        for source in sources(directory):
+            for mode in ("timing", "functional", "warming"):
+                command = [ROOT / "flatwalk", "compare", *source.options(mode), "--schemes", "radix4"]
+                command += ["--large-pages", "0", "--jobs", "1", "--no-report", "--json", out]
                 best = min((measure(command) for _ in range(rounds)), key=lambda one: one.seconds)
                 answer = json.loads(out.read_text())
                 run, simulated = answer["runs"][0], answer["trace"]["instructions"]
-                # Counts are of the measured part; the warm-up takes as long.
+                # Counts are of the measured part; what is warmed has as many for each instruction.
                 whole = simulated / run["instructions"] / best.seconds / 1e6
                 rates = [run["instructions"], run["loads"] + run["stores"], run["walks"]]
                 cells = [
                     f"{rate * whole:.2f}" if rate == run["walks"] else f"{rate * whole:.1f}" for rate in rates
                 ]
-                memory = f"{best.resident_bytes / 1e6:.0f}"
-                print(
-                    f"| {source} | {mode} | {best.seconds:.2f} | {' | '.join(cells)} | {memory} |", flush=True
-                )
+                cells += [f"{best.resident_bytes / 1e6:.0f}"]
+                print(f"| {source.name} | {mode} | {best.seconds:.2f} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
