@@ -1,10 +1,11 @@
 /* Locks, and how a property is named. */
 
-/* Read-write locks: mmap_lock, and all locks of reverse mappings as one. */
+/* Read-write locks: mmap_lock, all locks of reverse mappings as one, and all of mappings. */
 #define MMAP	0
 #define RMAP	1
-byte readers[2];
-bool writer[2];
+#define VMA	2
+byte readers[3];
+bool writer[3];
 
 inline read_lock(which)		{ atomic { !writer[which]; readers[which]++ } }
 inline read_unlock(which)	{ readers[which]-- }

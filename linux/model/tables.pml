@@ -62,6 +62,32 @@ byte running;		/* actors that have not ended */
 hidden byte freed_table_is_walked, glue_is_unknown, update_is_lost, translation_survives,
 	table_has_no_lock, hardware_does_not_find, table_is_leaked, block_holds_a_large_page;
 
+/*
+ * Linux 6.4 and later: a fault holds the lock of its mapping instead of
+ * mmap_lock, and whoever holds mmap_lock for writing takes that by
+ * vma_start_write() where faults have to wait.
+ */
+#ifdef VMA_LOCKS
+#define FAULT_LOCK VMA
+inline vma_start_write() { write_lock(VMA) }
+inline vma_end_write() { write_unlock(VMA) }
+#else
+#define FAULT_LOCK MMAP
+inline vma_start_write() { skip }
+inline vma_end_write() { skip }
+#endif
+
+/*
+ * Linux 6.14 and later: MADV_DONTNEED takes tables that became empty, while
+ * others fault in the same range. Who has locked a table looks whether it is
+ * still there, since Linux 6.5.
+ */
+#ifdef PT_RECLAIM
+#define STAYED(table, i) (glue[i] == table)
+#else
+#define STAYED(table, i) true
+#endif
+
 #define IS_TABLE(entry)	((entry) != NONE && (entry) != HUGE)
 
 /*
@@ -216,6 +242,9 @@ proctype promote()
 #else
 	write_lock(MMAP);
 #endif
+#ifndef NO_START_WRITE
+	vma_start_write();
+#endif
 	atomic { fits = parent == GLUE && !was_flat && CAN_HOLD(glue[0]) && CAN_HOLD(glue[1]) };
 	if
 	:: fits ->
@@ -233,6 +262,9 @@ proctype promote()
 #endif
 #ifndef NO_ALL_RMAP_LOCKS
 		/* mm_take_all_locks() */
+#ifdef NO_START_WRITE
+		vma_start_write();
+#endif
 		write_lock(RMAP);
 #endif
 #ifdef NO_CTOR_BEFORE_LOCKS
@@ -276,8 +308,14 @@ proctype promote()
 		/* mm_drop_all_locks() */
 		write_unlock(RMAP);
 #endif
+#ifdef NO_START_WRITE
+		vma_end_write()
+#endif
 	:: else
 	fi;
+#ifndef NO_START_WRITE
+	vma_end_write();
+#endif
 #ifdef NO_MMAP_WRITE_LOCK
 	read_unlock(MMAP);
 #else
@@ -327,7 +365,7 @@ inline demote_locked()
 /* create_huge_pmd() for entry 1, for which __flat_takes_huge_pmd() gives way */
 proctype large_fault()
 {
-	read_lock(MMAP);
+	read_lock(FAULT_LOCK);
 	/* flat_entry(), without a lock */
 	if
 #ifndef NO_HUGE_GUARD
@@ -353,7 +391,7 @@ proctype large_fault()
 		fi
 	};
 	unlock(PMD);
-	read_unlock(MMAP);
+	read_unlock(FAULT_LOCK);
 	running--
 }
 
@@ -427,6 +465,10 @@ inline pte_alloc(i)
 	:: !has ->
 		/* pte_alloc_one(), pmd_install() */
 		alloc_sleeps();
+#ifdef PT_RECLAIM
+		/* There is one such page here. */
+		refs[NEW(i)] == 0 || glue[i] != NONE;
+#endif
 		lock(PMD);
 		atomic {
 			if
@@ -444,6 +486,15 @@ inline pte_alloc(i)
 	has = false
 }
 
+/* pte_offset_map_lock(): a table that may go is looked at again later. */
+inline lock_table(t)
+{
+#ifndef PT_RECLAIM
+	must(table_has_no_lock, built[t]);
+#endif
+	lock(PTL(t))
+}
+
 /* Where a walk by hardware, from the root on, ends for entry i. */
 #define HARDWARE_FINDS(t, i) \
 	(parent == BLOCK(0) && t == BLOCK(i) || parent == GLUE && glue[i] == t)
@@ -453,7 +504,7 @@ proctype fault(byte i)
 {
 	byte entry;
 
-	read_lock(MMAP);
+	read_lock(FAULT_LOCK);
 	if
 	:: vma[i] ->
 		entry = parent;
@@ -465,26 +516,30 @@ proctype fault(byte i)
 		entry = glue[i];
 		if
 		:: IS_TABLE(entry) ->
-			must(table_has_no_lock, built[entry]);
 			/* pte_offset_map_lock() */
-			lock(PTL(entry));
+			lock_table(entry);
 			atomic {
-				must(freed_table_is_walked, refs[entry] > 0);
 				if
-				:: leaf[entry] == 0 ->
-					gone[i] = false;
-					written[i] = false;
-					leaf[entry] = PRESENT;
+				:: STAYED(entry, i) ->
+					must(table_has_no_lock, built[entry]);
+					must(freed_table_is_walked, refs[entry] > 0);
+					if
+					:: leaf[entry] == 0 ->
+						gone[i] = false;
+						written[i] = false;
+						leaf[entry] = PRESENT;
+					:: else
+					fi;
+					must(hardware_does_not_find, HARDWARE_FINDS(entry, i))
 				:: else
-				fi;
-				must(hardware_does_not_find, HARDWARE_FINDS(entry, i))
+				fi
 			};
 			unlock(PTL(entry))
 		:: else
 		fi
 	:: else
 	fi;
-	read_unlock(MMAP);
+	read_unlock(FAULT_LOCK);
 	entry = NONE;
 	running--
 }
@@ -520,13 +575,17 @@ proctype reclaim(byte i)
 			entry = glue[i];
 			if
 			:: IS_TABLE(entry) ->
-				must(table_has_no_lock, built[entry]);
-				lock(PTL(entry));
+				lock_table(entry);
 				/* ptep_clear_flush(), before the lock is dropped */
 				atomic {
-					must(freed_table_is_walked, refs[entry] > 0);
-					old = leaf[entry];
-					leaf[entry] = 0
+					if
+					:: STAYED(entry, i) ->
+						must(table_has_no_lock, built[entry]);
+						must(freed_table_is_walked, refs[entry] > 0);
+						old = leaf[entry];
+						leaf[entry] = 0
+					:: else
+					fi
 				};
 				flush_tlb(false);
 				drop_page(old, i);
@@ -608,7 +667,9 @@ proctype munmap(byte i)
 	write_lock(MMAP);
 	if
 	:: vma[i] ->
+		vma_start_write();
 		atomic { vma[i] = false; last = !vma[1 - i] };
+		vma_end_write();
 		downgrade(MMAP);
 		entry = glue[i];
 		if
@@ -636,7 +697,7 @@ proctype munmap(byte i)
 		/* unmap_vmas(): zap_pte_range(), and zap_huge_pmd() */
 		if
 		:: IS_TABLE(entry) ->
-			lock(PTL(entry));
+			lock_table(entry);
 			atomic { old = leaf[entry]; leaf[entry] = 0 };
 			unlock(PTL(entry))
 		:: entry == HUGE ->
@@ -693,6 +754,62 @@ proctype munmap(byte i)
 	running--
 }
 
+#ifdef PT_RECLAIM
+/* zap_pte_range() for MADV_DONTNEED, try_to_free_pte() */
+proctype dontneed(byte i)
+{
+	byte entry, old, freed;
+	bool took, stays;
+
+	read_lock(MMAP);
+	entry = glue[i];
+	if
+	:: vma[i] && IS_TABLE(entry) ->
+		lock_table(entry);
+		atomic {
+			if
+			:: STAYED(entry, i) -> old = leaf[entry]; leaf[entry] = 0
+			:: else
+			fi
+		};
+		unlock(PTL(entry));
+		lock(PMD);
+		lock(PTL(entry));
+		atomic {
+			took = glue[i] == entry && leaf[entry] == 0;
+#ifndef NO_RECLAIM_GUARD
+			took = took && !live;
+#endif
+			if :: took -> glue[i] = NONE :: else fi
+		};
+		unlock(PTL(entry));
+		unlock(PMD);
+		/* pte_free_tlb() */
+		if
+		:: took && sub[entry] -> free_subtable(entry, stays)
+		:: else
+		fi;
+		if
+		:: took && !stays -> atomic { built[entry] = false; freed = entry }
+		:: else
+		fi;
+		flush_tlb(freed != NONE);
+		drop_page(old, i);
+		sync_one();
+		atomic {
+			if :: freed != NONE -> refs[freed]-- :: else fi;
+			freed = NONE;
+			took = false;
+			stays = false
+		}
+	:: else
+	fi;
+	read_unlock(MMAP);
+	entry = NONE;
+	running--
+}
+#endif
+
 /* collapse_huge_page() of anonymous memory */
 proctype collapse(byte i)
 {
@@ -706,6 +823,7 @@ proctype collapse(byte i)
 	if
 	:: fits ->
 		write_lock(MMAP);
+		vma_start_write();
 		/* hugepage_vma_revalidate(), check_pmd_still_valid(): what it holds may differ */
 		entry = glue[i];
 		fits = vma[i] && IS_TABLE(entry);
@@ -722,7 +840,7 @@ proctype collapse(byte i)
 			flush_tlb(true);
 			sync_one();
 			/* __collapse_huge_page_isolate(), __collapse_huge_page_copy() */
-			lock(PTL(entry));
+			lock_table(entry);
 			atomic { old = leaf[entry]; leaf[entry] = 0 };
 			unlock(PTL(entry));
 			write_unlock(RMAP);
@@ -740,6 +858,7 @@ proctype collapse(byte i)
 			unlock(PMD)
 		:: else
 		fi;
+		vma_end_write();
 		write_unlock(MMAP)
 	:: else
 	fi;
@@ -759,6 +878,7 @@ proctype retract(byte i)
 	if
 	:: got && !live && leaf[entry] == 0 ->
 		write_trylock(MMAP, got);
+		if :: got -> vma_start_write() :: else fi;
 		entry = glue[i];
 		if
 #ifdef NO_RETRACT_RECHECK
@@ -776,7 +896,7 @@ proctype retract(byte i)
 			atomic { built[entry] = false; refs[entry]--; entry = NONE }
 		:: else
 		fi;
-		if :: got -> write_unlock(MMAP) :: else fi
+		if :: got -> vma_end_write(); write_unlock(MMAP) :: else fi
 #ifdef NO_DEMOTE_OUTSIDE_RMAP
 	:: got && live ->
 		lock(FLAT);
@@ -797,6 +917,7 @@ proctype mremap()
 	byte entry, old;
 
 	write_lock(MMAP);
+	vma_start_write();
 	entry = glue[0];
 	if
 	:: vma[0] && vma[1] && IS_TABLE(entry) && glue[1] == NONE && !hugetlb ->
@@ -832,6 +953,7 @@ proctype mremap()
 		}
 	:: else
 	fi;
+	vma_end_write();
 	write_unlock(MMAP);
 	entry = NONE;
 	running--
@@ -877,7 +999,11 @@ proctype share(byte i)
 	running--
 }
 
+#ifdef PT_RECLAIM
+#define ACTORS 14
+#else
 #define ACTORS 13
+#endif
 
 inline start(which)
 {
@@ -895,6 +1021,9 @@ inline start(which)
 	:: which == 10 -> run retract(1)
 	:: which == 11 -> run mremap()
 	:: which == 12 -> hugetlb = true; run share(0)
+#ifdef PT_RECLAIM
+	:: which == 13 -> run dontneed(1)
+#endif
 	fi
 }
 
