@@ -41,6 +41,7 @@ class RunResult(TypedDict):
     pwc: list[PwcResult]
     walk: WalkResult
     caches: list[CacheResult]
+    prefetchers: NotRequired[list[PrefetcherResult]]
     dram: DramResult | None
     energy: EnergyResult | None
     os: OsResult
@@ -239,9 +240,28 @@ class CacheResult(TypedDict):
     data_misses: int
     table_accesses: int
     table_misses: int
+    prefetch_accesses: NotRequired[int | None]
+    prefetch_misses: NotRequired[int | None]
     writebacks: int
     mshr_wait_cycles: int
     invalidations: int
+
+
+class PrefetcherResult(TypedDict):
+    """What a data prefetcher did."""
+
+    cache: str
+    kind: str
+    words: str
+    issued: int
+    useful: int
+    late: int
+    useless: int
+    redundant: int
+    dropped: int
+    stopped: int
+    walks: int
+    walk_accesses: int
 
 
 class DramResult(TypedDict):
@@ -302,6 +322,8 @@ class BranchResult(TypedDict):
 
     branches: int
     mispredictions: int
+    reconverging: NotRequired[int | None]
+    early_loads: NotRequired[int | None]
 
 
 class BlameResult(TypedDict):
