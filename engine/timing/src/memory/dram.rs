@@ -126,11 +126,7 @@ impl Dram {
 
     fn access(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         match &mut self.kind {
-            Kind::Fixed { latency, transfer, bus } => {
-                let start = bus.earliest(at);
-                let delay = bus.book(start, start + *transfer, frontier);
-                start + delay + *latency
-            }
+            Kind::Fixed { latency, transfer, bus } => bus.take(at, *transfer, frontier) + *latency,
             Kind::Ddr4(ddr4) => {
                 let (done, hit) = ddr4.access(line, at, frontier);
                 self.statistics.row_hits += u64::from(hit);
@@ -164,13 +160,10 @@ impl Ddr4 {
         bank.open_row = Some(row);
         // Half of the controller's time before the bank sees the request, half after.
         let arrival = at + self.controller / 2;
-        let start = bank.busy.earliest(arrival);
         // Column accesses to an open row are pipelined, so a bank is held for row work and burst.
-        let start = start + bank.busy.book(start, start + prepare + self.burst, frontier);
+        let start = bank.busy.take(arrival, prepare + self.burst, frontier);
         let data = start + prepare + self.column;
-        let bus = &mut self.buses[channel];
-        let burst_start = bus.earliest(data);
-        let burst_start = burst_start + bus.book(burst_start, burst_start + self.burst, frontier);
+        let burst_start = self.buses[channel].take(data, self.burst, frontier);
         (burst_start + self.burst + self.controller.div_ceil(2), hit)
     }
 }
