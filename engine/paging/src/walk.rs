@@ -127,7 +127,7 @@ impl<In: Address, Out: Physical> Walk<In, Out> {
     }
 
     /// Takes the entry found at [`Walk::entry_address`] one step further.
-    #[inline]
+    #[inline(always)]
     pub fn feed(&mut self, entry: Entry) -> Step<Out> {
         let bottom = self.at.bottom();
         let rights = self.at.rights.and(entry.rights());

@@ -91,12 +91,17 @@ impl Cache {
         // What was used last is used again more often than not.
         if set[0] & !(FLAGS ^ VALID) != line.0 << TAG_SHIFT | VALID {
             let Some(at) = Self::position(set, line) else { return Lookup::Miss };
-            let word = set[at];
-            set.copy_within(0..at, 1);
-            set[0] = word;
+            let word = set[at] | dirty;
+            ways::put_in_front(set, at, word);
+            return Self::found(word);
         }
         set[0] |= dirty;
-        let word = set[0];
+        Self::found(set[0])
+    }
+
+    /// What a look-up says that has found `word`.
+    #[inline]
+    fn found(word: u64) -> Lookup {
         if word & (PENDING | MARK) == 0 { Lookup::Hit } else { Lookup::Pending }
     }
 
@@ -223,8 +228,7 @@ impl Cache {
             _ => set.len() - 1,
         };
         let old = set[victim];
-        set.copy_within(0..victim, 1);
-        set[0] = word;
+        ways::put_in_front(set, victim, word);
         (old & VALID != 0).then_some(Evicted {
             line: Line(old >> TAG_SHIFT),
             dirty: old & DIRTY != 0,

@@ -176,9 +176,7 @@ impl Dram {
     #[inline]
     pub fn read(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         let done = match &mut self.kind {
-            Kind::Fixed { latency, transfer, bus } => {
-                transferred(bus, *transfer, at, frontier) + *latency
-            }
+            Kind::Fixed { latency, transfer, bus } => bus.take(at, *transfer, frontier) + *latency,
             Kind::Ddr4(ddr4) => ddr4.read(line, at, frontier, &mut self.statistics),
         };
         self.statistics.reads += 1;
@@ -191,7 +189,7 @@ impl Dram {
     pub fn write(&mut self, line: Line, at: u64, frontier: u64) {
         match &mut self.kind {
             Kind::Fixed { transfer, bus, .. } => {
-                transferred(bus, *transfer, at, frontier);
+                bus.take(at, *transfer, frontier);
             }
             Kind::Ddr4(ddr4) => ddr4.write(line, at, frontier, &mut self.statistics),
         }
@@ -208,12 +206,6 @@ impl Dram {
             ddr4.banks[bank].refreshes = u64::MAX;
         }
     }
-}
-
-/// When a transfer of a line that is asked for at `at` begins.
-fn transferred(bus: &mut Slots, transfer: u64, at: u64, frontier: u64) -> u64 {
-    let start = bus.earliest(at);
-    start + bus.book(start, start + transfer, frontier)
 }
 
 impl Ddr4 {
@@ -235,8 +227,7 @@ impl Ddr4 {
         // Half of the controller's time before the bank sees the request, half after.
         let data = self.column_access(line, at + self.controller / 2, frontier, counts);
         let bus = &mut self.channels[channel].bus;
-        let start = bus.earliest(data);
-        let start = start + bus.book(start, start + self.burst, frontier);
+        let start = bus.take(data, self.burst, frontier);
         start + self.burst + self.controller.div_ceil(2)
     }
 
@@ -245,8 +236,7 @@ impl Ddr4 {
         if self.queue_lines == 0 {
             let data = self.column_access(line, at + self.controller / 2, frontier, counts);
             let bus = &mut self.channels[channel].bus;
-            let start = bus.earliest(data);
-            bus.book(start, start + self.burst, frontier);
+            bus.take(data, self.burst, frontier);
             return;
         }
         let waiting = &mut self.channels[channel].writes;

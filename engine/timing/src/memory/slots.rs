@@ -87,7 +87,14 @@ impl Slots {
         self.book_among(start, end - start) - start
     }
 
-    /// Books `length` cycles from the first gap at or after `start`; returns where that begins.
+    /// Books `length` cycles from the first gap at or after `at`; returns where that begins. No later
+    /// call may name a time before `frontier`.
+    #[inline]
+    pub fn take(&mut self, at: u64, length: u64, frontier: u64) -> u64 {
+        if length == 0 { self.earliest(at) } else { at + self.book(at, at + length, frontier) }
+    }
+
+    /// The same of a length that is not 0, among what is booked.
     fn book_among(&mut self, start: u64, length: u64) -> u64 {
         let (from, after, beyond) = self.gap(start, length);
         self.raise(after, beyond, from, from + length);

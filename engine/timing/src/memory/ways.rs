@@ -5,10 +5,17 @@
 
 /// Ways that are compared together, as many as a vector register holds.
 const TOGETHER: usize = 4;
+/// Ways whose words are a line of the simulator's machine, as most caches' are. They are looked at without
+/// a branch.
+const EIGHT: usize = 8;
 
 /// The way whose word is `wanted` where `mask` has ones. No two are.
 #[inline]
 pub fn find_masked(words: &[u64], mask: u64, wanted: u64) -> Option<usize> {
+    if let Ok(words) = <&[u64; EIGHT]>::try_from(words) {
+        let equal = vectors::equal(words, mask, wanted);
+        return (equal != 0).then(|| equal.trailing_zeros() as usize);
+    }
     let (fours, rest) = words.as_chunks::<TOGETHER>();
     for (number, four) in fours.iter().enumerate() {
         let mut equal = 0;
@@ -21,6 +28,86 @@ pub fn find_masked(words: &[u64], mask: u64, wanted: u64) -> Option<usize> {
     }
     let way = rest.iter().position(|word| word & mask == wanted)?;
     Some(fours.len() * TOGETHER + way)
+}
+
+/// Puts `word` in front. The words before `at` go one place back, the last of them over what is there.
+#[inline]
+pub fn put_in_front(words: &mut [u64], at: usize, word: u64) {
+    if let Ok(words) = <&mut [u64; EIGHT]>::try_from(&mut *words) {
+        vectors::put_in_front(words, at, word);
+        return;
+    }
+    words.copy_within(0..at, 1);
+    words[0] = word;
+}
+
+/// Eight ways in two vector registers.
+#[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
+#[expect(unsafe_code, reason = "the compiler alone takes twice as many instructions")]
+mod vectors {
+    use std::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_cmpeq_epi64,
+        _mm256_cmpgt_epi64, _mm256_loadu_si256, _mm256_movemask_pd, _mm256_permute4x64_epi64,
+        _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_storeu_si256,
+    };
+
+    use super::EIGHT;
+
+    /// A bit for each word that is `wanted` where `mask` has ones.
+    #[inline]
+    pub fn equal(words: &[u64; EIGHT], mask: u64, wanted: u64) -> u32 {
+        // SAFETY: the processor has AVX2, or this is not compiled, and all eight words are read.
+        unsafe {
+            let mask = _mm256_set1_epi64x(mask.cast_signed());
+            let wanted = _mm256_set1_epi64x(wanted.cast_signed());
+            let bits = |four: *const u64| {
+                let word = _mm256_and_si256(_mm256_loadu_si256(four.cast::<__m256i>()), mask);
+                _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(word, wanted)))
+            };
+            let (low, high) = (bits(words.as_ptr()), bits(words.as_ptr().add(4)));
+            (low | high << 4).cast_unsigned()
+        }
+    }
+
+    /// See [`super::put_in_front`].
+    #[inline]
+    pub fn put_in_front(words: &mut [u64; EIGHT], at: usize, word: u64) {
+        // SAFETY: as above; all eight words are read, and all are written.
+        unsafe {
+            let place = words.as_mut_ptr();
+            let low = _mm256_loadu_si256(place.cast_const().cast::<__m256i>());
+            let high = _mm256_loadu_si256(place.cast_const().add(4).cast::<__m256i>());
+            // What stands one place before.
+            let low_before = _mm256_permute4x64_epi64::<0b10_01_00_00>(low);
+            let high_before = _mm256_loadu_si256(place.cast_const().add(3).cast::<__m256i>());
+            let at = _mm256_set1_epi64x(at as i64);
+            let low_stays = _mm256_cmpgt_epi64(_mm256_setr_epi64x(0, 1, 2, 3), at);
+            let high_stays = _mm256_cmpgt_epi64(_mm256_setr_epi64x(4, 5, 6, 7), at);
+            let low = _mm256_blendv_epi8(low_before, low, low_stays);
+            let high = _mm256_blendv_epi8(high_before, high, high_stays);
+            _mm256_storeu_si256(place.cast::<__m256i>(), low);
+            _mm256_storeu_si256(place.add(4).cast::<__m256i>(), high);
+        }
+        words[0] = word;
+    }
+}
+
+/// The same for other processors.
+#[cfg(not(all(target_arch = "x86_64", target_feature = "avx2")))]
+mod vectors {
+    use super::EIGHT;
+
+    #[inline]
+    pub fn equal(words: &[u64; EIGHT], mask: u64, wanted: u64) -> u32 {
+        let bits = words.iter().enumerate();
+        bits.fold(0, |bits, (way, word)| bits | u32::from(word & mask == wanted) << way)
+    }
+
+    #[inline]
+    pub fn put_in_front(words: &mut [u64; EIGHT], at: usize, word: u64) {
+        words.copy_within(0..at, 1);
+        words[0] = word;
+    }
 }
 
 /// Bytes of a word.
@@ -174,13 +261,18 @@ impl<V: Copy> Sets<V> {
     /// entries.
     #[inline]
     pub fn insert(&mut self, index: u64, tag: u64, value: V) -> (Slot, u64) {
-        let slot = self.find(index, tag).unwrap_or_else(|| {
-            let set = (index & self.set_mask) as u32;
-            Slot { set, place: self.links[self.newest[set as usize] as usize].newer }
-        });
+        if let Some(slot) = self.find(index, tag) {
+            self.entries[slot.place as usize].1 = value;
+            self.touch(slot);
+            return (slot, tag);
+        }
+        let set = (index & self.set_mask) as u32;
+        let newest = &mut self.newest[set as usize];
+        // Nothing moves in the ring: the oldest place is the one behind the newest.
+        let slot = Slot { set, place: self.links[*newest as usize].newer };
+        *newest = slot.place;
         let (old, _) = std::mem::replace(&mut self.entries[slot.place as usize], (tag, value));
         self.set_hint(slot, hint(tag));
-        self.touch(slot);
         (slot, old)
     }
 
@@ -247,6 +339,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_put_in_front_moves_the_others_back(
+            words in prop::collection::vec(any::<u64>(), 1..20),
+            at in any::<prop::sample::Index>(),
+            word in any::<u64>(),
+        ) {
+            let at = at.index(words.len());
+            let mut moved = words.clone();
+            put_in_front(&mut moved, at, word);
+            let mut expected = words;
+            expected.remove(at);
+            expected.insert(0, word);
+            prop_assert_eq!(moved, expected);
+        }
+
         #[test]
         fn every_place_is_found_and_the_first_is_right(
             bytes in prop::array::uniform8(0u8..4),

@@ -44,7 +44,7 @@ impl<A: Physical> Array<A> {
     }
 
     /// The node of topmost level `level` on the path of `address`, if it is known at cycle `at`.
-    #[inline]
+    #[inline(always)]
     fn get(
         &mut self,
         geometry: Geometry,

@@ -239,10 +239,13 @@ impl Tlb {
     pub fn insert(&mut self, address: u64, entry: Translation) {
         let Some((array, level)) = self.homes[usize::from(entry.level)] else { return };
         let shift = self.shifts[usize::from(level)];
-        let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
-        let frame = entry.frame.offset(within >> shift << shift);
+        let mut entry = entry;
+        if level != entry.level {
+            let within = address & ((1 << self.shifts[usize::from(entry.level)]) - 1);
+            entry.frame = entry.frame.offset(within >> shift << shift);
+            entry.level = level;
+        }
         let page = address >> shift;
-        let entry = Translation { frame, level, ..entry };
         let (slot, changed) = self.arrays[usize::from(array)].insert(page, entry);
         self.know(address, tag(page, level), slot, array);
         if changed {

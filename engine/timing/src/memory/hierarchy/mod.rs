@@ -215,7 +215,7 @@ impl Level {
 
     /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
     /// goes on in that cycle, when an MSHR is free.
-    #[inline]
+    #[inline(always)]
     fn look_up(
         &mut self,
         line: Line,
@@ -242,6 +242,7 @@ impl Level {
     }
 
     /// When a line is there that was on its way when it was last looked at.
+    #[inline(never)]
     fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         let hit = at + self.latency;
         let miss = self.outstanding.iter().rev().find(|miss| miss.line == line);
@@ -262,7 +263,7 @@ impl Level {
     /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there. No
     /// request names a cycle before `frontier` any more, and none will find a line on its way that was to
     /// be there at `arrived`.
-    #[inline]
+    #[inline(always)]
     fn book(&mut self, line: Line, start: u64, ready: u64, (frontier, arrived): (u64, u64)) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
