@@ -87,6 +87,15 @@ def test_schemes_that_cannot_be_told_apart_are_not_ranked() -> None:
     assert lines["fpt-l2l1"] == "17 % slower"
 
 
+def test_the_baseline_says_what_the_machine_prefetched() -> None:
+    words = "brought 10 lines, of which 9 were used (0 % while still on their way) and 1 went unused"
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=925)]
+    assert "prefetcher" not in _lines(_explain(*runs))["radix4"]
+    for run in runs:
+        run["prefetchers"] = [{"cache": "L1D", "kind": "next_line", "words": words}]  # type: ignore[typeddict-item]
+    assert _lines(_explain(*runs))["radix4"].endswith(f"; L1D's prefetcher next_line {words}")
+
+
 def test_a_loss_is_told_though_nothing_is_gained() -> None:
     cycles = {"radix4": 1000, "fpt-l3l2": 1001, "fpt": 1112, "fpt-nonf": 1111}
     (point,) = _explain(*(fake.run(name, cycles=number) for name, number in cycles.items())).points
