@@ -28,7 +28,7 @@ inline touch() { must(mm_is_used_after_free, !freed) }
 #define EMPTY_CAREFUL (next_is_self && prev_is_self)
 #endif
 
-/* flat_waiting_lock */
+/* flat_lists_lock */
 #define LIST 0
 
 /* flat_queue() */

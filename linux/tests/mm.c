@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +40,8 @@
 #define PAGE (4UL * KIB)
 #define THREADS 4
 #define SKIPPED 77
+/* Where nothing else is mapped, whichever levels are flattened. */
+#define FAR ((char *)0x200000000000)
 
 #define CHECK(condition)                                                                                  \
 	do {                                                                                              \
@@ -820,8 +823,7 @@ static void use_cpu(int cpu)
 /* @ranges times PAGES pages of memory whose tables have never been flat, as those that were are not flattened again. */
 static char *map_unflattened(const char *test, size_t ranges)
 {
-	/* Where nothing else is mapped, whichever levels are flattened. */
-	char *memory = (char *)0x200000000000;
+	char *memory = FAR;
 
 	if (!prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0)) {
 		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0));
@@ -981,8 +983,7 @@ static void set(const char *path, size_t value)
 static void test_grow(void)
 {
 	const size_t bytes = 256 * MIB;
-	/* Where nothing else is mapped, whichever levels are flattened. */
-	char *memory = (char *)0x200000000000;
+	char *memory = FAR;
 	pid_t child, self;
 
 	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
@@ -1085,6 +1086,360 @@ static void test_later(void)
 	verify(memory, bytes, step, 32);
 }
 
+#define THP "/sys/kernel/mm/transparent_hugepage/"
+
+static char *map_at(char *at, size_t bytes, int flags)
+{
+	CHECK(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE | flags, -1, 0) ==
+	      at);
+	return at;
+}
+
+/* Whether the guest's mode, behind flat_page_tables=, is one of @modes, which are separated by spaces. */
+static bool mode_is(const char *modes)
+{
+	static char line[4096], mode[32];
+	FILE *file = fopen("/proc/cmdline", "r");
+	char *word;
+
+	CHECK(file && fgets(line, sizeof(line), file));
+	fclose(file);
+	word = strstr(line, "flat_page_tables=");
+	if (!word || access(SYSCTL "threshold", F_OK) || sscanf(word, "flat_page_tables=%31[^, \n]", mode) != 1)
+		return false;
+	for (const char *at = modes; (at = strstr(at, mode)) != NULL; at++) {
+		const char *end = at + strlen(mode);
+
+		if ((at == modes || at[-1] == ' ') && (!*end || *end == ' '))
+			return true;
+	}
+	return false;
+}
+
+/* Whether this process's pair of levels of which the upper is @level is flat for the range that starts at @at. */
+static bool is_flat(int level, const char *at)
+{
+	char line[256], wanted[64];
+	FILE *file = fopen("/sys/kernel/debug/x86/flat_page_tables", "r");
+	bool own = false, flat = false;
+
+	CHECK(file);
+	snprintf(wanted, sizeof(wanted), "  L%d+L%d %016lx-", level, level - 1, (uintptr_t)at);
+	while (fgets(line, sizeof(line), file)) {
+		if (*line != ' ')
+			own = atoi(line) == getpid();
+		flat |= own && !strncmp(line, wanted, strlen(wanted)) && strstr(line, " flat");
+	}
+	fclose(file);
+	return flat;
+}
+
+/* In a child, which has no memory of the tests before. */
+static void in_child(void (*work)(void))
+{
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		work();
+		_exit(0);
+	}
+	wait_for(child);
+}
+
+/* A range that has large pages only becomes flat, whatever they are, if its block can hold them. */
+static void large_pages_only(int flags, bool write)
+{
+	const size_t bytes = 16 * MIB;
+	char *memory = FAR;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	map_at(memory, bytes, flags);
+	if (!(flags & MAP_HUGETLB))
+		CHECK(!madvise(memory, bytes, MADV_HUGEPAGE));
+	if (write)
+		fill(memory, bytes, PAGE, 40);
+	for (size_t at = 0; at < bytes; at += 2 * MIB)
+		(void)*(volatile char *)(memory + at);
+	if (mode_is("l3l2"))
+		CHECK(is_flat(3, memory));
+	if (write)
+		verify(memory, bytes, PAGE, 40);
+}
+
+static void large_read(void)
+{
+	large_pages_only(MAP_PRIVATE, false);
+}
+
+static void large_written(void)
+{
+	large_pages_only(MAP_PRIVATE, true);
+}
+
+static void large_shared(void)
+{
+	large_pages_only(MAP_SHARED, true);
+}
+
+static void large_hugetlb(void)
+{
+	large_pages_only(MAP_PRIVATE | MAP_HUGETLB, true);
+}
+
+static void large_hugetlb_forked(void)
+{
+	const bool expected = mode_is("l3l2");
+	pid_t child;
+
+	large_hugetlb();
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		/* Nobody but the daemon looks at what fork() made. */
+		while (expected && !is_flat(3, FAR))
+			poll(NULL, 0, 20);
+		verify(FAR, 16 * MIB, PAGE, 40);
+		_exit(0);
+	}
+	wait_for(child);
+}
+
+static void test_large(void)
+{
+	if (access(THP "enabled", W_OK))
+		exit(SKIPPED);
+	CHECK(!put(THP "shmem_enabled", "advise"));
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	set("/proc/sys/vm/nr_hugepages", 20);
+	CHECK(number("/proc/meminfo", "HugePages_Free:") >= 16);
+	if (!access(SYSCTL "scan_millisecs", F_OK))
+		set(SYSCTL "scan_millisecs", 1);
+	in_child(large_read);
+	in_child(large_written);
+	in_child(large_shared);
+	in_child(large_hugetlb);
+	in_child(large_hugetlb_forked);
+}
+
+/* Mappings that can hold no large page cost a flat range nothing, whoever would like large pages. */
+static void small_mappings(void)
+{
+	const bool flattens = mode_is("l2l1 l4l3+l2l1 compendia");
+	char *memory = map_at(FAR, 64 * MIB, MAP_PRIVATE);
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	fill(memory, 64 * MIB, 2 * MIB, 41);
+	CHECK(is_flat(2, memory) == flattens);
+	map_at(memory + 64 * MIB, 64 * KIB, MAP_PRIVATE);
+	CHECK(!madvise(memory + 64 * MIB, 64 * KIB, MADV_HUGEPAGE));
+	fill(memory + 64 * MIB, 64 * KIB, PAGE, 42);
+	CHECK(is_flat(2, memory) == flattens);
+	CHECK(!put(THP "enabled", "always"));
+	for (size_t at = 70 * MIB; at < 170 * MIB; at += 2 * MIB)
+		fill(map_at(memory + at, 2 * PAGE, MAP_PRIVATE), 2 * PAGE, PAGE, at);
+	CHECK(!put(THP "enabled", "madvise"));
+	CHECK(is_flat(2, memory) == flattens);
+	verify(memory, 64 * MIB, 2 * MIB, 41);
+	verify(memory + 64 * MIB, 64 * KIB, PAGE, 42);
+	/* One that can hold a large page gets it. */
+	map_at(memory + 200 * MIB, 2 * MIB, MAP_PRIVATE);
+	CHECK(!madvise(memory + 200 * MIB, 2 * MIB, MADV_HUGEPAGE));
+	fill(memory + 200 * MIB, 2 * MIB, PAGE, 43);
+	CHECK(!is_flat(2, memory) || !flattens);
+	CHECK(number("/proc/self/smaps", "AnonHugePages:") > 0);
+	verify(memory + 200 * MIB, 2 * MIB, PAGE, 43);
+}
+
+static void test_fits(void)
+{
+	if (access(THP "enabled", W_OK))
+		exit(SKIPPED);
+	if (mode_is("off") || access(SYSCTL "threshold", F_OK))
+		return;
+	in_child(small_mappings);
+}
+
+/* A process in a small cgroup lives on what lies idle in its blocks. */
+static void in_cgroup(void)
+{
+	const size_t step = 2 * MIB, bytes = 64 * step;
+
+	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	for (size_t range = 0; range < 8; range++)
+		fill(map_at(FAR + range * GIB, bytes, MAP_PRIVATE), bytes, step, 50 + range);
+	for (size_t range = 0; range < 8; range++)
+		verify(FAR + range * GIB, bytes, step, 50 + range);
+}
+
+static void test_cgroup(void)
+{
+	if (mkdir("/tmp/cgroup", 0755) || mount("none", "/tmp/cgroup", "cgroup2", 0, NULL))
+		exit(SKIPPED);
+	CHECK(!put("/tmp/cgroup/cgroup.subtree_control", "+memory"));
+	CHECK(!mkdir("/tmp/cgroup/small", 0755));
+	CHECK(!put("/tmp/cgroup/small/memory.max", "16M"));
+	CHECK(!put("/tmp/cgroup/small/memory.swap.max", "0"));
+	in_child(in_cgroup);
+	CHECK(!rmdir("/tmp/cgroup/small"));
+	CHECK(!umount("/tmp/cgroup"));
+	CHECK(!rmdir("/tmp/cgroup"));
+}
+
+/* Compendia merges a table that became dense, gives it up when it is sparse, and merges it again. */
+static void dense_and_sparse(void)
+{
+	const size_t step = 2 * MIB, bytes = 128 * step, left = 4 * step;
+	char *memory = map_at(FAR, bytes, MAP_PRIVATE);
+
+	for (int round = 0; round < 3; round++) {
+		fill(memory, bytes, step, 60 + round);
+		CHECK(is_flat(2, memory));
+		verify(memory, bytes, step, 60 + round);
+		CHECK(!munmap(memory + left, bytes - left));
+		while (is_flat(2, memory))
+			poll(NULL, 0, 20);
+		verify(memory, left, step, 60 + round);
+		map_at(memory + left, bytes - left, MAP_PRIVATE);
+	}
+	/* In between nothing changes. */
+	fill(memory + left, 8 * step, step, 70);
+	CHECK(!is_flat(2, memory));
+	verify(memory + left, 8 * step, step, 70);
+}
+
+static void test_merge(void)
+{
+	if (!mode_is("compendia"))
+		return;
+	set(SYSCTL "threshold", 32);
+	set(SYSCTL "scan_millisecs", 1);
+	in_child(dense_and_sparse);
+}
+
+/* All flat blocks are page tables to everybody who counts these. */
+static void test_counted(void)
+{
+	enum { PROCESSES = 12 };
+	/* What each CPU may have in its own counters. */
+	const size_t slack = THREADS * 125 * PAGE / KIB;
+	int started[2], go_on[2], done[2], end[2];
+	size_t before, flat = 0;
+	char byte;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0)) {
+		CHECK(errno == EINVAL);
+		return;
+	}
+	CHECK(!pipe(started) && !pipe(go_on) && !pipe(done) && !pipe(end));
+	for (int i = 0; i < PROCESSES; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			size_t mine;
+
+			CHECK(write(started[1], "", 1) == 1 && read(go_on[0], &byte, 1) == 1);
+			CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0));
+			mine = number("/proc/self/status", "VmFlat:");
+			CHECK(write(done[1], &mine, sizeof(mine)) == sizeof(mine) && read(end[0], &byte, 1) == 1);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < PROCESSES; i++)
+		CHECK(read(started[0], &byte, 1) == 1);
+	before = number("/proc/meminfo", "PageTables:");
+	for (int i = 0; i < PROCESSES; i++) {
+		size_t one;
+
+		CHECK(write(go_on[1], "", 1) == 1 && read(done[0], &one, sizeof(one)) == sizeof(one));
+		flat += one;
+	}
+	CHECK(flat >= PROCESSES * 2 * MIB / KIB);
+	CHECK(number("/proc/meminfo", "PageTables:") + slack >= before + flat);
+	for (int i = 0; i < PROCESSES; i++)
+		CHECK(write(end[1], "", 1) == 1);
+	while (wait(NULL) > 0)
+		;
+	/* Exiting gives all of it back, but for roots that idle CPUs keep for a while. */
+	CHECK(number("/proc/meminfo", "PageTables:") <= before + slack + THREADS * 2 * MIB / KIB);
+}
+
+/* Blocks cost no more than a part of what they map, and some. */
+static void many_sparse_ranges(void)
+{
+	const size_t free_kib = 8 * 2 * MIB / KIB, ranges = 200, step = 512 * GIB;
+	char *start = (char *)0x100000000000;
+	size_t flat, mapped;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0)) {
+		CHECK(errno == EINVAL);
+		return;
+	}
+	for (size_t range = 0; range < ranges; range++)
+		fill(map_at(start + range * step, PAGE, MAP_PRIVATE), PAGE, PAGE, range);
+	flat = number("/proc/self/status", "VmFlat:");
+	mapped = number("/proc/self/status", "VmRSS:");
+	CHECK(flat > 0);
+	CHECK(flat <= free_kib + mapped / 10);
+	for (size_t range = 0; range < ranges; range++)
+		verify(start + range * step, PAGE, PAGE, range);
+}
+
+static void test_cap(void)
+{
+	if (!access(SYSCTL "percent", F_OK))
+		set(SYSCTL "percent", 10);
+	in_child(many_sparse_ranges);
+}
+
+/*
+ * Processes exit at all times before, while and after the daemon looks at them for the first and only time, which takes
+ * it DELAY_US each. The daemon has the CPU of who starts them. On theirs another process is always ready to run, so that
+ * no idle CPU keeps their address spaces.
+ */
+static void test_exits(void)
+{
+	enum { ROUNDS = 60, AT_ONCE = 8, DELAY_US = 5000 };
+	pid_t other;
+
+	if (access(SYSCTL "scan_millisecs", F_OK))
+		return;
+	set("/sys/kernel/debug/x86/flat_page_tables_delay", DELAY_US);
+	set(SYSCTL "scan_millisecs", 1);
+	other = fork();
+	CHECK(other >= 0);
+	if (!other) {
+		use_cpu(1);
+		for (;;)
+			sched_yield();
+	}
+	use_cpu(0);
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < AT_ONCE; i++) {
+			pid_t child = fork();
+
+			CHECK(child >= 0);
+			if (!child) {
+				use_cpu(1);
+				poll(NULL, 0, mix(round * AT_ONCE + i) % (AT_ONCE * DELAY_US / 1000));
+				_exit(0);
+			}
+		}
+		for (int i = 0; i < AT_ONCE; i++) {
+			int status;
+
+			CHECK(wait(&status) > 0 && status == 0);
+		}
+	}
+	CHECK(!kill(other, SIGKILL));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1096,7 +1451,9 @@ static const struct {
 	{ "flush", test_flush },       { "nothing", test_nothing }, { "proc", test_proc },
 	{ "ldt", test_ldt },	       { "oom", test_oom },	  { "collapse", test_collapse },
 	{ "later", test_later },       { "grow", test_grow },	  { "again", test_again },
-	{ "flush-root", test_flush_root }, { "flush-pages", test_flush_pages },
+	{ "flush-root", test_flush_root }, { "flush-pages", test_flush_pages }, { "large", test_large },
+	{ "fits", test_fits },	       { "cgroup", test_cgroup }, { "merge", test_merge },
+	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 };
 
 int main(int argc, char **argv)

@@ -18,6 +18,9 @@ shift 5
 
 sysctl=/proc/sys/vm/flat_page_table_threshold
 [ -e $sysctl ] && echo "$threshold" >$sysctl
+# Tests touch a few pages here and there, and their ranges are to become flat all the same.
+percent=/proc/sys/vm/flat_page_table_percent
+[ -e $percent ] && echo 1000000 >$percent
 if [ -e /dev/vda ]; then
     /sbin/mkswap /dev/vda >/dev/null && /sbin/swapon /dev/vda || exit
 fi
@@ -65,15 +68,24 @@ hugetlb() {
     return "$1"
 }
 
-# The test decides itself what fails, and how soon the kernel's daemon comes.
-later() {
-    scan=/proc/sys/vm/flat_page_table_scan_millisecs
-    [ -e $scan ] && period=$(cat $scan)
-    limited "$mm" later
+# Writes to a file of the kernel's, where it has one.
+knob() {
+    [ ! -e "$1" ] || echo "$2" >"$1"
+}
+
+# The test gets each block that it asks for, and may decide itself what fails, how soon the kernel's daemon comes, and so on.
+tuned() {
+    knob $injection/probability 0
+    limited "$mm" "$1"
     set -- $?
-    [ -e $injection ] && echo "$failing" >$injection/probability
-    [ -e $sysctl ] && echo "$threshold" >$sysctl
-    [ -e $scan ] && echo "$period" >$scan
+    knob $injection/probability "$failing"
+    knob $sysctl "$threshold"
+    knob $percent 1000000
+    knob /proc/sys/vm/flat_page_table_scan_millisecs 10000
+    knob /proc/sys/vm/nr_hugepages 0
+    knob /sys/kernel/debug/x86/flat_page_tables_delay 0
+    knob /sys/kernel/mm/transparent_hugepage/enabled madvise
+    knob /sys/kernel/mm/transparent_hugepage/shmem_enabled never
     return "$1"
 }
 
@@ -134,7 +146,8 @@ for name; do
     echo "flatwalk: test $test" >/dev/kmsg
     case $name in
     flush*) flush "$name" ;;
-    hugetlb | later | pressure | stress) $name ;;
+    hugetlb | pressure | stress) $name ;;
+    later | large | fits | cgroup | merge | counted | cap | exits) tuned "$name" ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 TIERS = ("short", "full")
 #: How long such a kernel may take to change many pages, which it flushes together.
 _DEBUG_GRACE_MS = 10_000
-_SHORT = ("populate", "fork", "exec", "mremap", "thp", "switch", "later")
+_SHORT = (
+    *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
+    *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
+)
 _FULL = (
     *_SHORT,
     *(
@@ -148,8 +151,8 @@ def _machine(levels: int, *, debug: bool) -> Machine:
         memory="3G" if debug else "1536M",
         check=True,
         grace_ms=_DEBUG_GRACE_MS if debug else GRACE_MS,
-        # A freed table that is still walked must not look like one.
-        parameters=("page_poison=1",) if debug else (),
+        # An address space that is used after it was freed must not look like one, nor must a freed table.
+        parameters=("slub_debug=FZP,mm_struct", *(("page_poison=1",) if debug else ())),
         debug=debug,
     )
 
