@@ -134,13 +134,14 @@ def test_what_the_engine_answers_is_what_its_schema_says() -> None:
     ]
     common = {"large_pages": 0, "thp": None, "mode": "timing"}
     machine = settings.machine("skylake-server")
+    runs = [{"scheme": settings.scheme(name), "machine": machine, **common} for name in names]
+    # Only a machine with prefetchers has something to say of them.
+    runs.append(runs[0] | {"machine": settings.machine("golden-cove")})
     request = {
         "source": {"workload": {"name": "gups", "size_bytes": 16 << 20}},
         "instructions": 20_000,
-        "runs": [{"scheme": settings.scheme(name), "machine": machine, **common} for name in names],
+        "runs": runs,
     }
-    # Only a machine with prefetchers has something to say of them.
-    request["runs"].append(request["runs"][0] | {"machine": settings.machine("golden-cove")})
     answer = engine.simulate(request, lambda _done, _total: None)
     assert engine.check("results", dict(answer)) == []
     keys = set(engine.schema("results")["$defs"]["RunResult"]["properties"])
