@@ -528,7 +528,7 @@ impl RunResult {
                 .filter_map(|mechanism| Some((mechanism.name(), mechanism.result(&view)?)))
                 .fold(BTreeMap::new(), |mut all, (name, figures)| {
                     // Of those in Python there may be several.
-                    all.entry(name).or_insert_with(Map::new).extend(figures);
+                    all.entry(name).or_default().extend(figures);
                     all
                 }),
             mechanism_words: run
