@@ -75,6 +75,9 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
     assert machine["walker"] == {"concurrent": 5, "entry": "l1d"}
     assert machine["memory"]["cl_ns"] == 15.0, "24 cycles of 1600 MHz"
     assert machine["memory"]["banks"] == 32
+    assert machine["memory"]["ras_ns"] == 32.5, "52 cycles of 1600 MHz"
+    assert machine["memory"]["refi_ns"] == 3906.25, "32 ms over 8192"
+    assert machine["memory"]["write_queue"] == 56
     assert machine["os"]["memory_bytes"] == 32 << 30
     assert "branch_predictor is bimodal; here it is hashed_perceptron" in result.err
     assert "PSCL3 has 2 sets of 4" in result.err

@@ -270,6 +270,9 @@ def _memory(reader: _Reader, found: Imported) -> None:
     def ns(cycles: int) -> float:
         return round(cycles * 2000 / rate, 3)
 
+    period, refreshes = of("refresh_period", 32), max(of("refreshes_per_period", 8192), 1)
+    turn = ns(of("tRAS", 52))
+    queue = of("wq_size", 64)
     for key, value, source in (
         ("channels", channels, "channels"),
         ("ranks", ranks, "ranks"),
@@ -280,6 +283,13 @@ def _memory(reader: _Reader, found: Imported) -> None:
         ("rcd_ns", ns(of("tRCD", 24)), "tRCD cycles of the bus"),
         ("rp_ns", ns(of("tRP", 24)), "tRP cycles of the bus"),
         ("controller_ns", 0.0, "none: it takes no time of its own"),
+        ("ras_ns", turn, "tRAS cycles of the bus"),
+        ("faw_ns", 0.0, "none"),
+        ("refi_ns", round(period * 1e6 / refreshes, 3), "refresh_period ms / refreshes_per_period"),
+        ("write_queue", max(queue * 7 // 8, 1), "seven eighths of wq_size"),
+        ("write_batch", max(queue // 8, 1), "down to six eighths of wq_size"),
+        ("rtw_ns", turn, "tRAS cycles of the bus: its turn-around"),
+        ("wtr_ns", turn, "tRAS cycles of the bus: its turn-around"),
     ):
         found.put(f"memory.{key}", value, source)
     whole = channels * ranks * banks * rows * columns * width
