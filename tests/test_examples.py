@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Options of other programs that documents mention.
 OTHERS = {
     *("--example", "--no-signature", "--release", "--seeds", "--sources", "--trace-mem", "--user"),
-    "--zero-commit",
+    *("--vertices", "--zero-commit"),
 }
 #: Documents whose commands are run in small.
 RUN = [
