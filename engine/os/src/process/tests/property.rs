@@ -126,8 +126,12 @@ proptest! {
             prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.nodes).sum::<u64>(), 1);
         }
         prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.entries_used).sum::<u64>(), 0);
-        if root.is_some_and(|root| process.table().tree().map(|t| t.root().width) == Some(root.width)) {
-            prop_assert_eq!(process.frames().allocatable_blocks(9), blocks);
+        let now = process.table().tree().map(Tree::root);
+        if root.is_some_and(|root| now.is_some_and(|now| now.width == root.width)) {
+            // A root that was widened and narrowed again lies elsewhere, and may be all that is in a block now,
+            // or was all that was in one.
+            let moved = u64::from(root.map(|root| root.base) != now.map(|now| now.base));
+            prop_assert!(process.frames().allocatable_blocks(9).abs_diff(blocks) <= moved);
         }
     }
 }
