@@ -13,6 +13,14 @@ inline write_lock(which)	{ atomic { !writer[which] && readers[which] == 0; write
 inline write_unlock(which)	{ writer[which] = false }
 inline downgrade(which)		{ atomic { writer[which] = false; readers[which]++ } }
 
+inline read_trylock(which, got)
+{
+	atomic {
+		got = !writer[which];
+		if :: got -> readers[which]++ :: else fi
+	}
+}
+
 inline write_trylock(which, got)
 {
 	atomic {

@@ -199,7 +199,7 @@ proctype gup_fast()
 
 /*
  * An allocation that may sleep: direct reclaim waits for reverse mappings, and
- * flat_oom() wants mmap_lock and flat_lock, but does not wait.
+ * flat_oom() and shrink_mm() want mmap_lock and flat_lock, but do not wait.
  */
 inline alloc_sleeps()
 {
@@ -207,8 +207,11 @@ inline alloc_sleeps()
 #ifdef NO_OOM_TRYLOCK_MMAP
 	readers[MMAP] == 0 && !writer[MMAP];
 #endif
-#ifdef NO_OOM_TRYLOCK_FLAT
+#if defined(NO_OOM_TRYLOCK_FLAT) || defined(NO_SHRINK_TRYLOCK_FLAT)
 	!held[FLAT];
+#endif
+#ifdef NO_SHRINK_TRYLOCK_MMAP
+	!writer[MMAP];
 #endif
 	skip
 }
@@ -409,6 +412,26 @@ proctype oom()
 		:: else
 		fi;
 		write_unlock(MMAP)
+	:: else
+	fi;
+	running--
+}
+
+/* shrink_mm(), demote_idle(), in somebody's reclaim; ranges with mappings only */
+proctype shrink()
+{
+	bool got;
+
+	read_trylock(MMAP, got);
+	if
+	:: got ->
+		trylock(FLAT, got);
+		if
+		:: got && (vma[0] || vma[1]) -> demote_locked(); unlock(FLAT)
+		:: got && !vma[0] && !vma[1] -> unlock(FLAT)
+		:: else
+		fi;
+		read_unlock(MMAP)
 	:: else
 	fi;
 	running--
@@ -1000,29 +1023,30 @@ proctype share(byte i)
 }
 
 #ifdef PT_RECLAIM
-#define ACTORS 14
+#define ACTORS 15
 #else
-#define ACTORS 13
+#define ACTORS 14
 #endif
 
 inline start(which)
 {
 	if
-	:: which == 0 -> run promote()
-	:: which == 1 -> run large_fault()
-	:: which == 2 -> run oom()
-	:: which == 3 -> run fault(0)
-	:: which == 4 -> run fault(1)
-	:: which == 5 -> run reclaim(0)
-	:: which == 6 -> run reclaim(1)
-	:: which == 7 -> run munmap(0)
-	:: which == 8 -> run munmap(1)
-	:: which == 9 -> run collapse(0)
-	:: which == 10 -> run retract(1)
-	:: which == 11 -> run mremap()
-	:: which == 12 -> hugetlb = true; run share(0)
+	:: which == 0 -> run shrink()
+	:: which == 1 -> run promote()
+	:: which == 2 -> run large_fault()
+	:: which == 3 -> run oom()
+	:: which == 4 -> run fault(0)
+	:: which == 5 -> run fault(1)
+	:: which == 6 -> run reclaim(0)
+	:: which == 7 -> run reclaim(1)
+	:: which == 8 -> run munmap(0)
+	:: which == 9 -> run munmap(1)
+	:: which == 10 -> run collapse(0)
+	:: which == 11 -> run retract(1)
+	:: which == 12 -> run mremap()
+	:: which == 13 -> hugetlb = true; run share(0)
 #ifdef PT_RECLAIM
-	:: which == 13 -> run dontneed(1)
+	:: which == 14 -> run dontneed(1)
 #endif
 	fi
 }
