@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use flatwalk_trace::{Item, Slice, Source};
-use flatwalk_workloads::{Description, REGISTRY, open};
+use flatwalk_workloads::{Arguments, Description, REGISTRY, open};
 
 const SLICES: usize = 200;
 
