@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Code of a process: the most memory that it has had, in KiB. `ru_maxrss` counts that of its parent, too.
+PEAK = """
+def peak_kib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+"""
+
 
 def _children(pid: int) -> set[int]:
     found = set()

@@ -19,6 +19,7 @@ import pytest
 
 import flatwalk as fw
 from flatwalk import api
+from tests.running import PEAK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,14 +91,13 @@ def test_an_array_is_a_source() -> None:
 
 
 def test_an_array_is_not_copied() -> None:
-    program = """
-import resource, sys
+    program = f"""{PEAK}
 import numpy as np
 import flatwalk as fw
 addresses = np.zeros(40_000_000, dtype=np.uint64) + np.uint64(1 << 30)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_kib()
 fw.simulate(addresses=addresses, mode="functional", instructions=100_000, exhaustive=True, warmup=0)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+print((peak_kib() - before) << 10)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 150 << 20, "the array has 320 MB"

@@ -604,6 +604,7 @@ def test_every_example_of_the_help_runs(
     lines = (str(random.Random(n).random()) for n in range(20_000))
     (tmp_path / "big.txt").write_text("\n".join(lines))
     shutil.copy(settings.DATA / "schemes" / "fpt.toml", tmp_path / "mine.toml")
+    shutil.copy(Path(__file__).parent / "prototypes" / "leaf_map.py", tmp_path / "mine.py")
     trace = _champsim([(0x400000 + 4 * n, 0x10000000 + 8 * n) for n in range(1000)])
     (tmp_path / "605.mcf.champsimtrace.xz").write_bytes(lzma.compress(trace))
     (tmp_path / "charlie").mkdir()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.settings import DATA
-from tests.running import processor_seconds
+from tests.running import PEAK, processor_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,14 +28,14 @@ STACK, FLAGS, IP = 6, 25, 26
 GIB = 1 << 30
 
 # Runs the command line in little address space, and says what memory it took at most, in KiB.
-LIMITED = f"""
+LIMITED = f"""{PEAK}
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 * {GIB}, 8 * {GIB}))
 from flatwalk import cli
 try:
     cli.main()
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+    print(peak_kib(), file=sys.stderr)
 """
 
 
@@ -258,7 +258,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KEPT = Path(__file__).parents[1] / "engine" / "trace" / "fuzz" / "kept"
 
 # Imports what can be imported, and compares what comes of it; says how many files, and what memory that took.
-EVERY = f"""
+EVERY = f"""{PEAK}
 import contextlib, io, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (8 * {GIB}, 8 * {GIB}))
@@ -284,7 +284,7 @@ for path in sorted(Path(sys.argv[2]).iterdir()):
         trace = "made.fwt"
     call("compare", "--trace", trace, "--schemes", "radix4,fpt,inverted", "--large-pages", "0",
          "--mode", "functional", "--exhaustive", "--instructions", "10k", "--no-report", "-j", "1")
-print(files, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(files, peak_kib())
 """
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -429,6 +429,18 @@ def test_interpolated_speedup_saves_what_the_accesses_save() -> None:
         fake.run("ideal", cycles=500),
     )
     assert METRICS["interpolated_speedup"].of(run, base, bound) == pytest.approx(1 / 0.75)
+
+
+def test_walks_under_way_are_none_where_there_are_no_walks() -> None:
+    """10 walks of 20 cycles in 1000 cycles; without walks none, not an unknown number."""
+    walking = cast("dict[str, Any]", fake.run()) | {"cycles": 1000, "walks": 10, "walk_access_cycles": 20.0}
+    still = walking | {"walks": 0, "walk_access_cycles": None}
+    unknown = walking | {"cycles": None}
+    found = [
+        METRICS["walks_under_way"].of(cast("Any", run), *[cast("Any", run)] * 2)
+        for run in (walking, still, unknown)
+    ]
+    assert found == [pytest.approx(0.2), 0.0, None]
 
 
 def test_a_report_survives_its_json(experiment: Experiment) -> None:

@@ -120,7 +120,9 @@ def _printed(run: Run, base: Run, _bound: Run) -> float | None:
 def _walks_under_way(run: Run, _base: Run, _bound: Run) -> float | None:
     """How many walks are under way in a cycle, on average; not those that wait for a walker."""
     access = run["walk_access_cycles"]
-    return None if access is None or not run["cycles"] else run["walks"] * access / run["cycles"]
+    if not run["cycles"] or (run["walks"] and access is None):
+        return None
+    return run["walks"] * access / run["cycles"] if access is not None else 0.0
 
 
 def _percent_change(ratio: float) -> float:

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_in_the_next_page() {
+    fn a_stream_goes_on_in_another_page() {
         // Lines 64 and more are in page 1.
         let mut one = prefetcher(1);
         for line in [60, 61, 62] {
