@@ -2,17 +2,20 @@
 """How far sampled answers are from exhaustive ones, how sure they say they are, and what they cost.
 
     scripts/sampling.py [--sources A,B,...] [--windows N,M,...] [--seeds N] [--schemes A,B,...]
+        [--warmup N] [--one-recording]
 
 A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
 scripts/speed.py times too, or a built-in workload that has an end, as gups:1GiB. Each is simulated from its
 first to its last instruction, and then, once for each seed and number of windows, with windows. A program
 of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
-`python` and `sort` are made once, whole, and so are part of no time.
+`python` and `sort` are made once, whole, and so are part of no time. With --one-recording those of
+tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution.
 
 Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
 exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
 lies; processor time (of this process and all that it started) and instructions. Several threads or
-processes do not run alike twice, so that for them the exhaustive run is of another execution.
+processes do not run alike twice, so that for them the exhaustive run is of another execution, unless
+there is one recording.
 """
 
 from __future__ import annotations
@@ -92,6 +95,22 @@ def sources(names: list[str], directory: Path) -> list[Source]:
     return [known[name] for name in names or known]
 
 
+def recorded(source: Source, directory: Path) -> Source:
+    """A program's recording from first to last instruction, in its place."""
+    trace = directory / f"{source.name}.fwt"
+    arguments = ["record", "--exhaustive", "-o", str(trace), "--", *source.command]
+    done = subprocess.run(
+        [sys.executable, "-m", "flatwalk", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.exit(f"error: {source.name}: {done.stderr}")
+    return Source(source.name, ["--trace", str(trace)], [])
+
+
 def compare(options: list[str], source: Source, directory: Path) -> Timed:
     """What `flatwalk compare` answers."""
     before = os.times()
@@ -136,6 +155,8 @@ def main() -> None:
     parser.add_argument("--windows", default=None, help="numbers of windows [default: compare's]")
     parser.add_argument("--schemes", default="radix4,fpt,fpt+ptp,ideal")
     parser.add_argument("--large-pages", default="0")
+    parser.add_argument("--warmup", default=None, help="instructions before each window [default: compare's]")
+    parser.add_argument("--one-recording", action="store_true", help="sample one recording of each program")
     options = parser.parse_args()
     common = ["--schemes", options.schemes, "--large-pages", options.large_pages]
     counts = options.windows.split(",") if options.windows else [None]
@@ -146,7 +167,8 @@ def main() -> None:
             "| source | M instr. | windows | measured | speed-up of | exhaustive | error | ± | held | time |"
         )
         print("|---|---|---|---|---|---|---|---|---|---|")
-        for source in sources(options.sources.split(",") if options.sources else [], directory):
+        for found in sources(options.sources.split(",") if options.sources else [], directory):
+            source = recorded(found, directory) if options.one_recording and found.command else found
             whole = compare([*common, "--exhaustive"], source, directory)
             if whole.answer["sampling"]["instructions_total"] is None:
                 sys.exit(f"error: {source.name} has no end, so that no run of it is exhaustive")
@@ -156,12 +178,13 @@ def main() -> None:
                 seconds = windows = measured = 0.0
                 for seed in range(1, options.seeds + 1):
                     windowed = ["--windows", count] if count else []
+                    windowed += ["--warmup", options.warmup] if options.warmup else []
                     part = compare([*common, "--seed", str(seed), *windowed], source, directory)
                     seconds += part.seconds / options.seeds
                     windows += part.answer["sampling"]["windows"] / options.seeds
                     measured += part.answer["sampling"]["instructions_measured"] / 1e6 / options.seeds
-                    for scheme, found in speed_ups(part.answer).items():
-                        rows[scheme].found.append(found)
+                    for scheme, speed_up in speed_ups(part.answer).items():
+                        rows[scheme].found.append(speed_up)
                 for scheme, row in rows.items():
                     held, asked = held + row.held, asked + len(row.found)
                     error = sum(abs(value / row.exact - 1) for value, _, _ in row.found) / len(row.found)
