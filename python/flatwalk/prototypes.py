@@ -208,7 +208,9 @@ def file_of(own: type) -> str | None:
 
 
 def place_of(error: BaseException) -> str | None:
-    """File and line of the user's code that an exception passed last."""
+    """File and line of the user's code that an exception passed last, or that is no Python."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     place, frame = None, error.__traceback__
     while frame is not None:
         name = frame.tb_frame.f_code.co_filename

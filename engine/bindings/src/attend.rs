@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::error;
+use crate::{error, prototype};
 
 /// How long a signal waits for the engine to end what it does; then it is left to itself.
 const GRACE: Duration = Duration::from_millis(700);
@@ -117,7 +117,7 @@ impl Reports {
 
 /// Lets `work` be done by a thread of its own, so that Python hears signals whatever it does: one that Python
 /// makes an exception of stops it within a second, or leaves it behind if it does not listen.
-pub fn attend<T: Send + 'static, E: std::fmt::Display>(
+pub fn attend<T: Send + 'static, E: std::fmt::Display + Send>(
     py: Python<'_>,
     callback: Option<&Py<PyAny>>,
     work: impl FnOnce(&Reports) -> Result<T, E> + Send + 'static,
@@ -130,7 +130,8 @@ pub fn attend<T: Send + 'static, E: std::fmt::Display>(
         .stack_size(8 << 20)
         .spawn(move || {
             CURRENT.set(Some(Arc::clone(&its_reports)));
-            drop(sender.send(work(&its_reports).map_err(|error| error.to_string())));
+            let answer = prototype::with_thread_state(|| work(&its_reports));
+            drop(sender.send(answer.map_err(|error| error.to_string())));
         })
         .map_err(|e| error(format!("no thread can be started: {e}; allow more of them")))?;
     py.detach(move || {

@@ -196,7 +196,8 @@ fn simulate(
         };
         let total = limits.simulated(source.info(), seed);
         let report = &mut |done| reports.report(done, total);
-        flatwalk_timing::simulate(source, request.runs, &limits, seed, threads, report)
+        let workers = prototype::workers(threads);
+        flatwalk_timing::simulate(source, request.runs, &limits, seed, workers, report)
             .map_err(|error| error.to_string())
     })?;
     write(&Response {
@@ -226,8 +227,8 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
     let runs = attend(py, progress.as_ref(), move |reports| {
         let open_core = |core: usize| open(&request.sources[core], seed + core as u64);
         let report = &mut |done: u64| reports.report(done.min(total), Some(total));
-        let runs = &request.runs;
-        flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, threads, report)
+        let (runs, workers) = (&request.runs, prototype::workers(threads));
+        flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, workers, report)
     })?;
     write(&MixResponse { version: version(), runs })
 }

@@ -26,6 +26,7 @@ pub use config::scheme::Scheme;
 pub use driver::mix::simulate_mix;
 pub use driver::sampling::{Limits, Places, Sampled, Sampling};
 pub use driver::simulate::{SimulateError, Simulation, simulate};
+pub use driver::workers::Workers;
 pub use report::response::Response;
 pub use report::result::RunResult;
 pub use schemas::Kind;

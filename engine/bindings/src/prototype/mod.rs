@@ -7,16 +7,32 @@ pub mod mechanism;
 pub mod memory;
 pub mod organisation;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flatwalk_paging::prototypes::Prototype;
+use flatwalk_timing::Workers;
 use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 
 use crate::attend::Reports;
 use crate::read;
+
+/// True once a class is known: its hooks may be called.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Does work that may call hooks. Python makes a state for a thread that calls it, and gives it up with the last call
+/// that is under way: around the work, there is one call always, so that its hooks do not map and unmap a state each.
+pub fn with_thread_state<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if ANY.load(Ordering::Relaxed) { Python::attach(|py| py.detach(work)) } else { work() }
+}
+
+/// As many threads, whose work may call hooks.
+pub fn workers(threads: usize) -> Workers {
+    Workers { threads, around: |work| with_thread_state(work) }
+}
 
 /// Time in which some hook of Python's was running.
 struct Clock {
@@ -132,6 +148,7 @@ impl Hooked {
 #[pyfunction]
 pub fn register_prototype(kind: &str, prototype: &str, object: Py<PyAny>) -> PyResult<()> {
     let prototype: Prototype = read(prototype)?;
+    ANY.store(true, Ordering::Relaxed);
     match kind {
         "organisation" => organisation::register(prototype, object),
         "mechanism" => mechanism::register(prototype, object)?,

@@ -29,6 +29,7 @@ use crate::driver::predictions::Predictors;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::sampling::Limits;
 use crate::driver::simulate::{SimulateError, StretchReader, os_failure};
+use crate::driver::workers::Workers;
 use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
@@ -38,7 +39,7 @@ use crate::report::result::RunResult;
 pub type Open<'a> = dyn Fn(usize) -> Result<Box<dyn Source>, String> + Sync + 'a;
 
 /// Runs the programs that `open` gives for `cores` cores together, once under each configuration, on
-/// `threads` worker threads (0: one per core of this machine). `limits` are each core's. Returns the
+/// the threads of `workers`, which may be their number. `limits` are each core's. Returns the
 /// cores' results by configuration. `progress` is called with the instructions that an average configuration
 /// has done, all cores together; when it breaks, everything stops.
 ///
@@ -50,9 +51,10 @@ pub fn simulate_mix(
     configurations: &[RunConfiguration],
     limits: &Limits,
     seed: u64,
-    threads: usize,
+    workers: impl Into<Workers>,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Vec<Vec<RunResult>>, SimulateError> {
+    let workers = workers.into();
     let results: Mutex<Vec<Option<Vec<RunResult>>>> = Mutex::new(vec![None; configurations.len()]);
     let failure: Mutex<Option<SimulateError>> = Mutex::new(None);
     // What a worker left with that panicked.
@@ -60,9 +62,7 @@ pub fn simulate_mix(
     let (next, done, running) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicUsize::new(0));
     let stop = AtomicBool::new(false);
     let lock = PoisonError::into_inner;
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads =
-        if threads == 0 { available } else { threads }.clamp(1, configurations.len().max(1));
+    let threads = workers.count(configurations.len());
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -81,6 +81,7 @@ pub fn simulate_mix(
         running.store(threads, Ordering::Relaxed);
         for _ in 0..threads {
             scope.spawn(|| {
+                let work = || workers.surround(work);
                 if let Err(left) = catch_unwind(AssertUnwindSafe(work)) {
                     panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(left);
                     stop.store(true, Ordering::Relaxed);

@@ -10,3 +10,4 @@ pub mod run;
 pub mod sampling;
 pub mod simulate;
 mod touched;
+pub mod workers;

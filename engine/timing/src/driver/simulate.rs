@@ -21,6 +21,7 @@ use crate::driver::predictions::Predictors;
 use crate::driver::run::{Piece, Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
 use crate::driver::touched::Touched;
+use crate::driver::workers::Workers;
 use crate::report::result::RunResult;
 
 /// Why a simulation ended without results.
@@ -149,7 +150,7 @@ impl Shared {
     }
 }
 
-/// Runs `source` through every configuration on `threads` worker threads (0: one per core).
+/// Runs `source` through every configuration on the threads of `workers`, which may be their number.
 /// `progress` is called about ten times a second with the instructions that an average run has done; when
 /// it breaks, everything stops.
 ///
@@ -160,9 +161,10 @@ pub fn simulate(
     configurations: Vec<RunConfiguration>,
     limits: &Limits,
     seed: u64,
-    threads: usize,
+    workers: impl Into<Workers>,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Simulation, SimulateError> {
+    let workers = workers.into();
     let info = source.info().clone();
     let runs = configurations.len();
     let (mut state, mut predictors) = (State::default(), Predictors::default());
@@ -175,8 +177,6 @@ pub fn simulate(
         state.waiting.push(Waiting { index, next_stretch: 0, run: Box::new(run) });
     }
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if threads == 0 { cores } else { threads }.clamp(1, runs.max(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             shared.guard(|| {
@@ -186,8 +186,8 @@ pub fn simulate(
                 }
             });
         });
-        for _ in 0..threads {
-            scope.spawn(|| shared.guard(|| work(&shared)));
+        for _ in 0..workers.count(runs) {
+            scope.spawn(|| workers.surround(|| shared.guard(|| work(&shared))));
         }
         let mut state = shared.lock();
         while state.failure.is_none() && state.finished.len() < runs {
