@@ -25,6 +25,10 @@
 //! This process's memory holds the heap and what messages say.
 
 mod code;
+mod handlers;
+mod network;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -35,6 +39,7 @@ use crate::rng::Random;
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, Native, Records, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 use code::{Code, NEW_FIELDS};
+use network::{Tree, interval};
 
 pub(crate) const DESCRIPTION: Description = crate::describe(
     "omnetpp",
@@ -86,74 +91,6 @@ fn make(arguments: &Arguments) -> Box<dyn Source> {
     let layout = shape.layout.clone();
     let build = move || Simulation::new(&shape, code, seed);
     program(DESCRIPTION.name, arguments, &layout, assembler, build)
-}
-
-/// Hosts and switches: those of level 0 are hosts, and 16 of a level hang from one of the next.
-#[derive(Clone)]
-struct Tree {
-    /// Where each level's nodes begin, and their end.
-    levels: Vec<u64>,
-}
-
-impl Tree {
-    fn new(hosts: u64) -> Self {
-        let (mut levels, mut level) = (vec![0, hosts], hosts);
-        while level > 1 {
-            level = level.div_ceil(PORTS);
-            levels.push(levels[levels.len() - 1] + level);
-        }
-        Self { levels }
-    }
-
-    fn hosts(&self) -> u64 {
-        self.levels[1]
-    }
-
-    fn nodes(&self) -> u64 {
-        self.levels[self.levels.len() - 1]
-    }
-
-    fn level(&self, node: u64) -> usize {
-        self.levels.partition_point(|&begin| begin <= node) - 1
-    }
-
-    fn parent(&self, node: u64) -> u64 {
-        let level = self.level(node);
-        self.levels[level + 1] + (node - self.levels[level]) / PORTS
-    }
-
-    /// The port through which `node` reaches a host. Port 2n is that of node n to its parent, and 2n + 1
-    /// the parent's to it.
-    fn port(&self, node: u64, host: u64) -> u64 {
-        let level = self.level(node);
-        let below = host / PORTS.pow(level as u32 - 1);
-        if below / PORTS == node - self.levels[level] {
-            2 * (self.levels[level - 1] + below) + 1
-        } else {
-            2 * node
-        }
-    }
-
-    fn node_of(&self, port: u64) -> u64 {
-        if port.is_multiple_of(2) { port / 2 } else { self.parent(port / 2) }
-    }
-
-    /// The host that a frame of `host` goes to.
-    fn draw(&self, random: &mut Random, host: u64) -> u64 {
-        let mut size = PORTS;
-        while size < self.hosts() && random.below(UPWARDS) == 0 {
-            size *= PORTS;
-        }
-        loop {
-            let base = host / size * size;
-            let count = size.min(self.hosts() - base);
-            if count > 1 {
-                let other = base + random.below(count - 1);
-                return if other < host { other } else { other + 1 };
-            }
-            size *= PORTS;
-        }
-    }
 }
 
 struct Shape {
@@ -488,182 +425,6 @@ impl Simulation {
             Size::Element => (self.columns.element[0], chunk as usize),
         }
     }
-
-    fn port(&self, port: u64) -> (Port, usize) {
-        (self.columns.ports[(port % 2) as usize], (port / 2) as usize)
-    }
-
-    /// Calls the module's handler.
-    fn handle(&mut self, out: &mut impl Emitter, event: u32) {
-        let Message { kind, module, time, .. } = self.messages[event as usize];
-        let module = u64::from(module);
-        self.now = time;
-        out.enter(self.code.dispatch);
-        self.columns.time.load(out, event as usize);
-        self.columns.module.load(out, event as usize);
-        if matches!(kind, Kind::Timer | Kind::Relay | Kind::Deliver) {
-            self.columns.methods.load(out, module as usize);
-        } else {
-            let (port, index) = self.port(module);
-            port.methods.load(out, index);
-        }
-        self.columns.method.load(out, kind as usize);
-        match kind {
-            Kind::Timer => self.timer(out, event, module),
-            Kind::Output => self.output(out, event, module),
-            Kind::Transmitted => self.transmitted(out, module),
-            Kind::Arrive => self.arrive(out, event, module),
-            Kind::Relay => self.relay(out, event, module),
-            Kind::Deliver => self.deliver(out, event, module),
-        }
-    }
-
-    /// Makes a frame, and sets the timer again.
-    fn timer(&mut self, out: &mut impl Emitter, event: u32, host: u64) {
-        out.enter(self.code.timer);
-        self.columns.counter.load(out, host as usize);
-        let (destination, length) = frame(&mut self.random, &self.tree, host);
-        if self.frames.freed.is_empty() && self.frames.used == self.frames.all {
-            self.refused += 1;
-        } else {
-            out.enter(self.code.make);
-            let chunk = self.allocate(out, Size::Message);
-            let message = self.frames_begin() + chunk;
-            out.enter(self.code.fill);
-            let first = message as usize * (MESSAGE_BYTES / 8) as usize;
-            (0..NEW_FIELDS).for_each(|field| self.columns.word.store(out, first + field));
-            let frame = &mut self.messages[message as usize];
-            (frame.destination, frame.length) = (destination as u32, length as u16);
-            frame.made = self.now;
-            self.schedule(out, message, Kind::Output, 2 * host, self.now);
-        }
-        out.enter(self.code.again);
-        self.columns.counter.load(out, host as usize);
-        self.columns.counter.store(out, host as usize);
-        let time = self.now + interval(&mut self.random);
-        self.schedule(out, event, Kind::Timer, host, time);
-        out.enter(self.code.timer_end);
-    }
-
-    /// Sends a frame, or lets it wait.
-    fn output(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
-        out.enter(self.code.output);
-        port.sends.load(out, index);
-        if self.queues[number as usize].1 {
-            out.enter(self.code.enqueue);
-            let element = self.allocate(out, Size::Element);
-            out.enter(self.code.enqueue_end);
-            port.last.load(out, index);
-            let [_, of_frame, next] = self.columns.element;
-            of_frame.store(out, element as usize);
-            next.store(out, element as usize);
-            let queue = &mut self.queues[number as usize].0;
-            match queue.back() {
-                Some(&(_, last)) => next.store(out, last as usize),
-                None => port.first.store(out, index),
-            }
-            port.last.store(out, index);
-            queue.push_back((frame, element));
-        } else {
-            out.enter(self.code.output_start);
-            self.start(out, frame, number);
-            out.enter(self.code.output_end);
-        }
-    }
-
-    fn start(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
-        self.queues[number as usize].1 = true;
-        out.enter(self.code.start);
-        self.columns.length.load(out, frame as usize);
-        let taken = u64::from(self.messages[frame as usize].length) * BYTE;
-        port.sends.store(out, index);
-        port.gates[0].load(out, index);
-        out.enter(self.code.send);
-        let other = self.port(number ^ 1).0;
-        for gate in [port.gates[1], other.gates[2], other.gates[3]] {
-            out.enter(self.code.gate);
-            gate.load(out, index);
-        }
-        out.enter(self.code.sent);
-        out.enter(self.code.start_arrival);
-        self.schedule(out, frame, Kind::Arrive, number ^ 1, self.now + taken + LINE);
-        out.enter(self.code.start_end);
-        self.schedule(out, number as u32, Kind::Transmitted, number, self.now + taken + GAP);
-        out.enter(self.code.started);
-    }
-
-    /// The next frame that waits is sent.
-    fn transmitted(&mut self, out: &mut impl Emitter, number: u64) {
-        let (port, index) = self.port(number);
-        out.enter(self.code.transmitted);
-        port.counter.load(out, index);
-        port.counter.store(out, index);
-        port.first.load(out, index);
-        let Some((frame, element)) = self.queues[number as usize].0.pop_front() else {
-            out.enter(self.code.idle);
-            port.sends.store(out, index);
-            self.queues[number as usize].1 = false;
-            return;
-        };
-        out.enter(self.code.dequeue);
-        let [_, of_frame, next] = self.columns.element;
-        of_frame.load(out, element as usize);
-        next.load(out, element as usize);
-        port.first.store(out, index);
-        self.free(out, Size::Element, element);
-        out.enter(self.code.dequeued);
-        self.start(out, frame, number);
-        out.enter(self.code.next_started);
-    }
-
-    fn arrive(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
-        out.enter(self.code.arrive);
-        self.columns.length.load(out, frame as usize);
-        port.counter.load(out, index);
-        port.counter.store(out, index);
-        let node = self.tree.node_of(number);
-        let kind = if node < self.tree.hosts() { Kind::Deliver } else { Kind::Relay };
-        self.schedule(out, frame, kind, node, self.now);
-        out.enter(self.code.arrived);
-    }
-
-    /// Finds the port by binary search in the table.
-    fn relay(&mut self, out: &mut impl Emitter, frame: u32, switch: u64) {
-        out.enter(self.code.relay);
-        self.columns.destination.load(out, frame as usize);
-        let port = self.tree.port(switch, u64::from(self.messages[frame as usize].destination));
-        // The destination's place among the switch's ports.
-        let below = port / 2;
-        let slot = (below - self.tree.levels[self.tree.level(below)]) % PORTS;
-        let (mut low, mut size) = (0, PORTS);
-        while size > 1 {
-            out.enter(self.code.search);
-            size /= 2;
-            let entry = switch * NODE_BYTES / 8 + low + size;
-            self.columns.word_of_node.load(out, (entry + TABLE / 8) as usize);
-            if port % 2 == 1 && slot >= low + size {
-                low += size;
-            }
-        }
-        out.enter(self.code.relay_on);
-        self.schedule(out, frame, Kind::Output, port, self.now);
-        out.enter(self.code.relayed);
-    }
-
-    fn deliver(&mut self, out: &mut impl Emitter, frame: u32, host: u64) {
-        out.enter(self.code.deliver);
-        self.columns.time.load(out, frame as usize);
-        self.columns.counter.load(out, host as usize);
-        self.columns.counter.store(out, host as usize);
-        self.delivered += 1;
-        self.delay += self.now - self.messages[frame as usize].made;
-        let chunk = frame - self.frames_begin();
-        self.free(out, Size::Message, chunk);
-        out.enter(self.code.delivered);
-    }
 }
 
 /// What malloc gives out.
@@ -676,16 +437,6 @@ enum Size {
 /// Number of the word that says where unused memory begins.
 const TOP: usize = 2;
 
-/// Nanoseconds until a host's next frame: exponentially distributed.
-fn interval(random: &mut Random) -> u64 {
-    (-INTERVAL * (1.0 - random.unit()).ln()) as u64
-}
-
-/// Destination and length of a host's frame.
-fn frame(random: &mut Random, tree: &Tree, host: u64) -> (u64, u64) {
-    (tree.draw(random, host), 64 + random.below(1500 - 64 + 1))
-}
-
 impl Algorithm for Simulation {
     fn step(&mut self, out: &mut impl Emitter) -> bool {
         if self.events_left == 0 {
@@ -696,130 +447,5 @@ impl Algorithm for Simulation {
         self.handle(out, event);
         out.enter(self.code.handled);
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    /// The same network, simulated with an ordered map of events and a frame as a value.
-    fn simulated(tree: &Tree, events: u64, seed: u64) -> (u64, u64) {
-        #[derive(Clone)]
-        enum Event {
-            Frame { host: u64 },
-            Out { port: u64, to: u64, length: u64, made: u64 },
-            Free { port: u64 },
-            In { port: u64, to: u64, length: u64, made: u64 },
-            Route { node: u64, to: u64, length: u64, made: u64 },
-        }
-        let (mut random, mut future, mut number) = (Random::new(seed, 0), BTreeMap::new(), 0);
-        let mut at = |future: &mut BTreeMap<_, _>, time: u64, event: Event| {
-            number += 1;
-            future.insert((time, number), event);
-        };
-        for host in 0..tree.hosts() {
-            at(&mut future, interval(&mut random), Event::Frame { host });
-        }
-        let mut waiting: BTreeMap<u64, VecDeque<(u64, u64, u64)>> = BTreeMap::new();
-        let (mut delivered, mut delay) = (0, 0);
-        for _ in 0..events {
-            let ((now, _), event) = future.pop_first().unwrap();
-            match event {
-                Event::Frame { host } => {
-                    let (to, length) = frame(&mut random, tree, host);
-                    at(&mut future, now, Event::Out { port: 2 * host, to, length, made: now });
-                    at(&mut future, now + interval(&mut random), Event::Frame { host });
-                }
-                Event::Out { port, to, length, made } => {
-                    if let Some(queue) = waiting.get_mut(&port) {
-                        queue.push_back((to, length, made));
-                    } else {
-                        waiting.insert(port, VecDeque::new());
-                        let time = now + length * BYTE;
-                        at(
-                            &mut future,
-                            time + LINE,
-                            Event::In { port: port ^ 1, to, length, made },
-                        );
-                        at(&mut future, time + GAP, Event::Free { port });
-                    }
-                }
-                Event::Free { port } => {
-                    let queue = waiting.get_mut(&port).unwrap();
-                    if let Some((to, length, made)) = queue.pop_front() {
-                        let time = now + length * BYTE;
-                        at(
-                            &mut future,
-                            time + LINE,
-                            Event::In { port: port ^ 1, to, length, made },
-                        );
-                        at(&mut future, time + GAP, Event::Free { port });
-                    } else {
-                        waiting.remove(&port);
-                    }
-                }
-                Event::In { port, to, length, made } => {
-                    let node = tree.node_of(port);
-                    at(&mut future, now, Event::Route { node, to, length, made });
-                }
-                Event::Route { node, to, made, .. } if node == to => {
-                    delivered += 1;
-                    delay += now - made;
-                }
-                Event::Route { node, to, length, made } => {
-                    // The child whose hosts include the destination, else upwards.
-                    let above = |mut host: u64, level| {
-                        while tree.level(host) < level {
-                            host = tree.parent(host);
-                        }
-                        host
-                    };
-                    let level = tree.level(node);
-                    let down = above(to, level) == node;
-                    let port = if down { 2 * above(to, level - 1) + 1 } else { 2 * node };
-                    at(&mut future, now, Event::Out { port, to, length, made });
-                }
-            }
-        }
-        (delivered, delay)
-    }
-
-    #[test]
-    fn frames_arrive_when_an_ordered_map_of_events_says() {
-        for size_bytes in [64 << 10, 300 << 10, 2 << 20] {
-            let shape = Shape::of(&Arguments::new(size_bytes, 1));
-            let mut simulation = Simulation::new(&shape, Code::new(&mut Assembler::new()), 1);
-            let events = simulation.events_left;
-            while simulation.step(&mut Native) {}
-            let found = (simulation.delivered, simulation.delay);
-            assert_eq!(found, simulated(&shape.tree, events, 1));
-            assert!(simulation.delivered > 10 * shape.tree.hosts() && simulation.refused == 0);
-        }
-    }
-
-    #[test]
-    fn sizes_are_filled_and_every_host_is_reached() {
-        for size_bytes in [64 << 10, 1 << 20, 170 << 20, 64 << 30] {
-            let shape = Shape::of(&Arguments::new(size_bytes, 1));
-            let bytes = shape.layout.bytes();
-            assert!(bytes <= size_bytes && bytes + 20_000 > size_bytes, "{bytes} {size_bytes}");
-            let (tree, mut random) = (&shape.tree, Random::new(1, 0));
-            for _ in 0..100 {
-                let host = random.below(tree.hosts());
-                let (to, mut node) = (tree.draw(&mut random, host), host);
-                assert_ne!(to, host);
-                let mut hops = 0;
-                while node != to {
-                    let port =
-                        if node == host && hops == 0 { 2 * host } else { tree.port(node, to) };
-                    node = tree.node_of(port ^ 1);
-                    hops += 1;
-                    assert!(hops < 20, "the way ends");
-                }
-            }
-        }
     }
 }
