@@ -1,5 +1,7 @@
 //! The suffix tree: Kurtz' linked lists, built as McCreight does it (Journal of the ACM 23, 1976).
 
+use super::WORDS_A_LETTER;
+
 /// Marks references to leaves, and the end of a list of children.
 pub(super) const LEAF: u32 = 1 << 30;
 pub(super) const NIL: u32 = 1 << 31;
@@ -43,9 +45,11 @@ enum Slot {
 
 impl Tree {
     pub(super) fn new(text: Vec<u8>) -> Self {
+        let mut table = Vec::with_capacity((text.len() as f64 * WORDS_A_LETTER) as usize);
+        table.resize(LARGE_WORDS, 0);
         let mut tree = Self {
             leaves: vec![NIL; text.len() + 1],
-            table: vec![0; LARGE_WORDS],
+            table,
             roots: [NIL; 4],
             open: usize::MAX,
             last: None,

@@ -49,7 +49,7 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
     &[
         Parameter {
             name: "size_bytes",
-            description: "modules and messages, in bytes: 64 KiB to 64 GiB (takes a thirtieth as much \
+            description: "modules and messages, in bytes: 64 KiB to 64 GiB (takes a fifteenth as much \
                           memory)",
         },
         SEED,

@@ -45,7 +45,7 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
     &[
         Parameter {
             name: "size_bytes",
-            description: "fragments, words and candidates, in bytes: 64 KiB to 16 GiB (takes a quarter \
+            description: "fragments, words and candidates, in bytes: 64 KiB to 16 GiB (takes a third \
                           as much memory)",
         },
         SEED,
