@@ -31,7 +31,7 @@ def test_every_mix_is_valid_and_fits_four_cores(name: str) -> None:
 
 def test_mixes_are_named_scaled_or_listed() -> None:
     assert mix.programs("asplos-1")["programs"] == ["graphbig-dc"] * 4
-    assert mix.programs("asplos-5:64MiB")["programs"] == ["hashjoin:64MiB"] * 2 + ["mummer.fwt"] * 2
+    assert mix.programs("asplos-5:64MiB")["programs"] == ["hashjoin:64MiB"] * 2 + ["mummer:64MiB"] * 2
     listed = mix.programs("2*gups:1GiB, random,runs/a.fwt")
     assert listed["programs"] == ["gups:1GiB", "gups:1GiB", "random", "runs/a.fwt"]
     with pytest.raises(UsageError, match="not a number of programs"):

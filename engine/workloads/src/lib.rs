@@ -12,6 +12,7 @@ pub mod addresses;
 mod btree;
 mod chase;
 mod error;
+mod genome;
 mod graph;
 mod graph500;
 mod graphbig;
@@ -19,7 +20,10 @@ mod gups;
 mod hashjoin;
 mod kv;
 pub mod mapping;
+mod mcf;
+mod mummer;
 mod oltp;
+mod omnetpp;
 mod program;
 mod random;
 mod rng;
@@ -27,6 +31,7 @@ mod simulated;
 mod spread;
 mod stream;
 mod svm;
+mod tiger;
 mod xsbench;
 
 use flatwalk_trace::Source;
@@ -132,6 +137,10 @@ pub const REGISTRY: &[Description] = &[
     oltp::DESCRIPTION,
     svm::URL,
     svm::HIGGS,
+    mcf::DESCRIPTION,
+    mummer::DESCRIPTION,
+    omnetpp::DESCRIPTION,
+    tiger::DESCRIPTION,
 ];
 
 /// The workload `name`. The same arguments give the same trace.

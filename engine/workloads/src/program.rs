@@ -97,6 +97,21 @@ impl Assembler {
         self.instruction(&[], &[], Branch::Direct).fall()
     }
 
+    /// Ends the block with a call of a function, which always is the same.
+    pub(crate) fn call(&mut self) -> BlockId {
+        self.instruction(&[], &[], Branch::DirectCall).fall()
+    }
+
+    /// Ends the block with a call of whatever function `register` has the address of.
+    pub(crate) fn call_through(&mut self, register: u8) -> BlockId {
+        self.instruction(&[register], &[], Branch::IndirectCall).fall()
+    }
+
+    /// Ends the block with a return from a function.
+    pub(crate) fn return_(&mut self) -> BlockId {
+        self.instruction(&[], &[], Branch::Return).fall()
+    }
+
     /// Ends the block without a branch: the next one follows.
     pub(crate) fn fall(&mut self) -> BlockId {
         self.blocks.push(Arc::new(Block {
@@ -356,6 +371,7 @@ pub(crate) mod tests {
                 match branch {
                     Branch::None => assert_eq!(to, falls, "{place:x?}"),
                     Branch::Conditional if to == falls => {}
+                    Branch::Return | Branch::IndirectCall => {}
                     _ => assert_eq!(*taken.entry(last.pc).or_insert(to), to, "{place:x?}"),
                 }
             }

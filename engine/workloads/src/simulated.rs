@@ -31,10 +31,8 @@ pub(crate) trait Algorithm: Send {
 }
 
 /// Emits nothing: the algorithm only computes.
-#[cfg(test)]
 pub(crate) struct Native;
 
-#[cfg(test)]
 impl Emitter for Native {
     fn enter(&mut self, _: BlockId) {}
     fn load(&mut self, _: u64, _: u16) {}

@@ -56,23 +56,37 @@ class Sysbench:
         attendance.over()
 
 
+#: Bases of a piece of a genome, and the share of pieces that are copies of earlier ones.
+_PIECE, _COPIES = 1000, 0.25
+
+
+def _mutated(draw: random.Random, genome: list[str], changed: int) -> list[str]:
+    """A piece of the genome with so many bases drawn anew."""
+    start = draw.randrange(len(genome) - _PIECE + 1)
+    piece = genome[start : start + _PIECE]
+    for at in draw.sample(range(_PIECE), changed):
+        piece[at] = draw.choice("acgt")
+    return piece
+
+
 class Mummer:
     """Matches a query against a genome: a suffix tree of about 20 bytes a base is built, then walked."""
 
     def prepare(self, program: Program, directory: Path, size_bytes: int) -> Launch:
-        """Draws a genome, and a query of mutated pieces of it."""
+        """Draws a genome with repeats, and a query of mutated pieces of it."""
         draw = random.Random(SEED)  # noqa: S311
-        bases = max(size_bytes // 20, 1000)
-        genome = "".join(draw.choices("acgt", k=bases))
-        pieces = []
-        for _ in range(max(bases // 2000, 1)):
-            start = draw.randrange(max(bases - 1000, 1))
-            piece = list(genome[start : start + 1000])
-            for at in draw.sample(range(len(piece)), len(piece) // 50):
-                piece[at] = draw.choice("acgt")
-            pieces.append("".join(piece))
-        for name, text in (("genome", genome), ("query", "".join(pieces))):
-            (directory / f"{name}.fa").write_text(f">{name}\n{text}\n", encoding="ascii")
+        bases = max(size_bytes // 20, 2 * _PIECE)
+        genome: list[str] = []
+        while len(genome) < bases:
+            if len(genome) > _PIECE and draw.random() < _COPIES:
+                genome += _mutated(draw, genome, _PIECE // 10)
+            else:
+                genome += draw.choices("acgt", k=_PIECE)
+        query: list[str] = []
+        for _ in range(bases // (2 * _PIECE)):
+            query += _mutated(draw, genome, _PIECE // 50)
+        for name, text in (("genome", genome), ("query", query)):
+            (directory / f"{name}.fa").write_text(f">{name}\n{''.join(text)}\n", encoding="ascii")
         command = [str(program.command("mummer")), *program.options["arguments"].split()]
         return Launch([*command, str(directory / "genome.fa"), str(directory / "query.fa")], "marker")
 

@@ -1,0 +1,451 @@
+//! `omnetpp`: discrete-event simulation of a switched Ethernet, as SPEC CPU2006's 471.omnetpp runs it.
+//!
+//! Source: Varga, "The OMNeT++ discrete event simulation system", European Simulation Multiconference
+//! 2001, and the kernel of version 3 that it became: events are messages on malloc's heap; the future ones
+//! are a binary heap of pointers to them, by time and then by order of insertion, and each message knows
+//! its place there. A handler is called through its module's table of methods; a message that a module
+//! sends follows a chain of gates to the next module, which gets it as an event.
+//!
+//! ```text
+//! module   per host or switch 2112 bytes: itself 512, table or application 512, and its port upwards:
+//!          640 and gates 4 x 112; of a switch 1088 bytes for each other port, one after another
+//! message  256 bytes: times, order, place in the heap, modules, addresses, length
+//! element  32 bytes: of a port's queue
+//! event    8 bytes: pointer in the heap
+//! ```
+//!
+//! Hosts hang from switches of 16 ports, those from others, up to one. A host makes a frame of 64 to 1500
+//! bytes on average every hundredfold of the time that it takes; seven of eight stay within the lowest
+//! switch, of the rest seven of eight within the one above, and so on. A frame passes generator, port,
+//! line, port, relay, …, sink, each by an event. 100 Mbit/s. Departs from it: classes have about the sizes
+//! of OMNeT++'s, not theirs; a switch knows from the start where addresses are, in a table that it searches;
+//! no collisions, no names, no lists of owners; work that does not touch the modules is a number of
+//! instructions.
+//!
+//! This process's memory holds the heap and what messages say.
+
+mod code;
+mod handlers;
+mod network;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use flatwalk_trace::Source;
+
+use crate::program::Assembler;
+use crate::rng::Random;
+use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, Native, Records, program};
+use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
+use code::{Code, NEW_FIELDS};
+use network::{Tree, interval};
+
+pub(crate) const DESCRIPTION: Description = crate::describe(
+    "omnetpp",
+    "discrete-event simulation of an Ethernet, as 471.omnetpp: a heap of pointers to messages, and \
+     modules all over the memory",
+    64 << 30,
+    &[
+        Parameter {
+            name: "size_bytes",
+            description: "modules and messages, in bytes: 64 KiB to 64 GiB (takes a fifteenth as much \
+                          memory)",
+        },
+        SEED,
+        ARRAY_ORDER,
+    ],
+    make,
+);
+
+/// Ports of a switch to what is below it.
+const PORTS: u64 = 16;
+const NODE_BYTES: u64 = 512 + 512 + PORT_BYTES;
+const PORT_BYTES: u64 = 640 + GATES * GATE_BYTES;
+const GATE_BYTES: u64 = 112;
+const MESSAGE_BYTES: u64 = 256;
+const ELEMENT_BYTES: u64 = 32;
+/// Where table and port are in a node.
+const TABLE: u64 = 512;
+const PORT: u64 = 1024;
+/// Gates of a port: two are passed at either end of a line.
+const GATES: u64 = 4;
+/// One frame in flight for so many hosts, and at least so many.
+const HOSTS_A_FRAME: u64 = 8;
+const LEAST_FRAMES: u64 = 64;
+/// Events for each host.
+const EVENTS: u64 = 200;
+/// Nanoseconds: of a byte, of a line, between frames, and on average between a host's frames.
+const BYTE: u64 = 80;
+const LINE: u64 = 50;
+const GAP: u64 = 960;
+const INTERVAL: f64 = 100.0 * 80.0 * 782.0;
+/// One frame in this many leaves a switch upwards.
+const UPWARDS: u64 = 8;
+
+fn make(arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(arguments);
+    let seed = arguments.seed;
+    let mut assembler = Assembler::new();
+    let code = Code::new(&mut assembler);
+    let layout = shape.layout.clone();
+    let build = move || Simulation::new(&shape, code, seed);
+    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+}
+
+struct Shape {
+    tree: Tree,
+    frames: u64,
+    layout: Layout,
+    columns: Columns,
+}
+
+#[derive(Clone, Copy)]
+struct Columns {
+    heap: Column,
+    /// Of messages.
+    time: Column,
+    order: Column,
+    place: Column,
+    module: Column,
+    length: Column,
+    destination: Column,
+    word: Column,
+    /// Of elements: the next in the bin, the frame, the next in the queue.
+    element: [Column; 3],
+    /// Of nodes.
+    methods: Column,
+    counter: Column,
+    word_of_node: Column,
+    /// Ports upwards and downwards.
+    ports: [Port; 2],
+    /// What malloc knows: the first free chunk of either size, and where unused ones begin.
+    bins: Column,
+    method: Column,
+}
+
+/// Fields of ports.
+#[derive(Clone, Copy)]
+struct Port {
+    methods: Column,
+    counter: Column,
+    sends: Column,
+    first: Column,
+    last: Column,
+    gates: [Column; GATES as usize],
+}
+
+impl Port {
+    fn new(records: Records, offset: u64) -> Self {
+        let field = |at| records.field(offset + at, 8);
+        Self {
+            methods: field(0),
+            counter: field(192),
+            sends: field(200),
+            first: field(272),
+            last: field(280),
+            gates: std::array::from_fn(|gate| field(640 + gate as u64 * GATE_BYTES + 64)),
+        }
+    }
+}
+
+/// Nodes, messages and frames for so many hosts.
+fn counts(hosts: u64) -> (u64, u64, u64) {
+    let nodes = Tree::new(hosts).nodes();
+    let frames = (hosts / HOSTS_A_FRAME).max(LEAST_FRAMES);
+    (nodes, 2 * nodes + hosts + frames, frames)
+}
+
+impl Shape {
+    fn of(arguments: &Arguments) -> Self {
+        let fits = |hosts: u64| {
+            let (nodes, messages, frames) = counts(hosts);
+            let bytes = nodes * (NODE_BYTES + PORT_BYTES) + messages * (MESSAGE_BYTES + 8);
+            bytes + frames * ELEMENT_BYTES + 256 <= arguments.size_bytes
+        };
+        let (mut hosts, mut step) = (2, arguments.size_bytes.next_power_of_two() / NODE_BYTES);
+        while step > 0 {
+            if fits(hosts + step) {
+                hosts += step;
+            }
+            step /= 2;
+        }
+        let (nodes, messages, frames) = counts(hosts);
+        let mut layout = Layout::new(arguments);
+        let heap = layout.array(messages, 8);
+        let bins = layout.objects(4, 8).field(0, 8);
+        let method = layout.objects(8, 8).field(0, 8);
+        let (node, down) = (layout.objects(nodes, NODE_BYTES), layout.objects(nodes, PORT_BYTES));
+        let message = layout.objects(messages, MESSAGE_BYTES);
+        let element = layout.objects(frames, ELEMENT_BYTES);
+        let columns = Columns {
+            heap,
+            time: message.field(128, 8),
+            order: message.field(136, 8),
+            place: message.field(144, 4),
+            module: message.field(96, 8),
+            length: message.field(56, 8),
+            destination: message.field(208, 8),
+            word: message.split(8),
+            element: [0, 16, 24].map(|offset| element.field(offset, 8)),
+            methods: node.field(0, 8),
+            counter: node.field(192, 8),
+            word_of_node: node.split(8),
+            ports: [Port::new(node, PORT), Port::new(down, 0)],
+            bins,
+            method,
+        };
+        Self { tree: Tree::new(hosts), frames, layout, columns }
+    }
+}
+
+/// What happens to a module when it gets a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A host's generator makes a frame.
+    Timer,
+    /// A port gets a frame to send.
+    Output,
+    /// It has sent one.
+    Transmitted,
+    /// It gets one from the line.
+    Arrive,
+    /// A switch's relay gets one.
+    Relay,
+    /// A host gets one.
+    Deliver,
+}
+
+#[derive(Clone, Copy)]
+struct Message {
+    time: u64,
+    order: u64,
+    /// A host, a port or a switch.
+    module: u32,
+    kind: Kind,
+    /// Of frames.
+    length: u16,
+    destination: u32,
+    made: u64,
+}
+
+const BLANK: Message =
+    Message { time: 0, order: 0, module: 0, kind: Kind::Timer, length: 0, destination: 0, made: 0 };
+
+/// Chunks of one size: those freed, the last one first, and how many were never used.
+struct Bin {
+    freed: Vec<u32>,
+    used: u32,
+    all: u32,
+}
+
+struct Simulation {
+    code: Code,
+    columns: Columns,
+    tree: Tree,
+    random: Random,
+    /// Messages: of each port that it has sent, of each host's timer, then frames.
+    messages: Vec<Message>,
+    heap: Array<u32>,
+    /// Frames that wait at each port, with the elements of its queue, and whether it sends.
+    queues: Vec<(VecDeque<(u32, u32)>, bool)>,
+    frames: Bin,
+    elements: Bin,
+    now: u64,
+    order: u64,
+    events_left: u64,
+    /// The answer: frames delivered, time that they took in nanoseconds, and frames without memory.
+    delivered: u64,
+    delay: u64,
+    refused: u64,
+}
+
+impl Simulation {
+    fn new(shape: &Shape, code: Code, seed: u64) -> Self {
+        let tree = shape.tree.clone();
+        let (hosts, ports) = (tree.hosts(), 2 * tree.nodes());
+        let messages = (ports + hosts + shape.frames) as usize;
+        let bin = || Bin { freed: Vec::new(), used: 0, all: shape.frames as u32 };
+        let mut simulation = Self {
+            code,
+            columns: shape.columns,
+            random: Random::new(seed, 0),
+            messages: vec![BLANK; messages],
+            heap: shape.columns.heap.holding(Vec::with_capacity(messages)),
+            queues: (0..ports).map(|_| (VecDeque::new(), false)).collect(),
+            frames: bin(),
+            elements: bin(),
+            now: 0,
+            order: 0,
+            events_left: EVENTS * hosts,
+            delivered: 0,
+            delay: 0,
+            refused: 0,
+            tree,
+        };
+        for host in 0..hosts {
+            let time = interval(&mut simulation.random);
+            simulation.schedule(&mut Native, (ports + host) as u32, Kind::Timer, host, time);
+        }
+        simulation
+    }
+
+    /// The number of the first frame among the messages.
+    fn frames_begin(&self) -> u32 {
+        (2 * self.tree.nodes() + self.tree.hosts()) as u32
+    }
+
+    fn key(&self, message: u32) -> (u64, u64) {
+        let Message { time, order, .. } = self.messages[message as usize];
+        (time, order)
+    }
+
+    /// Puts a message into the heap.
+    fn schedule(&mut self, out: &mut impl Emitter, event: u32, kind: Kind, module: u64, time: u64) {
+        out.enter(self.code.schedule);
+        self.columns.time.store(out, event as usize);
+        self.columns.module.store(out, event as usize);
+        self.columns.order.store(out, event as usize);
+        let message = &mut self.messages[event as usize];
+        (message.time, message.order) = (time, self.order);
+        (message.kind, message.module) = (kind, module as u32);
+        self.order += 1;
+        let mut at = self.heap.values.len();
+        self.heap.values.push(event);
+        while at > 0 {
+            out.enter(self.code.parent);
+            let parent = self.heap.load(out, (at - 1) / 2);
+            self.columns.time.load(out, parent as usize);
+            if self.key(parent) <= self.key(event) {
+                break;
+            }
+            out.enter(self.code.lower);
+            self.heap.store(out, at, parent);
+            self.columns.place.store(out, parent as usize);
+            at = (at - 1) / 2;
+        }
+        out.enter(self.code.placed);
+        self.heap.store(out, at, event);
+        self.columns.place.store(out, event as usize);
+    }
+
+    /// Takes the first message from the heap.
+    fn first(&mut self, out: &mut impl Emitter) -> u32 {
+        out.enter(self.code.first);
+        let event = self.heap.load(out, 0);
+        let count = self.heap.values.len() - 1;
+        let last = self.heap.load(out, count);
+        self.columns.time.load(out, last as usize);
+        let mut at = 0;
+        loop {
+            out.enter(self.code.sink);
+            let child = 2 * at + 1;
+            if child >= count {
+                break;
+            }
+            out.enter(self.code.children);
+            // Where there is one child only, the last message stands in for the other.
+            let pair = [self.heap.load(out, child), self.heap.load(out, child + 1)];
+            let keys = pair.map(|message| {
+                self.columns.time.load(out, message as usize);
+                self.key(message)
+            });
+            if keys[0].0 == keys[1].0 {
+                out.enter(self.code.tie);
+                for message in pair {
+                    self.columns.order.load(out, message as usize);
+                }
+            }
+            out.enter(self.code.compare);
+            let side = usize::from(keys[1] < keys[0]);
+            if self.key(last) <= keys[side] {
+                break;
+            }
+            out.enter(self.code.rise);
+            self.heap.store(out, at, pair[side]);
+            self.columns.place.store(out, pair[side] as usize);
+            at = child + side;
+        }
+        out.enter(self.code.sunk);
+        self.heap.store(out, at, last);
+        self.columns.place.store(out, last as usize);
+        self.heap.values.pop();
+        event
+    }
+
+    /// A chunk, by its number among those of its size.
+    fn allocate(&mut self, out: &mut impl Emitter, size: Size) -> u32 {
+        let columns = self.columns;
+        let (malloc, bin) = match size {
+            Size::Message => (&self.code.new_message, &mut self.frames),
+            Size::Element => (&self.code.new_element, &mut self.elements),
+        };
+        out.enter(malloc.bin);
+        columns.bins.load(out, size as usize);
+        let freed = bin.freed.pop();
+        let chunk = freed.unwrap_or(bin.used);
+        if freed.is_some() {
+            out.enter(malloc.pop);
+        } else {
+            out.enter(malloc.top);
+            bin.used += 1;
+            columns.bins.load(out, TOP);
+        }
+        let (column, index) = self.chunk(size, chunk);
+        if freed.is_some() {
+            column.load(out, index);
+            columns.bins.store(out, size as usize);
+        } else {
+            columns.bins.store(out, TOP);
+            column.store(out, index);
+        }
+        chunk
+    }
+
+    fn free(&mut self, out: &mut impl Emitter, size: Size, chunk: u32) {
+        let (block, bin) = match size {
+            Size::Message => (self.code.free_message, &mut self.frames),
+            Size::Element => (self.code.free_element, &mut self.elements),
+        };
+        bin.freed.push(chunk);
+        out.enter(block);
+        self.columns.bins.load(out, size as usize);
+        let (column, index) = self.chunk(size, chunk);
+        column.store(out, index);
+        self.columns.bins.store(out, size as usize);
+    }
+
+    /// The first word of a chunk.
+    fn chunk(&self, size: Size, chunk: u32) -> (Column, usize) {
+        match size {
+            Size::Message => {
+                let message = self.frames_begin() + chunk;
+                (self.columns.word, message as usize * (MESSAGE_BYTES / 8) as usize)
+            }
+            Size::Element => (self.columns.element[0], chunk as usize),
+        }
+    }
+}
+
+/// What malloc gives out.
+#[derive(Clone, Copy)]
+enum Size {
+    Message,
+    Element,
+}
+
+/// Number of the word that says where unused memory begins.
+const TOP: usize = 2;
+
+impl Algorithm for Simulation {
+    fn step(&mut self, out: &mut impl Emitter) -> bool {
+        if self.events_left == 0 {
+            return false;
+        }
+        self.events_left -= 1;
+        let event = self.first(out);
+        self.handle(out, event);
+        out.enter(self.code.handled);
+        true
+    }
+}
