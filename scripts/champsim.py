@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,9 +47,16 @@ class Row:
 def call(command: list[str | Path]) -> None:
     """Runs a command; ends this program with its message if it fails."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-2000:]
-        sys.exit(f"error: {' '.join(map(str, command))} ended with status {done.returncode}:\n{said}")
+    if done.returncode == 0:
+        return
+    # What ChampSim then prints is headed DEADLOCK, whether or not anything waits for itself.
+    if slow := re.search(r"^.* panic: IPC .*$", done.stdout, re.MULTILINE):
+        sys.exit(
+            f"error: ChampSim gave up: {slow[0]}: it ends a program that is slower than that for 10 M cycles; "
+            "give a longer --warmup, which touches its pages before"
+        )
+    said = (done.stderr or done.stdout).strip()[-2000:]
+    sys.exit(f"error: {' '.join(map(str, command))} ended with status {done.returncode}:\n{said}")
 
 
 def flatwalk(*words: str | Path) -> None:
@@ -113,9 +121,21 @@ def table(run: dict[str, Any], roi: dict[str, Any]) -> list[Row]:
             Row(f"{theirs}: misses of data", counts["data_misses"], missed(theirs, kinds)),
             Row(f"{theirs}: misses of walks", counts["table_misses"], missed(theirs, ("TRANSLATION",))),
         ]
-    memory = sum(channel[f"RQ ROW_BUFFER_{what}"] for channel in roi["DRAM"] for what in ("HIT", "MISS"))
+
+    def memory(queues: tuple[str, ...], what: tuple[str, ...]) -> int:
+        counts = (
+            channel[f"{queue} ROW_BUFFER_{one}"]
+            for channel in roi["DRAM"]
+            for queue in queues
+            for one in what
+        )
+        return sum(counts)
+
+    dram = run["dram"]
     rows += [
-        Row("DRAM: reads", run["dram"]["reads"], memory),
+        Row("DRAM: reads", dram["reads"], memory(("RQ",), ("HIT", "MISS"))),
+        Row("DRAM: writes", dram["writes"], memory(("WQ",), ("HIT", "MISS"))),
+        Row("DRAM: hits of rows", dram["row_hits"], memory(("RQ", "WQ"), ("HIT",))),
         Row("branches mispredicted", run["branch"]["mispredictions"], sum(core["mispredict"].values())),
         Row("cycles", run["cycles"], core["cycles"]),
         Row("IPC", run["ipc"], core["instructions"] / core["cycles"]),

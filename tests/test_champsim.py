@@ -152,8 +152,11 @@ def test_counts_stand_side_by_side() -> None:
         "cpu0_L2C": counted(LOAD=(10, 20, 0), RFO=(1, 2, 1), WRITE=(1000, 1000, 0)),
         "LLC": counted(LOAD=(10, 15, 0), WRITE=(1000, 1000, 0)),
         "DRAM": [
-            {"RQ ROW_BUFFER_HIT": 1, "RQ ROW_BUFFER_MISS": 2},
-            {"RQ ROW_BUFFER_HIT": 3, "RQ ROW_BUFFER_MISS": 4},
+            {f"{queue} ROW_BUFFER_{what}": count for queue, what, count in queues}
+            for queues in (
+                (("RQ", "HIT", 1), ("RQ", "MISS", 2), ("WQ", "HIT", 10), ("WQ", "MISS", 20)),
+                (("RQ", "HIT", 3), ("RQ", "MISS", 4), ("WQ", "HIT", 30), ("WQ", "MISS", 40)),
+            )
         ],
     }
     run: dict[str, Any] = {
@@ -163,7 +166,7 @@ def test_counts_stand_side_by_side() -> None:
         "accesses_per_walk": 1.0,
         "cycles": 1_000_000,
         "ipc": 1.0,
-        "dram": {"reads": 10},
+        "dram": {"reads": 10, "writes": 100, "row_hits": 44},
         "branch": {"branches": 100, "mispredictions": 9},
     }
     # The same array holds pages of each size, and is looked up once.
@@ -186,6 +189,23 @@ def test_counts_stand_side_by_side() -> None:
     assert rows["L2C: accesses of data"].cells() == "| L2C: accesses of data | 33 | 33 | equal |"
     assert rows["L2C: misses of data"].theirs == 21
     assert rows["LLC: misses of data"].theirs == 15
-    assert rows["DRAM: reads"].theirs == 10
+    for name in ("reads", "writes", "hits of rows"):
+        assert rows[f"DRAM: {name}"].ours == rows[f"DRAM: {name}"].theirs
     assert rows["branches mispredicted"].theirs == 9
     assert rows["IPC"].cells() == "| IPC | 1 | 0.500 | 2.000 |"
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (
+            "Simulation CPU 0 panic: IPC 0.0024 < 0.01\nDEADLOCK! CPU 0 cycle 10684823",
+            "gave up: Simulation CPU 0",
+        ),
+        ("DEADLOCK! CPU 0 cycle 8", "ended with status 134:\nDEADLOCK! CPU 0 cycle 8"),
+    ],
+)
+def test_a_slow_program_is_no_deadlock(printed: str, words: str) -> None:
+    """ChampSim reports both in the same way."""
+    with pytest.raises(SystemExit, match=re.escape(words)):
+        judge.call(["sh", "-c", f"echo '{printed}'; exit 134"])
