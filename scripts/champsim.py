@@ -52,7 +52,7 @@ def call(command: list[str | Path]) -> None:
     # What ChampSim then prints is headed DEADLOCK, whether or not anything waits for itself.
     if slow := re.search(r"^.* panic: IPC .*$", done.stdout, re.MULTILINE):
         sys.exit(
-            f"error: ChampSim gave up: {slow[0]}: it ends a program that is slower than that for 10 M cycles; "
+            f"error: ChampSim gave up: {slow[0]}: it ends a program that is this slow for 10 M cycles; "
             "give a longer --warmup, which touches its pages before"
         )
     said = (done.stderr or done.stdout).strip()[-2000:]
