@@ -84,6 +84,7 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
     assert "PSCL3 has 2 sets of 4" in result.err
     assert "PTW.mshr_size is 5, which ChampSim does not keep to" in result.err
     assert "compare with the scheme radix5" in result.err
+    assert "Its neighbouring lines lie in other banks" in result.err
     assert "L1D.rq_size" in result.err.replace("\n", " ")
     assert "heartbeat" not in result.err
     # As every figure of a machine has.

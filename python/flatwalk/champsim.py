@@ -300,6 +300,9 @@ def _memory(reader: _Reader, found: Imported) -> None:
         ("wtr_ns", turn, "tRAS cycles of the bus: its turn-around"),
     ):
         found.put(f"memory.{key}", value, source)
+    found.notes.append(
+        "Its neighbouring lines lie in other banks, so that few accesses hit a row; here they lie in a row."
+    )
     whole = channels * ranks * banks * rows * columns * width
     found.put("os.memory_bytes", max(whole // _GIB, 1) * _GIB, "physical_memory: all of its cells")
     fault = reader.number("virtual_memory", "minor_fault_penalty", 200)
