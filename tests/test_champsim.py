@@ -79,6 +79,7 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
     assert machine["memory"]["rfc_ns"] == 130.0, "52 cycles of 1600 MHz, times the root of 8 × 2 GiB"
     assert machine["memory"]["refi_ns"] == 3906.25, "32 ms over 8192"
     assert machine["memory"]["write_queue"] == 56
+    assert machine["memory"]["write_batch"] == 9, "until fewer than 48 are left"
     assert machine["os"]["memory_bytes"] == 32 << 30
     assert "branch_predictor is bimodal; here it is hashed_perceptron" in result.err
     assert "PSCL3 has 2 sets of 4" in result.err

@@ -295,7 +295,7 @@ def _memory(reader: _Reader, found: Imported) -> None:
         ("refi_ns", round(period * 1e6 / refreshes, 3), "refresh_period ms / refreshes_per_period"),
         ("rfc_ns", round(math.sqrt(8 * density) * turn, 3), "√(8 × GiB of a chip) × tRAS"),
         ("write_queue", max(queue * 7 // 8, 1), "seven eighths of wq_size"),
-        ("write_batch", max(queue // 8, 1), "down to six eighths of wq_size"),
+        ("write_batch", queue * 7 // 8 - queue * 6 // 8 + 1, "to below six eighths of wq_size"),
         ("rtw_ns", turn, "tRAS cycles of the bus: its turn-around"),
         ("wtr_ns", turn, "tRAS cycles of the bus: its turn-around"),
     ):
