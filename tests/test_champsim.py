@@ -75,13 +75,17 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
     assert machine["walker"] == {"concurrent": 5, "entry": "l1d"}
     assert machine["memory"]["cl_ns"] == 15.0, "24 cycles of 1600 MHz"
     assert machine["memory"]["banks"] == 32
-    assert machine["memory"]["ras_ns"] == 32.5, "52 cycles of 1600 MHz"
+    assert machine["memory"]["ras_ns"] == 0, "ChampSim's rows may be closed at any time"
+    assert machine["memory"]["rfc_ns"] == 130.0, "52 cycles of 1600 MHz, times the root of 8 × 2 GiB"
     assert machine["memory"]["refi_ns"] == 3906.25, "32 ms over 8192"
     assert machine["memory"]["write_queue"] == 56
+    assert machine["memory"]["write_batch"] == 9, "until fewer than 48 are left"
     assert machine["os"]["memory_bytes"] == 32 << 30
     assert "branch_predictor is bimodal; here it is hashed_perceptron" in result.err
     assert "PSCL3 has 2 sets of 4" in result.err
+    assert "PTW.mshr_size is 5, which ChampSim does not keep to" in result.err
     assert "compare with the scheme radix5" in result.err
+    assert "Its neighbouring lines lie in other banks" in result.err
     assert "L1D.rq_size" in result.err.replace("\n", " ")
     assert "heartbeat" not in result.err
     # As every figure of a machine has.
@@ -120,36 +124,90 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
         champsim.load(path)
 
 
+#: ChampSim's kinds of accesses.
+KINDS = ("LOAD", "RFO", "PREFETCH", "WRITE", "TRANSLATION")
+
+
+def counted(**kinds: tuple[int, int, int]) -> dict[str, Any]:
+    """ChampSim's JSON of a cache: hits, misses, and how many of these wait for one under way."""
+    every = {kind: kinds.get(kind, (0, 0, 0)) for kind in KINDS}
+    found: dict[str, Any] = {
+        kind: {"hit": [hit], "miss": [miss], "mshr_merge": [merged]}
+        for kind, (hit, miss, merged) in every.items()
+    }
+    return {**found, "miss latency": 3.5}
+
+
 def test_counts_stand_side_by_side() -> None:
-    """Misses that wait for one under way are no walks and no misses of their own, as with us."""
-    kinds = ("LOAD", "RFO", "PREFETCH", "WRITE", "TRANSLATION")
-
-    def cache(hit: int, miss: int, merged: int, translations: int = 0) -> dict[str, Any]:
-        found: dict[str, Any] = {kind: {"hit": [0], "miss": [0], "mshr_merge": [0]} for kind in kinds}
-        found["LOAD"] = {"hit": [hit], "miss": [miss], "mshr_merge": [merged]}
-        found["TRANSLATION"] = {"hit": [translations], "miss": [0], "mshr_merge": [0]}
-        return {**found, "miss latency": 3.5}
-
+    """Misses that wait for one under way are no misses of their own; a store is WRITE in the L1D alone."""
     roi = {
-        "cores": [{"instructions": 1_000_000, "cycles": 2_000_000}],
-        "cpu0_STLB": cache(700, 350, 50),
-        "cpu0_L1D": cache(10, 30, 5, 600),
-        "cpu0_L2C": cache(10, 20, 0),
-        "LLC": cache(10, 15, 0),
+        "cores": [
+            {
+                "instructions": 1_000_000,
+                "cycles": 2_000_000,
+                "mispredict": {"BRANCH_CONDITIONAL": 7, "BRANCH_INDIRECT": 2},
+            }
+        ],
+        "cpu0_DTLB": counted(LOAD=(1800, 1100, 50)),
+        "cpu0_STLB": counted(LOAD=(700, 350, 50)),
+        "cpu0_L1D": counted(LOAD=(10, 30, 5), WRITE=(100, 4, 1), TRANSLATION=(400, 200, 20)),
+        "cpu0_L2C": counted(LOAD=(10, 20, 0), RFO=(1, 2, 1), WRITE=(1000, 1000, 0)),
+        "LLC": counted(LOAD=(10, 15, 0), WRITE=(1000, 1000, 0)),
+        "DRAM": [
+            {f"{queue} ROW_BUFFER_{what}": count for queue, what, count in queues}
+            for queues in (
+                (("RQ", "HIT", 1), ("RQ", "MISS", 2), ("WQ", "HIT", 10), ("WQ", "MISS", 20)),
+                (("RQ", "HIT", 3), ("RQ", "MISS", 4), ("WQ", "HIT", 30), ("WQ", "MISS", 40)),
+            )
+        ],
     }
     run: dict[str, Any] = {
         **fake.run(),
         "instructions": 1_000_000,
         "walks": 300,
+        "accesses_per_walk": 1.0,
         "cycles": 1_000_000,
         "ipc": 1.0,
+        "dram": {"reads": 10, "writes": 100, "row_hits": 44},
+        "branch": {"branches": 100, "mispredictions": 9},
     }
-    run["tlb"] = [{"name": "L2", "page": "4K", "lookups": 1000, "hits": 700}]
-    counts = {"data_misses": 25, "table_accesses": 300, "table_misses": 0}
+    # The same array holds pages of each size, and is looked up once.
+    run["tlb"] = [
+        {"name": name, "page": page, "lookups": lookups, "hits": hits if page == "4K" else 0}
+        for name, lookups, hits in (("L1D", 3000, 1950), ("L1I", 5, 5), ("L2", 1050, 700))
+        for page in ("4K", "2M", "1G")
+    ]
+    counts = {"data_accesses": 33, "data_misses": 28, "table_accesses": 300, "table_misses": 0}
     run["caches"] = [{"name": name, **counts} for name in ("L1D", "L2", "LLC")]
     rows = {row.name: row for row in judge.table(run, roi)}
     assert rows["walks"].cells() == "| walks | 300 | 300 | equal |"
-    assert rows["STLB look-ups"].theirs == 1000
-    assert rows["L1D: misses of data"].theirs == 25
-    assert rows["L1D: accesses of walks"].cells() == "| L1D: accesses of walks | 300 | 600 | 0.500 |"
+    assert rows["DTLB: misses"].cells() == "| DTLB: misses | 1,050 | 1,050 | equal |"
+    assert rows["STLB: look-ups"].cells() == "| STLB: look-ups | 1,050 | 1,050 | equal |"
+    assert rows["accesses of walks"].cells() == "| accesses of walks | 300 | 600 | 0.500 |"
+    assert rows["accesses a walk"].theirs == 2
+    assert rows["L1D: accesses of data"].theirs == 144
+    assert rows["L1D: misses of data"].cells() == "| L1D: misses of data | 28 | 28 | equal |"
+    assert rows["L1D: misses of walks"].theirs == 180
+    assert rows["L2C: accesses of data"].cells() == "| L2C: accesses of data | 33 | 33 | equal |"
+    assert rows["L2C: misses of data"].theirs == 21
+    assert rows["LLC: misses of data"].theirs == 15
+    for name in ("reads", "writes", "hits of rows"):
+        assert rows[f"DRAM: {name}"].ours == rows[f"DRAM: {name}"].theirs
+    assert rows["branches mispredicted"].theirs == 9
     assert rows["IPC"].cells() == "| IPC | 1 | 0.500 | 2.000 |"
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (
+            "Simulation CPU 0 panic: IPC 0.0024 < 0.01\nDEADLOCK! CPU 0 cycle 10684823",
+            "gave up: Simulation CPU 0",
+        ),
+        ("DEADLOCK! CPU 0 cycle 8", "ended with status 134:\nDEADLOCK! CPU 0 cycle 8"),
+    ],
+)
+def test_a_slow_program_is_no_deadlock(printed: str, words: str) -> None:
+    """ChampSim reports both in the same way."""
+    with pytest.raises(SystemExit, match=re.escape(words)):
+        judge.call(["sh", "-c", f"echo '{printed}'; exit 134"])

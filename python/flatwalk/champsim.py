@@ -9,6 +9,7 @@ DRAM's are in cycles of its bus, whose clock is half of `data_rate`.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -252,7 +253,11 @@ def _walker(reader: _Reader, found: Imported) -> None:
             found.notes.append(words)
     found.machine["pwc"] = {"kind": "split", "latency_cycles": 0, "entries": entries}
     found.sources["pwc.latency_cycles"] = "[C] none: ChampSim's walker looks it up in no time"
-    found.put("walker.concurrent", reader.number("PTW", "mshr_size", 5), "PTW.mshr_size")
+    walkers = reader.number("PTW", "mshr_size", 5)
+    found.put("walker.concurrent", walkers, "PTW.mshr_size")
+    found.notes.append(
+        f"PTW.mshr_size is {walkers}, which ChampSim does not keep to: its STLB's MSHRs limit its walks."
+    )
     lower = reader.text("PTW", "lower_level", "L1D")
     found.put("walker.entry", "l2" if lower.endswith("L2C") else "l1d", f"PTW.lower_level = {lower}")
     found.notes.append(f"Its page tables have {levels} levels: compare with the scheme radix{levels}.")
@@ -272,6 +277,8 @@ def _memory(reader: _Reader, found: Imported) -> None:
 
     period, refreshes = of("refresh_period", 32), max(of("refreshes_per_period", 8192), 1)
     turn = ns(of("tRAS", 52))
+    # ChampSim's size of a chip (`DRAM_CHANNEL::density`): a byte for each cell, in whole GiB.
+    density = rows * columns * banks // _GIB
     queue = of("wq_size", 64)
     for key, value, source in (
         ("channels", channels, "channels"),
@@ -283,19 +290,24 @@ def _memory(reader: _Reader, found: Imported) -> None:
         ("rcd_ns", ns(of("tRCD", 24)), "tRCD cycles of the bus"),
         ("rp_ns", ns(of("tRP", 24)), "tRP cycles of the bus"),
         ("controller_ns", 0.0, "none: it takes no time of its own"),
-        ("ras_ns", turn, "tRAS cycles of the bus"),
+        ("ras_ns", 0.0, "none: tRAS is the time of its turn-around and in its tRFC"),
         ("faw_ns", 0.0, "none"),
         ("refi_ns", round(period * 1e6 / refreshes, 3), "refresh_period ms / refreshes_per_period"),
+        ("rfc_ns", round(math.sqrt(8 * density) * turn, 3), "√(8 × GiB of a chip) × tRAS"),
         ("write_queue", max(queue * 7 // 8, 1), "seven eighths of wq_size"),
-        ("write_batch", max(queue // 8, 1), "down to six eighths of wq_size"),
+        ("write_batch", queue * 7 // 8 - queue * 6 // 8 + 1, "to below six eighths of wq_size"),
         ("rtw_ns", turn, "tRAS cycles of the bus: its turn-around"),
         ("wtr_ns", turn, "tRAS cycles of the bus: its turn-around"),
     ):
         found.put(f"memory.{key}", value, source)
+    found.notes.append(
+        "Its neighbouring lines lie in other banks, so that few accesses hit a row; here they lie in a row."
+    )
     whole = channels * ranks * banks * rows * columns * width
     found.put("os.memory_bytes", max(whole // _GIB, 1) * _GIB, "physical_memory: all of its cells")
     fault = reader.number("virtual_memory", "minor_fault_penalty", 200)
     found.put("os.fault_cycles", fault, "minor_fault_penalty")
+    found.put("os.zero_bytes_per_cycle", 1 << 16, "none: a new page costs nothing else")
 
 
 def text(found: Imported) -> str:
