@@ -111,6 +111,7 @@ fn along(assembler: &mut Assembler, orientation: bool) -> (BlockId, BlockId) {
 }
 
 impl Code {
+    #[expect(clippy::too_many_lines, reason = "a listing of the program's code, block by block")]
     pub(super) fn new(assembler: &mut Assembler) -> Self {
         Self {
             begin: assembler.operation(&[], &[NEXT]).operation(&[SIZE], &[FLAGS]).branch(),

@@ -46,8 +46,8 @@ impl Network {
         }
         let (tail, head) = (end(pair - later * (later - 1) / 2), start(later));
         let place = |node: u32| {
-            let word = mix(!self.seed ^ u64::from(node));
-            ((word & 0xff) as i64, (word >> 8 & 0xff) as i64)
+            let word = mix(!self.seed ^ u64::from(node)).cast_signed();
+            (word & 0xff, word >> 8 & 0xff)
         };
         let (a, b) = (place(tail), place(head));
         (tail, head, DEADHEAD + (a.0 - b.0).abs() + (a.1 - b.1).abs())

@@ -78,7 +78,8 @@ impl Simplex {
 
     /// Sorts the basket by falling absolute cost as far as it is kept (quicksort).
     fn sort(&mut self, out: &mut impl Emitter) {
-        let mut parts = if self.basket > 1 { vec![(0, self.basket as isize - 1)] } else { vec![] };
+        let mut parts =
+            if self.basket > 1 { vec![(0, self.basket.cast_signed() - 1)] } else { vec![] };
         let size = |sort: &Self, out: &mut _, place: isize| {
             let slot = usize::from(sort.order.load(out, place as usize));
             sort.slot_size.load(out, slot)
@@ -110,7 +111,7 @@ impl Simplex {
                 }
             }
             out.enter(self.code.parts);
-            if left < to && left < KEPT as isize {
+            if left < to && left < KEPT.cast_signed() {
                 parts.push((left, to));
             }
             if from < right {

@@ -47,7 +47,7 @@ fn matched(network: &Network) -> i64 {
             start = before;
         }
     }
-    network.trips as i64 * (VEHICLE + 2 * DEPOT_WAY) - saved
+    network.trips.cast_signed() * (VEHICLE + 2 * DEPOT_WAY) - saved
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_simplex_finds_the_best_schedule() {
         };
         let total: i64 = (1..simplex.pred.values.len()).map(cost).sum();
         assert_eq!(total, matched(&simplex.network));
-        assert!(total < shape.trips as i64 * VEHICLE, "deadheads save vehicles");
+        assert!(total < shape.trips.cast_signed() * VEHICLE, "deadheads save vehicles");
         assert!(simplex.iterations > shape.trips, "{}", simplex.iterations);
     }
 }

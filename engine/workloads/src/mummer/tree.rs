@@ -209,17 +209,14 @@ impl Tree {
         let old = self.letter(self.edge(child, depth) - depth + at);
         let (first, second) =
             if old < self.letter(suffix + at) { (child, leaf) } else { (leaf, child) };
-        let new = match self.last {
+        let new = if let Some(last) = self.last {
             // So the last one's suffix link is this one.
-            Some(last) => {
-                self.table.truncate(last + SMALL_WORDS);
-                self.table[last] |= SMALL;
-                last + SMALL_WORDS
-            }
-            None => {
-                self.open = self.table.len();
-                self.table.len()
-            }
+            self.table.truncate(last + SMALL_WORDS);
+            self.table[last] |= SMALL;
+            last + SMALL_WORDS
+        } else {
+            self.open = self.table.len();
+            self.table.len()
         };
         self.table.extend([first, brother, at as u32, suffix as u32, 0]);
         debug_assert_eq!(self.table.len(), new + LARGE_WORDS);

@@ -102,6 +102,7 @@ pub(super) struct Code {
 }
 
 impl Code {
+    #[expect(clippy::too_many_lines, reason = "a listing of the program's code, block by block")]
     pub(super) fn new(assembler: &mut Assembler) -> Self {
         Self {
             first: work(assembler, 4)

@@ -55,6 +55,7 @@ fn copy(assembler: &mut Assembler, from: u8) -> &mut Assembler {
 }
 
 impl Code {
+    #[expect(clippy::too_many_lines, reason = "a listing of the program's code, block by block")]
     pub(super) fn new(assembler: &mut Assembler) -> Self {
         Self {
             fragment: assembler

@@ -23,6 +23,7 @@ impl Assembly {
     }
 
     /// The best local alignment's score within the band.
+    #[expect(clippy::cast_possible_wrap, reason = "places in a fragment are below 500")]
     fn align(&mut self, out: &mut impl Emitter, first: usize, second: usize, diagonal: i32) -> i32 {
         out.enter(self.code.align);
         self.columns.letters.load(out, first);

@@ -285,6 +285,7 @@ impl Assembly {
     }
 
     /// Looks the word up that ends at a place, and counts the later fragments that have it.
+    #[expect(clippy::cast_possible_wrap, reason = "places in a fragment are below 500")]
     fn look_up(&mut self, out: &mut impl Emitter, fragment: usize, place: usize, word: usize) {
         out.enter(self.code.place);
         self.columns.letter.load(out, 512 * fragment + place);
