@@ -27,6 +27,7 @@ _FULL = (
         "hugetlb",
         "ksm",
         "userfaultfd",
+        "move",
         "gup",
         "proc",
         "ldt",
