@@ -153,7 +153,7 @@ fn emit_gap(space: &mut Space) {
 
 /// Of what is recorded, all is granted: turns to what comes next. False if nothing does.
 pub fn end_segment() -> bool {
-    with_space(|_| {
+    with_space(|space| {
         if phase() != Phase::Record {
             return true;
         }
@@ -172,6 +172,8 @@ pub fn end_segment() -> bool {
             Next::Gap(thinned) => {
                 mark(MARK_END, 0, 0);
                 thin(thinned);
+                // What happens from here on is not of the segment; how long the gap is comes at its end.
+                emit(space, &Event::Gap { instructions: 0 });
                 set_phase(Phase::Gap);
                 (setup().hooks.count)();
             }

@@ -28,6 +28,8 @@ struct Replay {
     hash: String,
     /// Instructions of each stretch between gaps.
     stretches: Vec<u64>,
+    /// What happened to the address space, behind how many instructions, and whether in a gap.
+    events: Vec<(Event, u64, bool)>,
 }
 
 /// Which anonymous pages are there.
@@ -94,7 +96,10 @@ fn replay(file: &Path, starts: Option<&[u64]>) -> Replay {
                 at += instructions;
                 after_gap = true;
             }
-            Item::Event(event) => memory.follow(&event),
+            Item::Event(event) => {
+                memory.follow(&event);
+                replay.events.push((event, at, after_gap));
+            }
             Item::Slice(slice) => {
                 let mut addresses = slice.addresses.iter().copied();
                 for id in slice.blocks {
@@ -167,6 +172,13 @@ fn a_sample_is_a_part_of_the_whole() {
         for executed in &part.executed {
             rest = &rest[rest.partition_point(|other| other.at < executed.at)..];
             assert_eq!(Some(executed), rest.first());
+        }
+        // … no event of a gap looks as if it were of the segment before …
+        for (event, at, _) in part.events.iter().filter(|(.., is_in_gap)| !is_in_gap) {
+            assert!(
+                whole.events.iter().any(|(other, then, _)| (other, then) == (event, at)),
+                "{event:?} at {at}"
+            );
         }
         // … and the pages that were there then are known to be there.
         let starts: Vec<u64> = part.present.iter().map(|(at, _)| *at).collect();

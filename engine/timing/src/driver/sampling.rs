@@ -437,6 +437,10 @@ mod tests {
         assert_eq!(schedule.at(599_000), Some((Phase::Measured, 600_000)));
         assert_eq!(schedule.at(600_000), Some((Phase::Pass, 1_300_000)));
         assert_eq!(schedule.at(1_300_000), None);
+        // One that ends early: what comes in the gap is not of the window.
+        assert_eq!(schedule.at(599_990), Some((Phase::Measured, 600_000)));
+        schedule.begin_segment(599_990);
+        assert_eq!(schedule.at(599_990), Some((Phase::Pass, 618_990)));
     }
 
     /// Starts and ends of what is measured.
