@@ -65,6 +65,13 @@ pub(super) struct Own {
     pub(super) switches: Switches,
     /// Cycles of windows that had ended before the core began to exist.
     pub(super) missed: u64,
+    /// Its clock when the window under way began, or when it began to exist if that was later …
+    pub(super) began: u64,
+    /// … and its cycles in windows that have ended.
+    pub(super) passed: u64,
+    /// It has run since all cores were last at one time, and at all, with a clock.
+    pub(super) is_active: bool,
+    pub(super) has_run: bool,
     /// Threads that ran in windows.
     pub(super) threads: BTreeSet<ThreadId>,
 }
@@ -83,6 +90,10 @@ impl Own {
             observation,
             switches,
             missed: 0,
+            began: 0,
+            passed: 0,
+            is_active: false,
+            has_run: false,
             threads: BTreeSet::new(),
         }
     }

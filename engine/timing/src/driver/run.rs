@@ -112,8 +112,8 @@ pub struct Run {
     aside: Option<Aside>,
     /// Instructions and cycles of the last window.
     pace: (u64, u64),
-    /// Cycle in which all cores were last at the same time: where the measured part begins or ended.
-    aligned: u64,
+    /// Cycle in which, on average over the cores, the phase began.
+    started: u64,
     /// What was measured, core by core, once all has ended.
     by_core: Vec<CoreFigures>,
     /// Cycles to merge a node, or to take one apart, of the process's own table and of the host's.
@@ -137,7 +137,9 @@ pub(crate) struct CoreFigures {
     pub threads: usize,
     /// Instructions.
     pub instructions: u64,
-    /// What its cycles went to.
+    /// Cycles that passed for it; `None` if they are the run's.
+    pub cycles: Option<u64>,
+    /// What they went to.
     pub stack: CycleStack,
     /// Its walks.
     pub walks: WalkCount,
@@ -233,7 +235,7 @@ impl Run {
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
-            aligned: 0,
+            started: 0,
             by_core: Vec::new(),
             merge_cycles,
             relocated: Vec::new(),
@@ -341,7 +343,7 @@ impl Run {
         Tally {
             at: 0,
             instructions: self.instructions(),
-            cycles: self.clock(),
+            cycles: self.mean_clock(),
             walks: total.walks,
             walk_accesses: total.accesses,
             walk_latency_cycles: total.latency_cycles,
@@ -471,7 +473,7 @@ impl Run {
             let (mut timed, mut missed) = (fresh.core.clone(), 0);
             if let Some(core) = &mut timed {
                 // What was before the measured part is not counted.
-                core.wait_until(Part::Idle, self.aligned);
+                core.wait_until(Part::Idle, self.started);
                 forget(|visit| core.counts(visit));
                 // But in windows that have ended the core was idle.
                 missed = self.windows.iter().map(|window| window.cycles).sum();
@@ -481,6 +483,7 @@ impl Run {
                 core: timed,
                 own: Own {
                     missed,
+                    began: self.started,
                     ..Own::new(core, next_observation(&fresh.mmu), self.own.switches.anew())
                 },
             };
@@ -524,6 +527,7 @@ impl Run {
             };
             let Some(batch) = self.cores.take(core, size) else { break };
             self.wait_until(batch.at);
+            (self.own.is_active, self.own.has_run) = (true, true);
             let Batch { slice, blocks, addresses, .. } = &batch;
             let (blocks, addresses) = (blocks.clone(), addresses.clone());
             self.slice(slice.thread, &slice.blocks[blocks], &slice.addresses[addresses])?;
@@ -546,6 +550,14 @@ impl Run {
         let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
         let own = self.timed.as_ref().map(|(core, _)| core);
         parked.chain(own).map(|core| core.cycle()).max().unwrap_or(0)
+    }
+
+    /// The mean of all cores' clocks; 0 without one.
+    fn mean_clock(&self) -> u64 {
+        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
+        let own = self.timed.as_ref().map(|(core, _)| core);
+        parked.chain(own).map(|core| core.cycle()).sum::<u64>()
+            / (self.cores.parked.len() as u64 + 1)
     }
 
     /// The clock of a core.
@@ -619,6 +631,45 @@ impl Run {
         }
     }
 
+    /// All time that has passed is counted, where what is counted begins or ends. No core waits for the one that
+    /// is furthest ahead: it would wait for what the cut leaves to others. Up to the present quantum cores
+    /// without work were idle, and those that have not run since they were aligned go along with the rest.
+    /// Clocks then add up to a multiple of their number, so that their mean is exact.
+    fn settle(&mut self) {
+        let count = self.cores.parked.len() as u64 + 1;
+        if self.timed.is_some() && count > 1 {
+            let floor = self.cores.floor;
+            let (mut active, mut sum) = (0, 0);
+            self.on_each_core(|run| {
+                let clock = run.idle_until(floor);
+                if run.own.is_active {
+                    (active, sum) = (active + 1, sum + clock);
+                }
+            });
+            let mean = sum / active.max(1);
+            let (mut sum, mut last) = (0, (u64::MAX, 0));
+            self.on_each_core(|run| {
+                let clock = run.idle_until(if run.own.is_active { 0 } else { mean });
+                sum += clock;
+                last = last.min((clock, run.own.number));
+            });
+            let rest = sum.next_multiple_of(count) - sum;
+            self.on_each_core(|run| {
+                if run.own.number == last.1 {
+                    run.idle_until(last.0 + rest);
+                }
+            });
+        }
+        self.started = self.mean_clock();
+    }
+
+    /// The core that has its turn completes what it has begun, and is idle until cycle `at`; its clock then.
+    fn idle_until(&mut self, at: u64) -> u64 {
+        let Some((core, _)) = &mut self.timed else { return 0 };
+        core.wait_until(Part::Idle, at);
+        core.cycle()
+    }
+
     /// All cores wait for the one that is furthest ahead.
     fn align(&mut self) {
         if self.cores.are_several() {
@@ -626,12 +677,11 @@ impl Run {
             let settled = |run: &Self| run.timed.as_ref().map_or(0, |(core, _)| core.settled());
             self.on_each_core(|run| latest = settled(run).max(latest));
             self.on_each_core(|run| {
-                if let Some((core, _)) = &mut run.timed {
-                    core.wait_until(Part::Idle, latest);
-                }
+                run.idle_until(latest);
+                run.own.is_active = false;
             });
         }
-        self.aligned = self.clock();
+        self.started = self.clock();
     }
 
     fn event(&mut self, event: &Event) -> Result<(), OsError> {
@@ -883,7 +933,10 @@ impl Run {
 
     /// Another phase begins, or another window, before instruction `at` of the program.
     fn enter(&mut self, phase: Phase, at: u64) {
-        if [self.phase, phase].contains(&Phase::Measured) {
+        let has_clock = |phase| matches!(phase, Phase::Detailed | Phase::Measured);
+        if has_clock(self.phase) {
+            self.settle();
+        } else if has_clock(phase) {
             self.align();
         }
         self.end_window();
@@ -913,6 +966,9 @@ impl Run {
         }
         if is_measured {
             self.window = Some(Tally { at, ..self.tally() });
+            self.on_each_core(|run| {
+                run.own.began = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+            });
         }
         if matches!(phase, Phase::Pass | Phase::Warm) {
             self.on_each_core(|run| {
@@ -928,6 +984,10 @@ impl Run {
         let Some(start) = self.window.take() else { return };
         let window = self.tally().since(start);
         if window.instructions > 0 {
+            self.on_each_core(|run| {
+                let now = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
+                run.own.passed += now - run.own.began;
+            });
             self.pace = (window.instructions, window.cycles);
             self.windows.push(window);
         }
@@ -951,12 +1011,12 @@ impl Run {
                 aside.put_back(|visit| run.counts(visit));
             }
             if let Some((core, _)) = &mut run.timed {
-                core.statistics.stack.count(Part::Idle, std::mem::take(&mut run.own.missed));
+                core.statistics.stack.count(Part::Idle, run.own.missed);
             }
             let figures = run.core_figures();
-            // A core on which nothing ran in the measured part has no part in it.
+            // A core that ran nothing while there was a clock has no part in what was measured.
             let counts = Aside::take(|visit| run.counts(visit));
-            if figures.instructions > 0 || !run.cores.are_several() {
+            if figures.instructions > 0 || run.own.has_run || !run.cores.are_several() {
                 by_core.push(figures);
                 counted.push(counts);
             }
@@ -976,6 +1036,8 @@ impl Run {
             number: self.own.number,
             threads: self.own.threads.len(),
             instructions: self.measured().0,
+            cycles: (self.cores.are_several() && !self.windows.is_empty())
+                .then_some(self.own.missed + self.own.passed),
             stack: core.stack,
             walks: self.mmu.statistics.total(),
             translation_cycles: core.translation_cycles,

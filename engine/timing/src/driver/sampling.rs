@@ -11,6 +11,8 @@ use flatwalk_trace::SourceInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::driver::cores::QUANTUM;
+
 /// What is done with a stretch of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -32,7 +34,8 @@ pub struct Sampling {
     pub windows: u64,
     /// Instructions of each.
     pub window: u64,
-    /// Instructions that are warmed before each, the last [`DETAILED`] of them with the clock running.
+    /// Instructions that are warmed before each, the last [`DETAILED`] of them, or more where there are several
+    /// threads, with the clock running.
     pub warmup: u64,
     /// Where they are.
     #[serde(default)]
@@ -55,6 +58,9 @@ pub enum Places {
 /// Instructions before a window that run with the clock, so that queues and the reorder buffer are as
 /// full as they are in the window.
 pub const DETAILED: u64 = 50_000;
+/// Quanta ([`QUANTUM`]) before a window of several threads that run with the clock, so that each core is as
+/// far ahead or behind as it is in the window: when the clock begins to run they are all at one time.
+const DETAILED_QUANTA: u64 = 2;
 
 /// Windows that a part is divided into that is measured as one.
 pub const DIVISIONS: u64 = 40;
@@ -132,6 +138,8 @@ pub(crate) struct Schedule {
     recorded: Option<u64>,
     /// First instruction of the segment under way.
     segment_start: u64,
+    /// Instructions before a window that run with the clock, as far as the warm-up goes.
+    detailed: u64,
 }
 
 impl Schedule {
@@ -162,7 +170,15 @@ impl Schedule {
             }
         };
         let recorded = info.instructions;
-        Self { windows, sampling, first_instruction: skip, total, recorded, segment_start: 0 }
+        Self {
+            windows,
+            sampling,
+            first_instruction: skip,
+            total,
+            recorded,
+            segment_start: 0,
+            detailed: DETAILED,
+        }
     }
 
     /// Windows of the sampled part of `length` instructions from `skip` on, and their lengths.
@@ -213,7 +229,14 @@ impl Schedule {
         }
     }
 
-    /// A gap of the recording ended at `position`.
+    /// So many threads are alive, each on a core that there is from now on.
+    pub(crate) fn have_threads(&mut self, threads: usize) {
+        if threads > 1 {
+            self.detailed = self.detailed.max(DETAILED_QUANTA * QUANTUM * threads as u64);
+        }
+    }
+
+    /// A gap of the recording begins or ends at `position`.
     pub(crate) fn begin_segment(&mut self, position: u64) {
         self.segment_start = position;
     }
@@ -244,7 +267,7 @@ impl Schedule {
                 let ended =
                     starts.partition_point(|start| start.saturating_add(window) <= position);
                 let Some(&start) = starts.get(ended) else { return Some((Phase::Pass, end)) };
-                let (phase, until) = before(position, start, window, warmup);
+                let (phase, until) = self.before(position, start);
                 Some((phase, until.min(end)))
             }
             Windows::Spread { first, spacing, count, end } => {
@@ -256,7 +279,7 @@ impl Schedule {
                 if number >= count {
                     return Some((Phase::Pass, end));
                 }
-                Some(before(position, first + number * spacing, window, warmup))
+                Some(self.before(position, first + number * spacing))
             }
             Windows::Segments { segment, first, end } => {
                 if position >= end {
@@ -266,9 +289,25 @@ impl Schedule {
                 if position >= start + window || start < first {
                     return Some((Phase::Pass, end));
                 }
-                let (phase, until) = before(position, start, window, warmup);
+                let (phase, until) = self.before(position, start);
                 Some((phase, until.min(end)))
             }
+        }
+    }
+
+    /// What is done at `position`, before the end of the window that starts at `start`.
+    fn before(&self, position: u64, start: u64) -> (Phase, u64) {
+        let Sampling { window, warmup, .. } = self.sampling;
+        let detailed = start.saturating_sub(self.detailed.min(warmup));
+        let warm = start.saturating_sub(warmup);
+        if position >= start {
+            (Phase::Measured, start.saturating_add(window))
+        } else if position >= detailed {
+            (Phase::Detailed, start)
+        } else if position >= warm {
+            (Phase::Warm, detailed)
+        } else {
+            (Phase::Pass, warm)
         }
     }
 
@@ -314,21 +353,6 @@ impl Schedule {
             instructions_represented: represented,
             coverage: whole.filter(|&whole| whole > 0).map(|whole| measured as f64 / whole as f64),
         }
-    }
-}
-
-/// What is done at `position`, before the end of the window that starts at `start`.
-fn before(position: u64, start: u64, window: u64, warmup: u64) -> (Phase, u64) {
-    let detailed = start.saturating_sub(DETAILED.min(warmup));
-    let warm = start.saturating_sub(warmup);
-    if position >= start {
-        (Phase::Measured, start.saturating_add(window))
-    } else if position >= detailed {
-        (Phase::Detailed, start)
-    } else if position >= warm {
-        (Phase::Warm, detailed)
-    } else {
-        (Phase::Pass, warm)
     }
 }
 
@@ -441,6 +465,23 @@ mod tests {
         assert_eq!(schedule.at(599_990), Some((Phase::Measured, 600_000)));
         schedule.begin_segment(599_990);
         assert_eq!(schedule.at(599_990), Some((Phase::Pass, 618_990)));
+    }
+
+    #[test]
+    fn several_threads_have_the_clock_for_longer() {
+        let sampling = Some(Sampling { warmup: 400_000, ..SAMPLING });
+        let limits = Limits { sampling, ..sampled(0, None) };
+        let mut schedule = Schedule::new(&limits, &info(Some(1_000_000), 1, Some(500_000)), 1);
+        let clock = |schedule: &Schedule| schedule.at(99_000).map(|(_, until)| 499_000 - until);
+        assert_eq!(clock(&schedule), Some(DETAILED));
+        schedule.have_threads(1);
+        assert_eq!(clock(&schedule), Some(DETAILED));
+        schedule.have_threads(2);
+        assert_eq!(clock(&schedule), Some(4 * QUANTUM));
+        schedule.have_threads(1);
+        assert_eq!(clock(&schedule), Some(4 * QUANTUM), "the other core is still there");
+        schedule.have_threads(4);
+        assert_eq!(schedule.at(99_000), Some((Phase::Detailed, 499_000)), "all of the warm-up");
     }
 
     /// Starts and ends of what is measured.

@@ -5,7 +5,7 @@
 //! seen it, and the producer waits when too many are alive: memory is bounded however long the trace.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use flatwalk_os::OsError;
 use flatwalk_symbols::Symbols;
-use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, TraceError};
+use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, ThreadId, TraceError};
 
 use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
@@ -324,6 +324,8 @@ pub(crate) struct StretchReader<'a> {
     measured: u64,
     /// The window under way has instructions.
     counted: bool,
+    /// Threads that have run and not ended.
+    threads: BTreeSet<ThreadId>,
 }
 
 impl<'a> StretchReader<'a> {
@@ -351,6 +353,7 @@ impl<'a> StretchReader<'a> {
             windows: 0,
             measured: 0,
             counted: false,
+            threads: BTreeSet::new(),
         }
     }
 
@@ -390,6 +393,9 @@ impl<'a> StretchReader<'a> {
                     if let Some(touched) = &mut self.touched {
                         touched.apply(&event);
                     }
+                    if let Event::ThreadExit { thread } = event {
+                        self.threads.remove(&thread);
+                    }
                     if is_call(&event) {
                         self.predictors.drain();
                     }
@@ -398,6 +404,9 @@ impl<'a> StretchReader<'a> {
                 Some(Item::Slice(slice)) => {
                     let (slice, n) = self.cut(slice);
                     self.position += n;
+                    if self.threads.insert(slice.thread) {
+                        self.schedule.have_threads(self.threads.len());
+                    }
                     if let Some(touched) = &mut self.touched {
                         follow(&slice, &self.blocks, &mut self.executed, touched);
                     }

@@ -131,7 +131,9 @@ pub struct CoreResult {
     pub threads: u64,
     /// Instructions.
     pub instructions: u64,
-    /// What its cycles went to. They add up to the run's `cycles`; empty in functional mode.
+    /// What its cycles went to; empty in functional mode. They add up to what passed for it in windows, which is
+    /// the run's `cycles` on average over the cores: a window ends where each core is with its instructions. If
+    /// everything was measured it is the same for each.
     pub cycle_stack: Vec<CyclePart>,
     /// Page walks.
     pub walks: u64,
@@ -544,7 +546,8 @@ impl RunResult {
 
 /// What a core did in a run that took `cycles`.
 fn core_result(core: &CoreFigures, cycles: Option<u64>) -> CoreResult {
-    let stack = cycles.into_iter().flat_map(|cycles| core.stack.parts(cycles));
+    let stack =
+        cycles.into_iter().flat_map(|cycles| core.stack.parts(core.cycles.unwrap_or(cycles)));
     CoreResult {
         core: core.number as u64,
         threads: core.threads as u64,
