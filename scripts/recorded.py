@@ -33,15 +33,15 @@ STEPS = {"mcf": 2000, "omnetpp": 100_000, "tiger": 100}
 LETTER_BYTES, OTHER_BYTES = 17.1, 8448
 
 
-def mcf(size_bytes: int) -> list[int]:
-    """Trips and deadheads of so large a workload (engine/workloads/src/mcf)."""
+def mcf(size_bytes: int) -> dict[str, int]:
+    """What a workload of this size schedules (engine/workloads/src/mcf)."""
     size_bytes -= 350 * 32 + 64
     trips = max(size_bytes // 64 // 1000, math.isqrt(size_bytes // 16))
-    return [trips, (size_bytes - (2 * trips + 2) * 168) // 64 - 2 * trips]
+    return {"trips": trips, "deadheads": (size_bytes - (2 * trips + 2) * 168) // 64 - 2 * trips}
 
 
-def omnetpp(size_bytes: int) -> list[int]:
-    """Hosts (engine/workloads/src/omnetpp)."""
+def omnetpp(size_bytes: int) -> dict[str, int]:
+    """What sends frames (engine/workloads/src/omnetpp)."""
 
     def bytes_of(hosts: int) -> int:
         nodes = level = hosts
@@ -55,15 +55,15 @@ def omnetpp(size_bytes: int) -> list[int]:
     for step in (1 << bit for bit in reversed(range(size_bytes.bit_length()))):
         if bytes_of(hosts + step) <= size_bytes:
             hosts += step
-    return [hosts]
+    return {"hosts": hosts}
 
 
-def tiger(size_bytes: int) -> list[int]:
-    """Fragments (engine/workloads/src/tiger)."""
-    return [(size_bytes - 8 * 4**10 - 256) // (512 + 48 + 16 * 491 + 8 + 4 + 512)]
+def tiger(size_bytes: int) -> dict[str, int]:
+    """What is compared (engine/workloads/src/tiger)."""
+    return {"fragments": (size_bytes - 8 * 4**10 - 256) // (512 + 48 + 16 * 491 + 8 + 4 + 512)}
 
 
-SHAPES: dict[str, Callable[[int], list[int]]] = {"mcf": mcf, "omnetpp": omnetpp, "tiger": tiger}
+SHAPES: dict[str, Callable[[int], dict[str, int]]] = {"mcf": mcf, "omnetpp": omnetpp, "tiger": tiger}
 
 
 def row(name: str, size: int, seed: str, directory: Path) -> str:
@@ -76,11 +76,12 @@ def row(name: str, size: int, seed: str, directory: Path) -> str:
         data, step = f"{bases:,} letters", ""
     else:
         program = compiled(ROOT / "scripts" / "recorded" / f"{name}.cpp", directory)
-        shape = list(map(str, SHAPES[name](size_bytes)))
-        command = [str(program), *shape, seed, str(STEPS[name])]
+        shape = SHAPES[name](size_bytes)
+        command = [str(program), *map(str, shape.values()), seed, str(STEPS[name])]
         told, instructions = record(trace, "--exhaustive", "--start-at", "marker", "--", *command)
         steps = int(re.search(r"steps=(\d+)", told)[1])  # type: ignore[index]
-        data, step = " and ".join(f"{int(count):,}" for count in shape), f"{instructions / steps:,.0f}"
+        data = " and ".join(f"{count:,} {what}" for what, count in shape.items())
+        step = f"{instructions / steps:,.0f}"
     runs = [
         walked(source, str(instructions), directory)
         for source in (["--trace", str(trace)], ["--workload", f"{name}:{size}MiB", "--seed", seed])

@@ -9,7 +9,7 @@
 // usage: tiger FRAGMENTS SEED [COMPARED]
 //
 // Recording begins with the comparison, when the table is there, and ends when so many fragments are compared or all are. Prints
-// how many candidates it found.
+// how many entries were visited, and how many candidates it found.
 
 #include <algorithm>
 #include <cstdint>
@@ -92,6 +92,19 @@ static void compare(int number) {
     }
 }
 
+/// Entries that `compare` visits for a fragment.
+static long visited(int number) {
+    long count = 0;
+    uint32_t word = 0;
+    for (int place = 0; place < LENGTH; place++) {
+        word = shift(word, fragments[number].letters[place]);
+        if (place + 1 >= WORD)
+            for (const Entry *entry = table[word]; entry && entry->fragment > number; entry = entry->before)
+                count++;
+    }
+    return count;
+}
+
 static std::vector<uint8_t> genome(size_t length, std::mt19937_64 &random) {
     std::vector<uint8_t> text;
     text.reserve(length + PIECE);
@@ -143,6 +156,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < compared; i++)
         compare(i);
     flatwalk_stop();
-    printf("steps=%d candidates=%zu\n", compared, candidates.size());
+    long entries_visited = 0;
+    for (int i = 0; i < compared; i++)
+        entries_visited += visited(i);
+    printf("steps=%d visited=%ld candidates=%zu\n", compared, entries_visited, candidates.size());
     return 0;
 }
