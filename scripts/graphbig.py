@@ -34,13 +34,21 @@ def size_bytes(kernel: str, vertices: int) -> int:
     return int(vertices * (VERTEX_BYTES[kernel] + MEAN_DEGREE * EDGE_BYTES)) + 128
 
 
-def compiled(directory: Path) -> Path:
-    """The program with all kernels."""
-    program = directory / "kernels"
+def compiled(source: Path, directory: Path) -> Path:
+    """A program of one file."""
+    program = directory / source.stem
     options = ["-O3", "-std=c++11", "-Wno-deprecated", f"-I{ROOT / 'recorder'}"]
-    source = ROOT / "scripts" / "graphbig" / "kernels.cpp"
     subprocess.run(["g++", *options, "-o", program, source], check=True)
     return program
+
+
+def record(trace: Path, *arguments: str) -> tuple[str, int]:
+    """What a program prints that `flatwalk record` records, and the trace's instructions."""
+    command = [FLATWALK, "record", "-o", trace, *arguments]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    command = [FLATWALK, "trace", "info", "--json", trace]
+    info = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return told, int(json.loads(info)["instructions"])
 
 
 def walked(source: list[str], count: str, directory: Path) -> dict[str, Any]:
@@ -76,7 +84,7 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        program = compiled(directory)
+        program = compiled(ROOT / "scripts" / "graphbig" / "kernels.cpp", directory)
         for kernel in options.kernels or KERNELS:
             print(row(kernel, program, directory, options), flush=True)
 
@@ -85,15 +93,8 @@ def row(kernel: str, program: Path, directory: Path, options: argparse.Namespace
     """One kernel's row of the table."""
     trace = directory / f"{kernel}.fwt"
     command = [str(program), kernel, str(options.vertices), options.seed]
-    marked = ["--start-at", "marker", "--exhaustive", "-o", str(trace)]
-    told = subprocess.run(
-        [str(FLATWALK), "record", *marked, "--", *command], check=True, capture_output=True, text=True
-    ).stdout
-    followed = int(re.search(r"followed=(\d+)", told)[1])  # type: ignore[index]
-    info = subprocess.run(
-        [str(FLATWALK), "trace", "info", "--json", str(trace)], check=True, capture_output=True, text=True
-    ).stdout
-    edge = json.loads(info)["instructions"] / followed
+    told, instructions = record(trace, "--exhaustive", "--start-at", "marker", "--", *command)
+    edge = instructions / int(re.search(r"followed=(\d+)", told)[1])  # type: ignore[index]
     recorded = walked(["--trace", str(trace)], options.instructions, directory)
     size = f"graphbig-{kernel}:{size_bytes(kernel, options.vertices)}"
     built_in = walked(["--workload", size], options.instructions, directory)
