@@ -11,7 +11,7 @@ import pytest
 
 from flatwalk.vm import build, components
 from tests.oracles import flat_machine, nested_machine, nested_page_tables
-from tests.oracles.nested_page_tables import FINAL, INVALID, NPF, PAGE_FAULT, TABLE, VMMCALL, Exit
+from tests.oracles.nested_page_tables import FINAL, INVALID, NPF, PAGE_FAULT, TABLE, VMMCALL
 from tests.test_flat_page_tables import replayed
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from tests.oracles.nested_page_tables import Guest
 
 FLAT_NPT = 1 << 22
+#: Entries of a cold walk, by guest's and nested tables (Park et al., section 4).
+PAPERS = {
+    "off/off/execute": 24,
+    "l4l3+l2l1/off/execute": 14,
+    "off/l4l3+l2l1/execute": 14,
+    "l4l3+l2l1/l4l3+l2l1/execute": 8,
+}
 GUESTS = {
     guest.name: guest
     for guests in (
@@ -54,12 +61,14 @@ def having(levels: int) -> list[Guest]:
         ("off/off/2m/2m", (3, 12)),
         ("l3l2/l3l2/2m/2m", (2, 6)),
         ("off/off5", (4, 25)),
+        ("off5/off", (5, 24)),
+        ("off5/off5", (5, 30)),
         ("l4l3+l2l1/l4l3+l2l1-5", (2, 9)),
-        ("l4l3+l2l1/l5l4+l3l2", (2, 9)),
+        ("l5l4+l3l2/l5l4+l3l2", (3, 12)),
     ],
 )
 def test_cold_walks_read_as_many_entries_as_the_papers_say(name: str, entries: tuple[int, int]) -> None:
-    # Park et al., section 4: 24, 14, 14 and 8; the others by the same sum, g + (g + 1) * h.
+    # The papers' sums are in PAPERS; the others by the same sum, g + (g + 1) * h.
     assert nested_machine.entries_of(GUESTS[name].run().walks) == entries
 
 
@@ -105,16 +114,39 @@ def qemu() -> Path:
 
 
 def run(
-    qemu: Path, directory: Path, guests: Sequence[Guest], *, feature: bool
+    qemu: Path, directory: Path, guests: Sequence[Guest], cpu: str = "max,+flat-pt,+flat-npt"
 ) -> tuple[int, list[nested_machine.Seen], str]:
     """CPUID's word, what came of the guests, and what the plugin wrote."""
     plugin, walks = flat_machine.build_plugin(qemu, directory), directory / "walks"
     program = flat_machine.build_guest(directory, "nested")
-    cpu = "max,+flat-pt" + (",+flat-npt" if feature else "")
     options = ("-plugin", f"{plugin},out={walks}")
     with nested_machine.running(qemu, program, directory, guests, cpu=cpu, options=options) as machine:
         features, seen = nested_machine.results(machine)
     return features, seen, walks.read_text(encoding="ascii")
+
+
+@pytest.mark.slow
+def test_qemu_counts_what_the_papers_count(qemu: Path, tmp_path: Path) -> None:
+    _, _, text = run(qemu, tmp_path, [GUESTS[name] for name in PAPERS])
+    assert [sum(entries) for entries in nested_machine.counted(text)] == [*PAPERS.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cpu", "announced"),
+    [
+        ("max,+flat-npt", True),
+        ("max,+flat-pt", False),
+        ("max,+flat-npt,-npt", False),
+        ("EPYC,+flat-npt", True),
+        ("EPYC", False),
+    ],
+)
+def test_processors_announce_it_if_they_are_asked_for_it(
+    qemu: Path, tmp_path: Path, cpu: str, *, announced: bool
+) -> None:
+    features, _, _ = run(qemu, tmp_path, [GUESTS["off/off/read"]], cpu)
+    assert bool(features & FLAT_NPT) == announced
 
 
 @pytest.mark.slow
@@ -124,8 +156,7 @@ def test_qemu_runs_guests_as_the_specification_says(
     qemu: Path, tmp_path: Path, levels: int, *, feature: bool
 ) -> None:
     guests = having(levels)
-    features, seen, text = run(qemu, tmp_path, guests, feature=feature)
-    assert bool(features & FLAT_NPT) == feature
+    _, seen, text = run(qemu, tmp_path, guests, "max,+flat-pt" + (",+flat-npt" if feature else ""))
     runs = [guest.run(feature=feature) for guest in guests]
     wrong = nested_machine.wrong_ends(guests, runs, seen)
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
@@ -143,7 +174,7 @@ def test_qemu_runs_guests_as_the_specification_says(
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", [4, 5])
 def test_the_engine_walks_again_what_qemu_has_walked(qemu: Path, tmp_path: Path, levels: int) -> None:
-    _, _, text = run(qemu, tmp_path, having(levels), feature=True)
+    _, _, text = run(qemu, tmp_path, having(levels))
     lines = text.splitlines()
     assert replayed(text.encode()) == (0, f"{len(lines)} walks agree\n", "")
     for stage, outcome in (("guest", "page"), ("nested", "page"), ("guest", "abandoned")):

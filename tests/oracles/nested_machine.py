@@ -1,4 +1,4 @@
-"""Runs the guests of tests/oracles/nested_page_tables.py on QEMU, under the hypervisor of tests/guest/nested.c."""
+"""Runs guests over nested page tables on QEMU, under the hypervisor of tests/guest/nested.c."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 
 from tests.oracles import flat_machine
 from tests.oracles.flat_page_tables import Fault, Page
-from tests.oracles.nested_page_tables import CODE, ENABLED, NESTED_FLAT, STORED, TARGET, VMMCALL, Exit, Guest, Run, Walk
+from tests.oracles.nested_page_tables import (
+    CODE,
+    ENABLED,
+    NESTED_FLAT,
+    STORED,
+    TARGET,
+    VMMCALL,
+    Exit,
+    Guest,
+    Run,
+    Walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +46,13 @@ def packed(guests: Sequence[Guest], levels: int) -> bytes:
 
 def own_control(guest: Guest) -> int:
     """CR4 of the guest."""
-    return flat_machine.PAE | (flat_machine.CR4_FLAT if guest.own.flat else 0)
+    return control_of(guest.own.levels, flat=guest.own.flat)
+
+
+def control_of(levels: int, *, flat: bool) -> int:
+    """The bits of CR4 that have tables read so."""
+    deep, flat_bit = flat_machine.LA57 if levels == 5 else 0, flat_machine.CR4_FLAT if flat else 0
+    return flat_machine.PAE | deep | flat_bit
 
 
 @dataclass
@@ -96,9 +113,8 @@ def line_of(guest: Guest, walk: Walk, *, feature: bool) -> list[str]:
     if walk.stage == "guest":
         root, control, mode = guest.own.cr3, own_control(guest), "s"
     else:
-        root, control, mode = guest.nested.cr3, flat_machine.PAE, "u"
-        control |= flat_machine.LA57 if guest.nested.levels == 5 else 0
-        control |= flat_machine.CR4_FLAT if guest.nested_flat and feature else 0
+        control = control_of(guest.nested.levels, flat=guest.nested_flat and feature)
+        root, mode = guest.nested.cr3, "u"
     match walk.result:
         case Page(address, size):
             result = ["page", f"{address:x}", f"{size:x}"]
@@ -127,3 +143,16 @@ def entries_of(walks: Sequence[Walk]) -> tuple[int, int]:
     return guest, sum(len(walk.reads) for walk in walks) - guest
 
 
+def counted(text: str) -> list[tuple[int, int]]:
+    """The same, as the plugin's lines have it, for each walk of a guest with the nested ones before it."""
+    counts = []
+    nested = 0
+    for fields in map(str.split, text.splitlines()):
+        if fields[6] != "single":
+            entries = (len(fields) - 7 - {"page": 3, "fault": 2, "abandoned": 1}[fields[7]]) // 2
+            if fields[6] == "nested":
+                nested += entries
+            else:
+                counts.append((entries, nested))
+                nested = 0
+    return counts

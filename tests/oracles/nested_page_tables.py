@@ -1,11 +1,12 @@
 """Two-dimensional walks: a guest's page tables over nested ones (SVM), by docs/flat-page-tables.md alone.
 
-Both tables are cases of tests/oracles/flat_page_tables.py, whose walker walks either. A machine that runs a guest of
-one or two instructions and forgets all translations in between makes the walks that `Guest.run` says.
+Both tables are cases of tests/oracles/flat_page_tables.py, whose walker walks either. `Guest.run` says what a
+machine does that runs a guest of one or two instructions and then forgets all translations.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,10 +24,10 @@ from tests.oracles.flat_page_tables import (
     P,
     Page,
 )
-from tests.oracles.flat_vectors import DATA, LAYOUTS, TABLES, Tables, address
+from tests.oracles.flat_vectors import DATA, KINDS, LAYOUTS, TABLES, Tables, address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 #: Bits of the first word about a nested page fault: which guest-physical address had no translation.
 FINAL, TABLE = 1 << 32, 1 << 33
@@ -81,7 +82,7 @@ class Run:
 
 @dataclass
 class Guest:
-    """A guest, its hypervisor's tables, and one thing that it does: fetch at, load from or store to TARGET."""
+    """A guest, its hypervisor's tables, and what it does: it fetches at, loads from or stores to TARGET."""
 
     name: str
     kind: Kind
@@ -119,7 +120,7 @@ class Guest:
         return _Machine(self, replace(self.nested, flat=flat)).run()
 
 
-class _Left(Exception):
+class _LeftError(Exception):
     """The guest has been left."""
 
     def __init__(self, how: Exit) -> None:
@@ -149,7 +150,7 @@ class _Machine:
                     self._memory[self._guest.place(at)] = STORED
             rax = self._guest.contents[self._data()] if kind == "read" else STORED
             how = Exit(VMMCALL, rax=rax)
-        except _Left as left:
+        except _LeftError as left:
             how = left.how
         changed = {at: word for at, word in self._memory.items() if word != self._first[at]}
         return Run(how, self._walks, changed)
@@ -166,7 +167,7 @@ class _Machine:
             try:
                 # The processor sets A there.
                 self._translate(at, "write", TABLE)
-            except _Left:
+            except _LeftError:
                 self._walks.append(Walk("guest", where, kind, access.reads[:number], None))
                 self._set(self._own.words, {at: self._own.words[at] | A for at in access.reads[:number]})
                 raise
@@ -175,7 +176,7 @@ class _Machine:
             self._walks.append(walk)
             assert access.result.code is not None
             self._set(self._own.words, {at: self._own.words[at] | A for at in access.reads[:-1]})
-            raise _Left(Exit(PAGE_FAULT, (access.result.code, where)))
+            raise _LeftError(Exit(PAGE_FAULT, (access.result.code, where)))
         self._set(self._own.words, access.after)
         try:
             self._translate(access.result.address, kind, FINAL)
@@ -200,7 +201,7 @@ class _Machine:
             above = {at: self._nested.words[at] | A for at in access.reads[:-1]}
             self._nested.words.update(above)
             self._memory.update(above)
-            raise _Left(Exit(NPF, (access.result.code | which, guest_physical)))
+            raise _LeftError(Exit(NPF, (access.result.code | which, guest_physical)))
         self._nested.words.update(access.after)
         self._memory.update(access.after)
         is_dirty = bool(self._nested.words[access.reads[-1]] & D)
@@ -274,19 +275,19 @@ def _tables(layout: str) -> Tables:
     return Tables(layout, levels, flat_root=flat_root)
 
 
-#: Layouts of four levels, those of the papers' and those with one pair only; entries of a walk of 4 KiB and of 2 MiB.
+#: Layouts of four levels, and entries of a walk for 4 KiB and for 2 MiB.
 LEVELS = {"off": (4, 3), "l4l3": (3, 2), "l3l2": (3, 2), "l2l1": (3, 3), "l4l3+l2l1": (2, 2)}
 
 
 def layouts() -> Iterator[Guest]:
     """Every layout over every other, and all accesses; pages of 2 MiB."""
-    for own in LEVELS:
-        for nested in LEVELS:
-            for kind in ("execute", "read", "write"):
-                yield build(f"{own}/{nested}/{kind}", own, nested, kind)
-            for own_large, nested_large in ((True, False), (False, True), (True, True)):
-                sizes = f"{'2m' if own_large else '4k'}/{'2m' if nested_large else '4k'}"
-                yield build(f"{own}/{nested}/{sizes}", own, nested, own_large=own_large, nested_large=nested_large)
+    for own, nested in itertools.product(LEVELS, LEVELS):
+        for kind in KINDS:
+            yield build(f"{own}/{nested}/{kind}", own, nested, kind)
+        for large in ((True, False), (False, True), (True, True)):
+            sizes = "/".join("2m" if is_large else "4k" for is_large in large)
+            name = f"{own}/{nested}/{sizes}"
+            yield build(name, own, nested, own_large=large[0], nested_large=large[1])
 
 
 def entry_for(tables: Case, where: int, depth: int) -> int:
@@ -294,39 +295,35 @@ def entry_for(tables: Case, where: int, depth: int) -> int:
     return tables.translate(where, "read", user=True).reads[depth]
 
 
-def spoilt(name: str, guest: Guest, tables: Case, at: int, change: Callable[[int], int]) -> Guest:
-    """The guest with another entry at `at` of its own tables or the nested ones."""
+def spoilt(name: str, guest: Guest, tables: Case, at: int, *, flip: int) -> Guest:
+    """The guest with other bits in the entry at `at`, of its own tables or the nested ones."""
     guest.name = name
-    tables.words[at] = change(tables.words[at])
+    tables.words[at] ^= flip
     return guest
 
 
-_CHANGES: dict[str, Callable[[int], int]] = {
-    "absent": lambda entry: entry & ~P,
-    "read-only": lambda entry: entry & ~RW,
-    "supervisor": lambda entry: entry & ~US,
-    "no-execute": lambda entry: entry | NX,
-    "beyond-maxphyaddr": lambda entry: entry | 1 << MAXPHYADDR,
+#: What may be wrong with an entry, and the bit that makes it so.
+_MISTAKES = {
+    "absent": P,
+    "read-only": RW,
+    "supervisor": US,
+    "no-execute": NX,
+    "beyond-maxphyaddr": 1 << MAXPHYADDR,
 }
 
 
 def faults() -> Iterator[Guest]:
-    """Each entry of nested walks wrong, where it translates the root of the guest, its last table, or its page."""
-    for nested in LEVELS:
-        for own in ("off", "l4l3+l2l1"):
-            for kind in ("execute", "read", "write"):
-                plain = build("", own, nested, kind)
-                path = plain.own.translate(TARGET, "read", user=False)
-                assert isinstance(path.result, Page)
-                wanted = {"root": path.reads[0], "last": path.reads[-1], "page": path.result.address}
-                for what, guest_physical in wanted.items():
-                    for depth in range(LEVELS[nested][0]):
-                        for mistake, change in _CHANGES.items():
-                            guest = build("", own, nested, kind)
-                            at = entry_for(guest.nested, guest_physical, depth)
-                            yield spoilt(
-                                f"{own}/{nested}/{kind}/{what}-{depth}-{mistake}", guest, guest.nested, at, change
-                            )
+    """Each entry of nested walks wrong that translate the guest's root, its last table, or its page."""
+    for nested, own, kind in itertools.product(LEVELS, ("off", "l4l3+l2l1"), KINDS):
+        path = build("", own, nested, kind).own.translate(TARGET, "read", user=False)
+        assert isinstance(path.result, Page)
+        wanted = {"root": path.reads[0], "last": path.reads[-1], "page": path.result.address}
+        depths = range(LEVELS[nested][0])
+        for (what, guest_physical), depth, mistake in itertools.product(wanted.items(), depths, _MISTAKES):
+            guest = build("", own, nested, kind)
+            at = entry_for(guest.nested, guest_physical, depth)
+            name = f"{own}/{nested}/{kind}/{what}-{depth}-{mistake}"
+            yield spoilt(name, guest, guest.nested, at, flip=_MISTAKES[mistake])
 
 
 def mistakes() -> Iterator[Guest]:
@@ -340,24 +337,22 @@ def mistakes() -> Iterator[Guest]:
                 where = TARGET if which == "own" else GUEST_DATA
                 at = entry_for(tables, where, depth)
                 name = f"{which}-level-{level}-bit-{bit}"
-                yield spoilt(name, guest, tables, at, lambda entry, bit=bit: entry | 1 << bit)
+                yield spoilt(name, guest, tables, at, flip=1 << bit)
     for which in ("own", "nested"):
         for bit in (13, 20):
             guest = build("", "off", "off")
             tables = guest.own if which == "own" else guest.nested
             at = entry_for(tables, TARGET if which == "own" else GUEST_DATA, 2)
             name = f"{which}-level-2-bit-{bit}"
-            yield spoilt(name, guest, tables, at, lambda entry, bit=bit: entry | FLAT | 1 << bit)
-    for own in LEVELS:
-        for nested in ("off", "l4l3+l2l1"):
-            for depth in range(LEVELS[own][0]):
-                for mistake, change in _CHANGES.items():
-                    if mistake != "supervisor":
-                        for kind in ("execute", "write"):
-                            guest = build("", own, nested, kind)
-                            at = entry_for(guest.own, TARGET, depth)
-                            name = f"{own}/{nested}/{kind}/own-{depth}-{mistake}"
-                            yield spoilt(name, guest, guest.own, at, change)
+            yield spoilt(name, guest, tables, at, flip=FLAT | 1 << bit)
+    kinds: tuple[Kind, ...] = ("execute", "write")
+    for own, nested, kind in itertools.product(LEVELS, ("off", "l4l3+l2l1"), kinds):
+        for depth, mistake in itertools.product(range(LEVELS[own][0]), _MISTAKES):
+            if mistake != "supervisor":  # what it is
+                guest = build("", own, nested, kind)
+                at = entry_for(guest.own, TARGET, depth)
+                name = f"{own}/{nested}/{kind}/own-{depth}-{mistake}"
+                yield spoilt(name, guest, guest.own, at, flip=_MISTAKES[mistake])
 
 
 def switches() -> Iterator[Guest]:
@@ -375,7 +370,7 @@ def switches() -> Iterator[Guest]:
             guest.nested_flat = nested_flat
             if depth == 3 or not nested_flat:
                 at = entry_for(guest.nested, GUEST_DATA, depth)
-                yield spoilt(guest.name, guest, guest.nested, at, lambda entry: entry | FLAT)
+                yield spoilt(guest.name, guest, guest.nested, at, flip=FLAT)
     block = build("", "off", "l4l3").nested.cr3
     for name, cr3 in {
         "ncr3-lower-half": block & ~(1 << 20),
@@ -389,7 +384,7 @@ def switches() -> Iterator[Guest]:
 
 
 def five_levels() -> Iterator[Guest]:
-    """Nested tables of five levels."""
-    for own in LEVELS:
-        for nested in ("off5", "l4l3-5", "l3l2-5", "l2l1-5", "l4l3+l2l1-5", "l5l4", "l5l4+l3l2", "l5l4+l2l1"):
-            yield build(f"{own}/{nested}", own, nested)
+    """Tables of five levels: nested ones, guests', and both."""
+    deep = [name for name, (levels, _, _) in LAYOUTS.items() if levels == 5]
+    for own, nested in (*itertools.product((*LEVELS, *deep), deep), *itertools.product(deep, LEVELS)):
+        yield build(f"{own}/{nested}", own, nested)
