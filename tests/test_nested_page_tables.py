@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk.vm import build, components
+import flatwalk
+from flatwalk.vm import build, compiled, components, counting
 from tests.oracles import flat_machine, nested_machine, nested_page_tables
 from tests.oracles.nested_page_tables import FINAL, INVALID, NPF, PAGE_FAULT, TABLE, VMMCALL
 from tests.test_flat_page_tables import replayed
@@ -70,6 +71,33 @@ def having(levels: int) -> list[Guest]:
 def test_cold_walks_read_as_many_entries_as_the_papers_say(name: str, entries: tuple[int, int]) -> None:
     # The papers' sums are in PAPERS; the others by the same sum, g + (g + 1) * h.
     assert nested_machine.entries_of(GUESTS[name].run().walks) == entries
+
+
+@pytest.mark.parametrize("nested", nested_page_tables.LEVELS)
+@pytest.mark.parametrize("own", nested_page_tables.LEVELS)
+def test_the_engine_reads_as_many_entries_in_a_cold_walk(own: str, nested: str) -> None:
+    machine = flatwalk.Machine.named("skylake-server").table
+    machine["pwc"] = machine["virtualisation"]["pwc"] = {"kind": "none"}
+    machine["virtualisation"]["nested_tlb"] = []
+    scheme = flatwalk.Scheme.named("virt-radix4").table
+    scheme["table"], scheme["host"]["table"] = _table(own), _table(nested)
+    walk = flatwalk.walk(
+        workload="gups:64MiB",
+        scheme=flatwalk.Scheme(scheme),
+        machine=flatwalk.Machine(machine),
+        instructions=0,
+    )
+    levels = [step["level"].split()[0] for step in walk.answer["steps"] if step["kind"] == "entry"]
+    guest = GUESTS[f"{own}/{nested}/execute"]
+    assert (levels.count("guest"), levels.count("host")) == nested_machine.entries_of(guest.run().walks)
+
+
+def _table(layout: str) -> dict[str, object]:
+    """A layout in the words of schemes."""
+    flatten = [pair.upper() for pair in layout.split("+") if pair != "off"]
+    if not flatten:
+        return {"organisation": "radix", "levels": 4}
+    return {"organisation": "flattened", "levels": 4, "flatten": flatten, "no_flatten_threshold": 0}
 
 
 @pytest.mark.parametrize(
@@ -186,3 +214,18 @@ def test_the_engine_walks_again_what_qemu_has_walked(qemu: Path, tmp_path: Path,
                 code, _, errors = replayed(f"{walk}\n{' '.join(spoilt)}\n".encode())
                 assert code == 1, spoilt
                 assert errors.startswith("after 1 walks: the machine "), errors
+
+
+@pytest.mark.slow
+def test_the_counting_plugin_leaves_out_walks_with_nested_paging(qemu: Path, tmp_path: Path) -> None:
+    guests = [GUESTS[name] for name in ("off/off/read", "l4l3+l2l1/l4l3+l2l1/read")]
+    counts, program = tmp_path / "counts", flat_machine.build_guest(tmp_path, "nested")
+    options = ("-plugin", f"{compiled.plugin('count', None)},out={counts}")
+    cpu = "max,+flat-pt,+flat-npt"
+    with nested_machine.running(qemu, program, tmp_path, guests, cpu=cpu, options=options) as machine:
+        _, seen = nested_machine.results(machine)
+    assert [found.exit.code for found in seen] == [VMMCALL] * 2
+    # The hypervisor and its guests are privileged. Nested walks are of user mode, but not a program's.
+    phases = counting.read(counts.read_text(encoding="ascii"))
+    assert sum(sum(phase.kernel.values()) for phase in phases) > 0
+    assert all(not phase.walks_of_all for phase in phases)
