@@ -37,7 +37,7 @@ _FLAGS = (
 
 
 def build_guest(directory: Path, program: str) -> Path:
-    """Builds a program of the bare machine: run or flush."""
+    """Builds a program of the bare machine: run, flush or nested."""
     whole, image = directory / f"{program}64.elf", directory / f"{program}.elf"
     parts = [str(GUEST / name) for name in ("boot.S", f"{program}.c")]
     command = ["gcc", *_FLAGS, f"-Wl,-T,{GUEST / 'guest.ld'}", *parts, "-o", str(whole)]
@@ -319,7 +319,7 @@ def wrong_walks(cases: Sequence[Case], lines: Sequence[str]) -> list[str]:
             kind = {"read": "r", "write": "w", "execute": "x"}[access.kind]
             control = PAE | (LA57 if case.levels == 5 else 0) | (CR4_FLAT if case.flat else 0)
             mode = "u" if access.user else "s"
-            key = ["0", f"{case.cr3:x}", f"{control:x}", f"{access.address:x}", kind, mode]
+            key = ["0", f"{case.cr3:x}", f"{control:x}", f"{access.address:x}", kind, mode, "single"]
             seen = walks.pop(0) if walks else []
             fields = len(key) + len(result)
             # An entry that is read again has A by then.

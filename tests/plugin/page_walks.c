@@ -1,7 +1,10 @@
 /*
  * A plugin that writes every page walk to a file: one line of hexadecimal fields each.
  *
- *   vCPU CR3 CR4 address r|w|x u|s (page PADDR SIZE | fault CODE) {ENTRY_PADDR VALUE}
+ *   vCPU CR3 CR4 address r|w|x u|s single|guest|nested (page PADDR SIZE | fault CODE | abandoned) {ENTRY_PADDR VALUE}
+ *
+ * With nested paging a guest's walk comes after the nested ones that it needed. CR3 of those is nCR3, and the
+ * addresses that they translate are the guest-physical ones that the guest's walk has as PADDR and ENTRY_PADDR.
  *
  * Argument: out=FILE. Built against QEMU's qemu-plugin.h with our series.
  */
@@ -17,11 +20,19 @@ static FILE *file;
 
 static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_plugin_page_walk *walk)
 {
+    static const char *const stages[] = {
+        [QEMU_PLUGIN_PAGE_WALK_SINGLE] = "single",
+        [QEMU_PLUGIN_PAGE_WALK_GUEST] = "guest",
+        [QEMU_PLUGIN_PAGE_WALK_NESTED] = "nested",
+    };
+
     (void)id;
     flockfile(file); /* vCPUs have threads of their own */
-    fprintf(file, "%x %" PRIx64 " %" PRIx64 " %" PRIx64 " %c %c", vcpu, walk->root, walk->control, walk->vaddr,
-            walk->is_fetch ? 'x' : walk->is_store ? 'w' : 'r', walk->is_user ? 'u' : 's');
-    if (walk->faulted)
+    fprintf(file, "%x %" PRIx64 " %" PRIx64 " %" PRIx64 " %c %c %s", vcpu, walk->root, walk->control, walk->vaddr,
+            walk->is_fetch ? 'x' : walk->is_store ? 'w' : 'r', walk->is_user ? 'u' : 's', stages[walk->stage]);
+    if (walk->is_abandoned)
+        fprintf(file, " abandoned");
+    else if (walk->faulted)
         fprintf(file, " fault %" PRIx32, walk->fault_code);
     else
         fprintf(file, " page %" PRIx64 " %" PRIx64, walk->paddr, walk->page_size);

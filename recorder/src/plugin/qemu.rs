@@ -42,6 +42,9 @@ pub struct HardwareAddress([u8; 0]);
 /// Entries that a walk reads at most.
 pub const WALK_ENTRIES: usize = 5;
 
+/// What a walk without nested paging is, of `enum qemu_plugin_page_walk_stage`.
+pub const SINGLE_STAGE: c_uint = 0;
+
 /// A walk of the guest's page tables (`struct qemu_plugin_page_walk` of our series).
 #[repr(C)]
 pub struct PageWalk {
@@ -69,6 +72,10 @@ pub struct PageWalk {
     pub physical: u64,
     /// Bytes of the page that it lies in.
     pub page_bytes: u64,
+    /// Whose tables they are: `SINGLE_STAGE`, or of a two-dimensional walk the guest's or the nested ones.
+    pub stage: c_uint,
+    /// The guest has been left before the walk's end.
+    pub is_abandoned: bool,
 }
 
 /// Callbacks that neither read nor write registers.

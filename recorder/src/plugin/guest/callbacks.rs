@@ -19,8 +19,8 @@ use crate::plugin::markers::Marker;
 use crate::plugin::options::Place;
 use crate::plugin::phase::{Phase, phase};
 use crate::plugin::qemu::{
-    ADD, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PageWalk, PluginId, Qemu, System,
-    TranslationBlock,
+    ADD, ExecuteCallback, LOADS_AND_STORES, NO_REGISTERS, PageWalk, PluginId, Qemu, SINGLE_STAGE,
+    System, TranslationBlock,
 };
 use crate::plugin::setup::setup;
 use crate::plugin::state::{hold_events, release_events};
@@ -226,6 +226,10 @@ unsafe extern "C" fn on_stop(vcpu: c_uint, _: *mut c_void) {
 unsafe extern "C" fn on_walk(_: PluginId, vcpu: c_uint, walk: *const PageWalk) {
     // SAFETY: QEMU keeps it valid during this callback.
     let walk = unsafe { &*walk };
+    // What runs below a hypervisor in the guest has guest-physical addresses, and is not recorded.
+    if walk.stage != SINGLE_STAGE {
+        return;
+    }
     set_control_registers(walk.root, walk.control);
     if ANNOUNCED.load(Ordering::Relaxed) {
         with_tracker(|tracker| tracker.walked(vcpu, walk));
