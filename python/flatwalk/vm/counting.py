@@ -26,14 +26,16 @@ CAUSES = {"timer": "timer", "syscall": "system calls", "fault": "page faults", "
 START, STOP = 1, 2
 #: Where the kernel turns to another thread.
 SWITCH = "__switch_to"
+#: Where it begins to return from what interrupted it, and no program.
+BACK = "restore_regs_and_return_to_kernel"
 #: Entry points of the kernel and what they are for; all others are `other`.
 _ENTRIES = {
     "asm_exc_page_fault": "fault",
     "entry_SYSCALL_64": "syscall",
     "asm_sysvec_apic_timer_interrupt": "timer",
-    "restore_regs_and_return_to_kernel": "back",
+    BACK: "back",
     SWITCH: "switch",
-    "ret_from_fork": "fresh",
+    "ret_from_fork_asm": "fresh",
     # Not all timers have an entry of their own.
     "hrtimer_interrupt": "tick",
     "tick_handle_periodic": "tick",
@@ -105,20 +107,21 @@ def repeatable(seed: int) -> list[str]:
     return ["-icount", "shift=0", "-seed", str(seed), "-rtc", "base=2024-01-01,clock=vm"]
 
 
-def addresses(linux: Component, source: Path | None) -> dict[str, str]:
+def addresses(linux: Component, source: Path | None, needed: Iterable[str]) -> dict[str, str]:
     """The addresses of a kernel's symbols, in hexadecimal digits.
 
     Args:
         linux: The kernel.
         source: The user's own trees, as built by `vm build --source`.
+        needed: Symbols that it must have.
 
     Raises:
-        FlatwalkError: If it is not built, or lacks symbols where counting begins and ends.
+        FlatwalkError: If it is not built, or lacks one of these.
     """
     table = build.find(linux, source) / "System.map"
     lines = (line.split() for line in table.read_text(encoding="ascii").splitlines())
     found = {symbol: address for address, _, symbol in lines}
-    missing = [symbol for symbol in _ENTRIES if symbol not in found]
+    missing = [symbol for symbol in needed if symbol not in found]
     if missing:
         raise FlatwalkError(
             f"this Linux has no {', '.join(missing)}",
@@ -132,7 +135,7 @@ def _places(source: Path | None) -> list[str]:
     """The counting plugin's arguments: where the kernel is entered, and what for."""
     return [
         f"{_ENTRIES.get(symbol, 'other')}={address}"
-        for symbol, address in addresses(components.LINUX, source).items()
+        for symbol, address in addresses(components.LINUX, source, _ENTRIES).items()
         if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol)
     ]
 

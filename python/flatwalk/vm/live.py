@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from flatwalk.vm.components import Component
     from flatwalk.vm.machine import Machine
+
+#: The code by which the kernel returns to a program, by either instruction: from which symbol, and up to
+#: which. The recorder finds there where it restores the program's registers.
+_RETURNS = {
+    "sysret": ("syscall_return_via_sysret", "entry_SYSRETQ_unsafe_stack"),
+    "iret": ("swapgs_restore_regs_and_return_to_usermode", counting.BACK),
+}
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,11 @@ def record(
     output = output.absolute()
     _check(machine, part, program, output)
     plugin, _ = find_recorder()
-    linux = components.linux(debug=machine.debug)
-    switch = counting.addresses(linux, source)[counting.SWITCH]
+    places = _places(components.linux(debug=machine.debug), source)
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
     with collecting(output) as (socket, reports):
-        options = {"socket": str(socket), "name": shlex.join(command), "switch": switch, **part.options()}
+        options = {"socket": str(socket), "name": shlex.join(command), **places, **part.options()}
         if program is not None:
             options["program"] = program
         try:
@@ -130,6 +137,18 @@ def record(
     if trace is None or reports.checked is None or trace.instructions == 0:
         raise _nothing_recorded(part, program, command)
     return Recording(trace, reports.checked, reports.kernel, outcome, list(dict.fromkeys(reports.warnings)))
+
+
+def _places(linux: Component, source: Path | None) -> dict[str, str]:
+    """The recorder's options that say where the kernel turns to another thread, and returns to programs.
+
+    Raises:
+        FlatwalkError: If it is not built, or lacks these symbols.
+    """
+    needed = (counting.SWITCH, *(symbol for way in _RETURNS.values() for symbol in way))
+    found = counting.addresses(linux, source, needed)
+    ways = {name: f"{found[start]}-{found[end]}" for name, (start, end) in _RETURNS.items()}
+    return {"switch": found[counting.SWITCH], **ways}
 
 
 def _check(machine: Machine, part: Part, program: str | None, output: Path) -> None:

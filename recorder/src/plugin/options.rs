@@ -1,5 +1,6 @@
 //! What the user asked for, as plugin arguments.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// What the user asked for, as plugin arguments.
@@ -27,6 +28,8 @@ pub struct Options {
     pub program: Option<String>,
     /// Of a guest: where its kernel turns to another thread.
     pub switch: Option<u64>,
+    /// Of a guest: the code by which its kernel returns to programs, one range for each way.
+    pub returns: Vec<Range<u64>>,
     /// What the trace is called; if not given, as the program that QEMU runs.
     pub name: Option<String>,
 }
@@ -42,6 +45,9 @@ impl Options {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| format!("`{argument}` is not KEY=VALUE"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("`{argument}`: not a number"));
+            let address = |digits| {
+                u64::from_str_radix(digits, 16).map_err(|_| format!("`{argument}`: not an address"))
+            };
             match key {
                 "socket" => options.socket = value.into(),
                 "skip" => options.skip = number()?,
@@ -53,10 +59,12 @@ impl Options {
                 "stop-at" => options.stop_at = Some(value.parse()?),
                 "follow-exec" => options.follow_exec = value == "on",
                 "program" => options.program = Some(value.into()),
-                "switch" => {
-                    let address = u64::from_str_radix(value, 16);
-                    options.switch =
-                        Some(address.map_err(|_| format!("`{argument}`: not an address"))?);
+                "switch" => options.switch = Some(address(value)?),
+                "sysret" | "iret" => {
+                    let (start, end) = value
+                        .split_once('-')
+                        .ok_or_else(|| format!("`{argument}`: not a range"))?;
+                    options.returns.push(address(start)?..address(end)?);
                 }
                 "name" => options.name = Some(value.into()),
                 _ => return Err(format!("`{key}` is not an option of this plugin")),
@@ -134,5 +142,9 @@ mod tests {
         assert_eq!(parse("program=redis-server").unwrap().program.as_deref(), Some("redis-server"));
         assert_eq!(parse("switch=ffffffff81000040").unwrap().switch, Some(0xffff_ffff_8100_0040));
         assert!(parse("switch=here").unwrap_err().contains("not an address"));
+        assert_eq!(parse("sysret=10-2f").unwrap().returns, [0x10..0x2f]);
+        assert_eq!(parse("iret=ffffffff81600d50-ffffffff81600e02").unwrap().returns.len(), 1);
+        assert!(parse("iret=10").unwrap_err().contains("not a range"));
+        assert!(parse("iret=10-there").unwrap_err().contains("not an address"));
     }
 }

@@ -13,7 +13,7 @@ use crate::plugin::guest::blocks::Block;
 use crate::plugin::guest::check::{self, check_access};
 use crate::plugin::guest::kernel_work::{counters, executed};
 use crate::plugin::guest::memory::set_control_registers;
-use crate::plugin::guest::registers::{RETURN, SP};
+use crate::plugin::guest::registers::RESTORE;
 use crate::plugin::guest::tracker::with_tracker;
 use crate::plugin::markers::Marker;
 use crate::plugin::options::Place;
@@ -109,7 +109,8 @@ unsafe fn watch_kernel(qemu: &Qemu, block: *mut TranslationBlock) {
         let new = NewBlock::read(qemu, block);
         (system().count_block)(block, ADD, instructions.cast(), new.len() as u64);
         for (handle, address, bytes) in new.instructions() {
-            if bytes == RETURN {
+            if bytes == RESTORE && setup().options.returns.iter().any(|way| way.contains(&address))
+            {
                 (qemu.on_access)(handle, on_return, NO_REGISTERS, LOADS_AND_STORES, nothing);
             }
             if is_repeated(bytes) {
@@ -186,7 +187,7 @@ unsafe extern "C" fn on_access(vcpu: c_uint, information: u32, address: u64, dat
 unsafe extern "C" fn on_return(vcpu: c_uint, information: u32, address: u64, _: *mut c_void) {
     if information & capture::STORE == 0 {
         HAS_RETURNED.store(true, Ordering::Relaxed);
-        with_tracker(|tracker| tracker.returns(vcpu, address.wrapping_sub(SP)));
+        with_tracker(|tracker| tracker.returns(vcpu, address));
     }
 }
 

@@ -1,10 +1,10 @@
 //! Guests: one program of a machine that QEMU emulates whole is recorded.
 //!
-//! What runs in user mode is known from how the kernel returns there: both its ways out (`sysretq` and
-//! `iretq`) push the program's stack pointer by the same instruction ([`registers::RETURN`]), which reads
-//! it from the thread's `pt_regs`. Those stand at the top of the thread's kernel stack, so that their
-//! address names the thread. They also hold a system call's number, arguments and result: so mapping
-//! calls are known as in a process that is recorded alone. None of the kernel's symbols is needed.
+//! What runs in user mode is known from how the kernel returns there: on both its ways out (`sysretq` and
+//! `iretq`), whose addresses System.map has, it restores the program's registers from the thread's
+//! `pt_regs`, beginning with the first ([`registers::RESTORE`]). Those stand at the top of the thread's
+//! kernel stack, so that their address names the thread. They also hold a system call's number, arguments
+//! and result: so mapping calls are known as in a process that is recorded alone.
 //!
 //! Who is recorded is found out as the guest runs ([`tracker`]): the command, the first process that
 //! starts a program of a name, or the one that executes a marker. That one may have run for long,

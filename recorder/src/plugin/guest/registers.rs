@@ -1,13 +1,10 @@
-//! A program's registers as the kernel keeps them while it works for it: x86-64's `pt_regs`, as Linux
-//! 6.1 lays them out.
+//! A program's registers as the kernel keeps them while it works for it: x86-64's `pt_regs`.
 
 use crate::plugin::guest::memory;
 use crate::plugin::space::PAGE;
 
-/// `pushq 40(%rdi)`: rdi points to the `di` of `pt_regs`, so that this reads `sp`.
-pub const RETURN: [u8; 3] = [0xff, 0x77, 0x28];
-/// Where `sp` is in `pt_regs`.
-pub const SP: u64 = 152;
+/// `popq %r15`: the first register that Linux restores, and `pt_regs` begins with it.
+pub const RESTORE: [u8; 2] = [0x41, 0x5f];
 /// Bytes of `pt_regs`.
 const BYTES: u64 = 168;
 /// Code segments of a program.
@@ -40,7 +37,7 @@ impl Registers {
             arguments: [112, 104, 96, 56, 72, 64].map(field),
             result: field(80) as i64,
             call: field(120) as i64,
-            sp: field(SP),
+            sp: field(152),
             ip: field(128),
             after: field(88),
             cs: field(136),
@@ -84,7 +81,7 @@ impl Registers {
         match self.cs {
             USER_CS => Ok(()),
             USER_CS_32 => Err("the program runs 32-bit code; only 64-bit programs can be recorded"),
-            _ => Err("the kernel keeps registers elsewhere than where Linux 6.1 does"),
+            _ => Err("the kernel keeps registers elsewhere than where Linux does"),
         }
     }
 }
