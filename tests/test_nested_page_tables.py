@@ -207,7 +207,7 @@ def test_the_engine_walks_again_what_qemu_has_walked(qemu: Path, tmp_path: Path,
     assert replayed(text.encode()) == (0, f"{len(lines)} walks agree\n", "")
     for stage, outcome in (("guest", "page"), ("nested", "page"), ("guest", "abandoned")):
         if levels == 4 or outcome == "page":
-            walk = next(line for line in lines if f" {stage} {outcome}" in line)
+            walk = next(line for line in lines if f" {stage} {outcome} " in line)  # with entries
             # An entry elsewhere, and one more than the engine looks for.
             *head, at, word = walk.split()
             for spoilt in ([*head, f"{int(at, 16) ^ 8:x}", word], [*head, at, word, at, word, at, word]):
