@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Options of other programs that documents mention.
 OTHERS = {
-    *("--champsim", "--config", "--example", "--no-signature", "--release", "--seeds", "--sources"),
-    *("--trace-mem", "--user", "--vertices", "--zero-commit"),
+    *("--champsim", "--config", "--example", "--no-signature", "--release", "--seeds"),
+    *("--one-recording", "--sources", "--trace-mem", "--user", "--vertices", "--zero-commit"),
 }
 #: Documents whose commands are run in small.
 RUN = [
