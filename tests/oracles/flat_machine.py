@@ -36,6 +36,11 @@ _FLAGS = (
 )
 
 
+def control_of(levels: int, *, flat: bool) -> int:
+    """The bits of CR4 that have tables read so."""
+    return PAE | (LA57 if levels == 5 else 0) | (CR4_FLAT if flat else 0)
+
+
 def build_guest(directory: Path, program: str) -> Path:
     """Builds a program of the bare machine: run, flush or nested."""
     whole, image = directory / f"{program}64.elf", directory / f"{program}.elf"
@@ -194,16 +199,23 @@ class Machine:
 
 
 @contextlib.contextmanager
-def running(
-    qemu: Path, guest: Path, directory: Path, cases: Sequence[Case], *, cpu: str, options: Sequence[str] = ()
+def holding(
+    qemu: Path, guest: Path, directory: Path, vectors: bytes, *, cpu: str, options: Sequence[str]
 ) -> Iterator[Machine]:
-    """A machine that has the vectors of `cases`, all of as many levels."""
-    (levels,) = {case.levels for case in cases}
+    """A machine with `vectors` where its guest looks for them."""
     blob = directory / "vectors.bin"
-    blob.write_bytes(packed(cases, levels))
+    blob.write_bytes(vectors)
     loader = ("-device", f"loader,file={blob},addr={PLACE:#x},force-raw=on")
     with Machine(qemu, guest, directory, cpu=cpu, options=[*loader, *options]) as machine:
         yield machine
+
+
+def running(
+    qemu: Path, guest: Path, directory: Path, cases: Sequence[Case], *, cpu: str, options: Sequence[str] = ()
+) -> contextlib.AbstractContextManager[Machine]:
+    """A machine that has the vectors of `cases`, all of as many levels."""
+    (levels,) = {case.levels for case in cases}
+    return holding(qemu, guest, directory, packed(cases, levels), cpu=cpu, options=options)
 
 
 def results(machine: Machine, cases: Sequence[Case]) -> Iterator[tuple[Case, list[Seen]]]:
@@ -317,7 +329,7 @@ def wrong_walks(cases: Sequence[Case], lines: Sequence[str]) -> list[str]:
                 case Fault(code):
                     result = ["fault", f"{code:x}"]
             kind = {"read": "r", "write": "w", "execute": "x"}[access.kind]
-            control = PAE | (LA57 if case.levels == 5 else 0) | (CR4_FLAT if case.flat else 0)
+            control = control_of(case.levels, flat=case.flat)
             mode = "u" if access.user else "s"
             key = ["0", f"{case.cr3:x}", f"{control:x}", f"{access.address:x}", kind, mode, "single"]
             seen = walks.pop(0) if walks else []

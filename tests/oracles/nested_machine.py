@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import struct
 from dataclasses import dataclass, field
@@ -24,7 +23,8 @@ from tests.oracles.nested_page_tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import contextlib
+    from collections.abc import Sequence
     from pathlib import Path
 
 MAGIC = 0x464C_4154_4E50_5431
@@ -46,13 +46,7 @@ def packed(guests: Sequence[Guest], levels: int) -> bytes:
 
 def own_control(guest: Guest) -> int:
     """CR4 of the guest."""
-    return control_of(guest.own.levels, flat=guest.own.flat)
-
-
-def control_of(levels: int, *, flat: bool) -> int:
-    """The bits of CR4 that have tables read so."""
-    deep, flat_bit = flat_machine.LA57 if levels == 5 else 0, flat_machine.CR4_FLAT if flat else 0
-    return flat_machine.PAE | deep | flat_bit
+    return flat_machine.control_of(guest.own.levels, flat=guest.own.flat)
 
 
 @dataclass
@@ -63,17 +57,13 @@ class Seen:
     after: dict[int, int] = field(default_factory=dict)
 
 
-@contextlib.contextmanager
 def running(
     qemu: Path, program: Path, directory: Path, guests: Sequence[Guest], *, cpu: str, options: Sequence[str]
-) -> Iterator[flat_machine.Machine]:
+) -> contextlib.AbstractContextManager[flat_machine.Machine]:
     """A machine that has these guests, whose nested tables all have as many levels."""
     (levels,) = {guest.nested.levels for guest in guests}
-    blob = directory / "guests.bin"
-    blob.write_bytes(packed(guests, levels))
-    loader = ("-device", f"loader,file={blob},addr={flat_machine.PLACE:#x},force-raw=on")
-    with flat_machine.Machine(qemu, program, directory, cpu=cpu, options=[*loader, *options]) as machine:
-        yield machine
+    vectors = packed(guests, levels)
+    return flat_machine.holding(qemu, program, directory, vectors, cpu=cpu, options=options)
 
 
 def results(machine: flat_machine.Machine) -> tuple[int, list[Seen]]:
@@ -113,7 +103,7 @@ def line_of(guest: Guest, walk: Walk, *, feature: bool) -> list[str]:
     if walk.stage == "guest":
         root, control, mode = guest.own.cr3, own_control(guest), "s"
     else:
-        control = control_of(guest.nested.levels, flat=guest.nested_flat and feature)
+        control = flat_machine.control_of(guest.nested.levels, flat=guest.nested_flat and feature)
         root, mode = guest.nested.cr3, "u"
     match walk.result:
         case Page(address, size):
@@ -126,13 +116,18 @@ def line_of(guest: Guest, walk: Walk, *, feature: bool) -> list[str]:
     return [*head, *result, *(f"{at:x}" for at in walk.reads)]
 
 
+def _end_of_result(fields: Sequence[str]) -> int:
+    """Where the entries begin in the plugin's line."""
+    return 7 + {"page": 3, "fault": 2, "abandoned": 1}[fields[7]]
+
+
 def walks_of(text: str) -> list[list[str]]:
     """The plugin's lines about guests' walks and nested ones, without the values of entries."""
     walks = []
     for line in text.splitlines():
         fields = line.split()
         if fields[6] != "single":
-            end = 7 + {"page": 3, "fault": 2, "abandoned": 1}[fields[7]]
+            end = _end_of_result(fields)
             walks.append([*fields[:end], *fields[end::2]])
     return walks
 
@@ -149,7 +144,7 @@ def counted(text: str) -> list[tuple[int, int]]:
     nested = 0
     for fields in map(str.split, text.splitlines()):
         if fields[6] != "single":
-            entries = (len(fields) - 7 - {"page": 3, "fault": 2, "abandoned": 1}[fields[7]]) // 2
+            entries = (len(fields) - _end_of_result(fields)) // 2
             if fields[6] == "nested":
                 nested += entries
             else:

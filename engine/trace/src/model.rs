@@ -180,8 +180,9 @@ pub enum Event {
     /// `address` of its own memory: part of the recorded program's real page tables.
     Entry { address: u64, level: u8, value: u64 },
     /// So many instructions, of all threads of the process, were executed here and are not in the
-    /// trace. With none, a gap begins, and its instructions follow at its end. What they did to the address space is in the events around it; `Populate` events behind
-    /// it say which pages are in memory that were not before.
+    /// trace. With none, a gap begins, and its instructions follow at its end. What they did to the address
+    /// space is in the events around it; `Populate` events behind it say which pages are in memory that
+    /// were not before.
     Gap { instructions: u64 },
     /// What the memory that was just mapped there is called, as `/proc/PID/maps` has it: a file's path,
     /// `[stack]`, `[anon:…]`. Of a file, the first byte is the one at `offset` in it. `build_id` says

@@ -12,9 +12,9 @@ use flatwalk_trace::{Access, Event, Slice, SourceInfo, ThreadId};
 use crate::ConfigError;
 pub use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
-use crate::core::Environment;
 use crate::core::decode::DecodedBlock;
 use crate::core::stack::{CycleStack, Part};
+use crate::core::{Core, Environment};
 use crate::counts::{Add, Aside, Visitor, forget};
 use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
@@ -323,12 +323,16 @@ impl Run {
         self.system.host_statistics().map(|_| self.measured_sum(|window| window.host_faults))
     }
 
+    /// All cores; none without a clock.
+    fn timed_cores(&self) -> impl Iterator<Item = &Core> {
+        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_deref());
+        parked.chain(self.timed.as_ref().map(|(core, _)| &**core))
+    }
+
     /// What the cycles of all cores went to; nothing without a clock.
     fn stacks(&self) -> CycleStack {
-        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
-        let own = self.timed.as_ref().map(|(core, _)| core);
         let mut sum = CycleStack::default();
-        parked.chain(own).for_each(|core| sum.add(&core.statistics.stack));
+        self.timed_cores().for_each(|core| sum.add(&core.statistics.stack));
         sum
     }
 
@@ -496,7 +500,7 @@ impl Run {
         if !self.cores.are_several() {
             return self.slice(thread, blocks, addresses);
         }
-        if self.timed.is_none() || matches!(self.phase, Phase::Pass | Phase::Warm) {
+        if self.timed.is_none() || !self.phase.has_clock() {
             self.turn_to(core);
             return self.slice(thread, blocks, addresses);
         }
@@ -547,27 +551,26 @@ impl Run {
 
     /// The clock of the core that is furthest ahead; 0 without one.
     fn clock(&self) -> u64 {
-        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
-        let own = self.timed.as_ref().map(|(core, _)| core);
-        parked.chain(own).map(|core| core.cycle()).max().unwrap_or(0)
+        self.timed_cores().map(Core::cycle).max().unwrap_or(0)
     }
 
     /// The mean of all cores' clocks; 0 without one.
     fn mean_clock(&self) -> u64 {
-        let parked = self.cores.parked.iter().filter_map(|core| core.core.as_ref());
-        let own = self.timed.as_ref().map(|(core, _)| core);
-        parked.chain(own).map(|core| core.cycle()).sum::<u64>()
-            / (self.cores.parked.len() as u64 + 1)
+        self.timed_cores().map(Core::cycle).sum::<u64>() / (self.cores.parked.len() as u64 + 1)
+    }
+
+    /// The clock of the core that has its turn; 0 without one.
+    fn own_clock(&self) -> u64 {
+        self.timed.as_ref().map_or(0, |(core, _)| core.cycle())
     }
 
     /// The clock of a core.
     fn clock_of(&self, number: usize) -> u64 {
         let parked = self.cores.parked.iter().find(|core| core.own.number == number);
-        let of_core = match parked {
-            Some(parked) => parked.core.as_ref(),
-            None => self.timed.as_ref().map(|(core, _)| core),
-        };
-        of_core.map_or(0, |core| core.cycle())
+        match parked {
+            Some(parked) => parked.core.as_ref().map_or(0, |core| core.cycle()),
+            None => self.own_clock(),
+        }
     }
 
     /// The core `number` has its turn. What the one before flushed, it flushes, and so do all others.
@@ -618,7 +621,7 @@ impl Run {
             return;
         }
         let costs = costs(&self.configuration, self.merge_cycles, true);
-        let takes_time = takes_time && matches!(self.phase, Phase::Detailed | Phase::Measured);
+        let takes_time = takes_time && self.phase.has_clock();
         for Parked { mmu, core, own } in &mut self.cores.parked {
             own.code_page = no_page();
             for flushes in &flushes {
@@ -717,7 +720,7 @@ impl Run {
         if let Some((core, caches)) = &mut self.timed
             && is_call(event)
         {
-            if matches!(self.phase, Phase::Pass | Phase::Warm) {
+            if !self.phase.has_clock() {
                 core.drain();
                 return Ok(());
             }
@@ -933,10 +936,9 @@ impl Run {
 
     /// Another phase begins, or another window, before instruction `at` of the program.
     fn enter(&mut self, phase: Phase, at: u64) {
-        let has_clock = |phase| matches!(phase, Phase::Detailed | Phase::Measured);
-        if has_clock(self.phase) {
+        if self.phase.has_clock() {
             self.settle();
-        } else if has_clock(phase) {
+        } else if phase.has_clock() {
             self.align();
         }
         self.end_window();
@@ -966,11 +968,9 @@ impl Run {
         }
         if is_measured {
             self.window = Some(Tally { at, ..self.tally() });
-            self.on_each_core(|run| {
-                run.own.began = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
-            });
+            self.on_each_core(|run| run.own.began = run.own_clock());
         }
-        if matches!(phase, Phase::Pass | Phase::Warm) {
+        if !phase.has_clock() {
             self.on_each_core(|run| {
                 if let Some((core, _)) = &mut run.timed {
                     core.drain();
@@ -984,10 +984,7 @@ impl Run {
         let Some(start) = self.window.take() else { return };
         let window = self.tally().since(start);
         if window.instructions > 0 {
-            self.on_each_core(|run| {
-                let now = run.timed.as_ref().map_or(0, |(core, _)| core.cycle());
-                run.own.passed += now - run.own.began;
-            });
+            self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
             self.pace = (window.instructions, window.cycles);
             self.windows.push(window);
         }

@@ -26,6 +26,13 @@ pub enum Phase {
     Measured,
 }
 
+impl Phase {
+    /// Whether time passes.
+    pub(crate) fn has_clock(self) -> bool {
+        matches!(self, Self::Detailed | Self::Measured)
+    }
+}
+
 /// Windows of a part of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -441,7 +441,7 @@ impl<'a> StretchReader<'a> {
             return;
         };
         self.show_touched(pieces);
-        if matches!(phase, Phase::Pass | Phase::Warm) {
+        if !phase.has_clock() {
             self.predictors.drain();
         }
         (self.phase, self.until, self.counted) = (phase, until, false);

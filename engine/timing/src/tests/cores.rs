@@ -12,7 +12,7 @@ use crate::driver::run::{Mode, Piece, Run};
 use crate::driver::sampling::Phase;
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
-use crate::report::result::RunResult;
+use crate::report::result::{CoreResult, RunResult};
 use crate::system::System;
 use crate::tests::testing::{DATA, Do, Scenario, go_on, scheme, shipped};
 
@@ -165,6 +165,11 @@ fn cuts_between_windows_make_no_core_wait() {
     assert!(cut.abs_diff(whole) * 20 < whole, "{cut} of {whole}");
 }
 
+/// The cycles that passed for a core.
+fn all(core: &CoreResult) -> u64 {
+    core.cycle_stack.iter().map(|part| part.cycles).sum()
+}
+
 fn part(stack: &[crate::report::result::CyclePart], name: &str) -> u64 {
     let name = serde_json::Value::from(name);
     let mut found = stack.iter().filter(|part| serde_json::to_value(part.part).unwrap() == name);
@@ -224,9 +229,6 @@ fn sums_close() {
         let cores = run.cores.len() as u64;
         assert!((4..=6).contains(&cores) && run.windows.len() == 6, "{name}: {cores}");
         assert_eq!(run.cycle_stack.iter().map(|part| part.cycles).sum::<u64>(), cycles, "{name}");
-        let all = |core: &crate::report::result::CoreResult| -> u64 {
-            core.cycle_stack.iter().map(|part| part.cycles).sum()
-        };
         // A core that never had work while there was a clock is left out; flushes interrupted it.
         let sum = run.cores.iter().map(all).sum::<u64>();
         assert!(
@@ -250,9 +252,7 @@ fn sums_close() {
         assert!(idle >= run.windows[0].cycles.unwrap(), "{name}: {idle}");
         let blamed: u64 = run.blame.mappings.iter().map(|mapping| mapping.walks).sum();
         assert_eq!(blamed, run.walks, "{name}");
-        let of_cores = |of: fn(&crate::report::result::CoreResult) -> u64| -> u64 {
-            run.cores.iter().map(of).sum()
-        };
+        let of_cores = |of: fn(&CoreResult) -> u64| -> u64 { run.cores.iter().map(of).sum() };
         assert_eq!(of_cores(|core| core.instructions), run.instructions, "{name}");
         assert_eq!(of_cores(|core| core.walks), run.walks, "{name}");
         let windows = |of: fn(&crate::report::result::WindowResult) -> u64| -> u64 {
