@@ -158,7 +158,12 @@ fn cuts_between_windows_make_no_core_wait() {
         }
         let run = result(run);
         assert_eq!(run.windows.len(), if cut { 240 } else { 1 });
-        run.cycles.unwrap()
+        let cycles = run.cycles.unwrap();
+        let of_cores: Vec<u64> = run.cores.iter().map(all).collect();
+        assert_eq!(of_cores.iter().sum::<u64>(), u64::from(threads) * cycles);
+        // In one window all cores end at one time.
+        assert!(cut || of_cores.iter().all(|&of_core| of_core == cycles), "{of_cores:?}");
+        cycles
     };
     // In each of the 240 only one thread runs: if the others waited, they would take four times as long.
     let (whole, cut) = (cycles(false), cycles(true));
