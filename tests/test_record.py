@@ -369,6 +369,23 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own")
+def test_a_sample_that_fills_the_disk_keeps_what_there_was(tmp_path: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)], check=True)
+    try:
+        with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
+            record([str(program)], small / "out.fwt", sample=Sample())
+        assert [path.name for path in small.iterdir()] == ["out.fwt"]
+        info = engine.trace_info(small / "out.fwt", verify=True)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert not info["ended_early"]
+    assert info["instructions"] > 1_000_000
+
+
 def elf(machine: int, bits: int, kind: int = 2) -> bytes:
     return b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9) + struct.pack("<HH", kind, machine) + bytes(100)
 

@@ -290,6 +290,14 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
 }
 
+/// The disk may have the room of these bytes of a file, which read as zeros from then on. Where the file system
+/// cannot do that, nothing happens.
+pub fn give_up_room(file: &File, offset: u64, length: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: plain system call on an open descriptor.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) };
+}
+
 /// Ends the whole process at once.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: never returns.

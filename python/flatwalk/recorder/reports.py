@@ -98,7 +98,6 @@ class Reports:
         """Keeps as a trace what the collector could not finish because it was killed."""
         for file, (pid, command) in self.commands.items():
             partial = Path(f"{file}.part")
-            Path(f"{partial}.new").unlink(missing_ok=True)
             if partial.is_file() and all(str(trace.path) != file for trace in self.traces):
                 partial.rename(file)
                 size = Path(file).stat().st_size

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use flatwalk_recorder::channel::word::{Word, decode, epoch_word, is_access};
-use flatwalk_trace::{Slice, ThreadId, Writer};
+use flatwalk_trace::{Slice, ThreadId};
 
 use crate::error::RecordError;
+use crate::output::Output;
 use crate::translated::{Blocks, Translated};
 
 /// More accesses than a translated block makes: 512 instructions that each store 512 bytes.
@@ -47,7 +48,7 @@ impl Decoder {
         &mut self,
         thread: ThreadId,
         words: impl Iterator<Item = u64>,
-        writer: &mut Writer,
+        output: &mut Output,
     ) -> Result<(), RecordError> {
         let mut state = self.threads.remove(&thread).unwrap_or_default();
         for word in words {
@@ -60,7 +61,7 @@ impl Decoder {
                 state.words.push(word);
             }
         }
-        let result = self.consume(thread, &mut state, writer, false);
+        let result = self.consume(thread, &mut state, output, false);
         self.threads.insert(thread, state);
         result
     }
@@ -69,9 +70,9 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::add`].
-    pub fn end(&mut self, writer: &mut Writer) -> Result<(), RecordError> {
+    pub fn end(&mut self, output: &mut Output) -> Result<(), RecordError> {
         for (thread, mut state) in std::mem::take(&mut self.threads) {
-            self.consume(thread, &mut state, writer, true)?;
+            self.consume(thread, &mut state, output, true)?;
             self.close(thread, &mut state);
         }
         Ok(())
@@ -83,7 +84,7 @@ impl Decoder {
         &mut self,
         thread: ThreadId,
         state: &mut Thread,
-        writer: &mut Writer,
+        output: &mut Output,
         last: bool,
     ) -> Result<(), RecordError> {
         let words = std::mem::take(&mut state.words);
@@ -125,7 +126,7 @@ impl Decoder {
                             Word::Block(number) => self.blocks.get(number).map(Translated::address),
                             _ => None,
                         });
-                    let variant = self.blocks.variant(number, accesses, following, writer)?;
+                    let variant = self.blocks.variant(number, accesses, following, output)?;
                     variant.append(accesses, &mut state.slice);
                     self.instructions += u64::from(variant.instructions);
                     at += 1 + reported.len();
@@ -138,11 +139,6 @@ impl Decoder {
         state.words = words;
         state.words.drain(..at);
         Ok(())
-    }
-
-    /// Instructions that a slice executed.
-    pub fn instructions_of(&self, slice: &Slice) -> u64 {
-        slice.blocks.iter().map(|&id| u64::from(self.blocks.length_of(id))).sum()
     }
 
     /// Ends the slice under construction.
@@ -196,13 +192,13 @@ mod tests {
         definition(&[&[0x48, 0x8b, 0x07], &[0x0f, 0x10, 0x06], &[0xf3, 0xaa]])
     }
 
-    fn writer(name: &str) -> Writer {
+    fn output(name: &str) -> Output {
         let file = format!("flatwalk-decode-{}-{name}.fwt", std::process::id());
         let path = std::env::temp_dir().join(file);
-        let writer = Writer::create(&path, Header::default()).unwrap();
+        let output = Output::create(&path, Header::default()).unwrap();
         // It is written on all the same.
         std::fs::remove_file(path).unwrap();
-        writer
+        output
     }
 
     fn load(instruction: u16, size_shift: u64, address: u64) -> u64 {
@@ -220,13 +216,13 @@ mod tests {
             epoch_word(1),
             block_word(0),
         ];
-        let mut writer = writer("one-by-one");
+        let mut output = output("one-by-one");
         let mut slices: Vec<Vec<(ThreadId, Vec<u64>)>> = Vec::new();
         for chunk in 1..=words.len() {
             let mut decoder = Decoder::default();
             decoder.define(&block()).unwrap();
             for words in words.chunks(chunk) {
-                decoder.add(5, words.iter().copied(), &mut writer).unwrap();
+                decoder.add(5, words.iter().copied(), &mut output).unwrap();
             }
             let taken = decoder.take_slices();
             slices.push(taken.into_values().flatten().map(|s| (s.thread, s.addresses)).collect());
@@ -254,12 +250,12 @@ mod tests {
         words.extend(second);
         words.extend(accesses(0x30_0000));
         words.push(epoch_word(4));
-        let mut writer = writer("joins");
+        let mut output = output("joins");
         for chunk in 1..=words.len() {
             let mut decoder = Decoder::default();
             decoder.define(&block()).unwrap();
             for words in words.chunks(chunk) {
-                decoder.add(5, words.iter().copied(), &mut writer).unwrap();
+                decoder.add(5, words.iter().copied(), &mut output).unwrap();
             }
             let taken = decoder.take_slices().into_iter();
             let firsts = |slices: Vec<Slice>| -> Vec<u64> {
@@ -269,7 +265,7 @@ mod tests {
             assert_eq!(taken, [(0, vec![0x10_0000]), (3, vec![0x20_0000, 0x30_0000])]);
         }
         let mut decoder = Decoder::default();
-        let nowhere = decoder.add(0, [joins_word(1)].into_iter(), &mut writer);
+        let nowhere = decoder.add(0, [joins_word(1)].into_iter(), &mut output);
         assert!(matches!(nowhere, Err(RecordError::Corrupt(_))));
     }
 
@@ -304,7 +300,7 @@ mod tests {
         for code in [&definition(&[mov, add]), &alone, &repeated, &rest] {
             decoder.define(code).unwrap();
         }
-        decoder.add(0, words.into_iter(), &mut writer("again")).unwrap();
+        decoder.add(0, words.into_iter(), &mut output("again")).unwrap();
         let slices: Vec<_> = decoder.take_slices().into_values().flatten().collect();
         assert_eq!(slices[0].addresses, [0x1000, 0x2000, 0x2000, 0x3000, 0x3001]);
         // mov; add; stosb; rep stosb; rep stosb without anything to do.
@@ -328,15 +324,15 @@ mod tests {
             record in prop::collection::vec(any::<u8>(), 0..40),
         ) {
             let mut decoder = Decoder::default();
-            let mut writer = writer("harm");
+            let mut output = output("harm");
             decoder.define(&block()).unwrap();
             let _ = decoder.define(&record);
-            let understood = decoder.add(0, words.into_iter(), &mut writer);
+            let understood = decoder.add(0, words.into_iter(), &mut output);
             prop_assert!(!matches!(understood, Err(RecordError::Trace(_))));
-            let ended = decoder.end(&mut writer);
+            let ended = decoder.end(&mut output);
             prop_assert!(!matches!(ended, Err(RecordError::Trace(_))));
             for slice in decoder.take_slices().into_values().flatten() {
-                prop_assert!(writer.slice(0, &slice).is_ok());
+                prop_assert!(output.slice(0, &slice).is_ok());
             }
         }
     }

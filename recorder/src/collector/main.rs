@@ -10,12 +10,16 @@ mod client;
 mod code;
 mod decode;
 mod error;
+mod known;
 mod names;
+mod output;
 mod record;
 mod report;
+mod sample;
 mod server;
 mod session;
-mod thin;
+mod slices;
+mod spool;
 mod translated;
 
 use std::env;

@@ -46,9 +46,9 @@ pub fn partial_name(target: &Path) -> PathBuf {
     name.into()
 }
 
-/// The name that a trace has while segments are being taken out of it.
-pub fn thinned_name(partial: &Path) -> PathBuf {
+/// The name of a file that holds what may come to be in a trace.
+pub fn aside_name(partial: &Path) -> PathBuf {
     let mut name = partial.as_os_str().to_owned();
-    name.push(".new");
+    name.push(".aside");
     name.into()
 }

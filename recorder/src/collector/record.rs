@@ -120,6 +120,7 @@ fn write(
     totals.segments = session.segments();
     let summary = session.finish();
     if let Ok(summary) = &summary {
+        totals.instructions = summary.instructions;
         totals.gap_instructions = summary.gap_instructions;
     }
     match outcome {

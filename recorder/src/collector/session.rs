@@ -2,7 +2,7 @@
 //! what is complete.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use flatwalk_recorder::channel::control::{
@@ -11,13 +11,14 @@ use flatwalk_recorder::channel::control::{
 };
 use flatwalk_recorder::channel::hello::Origin;
 use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
-use flatwalk_trace::{Event, Header, Slice, Summary, TraceError, Writer};
+use flatwalk_trace::{Event, Header, Summary, TraceError};
 
 use crate::client::Client;
 use crate::decode::Decoder;
 use crate::error::RecordError;
+use crate::output::Output;
 use crate::report::{Report, report};
-use crate::thin::{Segments, thin};
+use crate::sample::Sample;
 
 /// The last epoch that words can name.
 const LAST_EPOCH: u64 = u64::MAX - 1;
@@ -33,14 +34,10 @@ enum Occurrence {
 pub struct Session<'a> {
     pid: i32,
     region: &'a Region,
-    writer: Writer,
+    output: Output,
     decoder: Decoder,
     /// Events that were taken but not yet written, with the epochs that they start.
     events: VecDeque<(u64, Occurrence)>,
-    /// Where the trace is, and how it describes itself.
-    path: PathBuf,
-    header: Header,
-    segments: Segments,
     /// Instructions of the gaps that the process reported.
     gaps: u64,
     /// Instructions that came late, of segments that had been dropped, and are in no gap yet.
@@ -70,10 +67,7 @@ impl<'a> Session<'a> {
         Ok(Session {
             pid: client.pid(),
             region: client.region(),
-            writer: Writer::create(path, header.clone())?,
-            path: path.into(),
-            header,
-            segments: Segments::default(),
+            output: Output::create(path, header)?,
             gaps: 0,
             late: 0,
             decoder: Decoder::default(),
@@ -90,12 +84,12 @@ impl<'a> Session<'a> {
 
     /// Instructions in the trace so far.
     pub fn instructions(&self) -> u64 {
-        self.writer.instructions()
+        self.output.instructions()
     }
 
     /// Segments in the trace so far, if it is a sample.
     pub fn segments(&self) -> Option<usize> {
-        self.header.segment_instructions.map(|_| self.segments.count())
+        self.output.sample.as_ref().map(Sample::count)
     }
 
     /// Instructions that passed and are in no gap that the process reported.
@@ -135,7 +129,7 @@ impl<'a> Session<'a> {
             self.decoder.add(
                 thread,
                 words.iter().map(|word| word.load(Ordering::Relaxed)),
-                &mut self.writer,
+                &mut self.output,
             )?;
             self.taken[slot] = (sequence, usize::MAX);
             region.submission_done(buffer);
@@ -181,7 +175,7 @@ impl<'a> Session<'a> {
             }
             self.taken[index] = (sequence, count);
             self.take_control()?;
-            self.decoder.add(thread - 1, words.iter().copied(), &mut self.writer)?;
+            self.decoder.add(thread - 1, words.iter().copied(), &mut self.output)?;
         }
         Ok(())
     }
@@ -253,7 +247,8 @@ impl<'a> Session<'a> {
         for (at, slices) in slices {
             self.emit_events(at)?;
             for slice in slices {
-                self.write_slice(at, &slice)?;
+                // It may be of a segment that was dropped before the slice came.
+                self.late += self.output.slice(at, &slice)?;
             }
         }
         self.decoder.put_back(later);
@@ -270,28 +265,21 @@ impl<'a> Session<'a> {
                 Occurrence::Event(Event::Gap { instructions }) => {
                     self.gaps = self.gaps.saturating_add(instructions);
                     let instructions = instructions.saturating_add(std::mem::take(&mut self.late));
-                    self.writer.event(at, &Event::Gap { instructions })?;
+                    self.output.event(at, &Event::Gap { instructions })?;
                 }
-                Occurrence::Event(event) => self.writer.event(at, &event)?,
-                Occurrence::Mark(MARK_BEGIN, number, _) => self.segments.begin(number, at),
-                Occurrence::Mark(MARK_END, ..) => self.segments.end(at),
-                Occurrence::Mark(MARK_THIN, stride, offset) if stride > 0 => {
-                    self.segments.end(at);
-                    self.segments.thin(stride, offset);
-                    thin(&mut self.writer, &self.path, &self.header, &self.segments)?;
+                Occurrence::Event(event) => self.output.event(at, &event)?,
+                Occurrence::Mark(mark, first, second) => {
+                    let sample = self.output.sample.as_mut();
+                    match (mark, first, sample) {
+                        (MARK_BEGIN, number, Some(sample)) => sample.begin(number, at)?,
+                        (MARK_END, _, Some(sample)) => sample.end(at)?,
+                        (MARK_THIN, stride @ 1.., Some(sample)) => {
+                            sample.thin(stride, second, at)?;
+                        }
+                        _ => return Err(RecordError::Corrupt("a mark is malformed")),
+                    }
                 }
-                Occurrence::Mark(..) => return Err(RecordError::Corrupt("a mark is malformed")),
             }
-        }
-        Ok(())
-    }
-
-    /// Writes a slice, unless it is of a segment that was dropped before the slice came.
-    fn write_slice(&mut self, epoch: u64, slice: &Slice) -> Result<(), RecordError> {
-        if self.segments.has(epoch) {
-            self.writer.slice(epoch, slice)?;
-        } else {
-            self.late += self.decoder.instructions_of(slice);
         }
         Ok(())
     }
@@ -314,7 +302,7 @@ impl<'a> Session<'a> {
         }
         self.sweep()?;
         self.take_control()?;
-        self.decoder.end(&mut self.writer)?;
+        self.decoder.end(&mut self.output)?;
         self.write_slices()?;
         self.emit_events(u64::MAX)?;
         self.write_last_gap()?;
@@ -327,7 +315,7 @@ impl<'a> Session<'a> {
         if instructions > 0 {
             self.gaps = self.gaps.saturating_add(instructions);
             let epoch = self.region.epoch.0.load(Ordering::Relaxed).min(LAST_EPOCH) + 1;
-            self.writer.event(epoch, &Event::Gap { instructions })?;
+            self.output.event(epoch, &Event::Gap { instructions })?;
         }
         Ok(())
     }
@@ -337,6 +325,6 @@ impl<'a> Session<'a> {
     /// # Errors
     /// When it cannot be written.
     pub fn finish(self) -> Result<Summary, TraceError> {
-        self.writer.finish()
+        self.output.finish()
     }
 }

@@ -8,10 +8,11 @@
 use std::cell::OnceCell;
 
 use flatwalk_recorder::channel::word::{ADDRESS_MASK, is_access, meta, meta_size};
-use flatwalk_trace::{Access, Block, Instruction, Operands, Slice, Writer};
+use flatwalk_trace::{Access, Block, Instruction, Operands, Slice};
 
 use crate::code::Code;
 use crate::error::RecordError;
+use crate::output::Output;
 
 const NONE: u32 = u32::MAX;
 
@@ -89,8 +90,6 @@ pub struct Variant {
 pub struct Blocks {
     translated: Vec<Translated>,
     variants: Vec<Variant>,
-    /// Of each of the trace's blocks: its instructions.
-    lengths: Vec<u32>,
 }
 
 impl Blocks {
@@ -103,11 +102,6 @@ impl Blocks {
             .ok_or(RecordError::Corrupt("a definition of code is malformed"))?;
         self.translated.push(block);
         Ok(())
-    }
-
-    /// Instructions of a block of the trace.
-    pub fn length_of(&self, id: u32) -> u32 {
-        self.lengths.get(id as usize).copied().unwrap_or(0)
     }
 
     /// The translated block of this number.
@@ -147,7 +141,7 @@ impl Blocks {
         number: u32,
         accesses: &[u64],
         following: Option<u64>,
-        writer: &mut Writer,
+        output: &mut Output,
     ) -> Result<&Variant, RecordError> {
         let translated = &mut self.translated[number as usize];
         let code = translated.code();
@@ -177,8 +171,7 @@ impl Blocks {
         let id = if count == 0 {
             NONE
         } else {
-            self.lengths.push(count as u32);
-            writer.define(Block {
+            output.define(Block {
                 instructions: translated.instructions[..count].into(),
                 accesses: list.into(),
             })?

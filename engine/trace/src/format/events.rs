@@ -41,6 +41,26 @@ impl Encoder {
     }
 }
 
+/// Appends an event and the epoch that it starts, outside of a trace: in as many bytes as in one.
+pub fn encode_event(out: &mut Vec<u8>, epoch: u64, event: &Event) {
+    put_varint(out, epoch);
+    put(out, event);
+}
+
+/// The events that [`encode_event`] appended, with their epochs. After an error, which says what is wrong
+/// with the bytes, nothing follows.
+pub fn decode_events(bytes: &[u8]) -> impl Iterator<Item = Result<(u64, Event), &'static str>> {
+    let mut cursor = Cursor::new(bytes);
+    let mut is_good = true;
+    std::iter::from_fn(move || {
+        (is_good && cursor.remaining() > 0).then(|| {
+            let decoded = cursor.varint().and_then(|epoch| Ok((epoch, get(&mut cursor)?)));
+            is_good = decoded.is_ok();
+            decoded
+        })
+    })
+}
+
 fn protection_bits(protection: Protection) -> u8 {
     u8::from(protection.read) | u8::from(protection.write) << 1 | u8::from(protection.execute) << 2
 }
@@ -214,4 +234,28 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
         },
         _ => return Err("an event is of an unknown kind"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_outside_of_a_trace_come_back_as_they_were() {
+        let events = [
+            (3, Event::Unmap { address: 1 << 40, length: 1 << 12 }),
+            (3, Event::Marker { name: "x".into() }),
+            (u64::MAX, Event::Populate { address: 0, length: 1, store: true }),
+            (0, Event::Gap { instructions: u64::MAX }),
+        ];
+        let mut bytes = Vec::new();
+        for (epoch, event) in &events {
+            encode_event(&mut bytes, *epoch, event);
+        }
+        let decoded: Result<Vec<_>, _> = decode_events(&bytes).collect();
+        assert_eq!(decoded.as_deref(), Ok(&events[..]));
+        let cut: Vec<_> = decode_events(&bytes[..bytes.len() - 1]).collect();
+        assert_eq!(cut.len(), events.len());
+        assert!(cut.iter().position(Result::is_err) == Some(events.len() - 1));
+    }
 }

@@ -17,6 +17,7 @@ mod writer;
 pub(crate) use container::MAGIC;
 pub use container::{Header, VERSION};
 pub use definitions::{MAX_ACCESS_BYTES, MAX_ACCESSES, MAX_ADDRESS, MAX_INSTRUCTIONS};
+pub use events::{decode_events, encode_event};
 pub use reader::Reader;
 pub use summary::Summary;
 pub use writer::{Options, Writer};
