@@ -189,7 +189,9 @@ impl Sample {
                 self.slices.clear();
             }
             last.end = piece.start;
-            let Gap { before, events, .. } = &mut last.gap;
+            let Gap { before, events, touched, places, .. } = &mut last.gap;
+            touched.shrink_to_fit();
+            *places = FxHashMap::default();
             for log in [before, events].into_iter().chain(&mut last.events) {
                 log.settle(&mut self.spool)?;
             }
