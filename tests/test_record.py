@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.recorder import RecordError, Sample, collecting, find_qemu, find_recorder, record, tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
 BARE = [
@@ -310,24 +314,39 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
         assert not engine.trace_info(trace, verify=True)["ended_early"]
 
 
-def test_what_a_killed_collector_wrote_stays(tmp_path: Path, output: Path) -> None:
-    program = compiled(tmp_path, "endless", *BARE)
+def killed_at(instructions: int) -> tuple[Callable[[int, int | None], None], threading.Event]:
+    """What kills the collector when so much was executed, to be called with progress; and whether it has."""
     killed = threading.Event()
 
     def kill_it(done: int, _total: int | None) -> None:
-        if done > 20_000_000 and not killed.is_set():
+        if done > instructions and not killed.is_set():
             killed.set()
             children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
             for child in children:
                 if b"flatwalk-collect" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGKILL)
 
+    return kill_it, killed
+
+
+def test_what_a_killed_collector_wrote_stays(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    kill_it, killed = killed_at(20_000_000)
     result = record([str(program)], output, progress=kill_it)
     assert killed.is_set()
     assert any("collector was killed" in warning for warning in result.warnings)
     info = engine.trace_info(output, verify=True)
     assert info["ended_early"]
     assert info["instructions"] > 1_000_000
+
+
+def test_a_sample_that_a_killed_collector_had_is_an_error(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "endless", *BARE)
+    kill_it, killed = killed_at(20_000_000)
+    with pytest.raises(RecordError, match="the collector was killed before it had written anything"):
+        record([str(program)], output, sample=Sample(), progress=kill_it)
+    assert killed.is_set()
+    assert not output.exists()
 
 
 def test_a_collector_that_is_gone_needs_no_word(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from flatwalk.recorder.place import Place
 
-#: What the collector may take to write what it has got, when everything else has ended.
-COLLECTOR_SECONDS = 30.0
+#: What the collector may take to write what it has got, a whole sample, when everything else has ended.
+COLLECTOR_SECONDS = 120.0
 
 
 class Collector:

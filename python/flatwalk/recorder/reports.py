@@ -96,6 +96,7 @@ class Reports:
 
     def keep_partial(self) -> None:
         """Keeps as a trace what the collector could not finish because it was killed."""
+        killed: list[int] = []
         for file, (pid, command) in self.commands.items():
             partial = Path(f"{file}.part")
             if partial.is_file() and all(str(trace.path) != file for trace in self.traces):
@@ -104,7 +105,16 @@ class Reports:
                 info = _totals(Path(file)) or {"instructions": self.counts.get(file, 0)}
                 count, gaps = info["instructions"], info.get("gap_instructions", 0)
                 self.traces.append(ProcessTrace(Path(file), pid, command, count, size, "failed", gaps))
-                self.warnings.append("the collector was killed; what it had written is kept")
+                killed.append(count)
+        if any(killed):
+            self.warnings.append("the collector was killed; what it had written is kept")
+        elif killed:
+            # Of what was still running; other processes may have ended before.
+            lost = (
+                "the collector was killed before it had written anything, as of a sample it does at the end"
+            )
+            is_all = not any(trace.instructions for trace in self.traces)
+            (self.errors if is_all else self.warnings).append(lost)
 
     def main(self, pid: int) -> ProcessTrace | None:
         """The trace of the last program of process `pid`."""
