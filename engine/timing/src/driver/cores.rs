@@ -24,8 +24,8 @@ use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::Mmu;
 
 /// Instructions of each core that may be at the same time. A recorder submits what a thread did in
-/// stretches of less than this, in the order in which they ended.
-pub(super) const QUANTUM: u64 = 1 << 16;
+/// stretches of about as many, in the order in which they ended: a quantum ends within one if it has to.
+pub(crate) const QUANTUM: u64 = 1 << 16;
 /// Instructions in a turn, at least.
 pub(super) const TURN: usize = 64;
 
@@ -69,8 +69,7 @@ pub(super) struct Own {
     pub(super) began: u64,
     /// … and its cycles in windows that have ended.
     pub(super) passed: u64,
-    /// It has run since all cores were last at one time, and at all, with a clock.
-    pub(super) is_active: bool,
+    /// It has run with a clock.
     pub(super) has_run: bool,
     /// Threads that ran in windows.
     pub(super) threads: BTreeSet<ThreadId>,
@@ -92,7 +91,6 @@ impl Own {
             missed: 0,
             began: 0,
             passed: 0,
-            is_active: false,
             has_run: false,
             threads: BTreeSet::new(),
         }
@@ -156,8 +154,9 @@ pub(super) struct Cores {
     living: Vec<usize>,
     /// By core: what waits.
     queues: Vec<VecDeque<Queued>>,
-    /// Instructions taken in the quantum.
+    /// Instructions taken in the quantum, and in the one before.
     taken: u64,
+    taken_before: u64,
     /// Cycle in which the quantum began anywhere …
     began: u64,
     /// … and the one before: no core names a cycle before this any more.
@@ -184,6 +183,7 @@ impl Cores {
             living: vec![0],
             queues: vec![VecDeque::new()],
             taken: 0,
+            taken_before: 0,
             began: 0,
             floor: 0,
         }
@@ -234,7 +234,7 @@ impl Cores {
         let at = self.born.remove(&slice.thread).unwrap_or(0);
         self.queues[core].push_back(Queued { at, slice, block: 0, address: 0 });
         self.taken += instructions;
-        self.taken >= QUANTUM * self.queues.len() as u64
+        self.taken >= self.quantum()
     }
 
     /// The cores that something waits for.
@@ -270,8 +270,33 @@ impl Cores {
 
     /// Another quantum begins, if this one is over, where the last clock says `now`.
     pub(super) fn next_quantum(&mut self, now: u64) {
-        if self.taken >= QUANTUM * self.queues.len() as u64 {
-            (self.taken, self.floor, self.began) = (0, self.began, now);
+        if self.taken >= self.quantum() {
+            (self.taken_before, self.taken) = (self.taken, 0);
+            (self.floor, self.began) = (self.began, now);
         }
+    }
+
+    /// Instructions that the quantum has room for, at least one.
+    pub(super) fn left(&self) -> u64 {
+        self.quantum().saturating_sub(self.taken).max(1)
+    }
+
+    /// Instructions of a quantum, of all cores.
+    fn quantum(&self) -> u64 {
+        QUANTUM * self.queues.len() as u64
+    }
+
+    /// All clocks are at `now`: what was at the same time before does not matter any more.
+    pub(super) fn restart(&mut self, now: u64) {
+        (self.taken_before, self.taken) = (0, 0);
+        (self.floor, self.began) = (now, now);
+    }
+
+    /// Where [`Self::floor`] will have got to by now, if it goes as evenly as instructions are taken: it is at
+    /// the beginning of the quantum before when a quantum begins, and at its own when it ends.
+    pub(super) fn even_floor(&self) -> u64 {
+        let (taken, of) = (self.taken.min(self.taken_before), self.taken_before.max(1));
+        let ahead = u128::from(self.began - self.floor) * u128::from(taken) / u128::from(of);
+        self.floor + ahead as u64
     }
 }

@@ -1,6 +1,6 @@
 //! What drives a simulation: a run, what of a source is measured, several runs at once, and mixes.
 
-mod cores;
+pub(crate) mod cores;
 mod look_ahead;
 pub mod mix;
 mod parts;

@@ -504,11 +504,24 @@ impl Run {
             self.turn_to(core);
             return self.slice(thread, blocks, addresses);
         }
-        let (blocks, addresses) = (blocks.to_vec(), addresses.to_vec());
-        let n = blocks.iter().map(|&id| self.blocks[id as usize].ops.len() as u64).sum();
-        if self.cores.queue(core, Slice { thread, blocks, addresses }, n) {
-            self.run_waiting()?;
-            self.cores.next_quantum(self.clock());
+        let (mut blocks, mut addresses) = (blocks, addresses);
+        while !blocks.is_empty() {
+            let left = self.cores.left();
+            let (mut count, mut accesses, mut instructions) = (0, 0, 0);
+            while count < blocks.len() && instructions < left {
+                let block = &self.blocks[blocks[count] as usize];
+                instructions += block.ops.len() as u64;
+                accesses += block.accesses.len();
+                count += 1;
+            }
+            let (now, later) = blocks.split_at(count);
+            let (own, others) = addresses.split_at(accesses);
+            let slice = Slice { thread, blocks: now.to_vec(), addresses: own.to_vec() };
+            (blocks, addresses) = (later, others);
+            if self.cores.queue(core, slice, instructions) {
+                self.run_waiting()?;
+                self.cores.next_quantum(self.clock());
+            }
         }
         Ok(())
     }
@@ -531,7 +544,7 @@ impl Run {
             };
             let Some(batch) = self.cores.take(core, size) else { break };
             self.wait_until(batch.at);
-            (self.own.is_active, self.own.has_run) = (true, true);
+            self.own.has_run = true;
             let Batch { slice, blocks, addresses, .. } = &batch;
             let (blocks, addresses) = (blocks.clone(), addresses.clone());
             self.slice(slice.thread, &slice.blocks[blocks], &slice.addresses[addresses])?;
@@ -635,24 +648,14 @@ impl Run {
     }
 
     /// All time that has passed is counted, where what is counted begins or ends. No core waits for the one that
-    /// is furthest ahead: it would wait for what the cut leaves to others. Up to the present quantum cores
-    /// without work were idle, and those that have not run since they were aligned go along with the rest.
-    /// Clocks then add up to a multiple of their number, so that their mean is exact.
-    fn settle(&mut self) {
+    /// is furthest ahead: it would wait for what the cut leaves to others. Cores without work were idle up to
+    /// `floor`. Clocks then add up to a multiple of their number, so that their mean is exact.
+    fn settle(&mut self, floor: u64) {
         let count = self.cores.parked.len() as u64 + 1;
         if self.timed.is_some() && count > 1 {
-            let floor = self.cores.floor;
-            let (mut active, mut sum) = (0, 0);
-            self.on_each_core(|run| {
-                let clock = run.idle_until(floor);
-                if run.own.is_active {
-                    (active, sum) = (active + 1, sum + clock);
-                }
-            });
-            let mean = sum / active.max(1);
             let (mut sum, mut last) = (0, (u64::MAX, 0));
             self.on_each_core(|run| {
-                let clock = run.idle_until(if run.own.is_active { 0 } else { mean });
+                let clock = run.idle_until(floor);
                 sum += clock;
                 last = last.min((clock, run.own.number));
             });
@@ -673,6 +676,15 @@ impl Run {
         core.cycle()
     }
 
+    /// Time has passed up to here, and goes on with `phase` if that has a clock. Where a window begins or ends
+    /// that does not follow another, cores without work have come as far as the present quantum has: how far
+    /// they are behind depends on that, and must not be in the window's time. Between two windows it does not
+    /// matter, and they keep what they may do at the same time as others.
+    fn cut(&mut self, phase: Phase) {
+        let is_between = self.phase == phase;
+        self.settle(if is_between { self.cores.floor } else { self.cores.even_floor() });
+    }
+
     /// All cores wait for the one that is furthest ahead.
     fn align(&mut self) {
         if self.cores.are_several() {
@@ -681,8 +693,8 @@ impl Run {
             self.on_each_core(|run| latest = settled(run).max(latest));
             self.on_each_core(|run| {
                 run.idle_until(latest);
-                run.own.is_active = false;
             });
+            self.cores.restart(latest);
         }
         self.started = self.clock();
     }
@@ -937,7 +949,7 @@ impl Run {
     /// Another phase begins, or another window, before instruction `at` of the program.
     fn enter(&mut self, phase: Phase, at: u64) {
         if self.phase.has_clock() {
-            self.settle();
+            self.cut(phase);
         } else if phase.has_clock() {
             self.align();
         }

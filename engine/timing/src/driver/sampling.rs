@@ -66,8 +66,9 @@ pub enum Places {
 /// full as they are in the window.
 pub const DETAILED: u64 = 50_000;
 /// Quanta ([`QUANTUM`]) before a window of several threads that run with the clock, so that each core is as
-/// far ahead or behind as it is in the window: when the clock begins to run they are all at one time.
-const DETAILED_QUANTA: u64 = 2;
+/// far ahead or behind as it is in the window: when the clock begins to run they are all at one time, and
+/// what a core may do depends on the two quanta before.
+const DETAILED_QUANTA: u64 = 3;
 
 /// Windows that a part is divided into that is measured as one.
 pub const DIVISIONS: u64 = 40;
@@ -484,9 +485,13 @@ mod tests {
         schedule.have_threads(1);
         assert_eq!(clock(&schedule), Some(DETAILED));
         schedule.have_threads(2);
-        assert_eq!(clock(&schedule), Some(4 * QUANTUM));
+        assert_eq!(clock(&schedule), Some(2 * DETAILED_QUANTA * QUANTUM));
         schedule.have_threads(1);
-        assert_eq!(clock(&schedule), Some(4 * QUANTUM), "the other core is still there");
+        assert_eq!(
+            clock(&schedule),
+            Some(2 * DETAILED_QUANTA * QUANTUM),
+            "the other core is still there"
+        );
         schedule.have_threads(4);
         assert_eq!(schedule.at(99_000), Some((Phase::Detailed, 499_000)), "all of the warm-up");
     }

@@ -8,6 +8,7 @@ use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Advice, Event, Protection};
 
 use crate::config::machine::Memory;
+use crate::driver::cores::QUANTUM;
 use crate::driver::run::{Mode, Piece, Run};
 use crate::driver::sampling::Phase;
 use crate::memory::reader::NoClock;
@@ -133,7 +134,7 @@ fn what_was_recorded_one_after_the_other_stays_so() {
     let run = result(run);
     // A load takes its four cycles, and one until the next is dispatched to its result. What overlaps is what may have been at the same time: a quantum of two cores.
     let (cycles, one) = (run.cycles.unwrap(), 5 * long);
-    let quantum = 5 * 2 * (1 << 16);
+    let quantum = 5 * 2 * QUANTUM;
     assert!((2 * one - 2 * quantum..2 * one + quantum).contains(&cycles), "{cycles} of {one}");
     let idle = |core: usize| part(&run.cores[core].cycle_stack, "idle");
     assert!(idle(0) > one - 2 * quantum && idle(1) > one - 2 * quantum);
@@ -168,6 +169,37 @@ fn cuts_between_windows_make_no_core_wait() {
     // In each of the 240 only one thread runs: if the others waited, they would take four times as long.
     let (whole, cut) = (cycles(false), cycles(true));
     assert!(cut.abs_diff(whole) * 20 < whole, "{cut} of {whole}");
+}
+
+#[test]
+fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
+    let scenario = Scenario::new(scheme(4, &[]));
+    let mut run = start(&scenario);
+    // Each of two threads has turns of three quanta, of which a switch lets one overlap: by hand, six take the
+    // time of four. Windows of one and a quarter, each three after the clock begins to run, begin once at each
+    // twelfth of that.
+    let slice = 4096;
+    let quantum = 2 * QUANTUM / slice;
+    let (turn, clock, window, spacing) =
+        (3 * quantum, 3 * quantum, quantum * 5 / 4, quantum * 13 / 2);
+    let windows = 24;
+    for number in 0..windows * spacing {
+        match number % spacing {
+            0 => phase(&mut run, Phase::Detailed),
+            at if at == clock => phase(&mut run, Phase::Measured),
+            at if at == clock + window => phase(&mut run, Phase::Pass),
+            _ => (),
+        }
+        let thread = (number / turn % 2) as u32;
+        let lines: Vec<_> = (0..slice).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
+        go_on(&mut run, thread, &lines);
+    }
+    let run = result(run);
+    assert_eq!(run.windows.len(), windows as usize);
+    // A load takes five cycles, as above.
+    let by_hand = 5 * run.instructions * 4 / 6;
+    let cycles = run.cycles.unwrap();
+    assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
 }
 
 /// The cycles that passed for a core.
