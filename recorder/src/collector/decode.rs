@@ -40,7 +40,8 @@ impl Decoder {
         self.blocks.define(record)
     }
 
-    /// Adds words of a thread, which follow those added before.
+    /// Adds words of a thread, which follow those added before. They make slices of their own, so that those of
+    /// several threads stay in the order in which they came.
     ///
     /// # Errors
     /// When the words are malformed or the trace cannot be written.
@@ -62,6 +63,7 @@ impl Decoder {
             }
         }
         let result = self.consume(thread, &mut state, output, false);
+        self.close(thread, &mut state);
         self.threads.insert(thread, state);
         result
     }
@@ -149,13 +151,9 @@ impl Decoder {
         }
     }
 
-    /// Takes the slices decoded so far, of all threads, by epoch.
+    /// Takes the slices decoded so far, of all threads, by epoch, and each epoch's in the order in which their words
+    /// came.
     pub fn take_slices(&mut self) -> BTreeMap<u64, Vec<Slice>> {
-        let mut threads = std::mem::take(&mut self.threads);
-        for (&thread, state) in &mut threads {
-            self.close(thread, state);
-        }
-        self.threads = threads;
         std::mem::take(&mut self.slices)
     }
 
@@ -228,6 +226,20 @@ mod tests {
             slices.push(taken.into_values().flatten().map(|s| (s.thread, s.addresses)).collect());
         }
         assert_eq!(slices, vec![vec![(5, vec![0x1000, 0x2000, 0x3000])]; words.len()]);
+    }
+
+    #[test]
+    fn slices_of_threads_stay_in_the_order_in_which_they_came() {
+        let mut output = output("order");
+        let mut decoder = Decoder::default();
+        decoder.define(&block()).unwrap();
+        let words = [block_word(0), load(0, 3, 0x1000), load(1, 3, 0x2000), block_word(0)];
+        for thread in [7, 2, 7, 7, 3] {
+            decoder.add(thread, words.iter().copied(), &mut output).unwrap();
+        }
+        let slices: Vec<_> = decoder.take_slices().into_values().flatten().collect();
+        let order: Vec<_> = slices.iter().map(|slice| slice.thread).collect();
+        assert_eq!(order, [7, 2, 7, 7, 3]);
     }
 
     #[test]
