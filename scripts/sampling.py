@@ -2,14 +2,15 @@
 """How far sampled answers are from exhaustive ones, how sure they say they are, and what they cost.
 
     scripts/sampling.py [--sources A,B,...] [--windows N,M,...] [--seeds N] [--schemes A,B,...]
-        [--warmup N] [--one-recording]
+        [--warmup N] [--instructions N] [--one-recording]
 
 A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
 scripts/speed.py times too, or a built-in workload that has an end, as gups:1GiB. Each is simulated from its
 first to its last instruction, and then, once for each seed and number of windows, with windows. A program
 of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
 `python` and `sort` are made once, whole, and so are part of no time. With --one-recording those of
-tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution.
+tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution. With
+--instructions both are of a source's first N instructions (as 1G).
 
 Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
 exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
@@ -34,6 +35,8 @@ from speed import record
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests" / "sampled"
+SAME = 0.05
+"""How much the instructions of two runs of a program may differ."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,11 @@ def main() -> None:
     parser.add_argument("--schemes", default="radix4,fpt,fpt+ptp,ideal")
     parser.add_argument("--large-pages", default="0")
     parser.add_argument("--warmup", default=None, help="instructions before each window [default: compare's]")
+    parser.add_argument("--instructions", default=None, help="judge only so many [default: compare's]")
     parser.add_argument("--one-recording", action="store_true", help="sample one recording of each program")
     options = parser.parse_args()
     common = ["--schemes", options.schemes, "--large-pages", options.large_pages]
+    common += ["--instructions", options.instructions] if options.instructions else []
     counts = options.windows.split(",") if options.windows else [None]
     held = asked = 0
     with tempfile.TemporaryDirectory(prefix="flatwalk-sampling-") as name:
@@ -170,9 +175,9 @@ def main() -> None:
         for found in sources(options.sources.split(",") if options.sources else [], directory):
             source = recorded(found, directory) if options.one_recording and found.command else found
             whole = compare([*common, "--exhaustive"], source, directory)
-            if whole.answer["sampling"]["instructions_total"] is None:
-                sys.exit(f"error: {source.name} has no end, so that no run of it is exhaustive")
-            instructions = whole.answer["sampling"]["instructions_total"] / 1e6
+            if whole.answer["sampling"]["instructions_total"] is None and not options.instructions:
+                sys.exit(f"error: {source.name} has no end: give --instructions, as 1G")
+            instructions = whole.answer["sampling"]["instructions_represented"] / 1e6
             for count in counts:
                 rows = {scheme: Row(value) for scheme, (value, *_) in speed_ups(whole.answer).items()}
                 seconds = windows = measured = 0.0
@@ -180,6 +185,12 @@ def main() -> None:
                     windowed = ["--windows", count] if count else []
                     windowed += ["--warmup", options.warmup] if options.warmup else []
                     part = compare([*common, "--seed", str(seed), *windowed], source, directory)
+                    judged = part.answer["sampling"]["instructions_represented"] / 1e6
+                    if abs(judged / instructions - 1) > SAME:
+                        sys.exit(
+                            f"error: {source.name}: samples are of {judged:.0f} M instructions, the exhaustive"
+                            f" run of {instructions:.0f} M: give --instructions"
+                        )
                     seconds += part.seconds / options.seeds
                     windows += part.answer["sampling"]["windows"] / options.seeds
                     measured += part.answer["sampling"]["instructions_measured"] / 1e6 / options.seeds
