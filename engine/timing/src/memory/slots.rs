@@ -26,6 +26,8 @@ pub struct Slots {
 }
 
 const CROWD: usize = 32;
+/// Steps among which one is looked for one after the other.
+const RECENT: usize = 16;
 
 impl Slots {
     /// Slots of a resource that can serve `capacity` at once.
@@ -36,8 +38,13 @@ impl Slots {
     /// The step that holds at `at`; `None` before the first.
     #[inline]
     fn step_at(&self, at: u64) -> Option<usize> {
-        // Most requests are among the latest.
-        self.steps.iter().rposition(|step| step.from <= at)
+        // Most requests are among the latest; those of a core that is behind the others are not.
+        let recent = self.steps.len().saturating_sub(RECENT);
+        if recent > 0 && self.steps[recent].from > at {
+            return self.steps[..recent].partition_point(|step| step.from <= at).checked_sub(1);
+        }
+        let found = self.steps[recent..].iter().rposition(|step| step.from <= at);
+        found.map(|place| recent + place)
     }
 
     /// The first cycle from `at` on in which a slot is free.
