@@ -157,6 +157,8 @@ pub(super) struct Cores {
     /// Instructions taken in the quantum, and in the one before.
     taken: u64,
     taken_before: u64,
+    /// Quanta that have ended since all clocks were at one time.
+    ended: u32,
     /// Cycle in which the quantum began anywhere …
     began: u64,
     /// … and the one before: no core names a cycle before this any more.
@@ -184,6 +186,7 @@ impl Cores {
             queues: vec![VecDeque::new()],
             taken: 0,
             taken_before: 0,
+            ended: 0,
             began: 0,
             floor: 0,
         }
@@ -273,6 +276,7 @@ impl Cores {
         if self.taken >= self.quantum() {
             (self.taken_before, self.taken) = (self.taken, 0);
             (self.floor, self.began) = (self.began, now);
+            self.ended = self.ended.saturating_add(1);
         }
     }
 
@@ -288,8 +292,13 @@ impl Cores {
 
     /// All clocks are at `now`: what was at the same time before does not matter any more.
     pub(super) fn restart(&mut self, now: u64) {
-        (self.taken_before, self.taken) = (0, 0);
+        (self.taken_before, self.taken, self.ended) = (0, 0, 0);
         (self.floor, self.began) = (now, now);
+    }
+
+    /// Cores are as far ahead and behind as they are later on: what one may do depends on two quanta.
+    pub(super) fn have_drifted(&self) -> bool {
+        self.ended >= 2
     }
 
     /// Where [`Self::floor`] will have got to by now, if it goes as evenly as instructions are taken: it is at

@@ -22,7 +22,7 @@ use crate::driver::parts::{self, Timed};
 use crate::driver::piece::Mispredicted;
 pub use crate::driver::piece::Piece;
 use crate::driver::predictions::Predictors;
-use crate::driver::sampling::Phase;
+use crate::driver::sampling::{Phase, clock_before};
 use crate::mechanisms::{self, Setup};
 use crate::memory::hierarchy::{CacheStatistics, Requester};
 use crate::memory::line::LINE_SHIFT;
@@ -106,6 +106,8 @@ pub struct Run {
     phase: Phase,
     /// Windows that have ended.
     windows: Vec<Tally>,
+    /// Windows that began before the cores' clocks had drifted apart.
+    early_windows: u64,
     /// What had been counted when the window under way began.
     window: Option<Tally>,
     /// What was counted in windows of all cores together, while none is under way.
@@ -232,6 +234,7 @@ impl Run {
             cores,
             phase: Phase::Measured,
             windows: Vec::new(),
+            early_windows: 0,
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
@@ -369,6 +372,12 @@ impl Run {
             caches: self.timed.as_ref().map(|(_, caches)| &**caches),
             instructions: self.measured().0,
         }
+    }
+
+    /// A warm-up that is long enough for the cores' clocks to drift apart, if it was not for a quarter of the windows or more.
+    pub(crate) fn longer_warmup(&self) -> Option<u64> {
+        let cores = self.cores.parked.len() as u64 + 1;
+        (self.early_windows * 4 > self.windows.len() as u64).then_some(clock_before(cores))
     }
 
     /// True if addresses had to be moved to fit the scheme's geometry.
@@ -682,6 +691,9 @@ impl Run {
     /// matter, and they keep what they may do at the same time as others.
     fn cut(&mut self, phase: Phase) {
         let is_between = self.phase == phase;
+        if !is_between && phase == Phase::Measured && self.cores.are_several() {
+            self.early_windows += u64::from(!self.cores.have_drifted());
+        }
         self.settle(if is_between { self.cores.floor } else { self.cores.even_floor() });
     }
 

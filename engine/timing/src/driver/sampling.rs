@@ -70,6 +70,11 @@ pub const DETAILED: u64 = 50_000;
 /// what a core may do depends on the two quanta before.
 const DETAILED_QUANTA: u64 = 3;
 
+/// Instructions before a window of several threads that run with the clock.
+pub(crate) fn clock_before(threads: u64) -> u64 {
+    DETAILED_QUANTA * QUANTUM * threads
+}
+
 /// Windows that a part is divided into that is measured as one.
 pub const DIVISIONS: u64 = 40;
 /// Instructions of each where it is not known how long the part is.
@@ -240,7 +245,7 @@ impl Schedule {
     /// So many threads are alive, each on a core that there is from now on.
     pub(crate) fn have_threads(&mut self, threads: usize) {
         if threads > 1 {
-            self.detailed = self.detailed.max(DETAILED_QUANTA * QUANTUM * threads as u64);
+            self.detailed = self.detailed.max(clock_before(threads as u64));
         }
     }
 

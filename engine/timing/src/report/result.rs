@@ -815,6 +815,13 @@ fn warnings(run: &Run) -> Vec<String> {
             if cores.len() == 1 { "" } else { "s" }
         ));
     }
+    if let Some(instructions) = run.longer_warmup() {
+        warnings.push(format!(
+            "windows of {} cores began before each was as far ahead or behind as it is later: how many \
+             worked at the same time is less sure; take a --warmup of {instructions} or more",
+            cores.len(),
+        ));
+    }
     if os.implicit_mappings > 0 {
         warnings.push(format!(
             "{} pages were touched that no event of the trace had mapped; they were taken for \

@@ -171,23 +171,19 @@ fn cuts_between_windows_make_no_core_wait() {
     assert!(cut.abs_diff(whole) * 20 < whole, "{cut} of {whole}");
 }
 
-#[test]
-fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
+/// Each of two threads has turns of three quanta. Windows of one and a quarter begin once at each twelfth of two turns,
+/// `clock` quanta after the clock began to run.
+fn windows_of_turns(clock: u64) -> RunResult {
     let scenario = Scenario::new(scheme(4, &[]));
     let mut run = start(&scenario);
-    // Each of two threads has turns of three quanta, of which a switch lets one overlap: by hand, six take the
-    // time of four. Windows of one and a quarter, each three after the clock begins to run, begin once at each
-    // twelfth of that.
     let slice = 4096;
     let quantum = 2 * QUANTUM / slice;
-    let (turn, clock, window, spacing) =
-        (3 * quantum, 3 * quantum, quantum * 5 / 4, quantum * 13 / 2);
-    let windows = 24;
-    for number in 0..windows * spacing {
+    let (turn, window, spacing) = (3 * quantum, quantum * 5 / 4, quantum * 13 / 2);
+    for number in 0..24 * spacing {
         match number % spacing {
             0 => phase(&mut run, Phase::Detailed),
-            at if at == clock => phase(&mut run, Phase::Measured),
-            at if at == clock + window => phase(&mut run, Phase::Pass),
+            at if at == clock * quantum => phase(&mut run, Phase::Measured),
+            at if at == clock * quantum + window => phase(&mut run, Phase::Pass),
             _ => (),
         }
         let thread = (number / turn % 2) as u32;
@@ -195,11 +191,30 @@ fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
         go_on(&mut run, thread, &lines);
     }
     let run = result(run);
-    assert_eq!(run.windows.len(), windows as usize);
-    // A load takes five cycles, as above.
+    assert_eq!(run.windows.len(), 24);
+    run
+}
+
+/// Whether the run says that its windows began too early.
+fn is_early(run: &RunResult) -> bool {
+    run.warnings.iter().any(|warning| warning.contains("ahead or behind"))
+}
+
+#[test]
+fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
+    let run = windows_of_turns(3);
+    // By hand: a switch lets one quantum overlap, so that six take the time of four. A load takes five cycles.
     let by_hand = 5 * run.instructions * 4 / 6;
     let cycles = run.cycles.unwrap();
     assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
+    assert!(!is_early(&run), "{:?}", run.warnings);
+}
+
+#[test]
+fn windows_that_begin_too_early_say_so() {
+    let run = windows_of_turns(1);
+    assert!(is_early(&run), "{:?}", run.warnings);
+    assert!(run.warnings.iter().any(|warning| warning.contains("393216")));
 }
 
 /// The cycles that passed for a core.
