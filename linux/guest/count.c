@@ -29,6 +29,8 @@
 
 #include <qemu-plugin.h>
 
+#include "marker.h"
+
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
 enum { ENTRIES_MAX = 8, PLACES_MAX = 64, NESTED_MAX = 16, THREADS_MAX = 1 << 16 };
@@ -183,19 +185,6 @@ static void on_marker(unsigned int vcpu, void *data)
     phase++;
     marker = (intptr_t)data;
     marked_root = root;
-}
-
-/* The number of the marker that an instruction is, or 0. */
-static int marker_of(const struct qemu_plugin_insn *instruction)
-{
-    /* nopl 0x464c57NN(%rax,%rax,1) */
-    static const uint8_t head[] = { 0x0f, 0x1f, 0x84, 0x00 }, tail[] = { 0x57, 0x4c, 0x46 };
-    const uint8_t *bytes = qemu_plugin_insn_data(instruction);
-
-    if (qemu_plugin_insn_size(instruction) != 8 || memcmp(bytes, head, sizeof(head)) ||
-        memcmp(bytes + 5, tail, sizeof(tail)))
-        return 0;
-    return bytes[4];
 }
 
 /* Whether an instruction of 64-bit code is a repeated string instruction. */
