@@ -11,15 +11,15 @@
  *   PHASE walks ENTRIES N                           of the marker's program
  *   PHASE walks-of-all ENTRIES N                    of all programs
  *
- * Walks that fault, and walks of the kernel, are left out, and so are those with nested paging. A walk belongs to the
- * marker's program if it begins at the same CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=,
- * fault=, other= where it is entered for that; back= where it continues what an entry has interrupted in the kernel
- * itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new thread begins;
- * tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the latest entry
- * in its own thread; instructions of the kernel's own threads are other. A repeated string instruction (rep stos) is
- * one instruction, as for a processor's counter, though QEMU executes each repetition separately: all but the first
- * are counted apart. One that is interrupted counts once more when it continues. A block that is left in the middle,
- * by a page fault, counts as a whole, and the rest of it once more when it continues.
+ * Walks that fault, and walks of the kernel, are left out, and so are those with nested paging (nested.c has them). A
+ * walk belongs to the marker's program if it begins at the same CR3. Arguments: out=FILE, and addresses of the kernel:
+ * timer=, syscall=, fault=, other= where it is entered for that; back= where it continues what an entry has interrupted
+ * in the kernel itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new
+ * thread begins; tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the
+ * latest entry in its own thread; instructions of the kernel's own threads are other. A repeated string instruction
+ * (rep stos) is one instruction, as for a processor's counter, though QEMU executes each repetition separately: all but
+ * the first are counted apart. One that is interrupted counts once more when it continues. A block that is left in the
+ * middle, by a page fault, counts as a whole, and the rest of it once more when it continues.
  */
 #include <inttypes.h>
 #include <stdbool.h>
