@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -222,10 +223,12 @@ def test_without_blocks_tables_are_ordinary() -> None:
 def test_the_command_reports_the_walks_and_ends_as_the_program(
     call: Callable[..., Result], tmp_path: Path
 ) -> None:
-    counted, log = tmp_path / "counted.json", tmp_path / "log"
+    counted, log, program = tmp_path / "counted.json", tmp_path / "log", tmp_path / "test"
+    # Wherever it is, and with its libraries.
+    shutil.copy2("/usr/bin/test", program)
     result = call(
         *("vm", "run", "--nested", "--host-mode", "l4l3+l2l1", "--mode", "off", "--memory", "128M"),
-        *("--json", str(counted), "--log", str(log), "--", "test", "a", "=", "b"),
+        *("--json", str(counted), "--log", str(log), "--", str(program), "a", "=", "b"),
     )
     assert result.code == 1
     document = json.loads(counted.read_text(encoding="utf-8"))
