@@ -223,6 +223,18 @@ def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> Non
     assert error.value.remedy == "run: flatwalk vm build --source /no/such/tree --debug"
 
 
+@pytest.mark.usefixtures("cache")
+def test_the_kernel_with_kvm_leaves_the_usual_one_as_it_is() -> None:
+    plain, nested = components.LINUX, components.NESTED_LINUX
+    assert nested.series[: len(plain.series)] == plain.series
+    assert all(path.parent.name == "nested" for path in nested.series[len(plain.series) :])
+    assert len(nested.series) > len(plain.series)
+    assert nested.key() != plain.key()
+    with pytest.raises(FlatwalkError, match="linux-nested is not built") as error:
+        build.find(nested)
+    assert error.value.remedy == "run: flatwalk vm build --nested"
+
+
 def test_own_trees_are_built_as_they_are_and_again_each_time(component: Component, tmp_path: Path) -> None:
     tree = tmp_path / "mine" / "qemu"
     tree.mkdir(parents=True)

@@ -11,15 +11,15 @@
  *   PHASE walks ENTRIES N                           of the marker's program
  *   PHASE walks-of-all ENTRIES N                    of all programs
  *
- * Walks that fault, and walks of the kernel, are left out, and so are those with nested paging. A walk belongs to the
- * marker's program if it begins at the same CR3. Arguments: out=FILE, and addresses of the kernel: timer=, syscall=,
- * fault=, other= where it is entered for that; back= where it continues what an entry has interrupted in the kernel
- * itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new thread begins;
- * tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the latest entry
- * in its own thread; instructions of the kernel's own threads are other. A repeated string instruction (rep stos) is
- * one instruction, as for a processor's counter, though QEMU executes each repetition separately: all but the first
- * are counted apart. One that is interrupted counts once more when it continues. A block that is left in the middle,
- * by a page fault, counts as a whole, and the rest of it once more when it continues.
+ * Walks that fault, and walks of the kernel, are left out, and so are those with nested paging (nested.c has them). A
+ * walk belongs to the marker's program if it begins at the same CR3. Arguments: out=FILE, and addresses of the kernel:
+ * timer=, syscall=, fault=, other= where it is entered for that; back= where it continues what an entry has interrupted
+ * in the kernel itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new
+ * thread begins; tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the
+ * latest entry in its own thread; instructions of the kernel's own threads are other. A repeated string instruction
+ * (rep stos) is one instruction, as for a processor's counter, though QEMU executes each repetition separately: all but
+ * the first are counted apart. One that is interrupted counts once more when it continues. A block that is left in the
+ * middle, by a page fault, counts as a whole, and the rest of it once more when it continues.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -28,6 +28,8 @@
 #include <string.h>
 
 #include <qemu-plugin.h>
+
+#include "marker.h"
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
@@ -183,19 +185,6 @@ static void on_marker(unsigned int vcpu, void *data)
     phase++;
     marker = (intptr_t)data;
     marked_root = root;
-}
-
-/* The number of the marker that an instruction is, or 0. */
-static int marker_of(const struct qemu_plugin_insn *instruction)
-{
-    /* nopl 0x464c57NN(%rax,%rax,1) */
-    static const uint8_t head[] = { 0x0f, 0x1f, 0x84, 0x00 }, tail[] = { 0x57, 0x4c, 0x46 };
-    const uint8_t *bytes = qemu_plugin_insn_data(instruction);
-
-    if (qemu_plugin_insn_size(instruction) != 8 || memcmp(bytes, head, sizeof(head)) ||
-        memcmp(bytes + 5, tail, sizeof(tail)))
-        return 0;
-    return bytes[4];
 }
 
 /* Whether an instruction of 64-bit code is a repeated string instruction. */

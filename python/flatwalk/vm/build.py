@@ -54,7 +54,12 @@ def find(component: Component, source: Path | None = None) -> Path:
 
 
 def build(
-    source: Path | None = None, *, jobs: int = 0, debug: bool = False, selftests: bool = False
+    source: Path | None = None,
+    *,
+    jobs: int = 0,
+    debug: bool = False,
+    nested: bool = False,
+    selftests: bool = False,
 ) -> list[Built]:
     """Builds what is not built yet.
 
@@ -62,12 +67,17 @@ def build(
         source: A directory with the user's own trees `qemu` or `linux`, to be built as they are.
         jobs: Compilers at once; 0 is one per core.
         debug: Whether to build the kernel with all of its checks, too.
+        nested: Whether to build the kernel of guests that have guests, too.
         selftests: Whether to build Linux's own tests, too.
 
     Raises:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
-    asked = {components.DEBUG_LINUX: debug, components.SELFTESTS: selftests}
+    asked = {
+        components.DEBUG_LINUX: debug,
+        components.NESTED_LINUX: nested,
+        components.SELFTESTS: selftests,
+    }
     wanted = (*components.ALWAYS, *(component for component, given in asked.items() if given))
     chosen = [component for component in wanted if component.directory.is_dir()]
     if not chosen and source is None:

@@ -15,6 +15,7 @@ from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
     from flatwalk.recorder import Part
+    from flatwalk.vm.machine import Machine
 
 
 app = typer.Typer(
@@ -44,6 +45,10 @@ def build(
         bool,
         Option("--debug", help="Also build the kernel with all of its checks, for --debug."),
     ] = False,
+    nested: Annotated[
+        bool,
+        Option("--nested", help="Also build the kernel with a KVM that flattens, for `run --nested`."),
+    ] = False,
     selftests: Annotated[
         bool,
         Option(
@@ -59,7 +64,7 @@ def build(
     """
     from flatwalk.vm import build as work  # noqa: PLC0415
 
-    for built in work.build(source, jobs=jobs, debug=debug, selftests=selftests):
+    for built in work.build(source, jobs=jobs, debug=debug, nested=nested, selftests=selftests):
         print(f"{built.name}: {built.path}")
 
 
@@ -82,6 +87,7 @@ Levels = Annotated[int, Option("--levels", metavar="N", help="Levels of page tab
         "vm run --mode l3l2 -- python3 -c 'print(sum(range(10**6)))'",
         "vm run --mode l3l2 --cpus 4 --memory 2G -- stress-ng --vm 4 --vm-ops 100 --verify",
         "vm run --mode l4l3+l2l1 --record sort.fwt --instructions 20M -- sort big.txt",
+        "vm run --nested --host-mode l4l3+l2l1 --mode l4l3+l2l1 --memory 256M -- sha256sum /proc/kallsyms",
     ),
 )
 def run(
@@ -141,12 +147,38 @@ def run(
     timeout: Annotated[
         float | None, Option("--timeout", metavar="SECONDS", min=1, help="Stop the guest after this time.")
     ] = None,
+    nested: Annotated[
+        bool,
+        Option(
+            "--nested",
+            help="Boot a guest in the guest, run the command there, and count the entries that its page "
+            "walks read. The other options are about the inner guest.",
+        ),
+    ] = False,
+    host_mode: Annotated[
+        str | None,
+        Option(
+            "--host-mode",
+            metavar="MODE",
+            help="With --nested: how KVM flattens nested page tables: off, l3l2, l4l3, l2l1 or l4l3+l2l1 "
+            "[default: off].",
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None,
+        Option(
+            "--json",
+            metavar="FILE",
+            help="With --nested: write what was counted as JSON; - is standard output.",
+        ),
+    ] = None,
     source: Source = None,
 ) -> None:
     """Boot a guest and run a command in it, on this system's own files.
 
     The command sees this system's files; what it writes stays in the guest's memory and is gone with it.
-    Its input, its output and its exit status are ours.
+    Its input, its output and its exit status are ours. With --nested it sees nothing but the libraries that
+    it is linked with, and has no input.
     """
     from flatwalk import output  # noqa: PLC0415
     from flatwalk.vm import live  # noqa: PLC0415
@@ -163,6 +195,23 @@ def run(
         parameters=tuple(parameter or ()),
         debug=debug,
     )
+    if nested:
+        unfit = {
+            "--cpus": cpus != 1,
+            "--levels": levels != 4,
+            "--no-feature": no_feature,
+            "--check": check,
+            "--record": record is not None,
+            "--debug": debug,
+        }
+        for option in (name for name, given in unfit.items() if given):
+            raise UsageError("this does not go with --nested", where=option, remedy="leave it out")
+        raise typer.Exit(
+            _nested(machine, host_mode or "off", command, timeout=timeout, log=log, json=json, source=source)
+        )
+    for option, value in {"--host-mode": host_mode, "--json": json}.items():
+        if value is not None:
+            raise UsageError("this is about a guest in the guest", where=option, remedy="give --nested, too")
     if record is None:
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         for option in (name for name, value in given.items() if value is not None):
@@ -190,6 +239,39 @@ def run(
     for line in outcome.splats():
         print(f"flatwalk: the guest's kernel: {line}", file=sys.stderr)
     raise typer.Exit(outcome.status)
+
+
+def _nested(
+    machine: Machine,
+    host_mode: str,
+    command: list[str],
+    *,
+    timeout: float | None,
+    log: Path | None,
+    json: Path | None,
+    source: Path | None,
+) -> int:
+    """Runs a command in a guest of a guest and reports its walks; the command's exit status."""
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.vm import nested  # noqa: PLC0415
+
+    inner = nested.Guest(machine.mode, nested.mebibytes(machine.memory), machine.parameters)
+    outcome = nested.run(inner.host(host_mode), inner, command, timeout_s=timeout, source=source)
+    if log is not None:
+        log.write_text(outcome.log + outcome.console, encoding="utf-8")
+    for line in outcome.splats:
+        print(f"flatwalk: a guest's kernel: {line}", file=sys.stderr)
+    for line in outcome.walks.words():
+        output.note(line)
+    if json is not None:
+        document = output.as_json(
+            {"host_mode": host_mode, "mode": machine.mode, **outcome.walks.document()}, indent=1
+        )
+        if str(json) == "-":
+            print(document)
+        else:
+            output.write_whole(json, document + "\n")
+    return outcome.status
 
 
 def _part(skip: str | None, instructions: str | None, start_at: str | None) -> Part:

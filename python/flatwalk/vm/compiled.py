@@ -29,7 +29,7 @@ def guest_program(source: Path) -> Path:
 
 
 def plugin(name: str, source: Path | None) -> Path:
-    """A plugin of linux/guest/, compiled once for each version of it and of QEMU's header.
+    """A plugin of linux/guest/, compiled once for each version of it and of the headers that it includes.
 
     Args:
         name: Of its source, without `.c`.
@@ -40,7 +40,8 @@ def plugin(name: str, source: Path | None) -> Path:
     """
     header = build.find(components.QEMU, source) / "include" / "qemu-plugin.h"
     flags = ["-Wall", "-shared", "-fPIC", f"-I{header.parent}"]
-    return _compiled(SOURCES / "guest" / f"{name}.c", f"{name}.so", flags, header)
+    own = sorted((SOURCES / "guest").glob("*.h"))
+    return _compiled(SOURCES / "guest" / f"{name}.c", f"{name}.so", flags, header, *own)
 
 
 def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> Path:

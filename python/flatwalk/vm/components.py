@@ -1,4 +1,4 @@
-"""What is built: QEMU, Linux, Linux with all of its checks, and Linux's own tests; how, and from what."""
+"""What is built: QEMU, Linux in three configurations, and Linux's own tests; how, and from what."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _QEMU_OPTIONS = (
     "--disable-docs",
 )
 _FIRMWARE = Path("/usr/share/seabios")
-#: Files that configure a component, and those that give Linux all of its checks.
-_PLAIN, _CHECKED = ("config",), ("config", "config.debug")
+#: Files that configure a component; those that give Linux all of its checks, and those that give it KVM.
+_PLAIN, _CHECKED, _NESTED = ("config",), ("config", "config.debug"), ("config", "config.nested")
 #: Of the kernel's own tests of its memory management, those that need no other libraries, machines or
 #: modules.
 _SELFTESTS = (
@@ -70,6 +70,8 @@ class Component:
     make: Callable[[Path, Path, Path, Steps], None]
     #: Files in its directory that configure it.
     configuration: tuple[str, ...] = _PLAIN
+    #: Directories of patches there, one after the other.
+    patches: tuple[str, ...] = ("series",)
     #: Whose source it is built from, if not its own.
     variant_of: str = ""
     #: Whether its source is built unchanged, without our series.
@@ -97,7 +99,7 @@ class Component:
         """Its patches, in order."""
         if self.original:
             return []
-        return sorted((self.directory / "series").glob("*.patch"))
+        return [path for name in self.patches for path in sorted((self.directory / name).glob("*.patch"))]
 
     def key(self) -> str:
         """Identifies everything that goes into it: another series or configuration has another key."""
@@ -221,6 +223,17 @@ DEBUG_LINUX = replace(
     make=partial(_make_linux, configuration=_CHECKED),
     variant_of="linux",
     option="--debug",
+)
+#: The kernel of a guest that has guests itself, with a KVM that flattens nested page tables. It is another
+#: one, so that what is measured and tested without it stays what it is.
+NESTED_LINUX = replace(
+    LINUX,
+    name="linux-nested",
+    configuration=_NESTED,
+    patches=("series", "nested"),
+    make=partial(_make_linux, configuration=_NESTED),
+    variant_of="linux",
+    option="--nested",
 )
 #: Linux's own tests of its memory management.
 SELFTESTS = replace(

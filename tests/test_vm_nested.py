@@ -1,0 +1,238 @@
+"""`flatwalk vm run --nested`: a Linux guest in a Linux guest, over nested tables that KVM flattens or not.
+
+How many entries a cold walk reads is known from the papers (test_nested_page_tables.py). Whether KVM keeps
+its tables right is seen by a program that verifies its memory, and by a copy of the inner guest's memory that
+is kept by KVM's log of written pages, as for a migration, while all mappings are dropped again and again
+(linux/guest/vmm.c).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import build, compiled, components, nested, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.conftest import Result
+
+#: A process is flattened at once.
+AT_ONCE = ("sysctl.vm.flat_page_table_threshold=1",)
+#: A command of the host that lets each allocation of a block fail, and then runs another.
+WITHOUT_BLOCKS = """\
+cd /sys/kernel/debug/fail_page_alloc || exit
+echo 9 >min-order
+echo N >ignore-gfp-wait
+echo 0 >verbose
+echo -1 >times
+echo 100 >probability
+exec "$@"
+"""
+
+
+def test_modes_that_kvm_does_not_have_are_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        nested.Guest().host("compendia")
+    assert caught.value.where == "--host-mode"
+    assert caught.value.remedy
+
+
+def test_the_host_has_what_its_guest_needs() -> None:
+    words = nested.Guest(memory_mib=300).host("l2l1", "quiet").arguments()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert "flat-npt=on" in given["-cpu"].split(",")
+    assert {"kvm_amd.flat_npt=l2l1", "quiet"} <= set(given["-append"].split())
+    assert given["-m"] == "812M"
+
+
+def test_the_program_takes_its_libraries_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: dict[str, tuple[int, bytes]] = {}
+
+    def pack(files: Mapping[str, tuple[int, bytes]]) -> bytes:
+        packed.update(files)
+        return b""
+
+    monkeypatch.setattr(run, "archive", pack)
+    init = tmp_path / "init"
+    init.write_bytes(b"first")
+    nested.archive(init, ["true", "one two"])
+    names = [*packed]
+    assert {"dev", "lib64/ld-linux-x86-64.so.2"} <= packed.keys()
+    assert any(name.endswith("/libc.so.6") for name in names)
+    # A directory comes before what is in it, or Linux cannot unpack that.
+    for name in names:
+        assert "/" not in name or names.index(name.rpartition("/")[0]) < names.index(name)
+    assert packed["init"] == (0o100755, b"first")
+    assert packed["job"][1].endswith(b"/true\0one two\0")
+
+
+def test_a_script_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    with pytest.raises(FlatwalkError, match="scripts"):
+        nested.archive(script, [str(script)])
+    with pytest.raises(FlatwalkError, match="no program"):
+        nested.archive(script, ["/no/such/program"])
+
+
+def test_only_the_programs_own_phases_are_counted() -> None:
+    walks = nested.read(
+        "0 began 0\n0 cold 4 20 1\n0 warm 1\n"
+        "1 began 1\n1 cold 4 20 2\n1 warm 2\n"
+        "2 began 1\n2 cold 2 6 4\n2 warm 4\n"
+        "3 began 3\n3 cold 2 6 8\n3 cold 4 10 16\n3 warm 8\n"
+        "4 began 2\n4 warm 32\n"
+        "5 began 2\n5 cold 4 20 64\n5 warm 64\n"
+    )
+    assert walks.cold == {(2, 6): 12, (4, 10): 16}
+    assert walks.warm == 12
+    assert walks.document() == {
+        "cold": [
+            {"entries": 14, "guest": 4, "nested": 10, "walks": 16},
+            {"entries": 8, "guest": 2, "nested": 6, "walks": 12},
+        ],
+        "warm": 12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--nested", "--record", "x.fwt"], "--record"),
+        (["--nested", "--levels", "5"], "--levels"),
+        (["--nested", "--cpus", "2"], "--cpus"),
+        (["--nested", "--check"], "--check"),
+        (["--nested", "--debug"], "--debug"),
+        (["--nested", "--no-feature"], "--no-feature"),
+        (["--nested", "--host-mode", "l5l4"], "--host-mode"),
+        (["--host-mode", "off"], "--host-mode"),
+        (["--json", "-"], "--json"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    call: Callable[..., Result], options: list[str], named: str
+) -> None:
+    result = call("vm", "run", *options, "--", "true")
+    assert result.code == 2
+    assert named in result.err
+
+
+@pytest.fixture(scope="module")
+def nested_vm(vm: None) -> None:
+    """Builds the host's kernel, too, where it is not built yet."""
+    del vm
+    build.ensure(components.NESTED_LINUX)
+
+
+def verified(
+    host_mode: str,
+    mode: str,
+    *,
+    pages: int = 2000,
+    rounds: int = 3,
+    levels: int = 4,
+    monitor: Sequence[str] = (),
+    wrapper: Sequence[str] = (),
+) -> tuple[nested.Outcome, dict[str, int]]:
+    """Runs the program that verifies its memory: how it ended, and KVM's statistics if `monitor` is given."""
+    program = compiled.guest_program(compiled.SOURCES / "tests" / "inner.c")
+    inner = nested.Guest(mode, 128, AT_ONCE if mode != "off" else ())
+    said = io.BytesIO()
+    outcome = nested.run(
+        inner.host(host_mode, levels=levels),
+        inner,
+        [str(program), str(pages), str(rounds)],
+        monitor=monitor,
+        wrapper=wrapper,
+        stdout=said,
+    )
+    assert (outcome.status, outcome.splats) == (0, [])
+    assert said.getvalue().decode().splitlines() == [f"round {number}" for number in range(1, rounds + 1)]
+    lines = [line.split() for line in outcome.console.splitlines() if line.startswith("kvm: ")]
+    return outcome, {name: int(value) for _, name, value in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+@pytest.mark.parametrize(
+    ("host_mode", "mode", "levels", "entries"),
+    [
+        ("off", "off", 4, (4, 20)),
+        ("l4l3+l2l1", "off", 4, (4, 10)),
+        ("off", "l4l3+l2l1", 4, (2, 12)),
+        ("l4l3+l2l1", "l4l3+l2l1", 4, (2, 6)),
+        ("l4l3", "off", 4, (4, 15)),
+        ("l3l2", "off", 4, (4, 15)),
+        ("l2l1", "off", 4, (4, 15)),
+        # With the host's fifth level: 25 nested entries, 20 with one pair, 15 with two.
+        ("l4l3+l2l1", "off", 5, (4, 15)),
+    ],
+)
+def test_cold_walks_read_as_many_entries_as_the_papers_say(
+    host_mode: str, mode: str, levels: int, entries: tuple[int, int]
+) -> None:
+    cold = verified(host_mode, mode, levels=levels)[0].walks.cold
+    # A program's first walks may come before its tables are flat.
+    assert cold[entries] > max(100, 0.99 * cold.total())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+@pytest.mark.parametrize(("host_mode", "tables"), [("off", 0), ("l4l3+l2l1", 2), ("l3l2", 1)])
+def test_the_log_of_written_pages_misses_none_while_mappings_go_and_come(host_mode: str, tables: int) -> None:
+    _, statistics = verified(host_mode, "l4l3+l2l1", rounds=12, monitor=["-c", "100"])
+    assert statistics["checks"] > 50
+    assert statistics["pages_written"] > 2000
+    assert statistics["flat_tables"] == tables
+    assert statistics["flat_table_demote"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+def test_large_pages_take_the_place_of_a_flat_table() -> None:
+    outcome, statistics = verified("l4l3+l2l1", "off", pages=16000, monitor=["-l"])
+    assert statistics["flat_table_demote"] > 0
+    assert statistics["pages_2m"] > 10
+    # The root stays flat.
+    assert statistics["flat_tables"] == 1
+    assert max(count for _, count in outcome.walks.cold) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+def test_without_blocks_tables_are_ordinary() -> None:
+    outcome, statistics = verified(
+        "l4l3+l2l1", "off", monitor=["-c", "1000"], wrapper=["sh", "-ec", WITHOUT_BLOCKS, "sh"]
+    )
+    assert statistics["flat_table_alloc"] == 0
+    assert statistics["flat_table_refused"] > 1
+    assert {count for _, count in outcome.walks.cold} == {20}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+def test_the_command_reports_the_walks_and_ends_as_the_program(
+    call: Callable[..., Result], tmp_path: Path
+) -> None:
+    counted, log, program = tmp_path / "counted.json", tmp_path / "log", tmp_path / "test"
+    # Wherever it is, and with its libraries.
+    shutil.copy2("/usr/bin/test", program)
+    result = call(
+        *("vm", "run", "--nested", "--host-mode", "l4l3+l2l1", "--mode", "off", "--memory", "128M"),
+        *("--json", str(counted), "--log", str(log), "--", str(program), "a", "=", "b"),
+    )
+    assert result.code == 1
+    document = json.loads(counted.read_text(encoding="utf-8"))
+    assert (document["host_mode"], document["mode"]) == ("l4l3+l2l1", "off")
+    assert {row["entries"] for row in document["cold"]} == {14}
+    assert "cold walks of 14 entries" in result.err
+    assert "Flat nested page tables: l4l3+l2l1" in log.read_text(encoding="utf-8")
