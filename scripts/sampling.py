@@ -35,7 +35,7 @@ from speed import record
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests" / "sampled"
-SAME = 0.05
+SAME = 0.2
 """How much the instructions of two runs of a program may differ."""
 
 
