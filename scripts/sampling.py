@@ -188,8 +188,8 @@ def main() -> None:
                     judged = part.answer["sampling"]["instructions_represented"] / 1e6
                     if abs(judged / instructions - 1) > SAME:
                         sys.exit(
-                            f"error: {source.name}: samples are of {judged:.0f} M instructions, the exhaustive"
-                            f" run of {instructions:.0f} M: give --instructions"
+                            f"error: {source.name}: samples are of {judged:.0f} M instructions, "
+                            f"the exhaustive run of {instructions:.0f} M: give --instructions"
                         )
                     seconds += part.seconds / options.seeds
                     windows += part.answer["sampling"]["windows"] / options.seeds

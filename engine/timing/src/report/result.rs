@@ -764,6 +764,27 @@ fn left_out_prefetchers(run: &Run) -> Option<String> {
     })
 }
 
+/// What there is to say about threads on cores.
+fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let threads: usize = cores.iter().map(|core| core.threads).sum();
+    if threads > cores.len() {
+        warnings.push(format!(
+            "{threads} threads shared {} simulated core{}, in the recorded order",
+            cores.len(),
+            if cores.len() == 1 { "" } else { "s" }
+        ));
+    }
+    if let Some(instructions) = run.longer_warmup() {
+        warnings.push(format!(
+            "windows of {} cores began before each was as far ahead or behind as it is later: how many \
+             worked at the same time is less sure; take a --warmup of {instructions} or more",
+            cores.len(),
+        ));
+    }
+    warnings
+}
+
 /// What a reader should know before trusting the numbers.
 fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -807,21 +828,7 @@ fn warnings(run: &Run) -> Vec<String> {
             100.0 * fault_cycles as f64 / (cycles * cores.len() as u64) as f64
         ));
     }
-    let threads: usize = cores.iter().map(|core| core.threads).sum();
-    if threads > cores.len() {
-        warnings.push(format!(
-            "{threads} threads shared {} simulated core{}, in the recorded order",
-            cores.len(),
-            if cores.len() == 1 { "" } else { "s" }
-        ));
-    }
-    if let Some(instructions) = run.longer_warmup() {
-        warnings.push(format!(
-            "windows of {} cores began before each was as far ahead or behind as it is later: how many \
-             worked at the same time is less sure; take a --warmup of {instructions} or more",
-            cores.len(),
-        ));
-    }
+    warnings.extend(of_threads(run, &cores));
     if os.implicit_mappings > 0 {
         warnings.push(format!(
             "{} pages were touched that no event of the trace had mapped; they were taken for \
