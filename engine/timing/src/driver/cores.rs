@@ -18,16 +18,18 @@ use flatwalk_trace::{Slice, ThreadId};
 use rustc_hash::FxBuildHasher;
 
 use crate::core::Core;
+use crate::core::decode::DecodedBlock;
 use crate::counts::{Aside, add};
+use crate::driver::piece::first_blocks;
 use crate::memory::hierarchy::Private;
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::Mmu;
 
-/// Instructions of each core that may be at the same time. A recorder submits what a thread did in
-/// stretches of about as many, in the order in which they ended: a quantum ends within one if it has to.
+/// Instructions of each core that may be at the same time. A recorder submits what a thread did a buffer at a
+/// time, which may be more, in the order in which they were full: a quantum ends within one if it has to.
 pub(crate) const QUANTUM: u64 = 1 << 16;
 /// Instructions in a turn, at least.
-pub(super) const TURN: usize = 64;
+pub(super) const TURN: u64 = 64;
 
 /// What a new core is made of: parts that have run nothing.
 pub(super) struct Fresh {
@@ -245,21 +247,16 @@ impl Cores {
         (0..self.queues.len()).filter(|&core| !self.queues[core].is_empty())
     }
 
-    /// A few blocks that wait for the core; `of` says how many instructions and accesses a block has.
-    pub(super) fn take(
+    /// A few of the blocks that wait for the core.
+    pub(super) fn take<'a>(
         &mut self,
         core: usize,
-        of: impl Fn(u32) -> (usize, usize),
+        of: impl Fn(u32) -> &'a DecodedBlock,
     ) -> Option<Batch> {
         let Queued { at, slice, block, address } = self.queues[core].pop_front()?;
-        let (mut blocks, mut addresses, mut instructions) = (block, address, 0);
-        while blocks < slice.blocks.len() && instructions < TURN {
-            let (n, accesses) = of(slice.blocks[blocks]);
-            instructions += n;
-            addresses += accesses;
-            blocks += 1;
-        }
-        Some(Batch { at, slice, blocks: block..blocks, addresses: address..addresses })
+        let (count, accesses, _) = first_blocks(&slice.blocks[block..], TURN, of);
+        let (blocks, addresses) = (block..block + count, address..address + accesses);
+        Some(Batch { at, slice, blocks, addresses })
     }
 
     /// What is left of a batch's slice waits again.

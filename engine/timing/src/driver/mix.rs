@@ -25,6 +25,7 @@ use flatwalk_trace::{Slice, Source};
 use crate::ConfigError;
 use crate::config::machine::Multicore;
 use crate::driver::cores::TURN;
+use crate::driver::piece::first_blocks;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
 use crate::driver::sampling::Limits;
@@ -151,13 +152,9 @@ impl Member<'_> {
         let Some((slice, block, address)) = &mut self.slice else {
             return self.next_piece();
         };
-        let (mut blocks, mut addresses, mut instructions) = (*block, *address, 0);
-        while blocks < slice.blocks.len() && instructions < TURN {
-            let decoded = self.run.block(slice.blocks[blocks]);
-            instructions += decoded.ops.len();
-            addresses += decoded.accesses.len();
-            blocks += 1;
-        }
+        let (count, accesses, _) =
+            first_blocks(&slice.blocks[*block..], TURN, |id| self.run.block(id));
+        let (blocks, addresses) = (*block + count, *address + accesses);
         let part = Slice {
             thread: slice.thread,
             blocks: slice.blocks[*block..blocks].to_vec(),

@@ -31,6 +31,24 @@ pub enum Piece {
     },
 }
 
+/// The first of a slice's blocks that have `enough` instructions together, or all of them: how many blocks,
+/// and their accesses and instructions.
+#[inline]
+pub(super) fn first_blocks<'a>(
+    ids: &[u32],
+    enough: u64,
+    block: impl Fn(u32) -> &'a DecodedBlock,
+) -> (usize, usize, u64) {
+    let (mut blocks, mut accesses, mut instructions) = (0, 0, 0);
+    while blocks < ids.len() && instructions < enough {
+        let block = block(ids[blocks]);
+        instructions += block.ops.len() as u64;
+        accesses += block.accesses.len();
+        blocks += 1;
+    }
+    (blocks, accesses, instructions)
+}
+
 /// Blocks of a slice that follow a branch which was predicted wrongly.
 #[derive(Clone, Debug)]
 pub struct Mispredicted {

@@ -19,8 +19,8 @@ use crate::counts::{Add, Aside, Visitor, forget};
 use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
-use crate::driver::piece::Mispredicted;
 pub use crate::driver::piece::Piece;
+use crate::driver::piece::{Mispredicted, first_blocks};
 use crate::driver::predictions::Predictors;
 use crate::driver::sampling::{Phase, clock_before};
 use crate::mechanisms::{self, Setup};
@@ -374,7 +374,8 @@ impl Run {
         }
     }
 
-    /// A warm-up that is long enough for the cores' clocks to drift apart, if it was not for a quarter of the windows or more.
+    /// A warm-up that is long enough for the cores' clocks to drift apart, if it was too short for more than a
+    /// quarter of the windows.
     pub(crate) fn longer_warmup(&self) -> Option<u64> {
         let cores = self.cores.parked.len() as u64 + 1;
         (self.early_windows * 4 > self.windows.len() as u64).then_some(clock_before(cores))
@@ -515,14 +516,8 @@ impl Run {
         }
         let (mut blocks, mut addresses) = (blocks, addresses);
         while !blocks.is_empty() {
-            let left = self.cores.left();
-            let (mut count, mut accesses, mut instructions) = (0, 0, 0);
-            while count < blocks.len() && instructions < left {
-                let block = &self.blocks[blocks[count] as usize];
-                instructions += block.ops.len() as u64;
-                accesses += block.accesses.len();
-                count += 1;
-            }
+            let (count, accesses, instructions) =
+                first_blocks(blocks, self.cores.left(), |id| &self.blocks[id as usize]);
             let (now, later) = blocks.split_at(count);
             let (own, others) = addresses.split_at(accesses);
             let slice = Slice { thread, blocks: now.to_vec(), addresses: own.to_vec() };
@@ -547,11 +542,7 @@ impl Run {
         while let Some(core) = self.cores.waiting().min_by_key(|&core| self.clock_of(core)) {
             self.turn_to(core);
             let blocks = &self.blocks;
-            let size = |id: u32| {
-                let block = &blocks[id as usize];
-                (block.ops.len(), block.accesses.len())
-            };
-            let Some(batch) = self.cores.take(core, size) else { break };
+            let Some(batch) = self.cores.take(core, |id| &blocks[id as usize]) else { break };
             self.wait_until(batch.at);
             self.own.has_run = true;
             let Batch { slice, blocks, addresses, .. } = &batch;

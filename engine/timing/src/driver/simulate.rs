@@ -17,6 +17,7 @@ use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, ThreadId, TraceErro
 
 use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
+use crate::driver::piece::first_blocks;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Piece, Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
@@ -461,16 +462,8 @@ impl<'a> StretchReader<'a> {
     /// rest.
     fn cut(&mut self, mut slice: Slice) -> (Slice, u64) {
         let enough = self.until - self.position;
-        let (mut n, mut taken, mut accesses) = (0_u64, 0, 0);
-        for &id in &slice.blocks {
-            if n >= enough {
-                break;
-            }
-            let block = &self.blocks[id as usize];
-            n += block.ops.len() as u64;
-            accesses += block.accesses.len();
-            taken += 1;
-        }
+        let (taken, accesses, n) =
+            first_blocks(&slice.blocks, enough, |id| &self.blocks[id as usize]);
         if taken < slice.blocks.len() {
             let rest = Slice {
                 thread: slice.thread,
