@@ -15,7 +15,7 @@ from flatwalk.vm import build, components
 from tests import fake, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from xdist.remote import Producer
@@ -100,3 +100,20 @@ def flatwalk(tmp_path: Path) -> Callable[..., Result]:
         return Result(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes a file system of a size, as `64k`, and returns where it is; one for each test."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own")
+    small = tmp_path / "small"
+
+    def mount(size: str) -> Path:
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(small)], check=True)
+        return small
+
+    yield mount
+    if small.is_mount():
+        subprocess.run(["umount", str(small)], check=True)

@@ -375,32 +375,21 @@ def test_an_exception_in_progress_stops_everything(tmp_path: Path, output: Path)
     assert not info["ended_early"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
     program = compiled(tmp_path, "loops", *BARE)
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
-    try:
-        with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
-            record([str(program)], small / "out.fwt")
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
+        record([str(program)], small_disk("64k") / "out.fwt")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own")
-def test_a_sample_that_fills_the_disk_keeps_what_there_was(tmp_path: Path) -> None:
+def test_a_sample_that_fills_the_disk_keeps_what_there_was(
+    tmp_path: Path, small_disk: Callable[[str], Path]
+) -> None:
     program = compiled(tmp_path, "endless", *BARE)
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)], check=True)
-    try:
-        with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
-            record([str(program)], small / "out.fwt", sample=Sample())
-        assert [path.name for path in small.iterdir()] == ["out.fwt"]
-        info = engine.trace_info(small / "out.fwt", verify=True)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    small = small_disk("4m")
+    with pytest.raises(RecordError, match=r"(?s)No space left.*free some space"):
+        record([str(program)], small / "out.fwt", sample=Sample())
+    assert [path.name for path in small.iterdir()] == ["out.fwt"]
+    info = engine.trace_info(small / "out.fwt", verify=True)
     assert not info["ended_early"]
     assert info["instructions"] > 1_000_000
 

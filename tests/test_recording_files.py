@@ -19,6 +19,7 @@ from tests.running import descendants, is_gone, wait_until
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -123,35 +124,30 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
         assert len(list((tmp_path / "out.processes").iterdir())) >= 2
 
 
-def test_a_full_temporary_directory_says_what_is_true(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs a file system of its own")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-I",
-                "-m",
-                "flatwalk",
-                "compare",
-                "--no-report",
-                "--exhaustive",
-                "--",
-                "ls",
-                "/usr",
-            ],
-            cwd=tmp_path,
-            env=os.environ | {"TMPDIR": str(small)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert list(small.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+def test_a_full_temporary_directory_says_what_is_true(
+    tmp_path: Path, small_disk: Callable[[str], Path]
+) -> None:
+    small = small_disk("64k")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-m",
+            "flatwalk",
+            "compare",
+            "--no-report",
+            "--exhaustive",
+            "--",
+            "ls",
+            "/usr",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(small)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert list(small.iterdir()) == []
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "kept" not in done.stderr
