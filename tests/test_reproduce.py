@@ -12,7 +12,17 @@ import pytest
 
 from flatwalk import cache, engine, intervals, results
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.reproduce import figures, planning, printed, runs, sensitivity, show, spread, verdicts
+from flatwalk.reproduce import (
+    agreement,
+    figures,
+    planning,
+    printed,
+    runs,
+    sensitivity,
+    show,
+    spread,
+    verdicts,
+)
 from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Value, Verdict
@@ -464,6 +474,36 @@ def test_a_report_survives_its_json(experiment: Experiment) -> None:
     assert page.count("<script") == 1, "the page's own"
 
 
+def test_scales_agree_where_the_interval_of_the_difference_holds_zero(experiment: Experiment) -> None:
+    """With halves of 0.3 and 0.4 the difference's is 0.5, and figures are shown to a tenth."""
+    claim = experiment.claims[0]
+
+    def report(scale: str, *ours: float, half: float, missing: float = 0.0) -> show.Report:
+        found = outcome(claim, *ours, half=math.hypot(half, missing))
+        values = [replace(value, missing=missing) for value in found.values]
+        return show.Report(scale, "0.0.0", [(experiment, [replace(found, values=values)])])
+
+    small = report("small", 8.0, 20.0, half=0.3)
+    for second, agrees in ((20.5, True), (20.7, False)):
+        paper = report("paper", 8.4, second, half=0.4)
+        assert [one.agrees() for one in agreement.figures(small, paper)] == [True, agrees]
+    # Programs that are not run are missing from both: they do not make figures agree.
+    missing = report("paper", 8.4, 20.7, half=0.4, missing=5.0)
+    assert [one.agrees() for one in agreement.figures(small, missing)] == [True, False]
+    text = "\n".join(agreement.markdown(small, paper))
+    assert "Of 2 figures at the scales small and paper, 1 agree within their intervals." in text
+    assert "| T1 | both | +20.0 [+19.7, +20.3] % | +20.7 [+20.3, +21.1] % |" in text
+    assert "Of 1 claims, 1 have the same verdict." in text
+    values = [Value(8.0), Value(20.0)]
+    unknown = show.Report(
+        "paper", "0.0.0", [(experiment, [replace(outcome(claim, 8.0, 20.0), values=values)])]
+    )
+    assert "Of 0 figures" in agreement.summary(small, unknown)
+    assert "Of 2 more no interval is known." in agreement.summary(small, unknown)
+    good = report("paper", 8.0, 31.6, half=0.4)
+    assert "| T1 | sign only | reproduced |" in "\n".join(agreement.markdown(small, good))
+
+
 def test_a_bar_reaches_from_zero_to_its_figure(experiment: Experiment) -> None:
     drawn = figures.chart(outcome(experiment.claims[0], -10.0, 30.0))
     span = 31.6 + 10.0
@@ -490,6 +530,24 @@ def test_the_command_runs_prints_and_writes(
     assert "there is no claim R9" in call("reproduce", "R9").err
     assert "there is no scale" in call("reproduce", "--scale", "large").err
     assert "Speed-up with 4 KiB pages" in call("reproduce", "--list").out
+
+
+def test_a_call_is_held_against_one_at_another_scale(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in = fake.Engine(lambda request: fake.response([fake.run() for _ in request["runs"]]))
+    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    call("reproduce", "R4", "--scale", "paper", "--json", "paper.json", "--no-report")
+    words = ("reproduce", "R4", "--against", "paper.json", "--markdown", "out.md", "--no-report")
+    assert "Of 1 claims, 1 have the same verdict." in call(*words).out
+    text = (tmp_path / "out.md").read_text()
+    assert "`flatwalk reproduce R4 --scale small --against FILE --markdown FILE`" in text
+    assert text.index("## Against the scale paper") < text.index("\n\n## What was run")
+    refused = call(*words, "--scale", "paper")
+    assert (refused.code, "its figures are of scale paper, too" in refused.err) == (2, True)
+    (tmp_path / "paper.json").unlink()
+    assert "there is no such file" in call(*words).err
 
 
 def test_a_call_adds_its_claims_to_what_an_earlier_one_wrote(

@@ -33,6 +33,13 @@ def reproduce(
         Option(metavar="FILE", help="Add the figures to those that an earlier call wrote as JSON; show all."),
     ] = None,
     markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    against: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Hold the figures against those that a call at another --scale wrote as JSON.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, Option(metavar="FILE", help="Where the report goes [default: flatwalk-claims.html].")
     ] = None,
@@ -78,6 +85,7 @@ def reproduce(
             json=json,
             update=update,
             markdown=markdown,
+            against=against,
             report=written,
             jobs=jobs,
             rehearse=rehearse,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
-from flatwalk.reproduce import figures, planning, runs, sensitivity, show, verdicts
+from flatwalk.reproduce import agreement, figures, planning, runs, sensitivity, show, verdicts
 from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Options:
     markdown: Path | None
     report: Path | None
     jobs: int
+    #: JSON of a call at another scale, which the figures are held against.
+    against: Path | None = None
     #: Only begin each simulation.
     rehearse: bool = False
     #: A paper, whose claims are judged under all that it leaves open.
@@ -120,13 +122,16 @@ def run(options: Options) -> None:
         print(planned(jobs, options))
         return
     before = None if options.update is None else earlier(options.update, options.scale, experiments)
+    other = None if options.against is None else other_scale(options.against, options.scale, experiments)
     found = gather(options, experiments)
     if before is not None:
         found = show.joined(before, found, experiments)
-    _show(options, found, experiments)
+    _show(options, found, other, experiments)
 
 
-def _show(options: Options, found: show.Report, experiments: Sequence[Experiment]) -> None:
+def _show(
+    options: Options, found: show.Report, other: show.Report | None, experiments: Sequence[Experiment]
+) -> None:
     """Prints a report and writes the files that were asked for."""
     text = output.as_json(show.to_json(found), indent=1) + "\n"
     if str(options.json) == "-":
@@ -140,13 +145,16 @@ def _show(options: Options, found: show.Report, experiments: Sequence[Experiment
         print(found.counts())
         for words in show.cannot_show(found):
             print(f"At the scale {found.scale}, {words}")
+        if other is not None:
+            print(agreement.summary(found, other))
         if options.json is not None:
             output.write_whole(options.json, text)
     if options.update is not None:
         output.write_whole(options.update, text)
     if options.markdown is not None:
-        made_by = show.command(found, experiments)
-        output.write_whole(options.markdown, show.markdown(found, made_by))
+        also = [] if other is None else agreement.markdown(found, other)
+        made_by = show.command(found, experiments, against=other is not None)
+        output.write_whole(options.markdown, show.markdown(found, made_by, also))
     if options.report is not None:
         output.write_whole(options.report, figures.html(found))
         output.note(f"Report: {options.report.absolute()}")
@@ -158,20 +166,44 @@ def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.R
     Raises:
         UsageError: If it is something else, or of another scale or version.
     """
-    remedy = "name another file, or let --json write this one again"
+    where, remedy = f"--update {path}", "name another file, or let --json write this one again"
+    report = written(path, experiments, where, remedy)
+    if report is None:
+        return None
+    for name, theirs, ours in (("scale", report.scale, scale), ("version", report.version, engine.version())):
+        if theirs != ours:
+            raise UsageError(f"its figures are of {name} {theirs}, not {ours}", where=where, remedy=remedy)
+    return report
+
+
+def other_scale(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.Report:
+    """What a call at another scale wrote.
+
+    Raises:
+        UsageError: If there is no such file, or it is something else, or of the same scale.
+    """
+    where, remedy = f"--against {path}", "name a file that `reproduce --json` wrote at another --scale"
+    report = written(path, experiments, where, remedy)
+    if report is None:
+        raise UsageError("there is no such file", where=where, remedy=remedy)
+    if report.scale == scale:
+        raise UsageError(f"its figures are of scale {scale}, too", where=where, remedy=remedy)
+    return report
+
+
+def written(path: Path, experiments: Sequence[Experiment], where: str, remedy: str) -> show.Report | None:
+    """A report that `--json` wrote; None if there is no such file.
+
+    Raises:
+        UsageError: If it is something else.
+    """
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        report = show.from_json(written, experiments)
+        return show.from_json(json.loads(path.read_text(encoding="utf-8")), experiments)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError) as error:
         what = "this is not what `reproduce --json` writes"
-        raise UsageError(what, where=f"--update {path}", remedy=remedy) from error
-    for name, theirs, ours in (("scale", report.scale, scale), ("version", report.version, engine.version())):
-        if theirs != ours:
-            what = f"its figures are of {name} {theirs}, not {ours}"
-            raise UsageError(what, where=f"--update {path}", remedy=remedy)
-    return report
+        raise UsageError(what, where=where, remedy=remedy) from error
 
 
 def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[planning.Job]:

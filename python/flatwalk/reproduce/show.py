@@ -133,12 +133,13 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
     return ["claim", "what ", "published", "ours", " ", "tolerance ", "verdict "], rows
 
 
-def command(report: Report, experiments: Sequence[Experiment]) -> str:
+def command(report: Report, experiments: Sequence[Experiment], *, against: bool = False) -> str:
     """The command that makes the document from nothing, wherever it is written to."""
     claims = [outcome.claim.id for outcome in report.outcomes()]
     if len(claims) == sum(len(experiment.claims) for experiment in experiments):
         claims = []
-    return " ".join(["flatwalk reproduce", *claims, "--scale", report.scale, "--markdown FILE"])
+    other = ["--against", "FILE"] if against else []
+    return " ".join(["flatwalk reproduce", *claims, "--scale", report.scale, *other, "--markdown FILE"])
 
 
 _COLUMNS = ["", "claim", "paper and place", "published", "ours", "tolerance", "verdict"]
@@ -160,8 +161,14 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def markdown(report: Report, made_by: str) -> str:
-    """The table as a document, with what was run. Nothing in it depends on when or where."""
+def markdown(report: Report, made_by: str, also: Sequence[str] = ()) -> str:
+    """The table as a document, with what was run. Nothing in it depends on when or where.
+
+    Args:
+        report: What was found out.
+        made_by: The command that makes the document.
+        also: Lines of a further section.
+    """
     lines = [
         "# What the papers claim, and what flatwalk finds",
         "",
@@ -178,7 +185,7 @@ def markdown(report: Report, made_by: str) -> str:
 
         def cells(values: Sequence[str], points: Sequence[Point] = claim.points) -> str:
             pairs = zip(points, values, strict=True)
-            return "<br>".join(f"{point.label} {value}{_unit(point)}" for point, value in pairs)
+            return "<br>".join(f"{point.label} {value}{unit_of(point)}" for point, value in pairs)
 
         row = (
             claim.id,
@@ -195,7 +202,8 @@ def markdown(report: Report, made_by: str) -> str:
         lines.append(f"| {' | '.join(map(_cell, row))} |")
     if cannot := cannot_show(report):
         lines += ["", f"## What the scale {report.scale} cannot show", "", *(f"- {text}" for text in cannot)]
-    lines += ["", "## What was run", ""]
+    lines += ["", *also] if also else [""]
+    lines += ["## What was run", ""]
     for experiment, outcomes in report.found:
         alike: dict[tuple[str, ...], list[str]] = {}
         for outcome in outcomes:
@@ -223,7 +231,8 @@ def cannot_show(report: Report) -> list[str]:
     return found
 
 
-def _unit(point: Point) -> str:
+def unit_of(point: Point) -> str:
+    """The unit as it follows a figure in a document."""
     name = unit(point)
     return "" if name in {"accesses", "nodes", "walks"} else f" {name}"
 
