@@ -41,6 +41,21 @@ pub fn put_in_front(words: &mut [u64], at: usize, word: u64) {
     words[0] = word;
 }
 
+/// The same with the last place's word, which is returned.
+#[inline]
+pub fn push_in_front(words: &mut [u64], word: u64) -> u64 {
+    if let Ok(words) = <&mut [u64; EIGHT]>::try_from(&mut *words) {
+        // Moved in registers, which `copy_within` would call a function for.
+        let [first, second, third, fourth, fifth, sixth, seventh, last] = *words;
+        *words = [word, first, second, third, fourth, fifth, sixth, seventh];
+        return last;
+    }
+    let at = words.len() - 1;
+    let last = words[at];
+    put_in_front(words, at, word);
+    last
+}
+
 /// Eight ways in two vector registers.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
 #[expect(unsafe_code, reason = "the compiler alone takes twice as many instructions")]
@@ -353,6 +368,10 @@ mod tests {
             let mut expected = words;
             expected.remove(at);
             expected.insert(0, word);
+            prop_assert_eq!(&moved, &expected);
+            let last = push_in_front(&mut moved, !word);
+            prop_assert_eq!(Some(last), expected.pop());
+            expected.insert(0, !word);
             prop_assert_eq!(moved, expected);
         }
 

@@ -634,7 +634,7 @@ impl Hierarchy {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_l1(&mut self, by: Requester, line: Line, dirty: bool, pending: bool, at: u64) {
         let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
         let table = by == Requester::Walker;
