@@ -111,7 +111,9 @@ impl Cache {
         let start = self.start(line);
         let word = &mut self.words[start];
         let there = *word & !(TABLE | DIRTY) == line.0 << TAG_SHIFT | VALID;
-        *word |= if there && write { DIRTY } else { 0 };
+        if there && write {
+            *word |= DIRTY;
+        }
         there
     }
 
