@@ -38,11 +38,11 @@ pub struct LookAhead {
     /// Page numbers, each at its place modulo their number.
     pages: Box<[u64; PAGES]>,
     own: Leaves<Hpa>,
-    own_asked: Asked<Gva>,
+    own_asked: Asked<Gva, Hpa>,
     guest: Leaves<Gpa>,
-    guest_asked: Asked<Gva>,
+    guest_asked: Asked<Gva, Gpa>,
     host: Leaves<Hpa>,
-    host_asked: Asked<Gpa>,
+    host_asked: Asked<Gpa, Hpa>,
 }
 
 impl Default for LookAhead {
@@ -82,22 +82,25 @@ impl LookAhead {
         };
         match system {
             System::Native(process) => {
-                self.own.ask(process, address, |entry| hint(Some(entry)));
+                let entry = self.own.ask(process, address, |entry| hint(Some(entry)));
                 if caches.is_some()
-                    && let Some(earlier) = self.own_asked.after(address)
+                    && let Some(earlier) = self.own_asked.after((address, entry))
                 {
-                    hint(self.own.place(process, earlier));
+                    hint(Leaves::place(process, earlier));
                 }
             }
             System::Virtual(vm) => {
                 let Self { guest, host, .. } = self;
                 // Few pages hold the guest's table, so that the host's entries for them are at hand.
-                guest.ask(&vm.guest, address, |entry| hint(host.place(&vm.host, entry)));
-                let Some(earlier) = self.guest_asked.after(address) else { return };
-                let Some(data) = guest.place(&vm.guest, earlier) else { return };
-                host.ask(&vm.host, data, |entry| hint(Some(entry)));
-                if let Some(earlier) = self.host_asked.after(data) {
-                    hint(host.place(&vm.host, earlier));
+                let entry = guest.ask(&vm.guest, address, |entry| {
+                    let known = host.entry(&vm.host, entry);
+                    hint(Leaves::place(&vm.host, (entry, known)));
+                });
+                let Some(earlier) = self.guest_asked.after((address, entry)) else { return };
+                let Some(data) = Leaves::place(&vm.guest, earlier) else { return };
+                let entry = host.ask(&vm.host, data, |entry| hint(Some(entry)));
+                if let Some(earlier) = self.host_asked.after((data, entry)) {
+                    hint(Leaves::place(&vm.host, earlier));
                 }
             }
             System::Recorded(_) => {}
@@ -105,22 +108,25 @@ impl LookAhead {
     }
 }
 
+/// An address, and where its leaf entry is in a table that is a tree, if in a node for base pages.
+type Sought<In, Out> = (In, Option<Out>);
+
 /// Addresses whose leaf entries were asked for, until these are there.
 #[derive(Clone, Debug)]
-struct Asked<In> {
-    asked: [Option<In>; DELAY],
+struct Asked<In, Out> {
+    asked: [Option<Sought<In, Out>>; DELAY],
     next: usize,
 }
 
-impl<In: Copy> Default for Asked<In> {
+impl<In: Copy, Out: Copy> Default for Asked<In, Out> {
     fn default() -> Self {
         Self { asked: [None; DELAY], next: 0 }
     }
 }
 
-impl<In: Copy> Asked<In> {
+impl<In: Copy, Out: Copy> Asked<In, Out> {
     /// Adds an address; returns the one that was added before the last few.
-    fn after(&mut self, address: In) -> Option<In> {
+    fn after(&mut self, address: Sought<In, Out>) -> Option<Sought<In, Out>> {
         let earlier = self.asked[self.next].replace(address);
         self.next = (self.next + 1) % DELAY;
         earlier
@@ -156,34 +162,38 @@ impl<Out> Default for Leaves<Out> {
 
 impl<Out: Physical> Leaves<Out> {
     /// Asks for the leaf entry of `address`, or for all lines that it may be in, and calls `found` with where
-    /// that is.
+    /// that is. Returns where the entry is in a tree.
     #[inline]
     fn ask<In: Address>(
         &mut self,
         process: &Process<In, Out>,
         address: In,
         mut found: impl FnMut(Out),
-    ) {
+    ) -> Option<Out> {
         let mut ask = |place| {
             prefetch(process.memory().word(place));
             found(place);
         };
         match process.table() {
-            PageTable::Tree(_) => self.entry(process, address).into_iter().for_each(ask),
+            PageTable::Tree(_) => self.entry(process, address).inspect(|&place| ask(place)),
             PageTable::Keyed(table) => {
                 base_probes(table, process.memory(), address).for_each(|probe| ask(probe.at));
+                None
             }
         }
     }
 
     /// Where `address` lies, if in a base page.
     #[inline]
-    fn place<In: Address>(&mut self, process: &Process<In, Out>, address: In) -> Option<Out> {
+    fn place<In: Address>(
+        process: &Process<In, Out>,
+        (address, entry): Sought<In, Out>,
+    ) -> Option<Out> {
         let memory = process.memory();
         let geometry = process.table().geometry();
         let frame = match process.table() {
             PageTable::Tree(_) => {
-                let entry = Entry(memory.read(self.entry(process, address)?));
+                let entry = Entry(memory.read(entry?));
                 let Decoded::Mapped { frame, .. } = entry.decode::<Out>(geometry, 1) else {
                     return None;
                 };

@@ -57,13 +57,13 @@ pub struct Mispredicted {
 }
 
 impl Mispredicted {
-    /// Of a slice of `blocks` blocks, as `is_wrong` says of each.
-    pub(super) fn new(blocks: usize, is_wrong: impl Fn(usize) -> bool) -> Self {
-        let word = |number: usize| {
-            let places = number * 64..blocks.min((number + 1) * 64);
-            places.rev().fold(0, |word, place| word << 1 | u64::from(is_wrong(place)))
+    /// Of a slice of these blocks, as `is_wrong` says of each in turn.
+    pub(super) fn new(blocks: &[u32], mut is_wrong: impl FnMut(u32) -> bool) -> Self {
+        let word = |ids: &[u32]| {
+            let bits = ids.iter().enumerate();
+            bits.fold(0, |word, (place, &id)| word | u64::from(is_wrong(id)) << place)
         };
-        Self { words: (0..blocks.div_ceil(64)).map(word).collect() }
+        Self { words: blocks.chunks(64).map(word).collect() }
     }
 
     /// True if the branch before the block at `place` was predicted rightly, or there is none.

@@ -52,21 +52,16 @@ impl Predictors {
         if *self.thread.get_or_insert(slice.thread) != slice.thread {
             return Some(Piece::Threads(std::mem::take(&mut self.all).into()));
         }
-        let mut branches = Vec::with_capacity(slice.blocks.len());
-        for &id in &slice.blocks {
-            let block = &*blocks[id as usize];
-            branches.push((self.pending, block.pc()));
-            self.pending = Branch::ending(block);
-        }
+        let (block, before) = (|id: u32| &*blocks[id as usize], self.pending);
         let of = |predictor: &mut Predictor| {
-            let wrong: Vec<bool> = branches
-                .iter()
-                .map(|&(branch, next)| {
-                    branch.is_some_and(|branch| !branch.is_predicted(predictor, next))
-                })
-                .collect();
-            Mispredicted::new(wrong.len(), |place| wrong[place])
+            let mut pending = before;
+            Mispredicted::new(&slice.blocks, |id| {
+                let branch = std::mem::replace(&mut pending, Branch::ending(block(id)));
+                branch.is_some_and(|branch| !branch.is_predicted(predictor, block(id).pc()))
+            })
         };
+        let last = slice.blocks.last();
+        self.pending = last.map_or(before, |&id| Branch::ending(block(id)));
         Some(Piece::Mispredicted(self.all.iter_mut().map(of).collect()))
     }
 }

@@ -23,6 +23,7 @@ use crate::driver::run::{Piece, Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
 use crate::driver::touched::Touched;
 use crate::driver::workers::Workers;
+use crate::memory::line::LINE_SHIFT;
 use crate::report::result::RunResult;
 
 /// Why a simulation ended without results.
@@ -492,7 +493,9 @@ fn follow(
         for (access, &address) in block.accesses.iter().zip(&mut addresses) {
             touched.touch(address, access.store);
             let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
-            touched.touch(last, access.store);
+            if address >> LINE_SHIFT != last >> LINE_SHIFT {
+                touched.touch(last, access.store);
+            }
         }
     }
 }

@@ -111,7 +111,9 @@ impl Cache {
         let start = self.start(line);
         let word = &mut self.words[start];
         let there = *word & !(TABLE | DIRTY) == line.0 << TAG_SHIFT | VALID;
-        *word |= if there && write { DIRTY } else { 0 };
+        if there && write {
+            *word |= DIRTY;
+        }
         there
     }
 
@@ -205,7 +207,7 @@ impl Cache {
 
     /// Puts a line in that is not there, most recently used, and returns what had to go for it.
     /// `pending` if it is yet to arrive.
-    #[inline]
+    #[inline(always)]
     pub fn fill(
         &mut self,
         line: Line,
@@ -215,7 +217,8 @@ impl Cache {
         policy: Option<&mut dyn ReplacementPolicy>,
         random: &mut Random,
     ) -> Option<Evicted> {
-        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
+        // Without branches, which a processor could not predict.
+        let flag = |on: bool, bit: u64| u64::from(on) * bit;
         let word = line.0 << TAG_SHIFT
             | VALID
             | flag(table, TABLE)
@@ -223,12 +226,15 @@ impl Cache {
             | flag(pending, PENDING);
         let set = self.set(line);
         debug_assert!(Self::position(set, line).is_none());
-        let victim = match policy {
-            Some(policy) if Set(set).is_full() => policy.victim(Set(set), table, random),
-            _ => set.len() - 1,
+        let old = match policy {
+            Some(policy) if Set(set).is_full() => {
+                let victim = policy.victim(Set(set), table, random);
+                let old = set[victim];
+                ways::put_in_front(set, victim, word);
+                old
+            }
+            _ => ways::push_in_front(set, word),
         };
-        let old = set[victim];
-        ways::put_in_front(set, victim, word);
         (old & VALID != 0).then_some(Evicted {
             line: Line(old >> TAG_SHIFT),
             dirty: old & DIRTY != 0,

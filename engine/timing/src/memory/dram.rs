@@ -104,8 +104,55 @@ struct Rank {
 #[derive(Clone, Debug)]
 struct Channel {
     bus: Slots,
-    /// Lines that wait to be written.
-    writes: Vec<Line>,
+    writes: WriteQueue,
+}
+
+/// Lines that wait to be written.
+#[derive(Clone, Debug, Default)]
+struct WriteQueue {
+    /// Those that have waited longest come first.
+    lines: Vec<Line>,
+    /// A bit for each of them, at a place that a few others have, too: most lines that are looked for are
+    /// not there.
+    filter: [u64; FILTER_BITS / 64],
+}
+
+/// Bits of a queue's filter: twenty times as many as most queues have lines.
+const FILTER_BITS: usize = 1024;
+
+impl WriteQueue {
+    /// Where in the filter a line's bit is: a word, and the bit there.
+    #[inline]
+    fn place(line: Line) -> (usize, u64) {
+        let place = (line.0 ^ line.0 >> 10) as usize % FILTER_BITS;
+        (place / 64, 1 << (place % 64))
+    }
+
+    #[inline]
+    fn contains(&self, line: Line) -> bool {
+        let (word, bit) = Self::place(line);
+        self.filter[word] & bit != 0 && self.lines.contains(&line)
+    }
+
+    fn push(&mut self, line: Line) {
+        self.note(line);
+        self.lines.push(line);
+    }
+
+    fn note(&mut self, line: Line) {
+        let (word, bit) = Self::place(line);
+        self.filter[word] |= bit;
+    }
+
+    /// Takes the lines out that have waited longest, at most `most`.
+    fn take(&mut self, most: usize) -> Vec<Line> {
+        let taken = self.lines.drain(..most.min(self.lines.len())).collect();
+        self.filter = [0; FILTER_BITS / 64];
+        for place in 0..self.lines.len() {
+            self.note(self.lines[place]);
+        }
+        taken
+    }
 }
 
 impl Dram {
@@ -139,7 +186,7 @@ impl Dram {
                     phase: refresh_interval * u64::from(2 * (ranks - rank % ranks) - 1)
                         / u64::from(2 * ranks),
                 };
-                let channel = Channel { bus: Slots::new(1), writes: Vec::new() };
+                let channel = Channel { bus: Slots::new(1), writes: WriteQueue::default() };
                 Kind::Ddr4(Box::new(Ddr4 {
                     channel_bits: channels.ilog2(),
                     column_bits: (row_bytes / 64).ilog2(),
@@ -221,7 +268,7 @@ impl Ddr4 {
 
     fn read(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) -> u64 {
         let (channel, _, _) = self.locate(line);
-        if self.channels[channel].writes.contains(&line) {
+        if self.channels[channel].writes.contains(line) {
             return at + self.controller;
         }
         // Half of the controller's time before the bank sees the request, half after.
@@ -240,19 +287,18 @@ impl Ddr4 {
             return;
         }
         let waiting = &mut self.channels[channel].writes;
-        if waiting.contains(&line) {
+        if waiting.contains(line) {
             return;
         }
         waiting.push(line);
-        if waiting.len() >= self.queue_lines {
+        if waiting.lines.len() >= self.queue_lines {
             self.write_batch(channel, at + self.controller / 2, frontier, counts);
         }
     }
 
     /// Writes the lines that have waited longest, by bank and row.
     fn write_batch(&mut self, channel: usize, at: u64, frontier: u64, counts: &mut DramStatistics) {
-        let waiting = &mut self.channels[channel].writes;
-        let mut batch: Vec<_> = waiting.drain(..self.batch_lines.min(waiting.len())).collect();
+        let mut batch = self.channels[channel].writes.take(self.batch_lines);
         batch.sort_by_key(|&line| self.locate(line));
         let begin = self.channels[channel].bus.earliest(at);
         let mut data: Vec<_> = batch
@@ -279,11 +325,10 @@ impl Ddr4 {
         let rank = number >> self.rank_bank_bits;
         let bank = &self.banks[number];
         let activations = &self.ranks[rank].activations;
-        let mut start = self.after_refresh(rank, at);
+        let (mut start, mut refreshes) = self.after_refresh(rank, at);
         // A start that suits the bank, the row before, the rank's activations and its refreshes.
         let (hit, close, prepare, held) = loop {
-            let refreshed = bank.refreshes < self.refreshes(rank, start);
-            let open_row = bank.open_row.filter(|_| !refreshed);
+            let open_row = bank.open_row.filter(|_| bank.refreshes >= refreshes);
             let hit = open_row == Some(row);
             let close = if hit || open_row.is_none() { 0 } else { self.precharge };
             let prepare = if hit { 0 } else { close + self.activate };
@@ -296,13 +341,11 @@ impl Ddr4 {
                 }
                 next = activations.fit(next + close, self.four_activations) - close;
             }
-            next = self.after_refresh(rank, next);
             if next == start {
                 break (hit, close, prepare, held);
             }
-            start = next;
+            (start, refreshes) = self.after_refresh(rank, next);
         };
-        let refreshes = self.refreshes(rank, start);
         let bank = &mut self.banks[number];
         bank.open_row = Some(row);
         bank.refreshes = refreshes;
@@ -320,18 +363,12 @@ impl Ddr4 {
         start + prepare + self.column
     }
 
-    /// The first cycle from `at` on at which the rank is not refreshed.
-    fn after_refresh(&self, rank: usize, at: u64) -> u64 {
-        if self.refresh_interval == 0 {
-            return at;
-        }
-        let since = (at + self.ranks[rank].phase) % self.refresh_interval;
-        at + self.refresh.saturating_sub(since)
-    }
-
-    /// How often the rank has been refreshed at `at`.
-    fn refreshes(&self, rank: usize, at: u64) -> u64 {
-        (at + self.ranks[rank].phase).checked_div(self.refresh_interval).unwrap_or(0)
+    /// The first cycle from `at` on at which the rank is not refreshed, and how often it has been by then.
+    fn after_refresh(&self, rank: usize, at: u64) -> (u64, u64) {
+        let counted = at + self.ranks[rank].phase;
+        let Some(refreshes) = counted.checked_div(self.refresh_interval) else { return (at, 0) };
+        let since = counted - refreshes * self.refresh_interval;
+        (at + self.refresh.saturating_sub(since), refreshes)
     }
 }
 
@@ -457,6 +494,24 @@ mod tests {
         assert_eq!(dram.read(at(0, 0), 213, 0), 230);
         assert_eq!(dram.read(at(2, 0), 400, 0), 406, "the third still waits");
         assert_eq!((dram.statistics.reads, dram.statistics.writes), (5, 4));
+    }
+
+    #[test]
+    fn a_queue_knows_which_lines_wait() {
+        let mut queue = WriteQueue::default();
+        // Some of them share a bit of the filter.
+        let lines: Vec<Line> = (0..400).map(|n| Line(n % 40 + (n / 40) * 1025)).collect();
+        let places: std::collections::HashSet<_> =
+            lines.iter().map(|&line| WriteQueue::place(line)).collect();
+        assert!(places.len() < lines.len());
+        for (number, &line) in lines.iter().enumerate() {
+            assert!(!queue.contains(line));
+            queue.push(line);
+            if queue.lines.len() == 50 {
+                assert_eq!(queue.take(20), lines[number - 49..number - 29]);
+            }
+            assert!(lines.iter().all(|&line| queue.contains(line) == queue.lines.contains(&line)));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod energy;
 pub mod hierarchy;
 pub mod line;
 mod mshrs;
+mod outstanding;
 pub mod prefetchers;
 pub mod reader;
 pub mod replacement;

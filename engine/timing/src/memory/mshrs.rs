@@ -1,180 +1,251 @@
 //! The miss-status holding registers of a cache, booked in time.
 //!
 //! Requests come in program order, but their times are not ordered (see [`crate::memory::slots`]), and many
-//! are on their way at once, each for a few hundred cycles. So what is kept is the number of registers
-//! in use in every cycle: a byte for each, which vector instructions compare and count.
+//! are on their way at once, each for a few hundred cycles. What is kept is how many registers are taken and
+//! given back in each cycle: a request changes two of these numbers. Cycles stand together in chunks, and of
+//! each it is known how many requests touch it. Most requests find fewer in all their chunks than there are
+//! registers, and fit. A chunk that is crowded has the registers in use in each cycle instead, which are looked
+//! at and counted up one by one.
 
-/// Cycles that are counted together, as many as a vector register has bytes.
+use std::ops::Range;
+
+/// Cycles of a chunk.
 const CHUNK: usize = 32;
-type Chunk = [u8; CHUNK];
-/// Chunks that are kept at first: more cycles than most machines are ever ahead of the frontier.
-const CHUNKS: usize = 128;
+/// Chunks that are looked at together, as many as a vector register has numbers.
+const TOGETHER: usize = 16;
+/// Chunks that are kept at first: twice as many as most machines are ever ahead of the frontier.
+const CHUNKS: usize = 256;
 
-/// Chunks that are kept at most. Only after a long page fault is a request so much later than those
-/// before it, and then all that follow are, too.
-const MOST_CHUNKS: u64 = 1 << 13;
+/// Chunks after the frontier that are kept at most. Only after a long page fault is a request so much later
+/// than those before it, and then all that follow are, too.
+const MOST_CHUNKS: usize = 1 << 13;
 
-/// `FIRST[n]`: one in each of the first `n` cycles of a chunk.
-const FIRST: [Chunk; CHUNK + 1] = {
-    let mut first = [[0; CHUNK]; CHUNK + 1];
+/// `FIRST[n]`: all bits of each of the first `n` numbers of those that are looked at together.
+const FIRST: [[u16; TOGETHER]; TOGETHER + 1] = {
+    let mut first = [[0; TOGETHER]; TOGETHER + 1];
     let mut n = 1;
-    while n <= CHUNK {
+    while n <= TOGETHER {
         first[n] = first[n - 1];
-        first[n][n - 1] = 1;
+        first[n][n - 1] = u16::MAX;
         n += 1;
     }
     first
 };
 
+/// Registers in the cycles of a chunk.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    /// Those that are taken, or in a crowded chunk those in use.
+    taken: [u8; CHUNK],
+    /// Those that are given back.
+    given: [u8; CHUNK],
+}
+
+impl Chunk {
+    const EMPTY: Self = Self { taken: [0; CHUNK], given: [0; CHUNK] };
+}
+
+/// In place of the number of requests that touch it, a chunk that is crowded has this one.
+const CROWDED: u16 = u16::MAX;
+
 /// Registers of one cache.
 #[derive(Clone, Debug)]
 pub struct Mshrs {
     capacity: u8,
-    /// In use by cycle, in chunks, at the chunk's number modulo theirs, which is a power of two. Kept
-    /// are the chunks from `frontier` on; all others are taken to be free.
-    used: Vec<Chunk>,
-    /// Number of the first chunk that is kept.
+    /// The first cycle that is kept.
+    base: u64,
+    /// The first cycle of the chunk that is the first a request can still name. In all before it nothing is
+    /// taken to be in use.
     frontier: u64,
+    /// A request that ends before this cycle ends in a chunk that is kept.
+    horizon: u64,
+    chunks: Vec<Chunk>,
+    /// By chunk: requests that have a register in it, or give one back in its first cycle. There are
+    /// [`TOGETHER`] more than chunks, always 0.
+    touching: Vec<u16>,
 }
 
-/// The number of a cycle's chunk, and its place there.
+/// The number of the chunk that a cycle is in, and its place there; cycles are counted from a chunk's first.
 #[inline]
-fn place(cycle: u64) -> (u64, usize) {
-    (cycle / CHUNK as u64, cycle as usize % CHUNK)
+fn place(cycle: u64) -> (usize, usize) {
+    (cycle as usize / CHUNK, cycle as usize % CHUNK)
 }
 
 impl Mshrs {
     /// Registers of a cache that has `capacity`, 254 at most.
     pub fn new(capacity: u32) -> Self {
-        let capacity = u8::try_from(capacity).unwrap_or(u8::MAX).min(u8::MAX - 1);
-        Self { capacity, used: vec![[0; CHUNK]; CHUNKS], frontier: 0 }
-    }
-
-    /// The chunk of that number.
-    #[inline]
-    fn chunk(&mut self, number: u64) -> &mut Chunk {
-        let place = number as usize & (self.used.len() - 1);
-        &mut self.used[place]
-    }
-
-    /// The number of the first chunk that is not kept.
-    #[inline]
-    fn horizon(&self) -> u64 {
-        self.frontier + self.used.len() as u64
+        Self {
+            capacity: capacity.min(254) as u8,
+            base: 0,
+            frontier: 0,
+            horizon: (CHUNKS * CHUNK) as u64,
+            chunks: vec![Chunk::EMPTY; CHUNKS],
+            touching: vec![0; CHUNKS + TOGETHER],
+        }
     }
 
     /// The first cycle from `at` on in which a register is free.
     #[inline]
     pub fn earliest(&mut self, at: u64) -> u64 {
-        let (chunk, within) = place(at);
-        let kept = self.frontier..self.horizon();
-        if !kept.contains(&chunk) || self.chunk(chunk)[within] < self.capacity {
+        if at < self.frontier {
             return at;
         }
-        self.free_after(at)
+        let (number, _) = place(at - self.base);
+        match self.touching.get(number) {
+            Some(&touching) if touching >= self.capacity.into() => self.free_after(at),
+            _ => at,
+        }
     }
 
+    /// The same where as many requests touch the chunk as there are registers, or more.
+    #[inline(never)]
     fn free_after(&mut self, at: u64) -> u64 {
-        let (mut chunk, within) = place(at);
-        let mut skip = within;
-        while chunk < self.horizon() {
-            let capacity = self.capacity;
-            let free = self.chunk(chunk)[skip..].iter().position(|&used| used < capacity);
+        let (capacity, (mut number, mut skip)) = (self.capacity, place(at - self.base));
+        while let Some(used) = self.crowded(number) {
+            let free = used[skip..].iter().position(|&used| used < capacity);
             if let Some(free) = free {
-                return chunk * CHUNK as u64 + (skip + free) as u64;
+                return self.base + (number * CHUNK + skip + free) as u64;
             }
-            (chunk, skip) = (chunk + 1, 0);
+            (number, skip) = (number + 1, 0);
         }
-        chunk * CHUNK as u64
+        at.max(self.base + (number * CHUNK) as u64)
+    }
+
+    /// The registers in use in each cycle of a chunk, if as many requests touch it as there are registers: from
+    /// now on it is crowded.
+    #[inline]
+    fn crowded(&mut self, number: usize) -> Option<&mut [u8; CHUNK]> {
+        let touching = &mut self.touching[number];
+        if *touching < self.capacity.into() {
+            return None;
+        }
+        let Chunk { taken, given } = &mut self.chunks[number];
+        if *touching != CROWDED {
+            let before = *touching - taken.iter().map(|&taken| u16::from(taken)).sum::<u16>();
+            let mut used = before as u8;
+            for (taken, given) in taken.iter_mut().zip(given) {
+                used = used.wrapping_add(*taken).wrapping_sub(*given);
+                *taken = used;
+            }
+            *touching = CROWDED;
+        }
+        Some(taken)
     }
 
     /// Books `[start, end)`, later by as much as is needed for a register to be free all the while.
     /// Returns that delay in cycles. No later call may name a time before `frontier`.
     #[inline]
     pub fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
-        if end <= start {
+        self.frontier = self.frontier.max(frontier - frontier % CHUNK as u64);
+        let from = start.max(self.frontier);
+        if end <= from {
             return 0;
         }
-        self.advance(frontier);
-        let mut from = start;
-        while self.count_up(from, from + (end - start)) > self.capacity {
-            from = self.retry_after(from, from + (end - start));
+        let ((first, taken), (last, given)) = (place(from - self.base), place(end - self.base));
+        if end < self.horizon
+            && let Some(of_those) = FIRST.get(last + 1 - first)
+            && let Some(touching) = self.touching[first..].first_chunk_mut::<TOGETHER>()
+        {
+            let mut most = 0;
+            for (touching, of_those) in touching.iter().zip(of_those) {
+                most = most.max(touching & of_those);
+            }
+            if most < self.capacity.into() {
+                for (touching, of_those) in touching.iter_mut().zip(of_those) {
+                    *touching += of_those & 1;
+                }
+                self.chunks[first].taken[taken] += 1;
+                self.chunks[last].given[given] += 1;
+                return 0;
+            }
         }
-        from - start
+        self.book_crowded(start, end)
     }
 
-    /// One more in each cycle of `start..end`; the largest number that this makes.
-    #[inline]
-    fn count_up(&mut self, start: u64, end: u64) -> u8 {
-        let start = start.max(self.frontier * CHUNK as u64);
-        if end <= start {
-            return 0;
-        }
-        let ((first, from), (last, to)) = (place(start), place(end - 1));
-        if last >= self.horizon() {
-            self.reach(first, last);
-        }
-        let mut most = [0; CHUNK];
-        let mut count = |chunk: &mut Chunk, more: &Chunk| {
-            for ((used, more), most) in chunk.iter_mut().zip(more).zip(&mut most) {
-                // What is not counted up is not looked at.
-                *used += more;
-                *most = (*used & more.wrapping_neg()).max(*most);
+    /// [`Mshrs::book`] where some chunk is touched by as many requests as there are registers, or is not kept,
+    /// or there are many chunks.
+    #[inline(never)]
+    fn book_crowded(&mut self, start: u64, end: u64) -> u64 {
+        let length = end - start;
+        let mut at = start;
+        loop {
+            let (from, end) = (at.max(self.frontier), at + length);
+            if end <= from {
+                return at - start;
             }
-        };
-        let (before, up_to) = (FIRST[from], FIRST[to + 1]);
-        let from_there = std::array::from_fn(|i| 1 - before[i]);
-        if first == last {
-            count(self.chunk(first), &std::array::from_fn(|i| up_to[i] & from_there[i]));
+            if end >= self.horizon {
+                self.reach(from, end);
+            }
+            let Some(full) = self.last_full(from, end) else {
+                self.take(from, end);
+                return at - start;
+            };
+            at = full + 1;
+        }
+    }
+
+    /// The chunks that `start..end` is in, the last one first, and the cycles there.
+    fn pieces(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let ((first, from), (last, to)) = (place(start - self.base), place(end - self.base));
+        (first..=last).rev().map(move |number| {
+            let from = if number == first { from } else { 0 };
+            (number, from..if number == last { to } else { CHUNK })
+        })
+    }
+
+    /// The last cycle of `start..end` in which all registers are in use.
+    fn last_full(&mut self, start: u64, end: u64) -> Option<u64> {
+        let (base, capacity) = (self.base, self.capacity);
+        self.pieces(start, end).find_map(|(number, cycles)| {
+            let used = self.crowded(number)?;
+            // Of a known number, all are looked at together.
+            if used.iter().fold(0, |most, &used| most.max(used)) < capacity {
+                return None;
+            }
+            let first = number * CHUNK + cycles.start;
+            let full = used[cycles].iter().rposition(|&used| used >= capacity)?;
+            Some(base + (first + full) as u64)
+        })
+    }
+
+    /// Takes a register in `start..end`, in which one is free all the while.
+    fn take(&mut self, start: u64, end: u64) {
+        let ((first, taken), (last, given)) = (place(start - self.base), place(end - self.base));
+        for (number, cycles) in self.pieces(start, end) {
+            let touching = &mut self.touching[number];
+            let chunk = &mut self.chunks[number];
+            if *touching == CROWDED {
+                chunk.taken[cycles].iter_mut().for_each(|used| *used += 1);
+                continue;
+            }
+            *touching += 1;
+            chunk.taken[taken] += u8::from(number == first);
+            chunk.given[given] += u8::from(number == last);
+        }
+    }
+
+    /// Forgets the chunks before the frontier, and keeps those up to `end`; or none but those from `start` on,
+    /// where the frontier then is, if that were too many.
+    #[cold]
+    fn reach(&mut self, start: u64, end: u64) {
+        let chunk = CHUNK as u64;
+        let jump = (end - 1) / chunk - self.frontier / chunk >= MOST_CHUNKS as u64;
+        let kept = self.chunks.len();
+        let gone = if jump {
+            self.frontier = start - start % chunk;
+            kept
         } else {
-            count(self.chunk(first), &from_there);
-            for number in first + 1..last {
-                count(self.chunk(number), &[1; CHUNK]);
-            }
-            count(self.chunk(last), &up_to);
-        }
-        most.into_iter().fold(0, u8::max)
-    }
-
-    /// Undoes [`Mshrs::count_up`], which made too many; the cycle after the last that has too many.
-    #[cold]
-    fn retry_after(&mut self, start: u64, end: u64) -> u64 {
-        let mut after = start;
-        for cycle in start.max(self.frontier * CHUNK as u64)..end {
-            let (chunk, within) = place(cycle);
-            let used = &mut self.chunk(chunk)[within];
-            *used -= 1;
-            if *used == self.capacity {
-                after = cycle + 1;
-            }
-        }
-        after
-    }
-
-    /// Lets the chunks before `frontier` stand for those after the horizon.
-    #[inline]
-    fn advance(&mut self, frontier: u64) {
-        let (frontier, _) = place(frontier);
-        for number in self.frontier..frontier.min(self.horizon()) {
-            *self.chunk(number) = [0; CHUNK];
-        }
-        self.frontier = self.frontier.max(frontier);
-    }
-
-    /// Keeps as many more chunks as it takes to have those from `first` to `last`; or none but these,
-    /// if that were too many.
-    #[cold]
-    fn reach(&mut self, first: u64, last: u64) {
-        let jump = last - self.frontier >= MOST_CHUNKS;
-        let from = if jump { first } else { self.frontier };
-        let length = ((last - from) as usize + 1).next_power_of_two().max(self.used.len());
-        let mut reached = Self { used: vec![[0; CHUNK]; length], frontier: from, ..*self };
-        if !jump {
-            for number in self.frontier..self.horizon() {
-                *reached.chunk(number) = *self.chunk(number);
-            }
-        }
-        *self = reached;
+            kept.min(place(self.frontier - self.base).0)
+        };
+        self.base = self.frontier;
+        self.chunks.drain(..gone);
+        self.touching.drain(..gone);
+        let needed = 2 * (place(end - self.base).0 + 1);
+        let kept = kept.max(needed.next_power_of_two());
+        self.chunks.resize(kept, Chunk::EMPTY);
+        self.touching.resize(kept + TOGETHER, 0);
+        // Requests that are too far from the frontier come here.
+        self.horizon = self.base + (kept.min(MOST_CHUNKS) * CHUNK) as u64;
     }
 }
 
@@ -211,7 +282,7 @@ mod tests {
         let far = 1 << 60;
         assert_eq!(mshrs.book(5, 10, 0), 0);
         assert_eq!(mshrs.book(far + 7, far + 50, 0), 0);
-        assert_eq!((mshrs.earliest(far + 20), mshrs.used.len()), (far + 50, CHUNKS));
+        assert_eq!((mshrs.earliest(far + 20), mshrs.chunks.len()), (far + 50, CHUNKS));
         // Requests of the same instruction can still name times before it.
         assert_eq!((mshrs.earliest(5), mshrs.book(5, 10, 5)), (5, 0));
         assert_eq!(mshrs.book(far - 100, far + 10, 5), 150, "up to the other's end");
@@ -222,13 +293,15 @@ mod tests {
         #[test]
         fn never_more_than_there_are(
             capacity in 1u8..6,
-            requests in prop::collection::vec((0u64..200, 1u64..90, 0u64..40), 1..200),
+            longest in prop::sample::select(vec![2u64, 40, 90, 1500]),
+            requests in prop::collection::vec((0u64..200, 0u64..1500, 0u64..40), 1..200),
         ) {
             let mut mshrs = Mshrs::new(capacity.into());
             let mut booked: Vec<(u64, u64)> = Vec::new();
             let mut frontier = 0;
             for (at, length, passed) in requests {
-                frontier += passed;
+                let length = 1 + length % longest;
+                frontier += passed * longest / 90;
                 let at = frontier + at;
                 let full = |t: u64| {
                     booked.iter().filter(|&&(s, e)| s <= t && t < e).count() >= capacity.into()

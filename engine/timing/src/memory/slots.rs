@@ -87,8 +87,7 @@ impl Slots {
             self.forget(frontier);
         }
         if self.steps.last().is_none_or(|last| last.from < start) {
-            self.steps.push(Step { from: start, used: 1 });
-            self.steps.push(Step { from: end, used: 0 });
+            self.steps.extend([Step { from: start, used: 1 }, Step { from: end, used: 0 }]);
             return 0;
         }
         self.book_among(start, end - start) - start

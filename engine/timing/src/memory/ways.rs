@@ -1,7 +1,7 @@
 //! The ways of a set: finding a tag among them, and the one to replace.
 //!
 //! Several ways are looked at together: where among them a search ends, a processor cannot predict.
-//! Whole words are compared by its vector units, bytes of tags as parts of one word.
+//! Its vector units compare them: whole words, or bytes of tags.
 
 /// Ways that are compared together, as many as a vector register holds.
 const TOGETHER: usize = 4;
@@ -39,6 +39,21 @@ pub fn put_in_front(words: &mut [u64], at: usize, word: u64) {
     }
     words.copy_within(0..at, 1);
     words[0] = word;
+}
+
+/// The same with the last place's word, which is returned.
+#[inline]
+pub fn push_in_front(words: &mut [u64], word: u64) -> u64 {
+    if let Ok(words) = <&mut [u64; EIGHT]>::try_from(&mut *words) {
+        // Moved in registers, which `copy_within` would call a function for.
+        let [first, second, third, fourth, fifth, sixth, seventh, last] = *words;
+        *words = [word, first, second, third, fourth, fifth, sixth, seventh];
+        return last;
+    }
+    let at = words.len() - 1;
+    let last = words[at];
+    put_in_front(words, at, word);
+    last
 }
 
 /// Eight ways in two vector registers.
@@ -110,13 +125,11 @@ mod vectors {
     }
 }
 
-/// Bytes of a word.
-const BYTES: usize = 8;
-/// The lowest bit of every byte, and the highest.
-const ONES: u64 = 0x0101_0101_0101_0101;
-const TOPS: u64 = ONES << 7;
-/// Hints of ways that hold nothing, which no tag has.
-const NONE: u64 = u64::MAX;
+/// Hints that are compared together, as many as a vector register of any x86-64 processor has bytes.
+const HINTS: usize = 16;
+type Hints = [u8; HINTS];
+/// The hint of a way that holds nothing, which no tag has.
+const NONE: u8 = u8::MAX;
 
 /// Seven bits of a tag: where they differ, so do the tags.
 #[inline]
@@ -124,24 +137,26 @@ fn hint(tag: u64) -> u8 {
     (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57) as u8
 }
 
-/// `word` with `byte` at the place `at`.
+/// A bit for each of `hints` that is `wanted`.
+#[cfg(target_arch = "x86_64")]
 #[inline]
-fn with_byte(word: u64, at: usize, byte: u8) -> u64 {
-    let shift = at * 8;
-    word & !(0xff << shift) | u64::from(byte) << shift
+#[expect(unsafe_code, reason = "the compiler alone compares them one after the other")]
+fn places(hints: &Hints, wanted: u8) -> u32 {
+    use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set1_epi8};
+    // SAFETY: every x86-64 processor has SSE2, and sixteen bytes of any value are a vector.
+    unsafe {
+        let hints = std::mem::transmute::<Hints, __m128i>(*hints);
+        let equal = _mm_cmpeq_epi8(hints, _mm_set1_epi8(wanted.cast_signed()));
+        _mm_movemask_epi8(equal).cast_unsigned()
+    }
 }
 
-/// Where in `word` there is `byte`, which is below 128, in ascending order. The first place is right,
-/// behind it there may be some where there is a byte that differs in its lowest bit only.
+/// The same for other processors.
+#[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn places(word: u64, byte: u8) -> impl Iterator<Item = usize> {
-    let differing = word ^ (u64::from(byte) * ONES);
-    let mut same = differing.wrapping_sub(ONES) & !differing & TOPS;
-    std::iter::from_fn(move || {
-        let at = (same != 0).then(|| (same.trailing_zeros() / u8::BITS) as usize);
-        same &= same.wrapping_sub(1);
-        at
-    })
+fn places(hints: &Hints, wanted: u8) -> u32 {
+    let places = hints.iter().enumerate();
+    places.fold(0, |places, (place, &hint)| places | u32::from(hint == wanted) << place)
 }
 
 /// A place in [`Sets`].
@@ -167,15 +182,15 @@ struct Links {
 /// Sets of tagged values with least-recently-used replacement: what TLBs and page-walk caches are made
 /// of. No tag is 0: that is what places have that hold nothing, and which are filled first.
 ///
-/// Most look-ups of a large structure find nothing, and a byte of each tag shows that, eight ways at a
+/// Most look-ups of a large structure find nothing, and a byte of each tag shows that, sixteen ways at a
 /// time. What was not used for longest is known without a search, however many ways there are.
 #[derive(Clone, Debug)]
 pub struct Sets<V> {
     ways: usize,
     set_mask: u64,
-    /// Words of hints that a set has.
-    words: usize,
-    hints: Vec<u64>,
+    /// Hints by set, each of which has so many groups of them.
+    hints: Vec<Hints>,
+    groups: usize,
     entries: Vec<(u64, V)>,
     links: Vec<Links>,
     /// The place used last, by set.
@@ -187,7 +202,7 @@ impl<V: Copy> Sets<V> {
     /// be no entries; sets are a power of two.
     pub fn new(entries: u32, ways: u32, none: V) -> Self {
         let sets = entries / ways.max(1);
-        let words = (ways as usize).div_ceil(BYTES);
+        let groups = (ways as usize).div_ceil(HINTS);
         let links = (0..entries).map(|place| {
             let first = place - place % ways;
             let at = |way: u32| first + way % ways;
@@ -196,8 +211,8 @@ impl<V: Copy> Sets<V> {
         Self {
             ways: ways as usize,
             set_mask: u64::from(sets.saturating_sub(1)),
-            words,
-            hints: vec![NONE; sets as usize * words],
+            hints: vec![[NONE; HINTS]; sets as usize * groups],
+            groups,
             entries: vec![(0, none); entries as usize],
             links: links.collect(),
             newest: (0..sets).map(|set| set * ways).collect(),
@@ -208,13 +223,16 @@ impl<V: Copy> Sets<V> {
     #[inline]
     pub fn find(&self, index: u64, tag: u64) -> Option<Slot> {
         let set = (index & self.set_mask) as usize;
-        let words = &self.hints[set * self.words..][..self.words];
-        for (number, &word) in words.iter().enumerate() {
-            for at in places(word, hint(tag)) {
-                let place = set * self.ways + number * BYTES + at;
+        let groups = &self.hints[set * self.groups..][..self.groups];
+        let wanted = hint(tag);
+        for (number, hints) in groups.iter().enumerate() {
+            let mut left = places(hints, wanted);
+            while left != 0 {
+                let place = set * self.ways + number * HINTS + left.trailing_zeros() as usize;
                 if self.entries[place].0 == tag {
                     return Some(Slot { set: set as u32, place: place as u32 });
                 }
+                left &= left - 1;
             }
         }
         None
@@ -290,8 +308,7 @@ impl<V: Copy> Sets<V> {
     #[inline]
     fn set_hint(&mut self, Slot { set, place }: Slot, hint: u8) {
         let way = place as usize - set as usize * self.ways;
-        let word = &mut self.hints[set as usize * self.words + way / BYTES];
-        *word = with_byte(*word, way % BYTES, hint);
+        self.hints[set as usize * self.groups + way / HINTS][way % HINTS] = hint;
     }
 
     /// Drops what has a tag for which `gone` says so.
@@ -303,7 +320,7 @@ impl<V: Copy> Sets<V> {
             }
             *tag = 0;
             let slot = Slot { set: (place / self.ways) as u32, place: place as u32 };
-            self.set_hint(slot, NONE as u8);
+            self.set_hint(slot, NONE);
             // It is the next to be filled.
             let newest = &mut self.newest[place / self.ways];
             if *newest == slot.place {
@@ -351,24 +368,18 @@ mod tests {
             let mut expected = words;
             expected.remove(at);
             expected.insert(0, word);
+            prop_assert_eq!(&moved, &expected);
+            let last = push_in_front(&mut moved, !word);
+            prop_assert_eq!(Some(last), expected.pop());
+            expected.insert(0, !word);
             prop_assert_eq!(moved, expected);
         }
 
         #[test]
-        fn every_place_is_found_and_the_first_is_right(
-            bytes in prop::array::uniform8(0u8..4),
-            none in prop::array::uniform8(prop::bool::ANY),
-            byte in 0u8..4,
-        ) {
-            let bytes: [u8; 8] = std::array::from_fn(|i| if none[i] { 0xff } else { bytes[i] });
-            let found: Vec<usize> = places(u64::from_le_bytes(bytes), byte).collect();
-            let right = (0..8).filter(|&at| bytes[at] == byte).collect::<Vec<_>>();
-            prop_assert_eq!(found.first(), right.first());
-            prop_assert!(right.iter().all(|at| found.contains(at)));
-            prop_assert!(found.iter().all(|&at| bytes[at] | 1 == byte | 1));
-            let changed = with_byte(u64::from_le_bytes(bytes), 5, 9).to_le_bytes();
-            let expected = std::array::from_fn(|at| if at == 5 { 9 } else { bytes[at] });
-            prop_assert_eq!(changed, expected);
+        fn every_place_is_found(hints in prop::array::uniform16(0u8..4), wanted in 0u8..4) {
+            let found = places(&hints, wanted);
+            prop_assert!((0..HINTS).all(|at| (found >> at & 1 == 1) == (hints[at] == wanted)));
+            prop_assert_eq!(found >> HINTS, 0);
         }
     }
 

@@ -63,6 +63,7 @@ impl Free {
 #[derive(Clone, Debug)]
 pub struct Mmu {
     geometry: Geometry,
+    offsets: Offsets,
     l1d: Tlb,
     l1i: Tlb,
     l2: Tlb,
@@ -106,6 +107,7 @@ impl Mmu {
         let hooks = all.fold(Hooks::default(), Hooks::or);
         Self {
             geometry,
+            offsets: Offsets::new(geometry),
             l1d: Tlb::new(&machine.tlb.l1d, geometry),
             l1i: Tlb::new(&machine.tlb.l1i, geometry),
             l2: Tlb::new(&machine.tlb.l2, geometry),
@@ -132,6 +134,7 @@ impl Mmu {
         let mechanisms = self.mechanisms.iter().map(|mechanism| mechanism.for_another_core());
         Self {
             geometry: self.geometry,
+            offsets: self.offsets,
             l1d: self.l1d.clone(),
             l1i: self.l1i.clone(),
             l2: self.l2.clone(),
@@ -251,7 +254,7 @@ impl Mmu {
             && permits(entry.rights, entry.dirty, kind)
         {
             let ready = if R::TIMED { at + latency - 1 } else { at };
-            return Ok(resolve(self.geometry, &mut self.statistics, address, entry, (at, ready)));
+            return Ok(resolve(self.offsets, &mut self.statistics, address, entry, (at, ready)));
         }
         self.translate_missed(request, instruction, system, reader)
     }
@@ -286,7 +289,7 @@ impl Mmu {
             && permits(entry.rights, entry.dirty, kind)
         {
             self.l1(kind).insert(address.raw(), entry);
-            return Ok(resolve(self.geometry, &mut self.statistics, address, &entry, (at, ready)));
+            return Ok(resolve(self.offsets, &mut self.statistics, address, &entry, (at, ready)));
         }
         if let Some((entry, _)) = found
             && kind == AccessKind::Store
@@ -308,7 +311,7 @@ impl Mmu {
             self.l2.insert(address.raw(), entry);
         }
         self.l1(kind).insert(address.raw(), entry);
-        let physical = physical(self.geometry, address, entry.frame, entry.level);
+        let physical = self.offsets.physical(address, entry.frame, entry.level);
         Ok(Translated { physical, ready: found.ready })
     }
 
@@ -367,7 +370,7 @@ impl Mmu {
         wanted -= held.map_or(0, |held| held - at);
         let mut queue = start - wanted;
         if let Ok(found) = &result {
-            reader.prefetch_hint(physical(self.geometry, address, found.frame, found.level));
+            reader.prefetch_hint(self.offsets.physical(address, found.frame, found.level));
         }
         if R::TIMED {
             let end = match &mut result {
@@ -522,7 +525,7 @@ impl Mmu {
             && *tag == page
             && permits(entry.rights, entry.dirty, kind)
         {
-            let physical = physical(self.geometry, address, entry.frame, entry.level);
+            let physical = self.offsets.physical(address, entry.frame, entry.level);
             return Ok(Translated { physical, ready: at });
         }
         // The bits that a walk sets are set; what it reads costs nothing and is not counted.
@@ -533,7 +536,7 @@ impl Mmu {
             free.known.resize(Free::ENTRIES, (u64::MAX, entry));
             free.known[slot] = (page, entry);
         }
-        let physical = physical(self.geometry, address, entry.frame, entry.level);
+        let physical = self.offsets.physical(address, entry.frame, entry.level);
         Ok(Translated { physical, ready: at })
     }
 
@@ -687,22 +690,36 @@ impl Found {
     }
 }
 
-/// Where `address` lies, in the page at `frame` that is a leaf of `level`.
-#[inline]
-fn physical(geometry: Geometry, address: Gva, frame: Hpa, level: Level) -> Hpa {
-    frame.offset(geometry.within(address.raw(), level))
+/// By the level that a page is a leaf of: the bits of an address that say where in the page it lies.
+#[derive(Clone, Copy, Debug)]
+struct Offsets([u64; 4]);
+
+impl Offsets {
+    fn new(geometry: Geometry) -> Self {
+        let mut offsets = [0; 4];
+        for level in 1..=geometry.largest() {
+            offsets[usize::from(level)] = geometry.span(level) - 1;
+        }
+        Self(offsets)
+    }
+
+    /// Where `address` lies, in the page at `frame` that is a leaf of `level`.
+    #[inline]
+    fn physical(self, address: Gva, frame: Hpa, level: Level) -> Hpa {
+        frame.offset(address.raw() & self.0[usize::from(level) % self.0.len()])
+    }
 }
 
 /// The translation that `entry` gives to a look-up asked for at `at` that would be done at `ready`.
 #[inline]
 fn resolve(
-    geometry: Geometry,
+    offsets: Offsets,
     statistics: &mut WalkStatistics,
     address: Gva,
     entry: &Translation,
     (at, ready): (u64, u64),
 ) -> Translated {
-    let physical = physical(geometry, address, entry.frame, entry.level);
+    let physical = offsets.physical(address, entry.frame, entry.level);
     if entry.ready <= ready {
         return Translated { physical, ready };
     }

@@ -20,7 +20,7 @@ use crate::memory::hierarchy::{Prefetched, Prefetching, Response};
 use crate::memory::prefetchers::{self, Wanted};
 use crate::memory::reader::DataPort;
 use crate::mmu::event::{ReadCount, Request};
-use crate::mmu::{Mmu, permits, physical};
+use crate::mmu::{Mmu, permits};
 use crate::system::System;
 
 /// Bytes of the pages that prefetchers know.
@@ -166,7 +166,7 @@ impl Mmu {
         {
             // One that is on its way is waited for.
             let at = if R::TIMED { at.max(entry.ready) } else { at };
-            return Some(((physical(self.geometry, address, entry.frame, entry.level), at), false));
+            return Some(((self.offsets.physical(address, entry.frame, entry.level), at), false));
         }
         let count = count?;
         if R::TIMED && self.walkers.earliest(at) > at {
@@ -184,7 +184,7 @@ impl Mmu {
         } else {
             self.l2.insert(address.raw(), entry);
         }
-        let place = physical(self.geometry, address, entry.frame, entry.level);
+        let place = self.offsets.physical(address, entry.frame, entry.level);
         Some(((place, found.ready), true))
     }
 }

@@ -40,6 +40,7 @@ impl Default for HashedPerceptron {
 
 impl HashedPerceptron {
     /// Whether the branch at `pc` was to be taken; learns that it was `taken` or not.
+    #[inline(never)]
     pub fn predict(&mut self, pc: u64, taken: bool) -> bool {
         let low = pc as u32 & ((1 << INDEX_BITS) - 1);
         let indices = self.folds.map(|fold| (fold.value ^ low) as usize);

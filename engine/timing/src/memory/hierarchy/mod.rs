@@ -19,6 +19,7 @@ use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::{Dram, DramStatistics};
 use crate::memory::line::{Line, OWNER_SHIFT};
 use crate::memory::mshrs::Mshrs;
+use crate::memory::outstanding::{Miss, Outstanding};
 use crate::memory::prefetchers::{Prefetchers, Wanted};
 use crate::memory::replacement::{ReplacementPolicy, Turn};
 pub use prefetching::{FoundIn, Prefetched, Prefetching};
@@ -145,24 +146,12 @@ impl CacheStatistics {
     }
 }
 
-/// A line on its way: asked for at cycle `start`, there at `end`.
-#[derive(Clone, Copy, Debug)]
-struct Miss {
-    line: Line,
-    start: u64,
-    end: u64,
-}
-
-/// Misses remembered before those that have arrived are dropped.
-const OUTSTANDING: usize = 64;
-
 #[derive(Clone, Debug)]
 struct Level {
     cache: Cache,
     latency: u64,
     mshrs: Mshrs,
-    /// Misses that may be on their way, in the order of requests.
-    outstanding: Vec<Miss>,
+    outstanding: Outstanding,
     /// How long the line takes that was last found on its way.
     taken: u64,
     /// What decides which line goes; the least recently used one unless given.
@@ -179,7 +168,7 @@ impl Level {
             cache: Cache::new(config),
             latency: config.latency_cycles,
             mshrs: Mshrs::new(config.mshrs),
-            outstanding: Vec::with_capacity(OUTSTANDING),
+            outstanding: Outstanding::default(),
             taken: 0,
             policy: None,
             watched: false,
@@ -245,8 +234,7 @@ impl Level {
     #[inline(never)]
     fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         let hit = at + self.latency;
-        let miss = self.outstanding.iter().rev().find(|miss| miss.line == line);
-        let Some(&miss) = miss else {
+        let Some(miss) = self.outstanding.last(line) else {
             self.cache.arrived(line);
             return hit;
         };
@@ -267,10 +255,7 @@ impl Level {
     fn book(&mut self, line: Line, start: u64, ready: u64, (frontier, arrived): (u64, u64)) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
-        if self.outstanding.len() == self.outstanding.capacity() {
-            self.outstanding.retain(|miss| miss.end > arrived);
-        }
-        self.outstanding.push(Miss { line, start: start + delay, end: ready + delay });
+        self.outstanding.add(Miss { line, start: start + delay, end: ready + delay }, arrived);
         ready + delay
     }
 }
@@ -649,7 +634,7 @@ impl Hierarchy {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_l1(&mut self, by: Requester, line: Line, dirty: bool, pending: bool, at: u64) {
         let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
         let table = by == Requester::Walker;

@@ -32,6 +32,7 @@ pub struct TageScL {
 impl TageScL {
     /// Whether the conditional branch at `pc` was to be taken; learns that it was `taken` or not, and
     /// went to `next`.
+    #[inline(never)]
     pub fn predict(&mut self, pc: u64, next: u64, taken: bool) -> bool {
         let found = self.tage.look_up(pc);
         let looped = self.loops.look_up(pc);
@@ -45,6 +46,7 @@ impl TageScL {
     }
 
     /// A branch that is always taken went from `pc` to `next`.
+    #[inline(never)]
     pub fn pass(&mut self, pc: u64, next: u64) {
         self.tage.pass(pc, (next >> 2 ^ next >> 7 ^ pc) & 1 == 1);
         self.corrector.pass(pc);
