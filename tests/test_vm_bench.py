@@ -56,10 +56,10 @@ def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(bench, "measure", lambda *_, **__: ROWS)
     monkeypatch.setattr(bench, "oversubscribe", lambda modes, **_: [bench.Crowd(m, 0, 1, 0) for m in modes])
     usual: dict[str, Any] = dict.fromkeys(
-        ("levels", "programs", "threshold", "host", "boots", "save", "source")
+        ("levels", "programs", "threshold", "host", "boots", "save", "host_modes", "source")
     )
     for modes, tables in (("off,l2l1", {"walks", "causes"}), ("off,l3l2", {"walks", "causes", "crowd"})):
-        options = measuring.Options(modes=modes, time=False, **usual)
+        options = measuring.Options(modes=modes, time=False, nested=False, **usual)
         assert measuring.measure(options).tables.keys() == tables
 
 

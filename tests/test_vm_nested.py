@@ -8,6 +8,7 @@ is kept by KVM's log of written pages, as for a migration, while all mappings ar
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, compiled, components, nested, run
+from flatwalk.vm import build, charts, compiled, components, nested, nested_bench, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,15 +85,46 @@ def test_a_script_is_refused(tmp_path: Path) -> None:
         nested.archive(script, ["/no/such/program"])
 
 
+COUNTED = """\
+0 began 0
+0 cold 4 20 1
+0 warm 1
+1 began 1
+1 cold 4 20 2
+1 warm 2
+2 began 1
+2 cold 2 6 4
+2 warm 4
+2 exits other 10
+2 host other 5000
+2 exits fault 40
+2 host fault 60000
+2 repeated fault 4095
+2 monitor 9
+2 guest kernel 4000
+2 guest user 300
+3 began 3
+3 cold 2 6 8
+3 cold 4 10 16
+3 warm 8
+3 exits other 100
+3 host other 70000
+4 began 2
+4 warm 32
+5 began 2
+5 cold 4 20 64
+5 warm 64
+"""
+
+
+def ended(counted: str = COUNTED) -> nested.Outcome:
+    """A program that has ended, and what was counted of it."""
+    console = "kvm: flat_tables 2\nLinux version\nkvm: pages_4k 100\n"
+    return nested.Outcome(0, nested.read(counted), [], "", console)
+
+
 def test_only_the_programs_own_phases_are_counted() -> None:
-    walks = nested.read(
-        "0 began 0\n0 cold 4 20 1\n0 warm 1\n"
-        "1 began 1\n1 cold 4 20 2\n1 warm 2\n"
-        "2 began 1\n2 cold 2 6 4\n2 warm 4\n"
-        "3 began 3\n3 cold 2 6 8\n3 cold 4 10 16\n3 warm 8\n"
-        "4 began 2\n4 warm 32\n"
-        "5 began 2\n5 cold 4 20 64\n5 warm 64\n"
-    )
+    walks = ended().walks
     assert walks.cold == {(2, 6): 12, (4, 10): 16}
     assert walks.warm == 12
     assert walks.document() == {
@@ -102,6 +134,53 @@ def test_only_the_programs_own_phases_are_counted() -> None:
         ],
         "warm": 12,
     }
+    first, second = ended().phases
+    assert (first.exits["fault"], first.host["fault"], first.repeated["fault"]) == (40, 60000, 4095)
+    assert (first.monitor, first.guest) == (9, {"kernel": 4000, "user": 300})
+    assert (second.exits, second.host, second.monitor) == ({"other": 100}, {"other": 70000}, 0)
+
+
+def test_the_bench_divides_by_what_there_was() -> None:
+    row = nested_bench.Row.of("l2l1", "off", 80, ended())
+    ordinary = dataclasses.replace(row, host_mode="off", guest_kernel_instructions=8000, exits=200)
+    walks = nested_bench.walks_table([ordinary, row]).splitlines()
+    # Eight walks of 2 + 6 and sixteen of 4 + 10 entries.
+    assert walks[-1] == "| l2l1 | off | 12.000 | 3.333 | 8.667 | 24 | 8 | 2 |"
+    costs = nested_bench.costs_table([ordinary, row]).splitlines()
+    assert costs[-2] == "| off | off | 100 (1.000) | 40 | 1500 (1.000) | 102 | 200 | 350 (1.000) |"
+    assert costs[-1] == "| l2l1 | off | 50 (0.500) | 40 | 1500 (1.000) | 102 | 100 | 700 (2.000) |"
+    # Without the row that others are compared with.
+    assert (
+        nested_bench.costs_table([row]).splitlines()[-1]
+        == "| l2l1 | off | 50 | 40 | 1500 | 102 | 100 | 700 |"
+    )
+    with pytest.raises(FlatwalkError, match="has not marked"):
+        nested_bench.Row.of("l2l1", "off", 80, ended(COUNTED.replace("3 began 3\n3 cold", "2 cold")))
+
+
+def test_the_bench_draws_what_it_counted() -> None:
+    row = nested_bench.Row.of("l2l1", "off", 80, ended())
+    (chart,) = charts.nested([row, dataclasses.replace(row, mode="l2l1")])
+    assert [panel.label for panel in chart.panels] == ["guest off", "guest l2l1"]
+    assert chart.panels[0].rows[0].cells == ["12.000"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--nested", "--levels", "5"], "--levels"),
+        (["--nested", "--host-modes", "compendia"], "--host-modes"),
+        (["--nested", "--modes", "l5l4"], "--modes"),
+        (["--nested", "--time"], "--nested"),
+        (["--host-modes", "off"], "--host-modes"),
+    ],
+)
+def test_benches_that_there_are_not_are_refused(
+    call: Callable[..., Result], options: list[str], named: str
+) -> None:
+    result = call("vm", "bench", *options)
+    assert result.code == 2
+    assert named in result.err
 
 
 @pytest.mark.parametrize(
@@ -157,8 +236,7 @@ def verified(
     )
     assert (outcome.status, outcome.splats) == (0, [])
     assert said.getvalue().decode().splitlines() == [f"round {number}" for number in range(1, rounds + 1)]
-    lines = [line.split() for line in outcome.console.splitlines() if line.startswith("kvm: ")]
-    return outcome, {name: int(value) for _, name, value in lines}
+    return outcome, outcome.statistics
 
 
 @pytest.mark.slow
@@ -236,3 +314,19 @@ def test_the_command_reports_the_walks_and_ends_as_the_program(
     assert {row["entries"] for row in document["cold"]} == {14}
     assert "cold walks of 14 entries" in result.err
     assert "Flat nested page tables: l4l3+l2l1" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nested_vm")
+def test_the_bench_counts_what_kvm_and_the_program_know_of() -> None:
+    pages, rounds = 2000, 3
+    outcome, statistics = verified("l4l3+l2l1", "off", pages=pages, rounds=rounds, monitor=["-s"])
+    assert sum(phase.exits.total() for phase in outcome.all_phases) == statistics["exits"]
+    first, others = outcome.phases
+    # Of these pages, those that the inner kernel has not had before are new to KVM; later none is.
+    assert others.exits["fault"] < first.exits["fault"] < 1.2 * pages
+    # It executes CPUID before each 16th.
+    cpuids = (pages + 15) // 16 * (rounds - 1)
+    assert others.exits["other"] >= cpuids
+    assert first.host["fault"] > 100 * first.exits["fault"]
+    assert others.host["other"] > 100 * cpuids

@@ -16,10 +16,8 @@
  * timer=, syscall=, fault=, other= where it is entered for that; back= where it continues what an entry has interrupted
  * in the kernel itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new
  * thread begins; tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the
- * latest entry in its own thread; instructions of the kernel's own threads are other. A repeated string instruction
- * (rep stos) is one instruction, as for a processor's counter, though QEMU executes each repetition separately: all but
- * the first are counted apart. One that is interrupted counts once more when it continues. A block that is left in the
- * middle, by a page fault, counts as a whole, and the rest of it once more when it continues.
+ * latest entry in its own thread; instructions of the kernel's own threads are other. What one instruction is, executed.h
+ * says.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -29,6 +27,7 @@
 
 #include <qemu-plugin.h>
 
+#include "executed.h"
 #include "marker.h"
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
@@ -42,10 +41,7 @@ static const char *const names[] = { "other", "timer", "syscall", "fault", "back
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static FILE *file;
-static uint64_t kernel, user, kernel_before, user_before;
-static uint64_t repeated, repeated_before;
-/* The latest repeated string instruction that was executed, and the number of instructions executed before it. */
-static uint64_t string, string_at;
+static uint64_t kernel_before, user_before, repeated_before;
 static uint64_t spent[CAUSES], repeats[CAUSES], entered[CAUSES];
 static uint64_t walks[ENTRIES_MAX + 1], walks_of_all[ENTRIES_MAX + 1];
 /* Where tables begin: of the latest walk of a program, and of the program whose marker began the phase. */
@@ -163,21 +159,6 @@ static void on_place(unsigned int vcpu, void *data)
     }
 }
 
-/* A repetition is an execution of the same instruction directly after itself. */
-static void on_string(unsigned int vcpu, void *data)
-{
-    uint64_t address = (uintptr_t)data;
-    bool upper = address >> 63;
-
-    (void)vcpu;
-    if (address == string && kernel + user == string_at + 1) {
-        *(upper ? &kernel : &user) -= 1;
-        repeated += upper;
-    }
-    string = address;
-    string_at = kernel + user;
-}
-
 static void on_marker(unsigned int vcpu, void *data)
 {
     (void)vcpu;
@@ -185,26 +166,6 @@ static void on_marker(unsigned int vcpu, void *data)
     phase++;
     marker = (intptr_t)data;
     marked_root = root;
-}
-
-/* Whether an instruction of 64-bit code is a repeated string instruction. */
-static bool repeats_itself(const struct qemu_plugin_insn *instruction)
-{
-    const uint8_t *bytes = qemu_plugin_insn_data(instruction);
-    size_t length = qemu_plugin_insn_size(instruction);
-    bool prefixed = false;
-
-    for (size_t i = 0; i < length; i++) {
-        uint8_t byte = bytes[i];
-
-        if (byte == 0xf2 || byte == 0xf3)
-            prefixed = true;
-        else if (byte != 0x66 && byte != 0x67 && (byte & 0xf0) != 0x40)
-            /* ins, outs; movs, cmps; stos, lods, scas */
-            return prefixed && ((byte >= 0x6c && byte <= 0x6f) || (byte >= 0xa4 && byte <= 0xa7) ||
-                                (byte >= 0xaa && byte <= 0xaf));
-    }
-    return false;
 }
 
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
@@ -226,14 +187,11 @@ static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 
         if (qemu_plugin_insn_vaddr(instruction) - switch_address < SWITCH_BYTES)
             qemu_plugin_register_vcpu_mem_cb(instruction, on_push, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
-        if (repeats_itself(instruction))
-            qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_string, QEMU_PLUGIN_CB_NO_REGS,
-                                                   (void *)(uintptr_t)qemu_plugin_insn_vaddr(instruction));
         if (number)
             qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_marker, QEMU_PLUGIN_CB_NO_REGS,
                                                    (void *)(intptr_t)number);
     }
-    qemu_plugin_register_vcpu_tb_exec_inline(block, QEMU_PLUGIN_INLINE_ADD_U64, upper ? &kernel : &user, length);
+    count_executed(block);
 }
 
 static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_plugin_page_walk *walk)

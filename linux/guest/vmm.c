@@ -1,18 +1,19 @@
 /*
  * A virtual machine monitor for a guest in a guest: KVM, one processor, memory at 0 and three serial ports.
  *
- *   vmm [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE
+ *   vmm [-s] [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE
  *
  * Boots the kernel by the 64-bit boot protocol (Documentation/arch/x86/boot.rst). What the guest writes to ttyS1 goes to
  * standard output, and what to ttyS0, its console, to standard error. The guest ends with a line on ttyS2: "exit N" or
  * "signal N". The exit status is N, or 128 + N, or 125 if the guest ends otherwise, or this program fails.
  *
- * For tests:
+ *   -s        Writes KVM's statistics to standard error at the end.
+ *
+ * For tests; each writes the statistics, too:
  *   -c EXITS  Changes what KVM knows of the guest's memory, at every so many exits to here. In turn: begins to log which
  *             pages the guest writes, three times checks the log against a copy of the memory, unmaps all memory here
  *             (it stays in its file), checks the log again, and stops logging.
  *   -l        Large pages for the upper half of memory, and logging up to the first 100 exits, so that they are not used at once.
- * With either, KVM's statistics of flat tables are written to standard error at the end.
  */
 #include <asm/bootparam.h>
 #include <elf.h>
@@ -383,7 +384,7 @@ static void port_access(struct kvm_run *run)
 static void write_statistics(void)
 {
 	static const char *const names[] = { "flat_tables", "flat_table_alloc", "flat_table_refused", "flat_table_demote",
-					     "pages_4k", "pages_2m" };
+					     "pages_4k", "pages_2m", "exits", "pf_taken" };
 
 	fprintf(stderr, "kvm: checks %lu\nkvm: pages_written %lu\n", checks, pages_written);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -427,20 +428,22 @@ int main(int argc, char **argv)
 {
 	uint64_t every = 0, exits = 0;
 	struct kvm_run *run;
-	bool large = false;
+	bool large = false, statistics = false;
 	int option;
 
-	while ((option = getopt(argc, argv, "c:l")) != -1) {
+	while ((option = getopt(argc, argv, "c:ls")) != -1) {
 		if (option == 'c')
 			every = strtoull(optarg, NULL, 10);
 		else if (option == 'l')
 			large = true;
+		else if (option == 's')
+			statistics = true;
 		else
 			return FAILED;
 	}
 	argv += optind;
 	if (argc - optind != 4 || !(memory_bytes = strtoull(argv[2], NULL, 10) << 20) || memory_bytes > 3ull << 30) {
-		fprintf(stderr, "usage: vmm [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE\n");
+		fprintf(stderr, "usage: vmm [-s] [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE\n");
 		return FAILED;
 	}
 	create();
@@ -454,7 +457,7 @@ int main(int argc, char **argv)
 		if (!copy || !written)
 			fail("memory for a copy");
 	}
-	if (every || large)
+	if (every || large || statistics)
 		atexit(write_statistics);
 	run = mmap(NULL, CONTROL(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
 	if (run == MAP_FAILED)

@@ -1,13 +1,15 @@
 /*
  * For a guest in a guest: inner PAGES ROUNDS. In each round, writes a word to each of PAGES pages and verifies the word of
  * the round before; executes CPUID, which KVM emulates, before each 16th, so that what follows is translated anew; and
- * prints a line.
+ * prints a line. A marker ends the first round, in which all pages are new.
  */
 #include <cpuid.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
+#include "../../recorder/flatwalk.h"
 
 #define PAGE 4096UL
 #define MEMORY 0x100040000000UL /* within one range of level 3 in every mode */
@@ -44,6 +46,8 @@ int main(int argc, char **argv)
 			*word = round << 32 | page;
 		}
 		printf("round %lu\n", round);
+		if (round == 1)
+			flatwalk_start();
 	}
 	return 0;
 }

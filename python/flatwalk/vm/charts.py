@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flatwalk.host.results import Result
-    from flatwalk.vm import timed
+    from flatwalk.vm import nested_bench, timed
 
 _Row = TypeVar("_Row", "bench.Row", "timed.Row")
 
@@ -200,6 +200,28 @@ def levels(made: Sequence[Result]) -> list[Chart]:
             _SHARES,
             legend=list(enumerate(kinds.values())),
             rows="page tables",
+        )
+    ]
+
+
+def nested(rows: Sequence[nested_bench.Row]) -> list[Chart]:
+    """Of guests in guests (ASPLOS 2022, section 4): what cold walks read, by the host's mode."""
+    panels: dict[str, list[_Bar]] = {}
+    for row in rows:
+        parts = [("guest", row.guest_entries), ("nested", row.nested_entries)]
+        bar = _Bar(row.host_mode, parts, [f"{row.guest_entries + row.nested_entries:.3f}"])
+        panels.setdefault(f"guest {row.mode}", []).append(bar)
+    top = max(bar.length for bars in panels.values() for bar in bars)
+    return [
+        Chart(
+            "entries",
+            "Entries per cold walk",
+            "What a page walk of the inner guest's program reads if nothing is known of its way.",
+            ["entries"],
+            [_panel(label, bars, top) for label, bars in panels.items()],
+            [Tick(step / top, f"{step:g}") for step in charts.steps(top)],
+            legend=[(0, "of the guest's tables"), (1, "of nested tables")],
+            rows="host",
         )
     ]
 

@@ -381,6 +381,7 @@ def run_tests(
         "vm bench --programs redis,pagerank --modes off,l3l2 --report redis.html",
         "vm bench --time --programs redis --modes off,l4l3+l2l1",
         "vm bench --host pagefault,ebizzy --save levels",
+        "vm bench --nested --host-modes off,l4l3+l2l1",
     ),
 )
 def bench(
@@ -432,6 +433,18 @@ def bench(
         bool,
         Option("--time", help="Measure time instead: programs recorded in guests, in the timing model."),
     ] = False,
+    nested: Annotated[
+        bool,
+        Option("--nested", help="Measure guests of guests instead: two-dimensional walks, faults, exits."),
+    ] = False,
+    host_modes: Annotated[
+        str | None,
+        Option(
+            "--host-modes",
+            metavar="A,B,...",
+            help="With --nested: how KVM flattens nested page tables [default: each of its modes].",
+        ),
+    ] = None,
     update: Annotated[
         Path | None,
         Option("--update", metavar="FILE", help="Put the tables into this document, and draw its charts."),
@@ -455,6 +468,8 @@ def bench(
     while they work, with their page tables, and simulated: walks, entries and cycles per walk, IPC, time with
     the kernel's part; what has been measured is kept, so that an interrupted command goes on where it was.
     With --host, the benches of `flatwalk host` run with `no5lvl` and with five levels.
+    With --nested, a guest of a guest touches pages (`vm build --nested` first): entries of cold walks, and
+    instructions of both kernels for page faults and exits; --modes are the inner guest's.
     """
     from flatwalk import engine, output  # noqa: PLC0415
     from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
@@ -468,6 +483,8 @@ def bench(
         boots=boots,
         save=save,
         time=time,
+        nested=nested,
+        host_modes=host_modes,
         source=source,
     )
     options.check()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flatwalk.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: What the kernel's `flat_page_tables=` takes.
 MODES = ("off", "l3l2", "l4l3", "l2l1", "l4l3+l2l1", "compendia")
@@ -13,19 +17,19 @@ MODES = ("off", "l3l2", "l4l3", "l2l1", "l4l3+l2l1", "compendia")
 GRACE_MS = 1000
 
 
-def parse_modes(given: str | None) -> tuple[str, ...]:
-    """The modes of `--modes A,B,…`; all if it is not given.
+def parse_modes(given: str | None, option: str = "--modes", known: Sequence[str] = MODES) -> tuple[str, ...]:
+    """The modes of `--modes A,B,…`, or of another option; all that are known if it is not given.
 
     Raises:
         UsageError: If there is no such mode.
     """
-    chosen = tuple(given.split(",")) if given else MODES
+    chosen = tuple(given.split(",") if given else known)
     for mode in chosen:
-        if mode not in MODES:
+        if mode not in known:
             raise UsageError(
                 f"there is no mode {mode}",
-                where="--modes",
-                remedy=f"choose some of {', '.join(MODES)}, separated by commas",
+                where=option,
+                remedy=f"choose some of {', '.join(known)}, separated by commas",
             )
     return chosen
 

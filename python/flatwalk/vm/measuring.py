@@ -1,4 +1,4 @@
-"""What `vm bench` measures: one of four kinds, each with its tables and charts."""
+"""What `vm bench` measures: one of five kinds, each with its tables and charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.vm import bench, charts, hosted, timed, workloads
+from flatwalk.vm import bench, charts, hosted, nested, nested_bench, timed, workloads
 from flatwalk.vm.machine import parse_modes
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Options:
     boots: int | None
     save: Path | None
     time: bool
+    nested: bool
+    host_modes: str | None
     source: Path | None
 
     @property
@@ -38,6 +40,7 @@ class Options:
             "--time": self.time,
             "--programs": self.programs is not None and not self.time,
             "--host": self.host is not None,
+            "--nested": self.nested,
         }
 
     def check(self) -> None:
@@ -58,6 +61,7 @@ class Options:
             ("--boots", self.boots, ("--host", "--time")),
             ("--save", self.save, ("--host",)),
             ("--threshold", self.threshold, ("--programs",)),
+            ("--host-modes", self.host_modes, ("--nested",)),
         )
         for option, value, owners in belonging:
             if value is not None and not any(kinds[owner] for owner in owners):
@@ -93,6 +97,8 @@ def measure(options: Options) -> Measured:
         return _host(options, options.host)
     if options.time:
         return _time(options)
+    if options.nested:
+        return _nested(options)
     if options.programs is not None:
         return _programs(options, options.programs)
     return _gups(options)
@@ -130,6 +136,23 @@ def _time(options: Options) -> Measured:
     return Measured(
         "time", {"time": timed.table(rows)}, charts.clocked(rows), [*map(dataclasses.asdict, rows)]
     )
+
+
+def _nested(options: Options) -> Measured:
+    if options.levels is not None:
+        raise UsageError(
+            "guests in guests are measured with 4 levels", where="--levels", remedy="leave it out"
+        )
+    rows = nested_bench.measure(
+        parse_modes(options.host_modes, "--host-modes", nested.HOST_MODES),
+        parse_modes(options.modes) if options.modes else nested_bench.MODES,
+        source=options.source,
+    )
+    tables = {
+        "nested-walks": nested_bench.walks_table(rows),
+        "nested-costs": nested_bench.costs_table(rows),
+    }
+    return Measured("nested", tables, charts.nested(rows), [*map(dataclasses.asdict, rows)])
 
 
 def _programs(options: Options, programs: str) -> Measured:

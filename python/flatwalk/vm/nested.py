@@ -1,4 +1,4 @@
-"""Runs a program in a guest of a guest, and counts the entries that its two-dimensional page walks read."""
+"""Runs a program in a guest of a guest, and counts what its page walks read and its exits cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -121,18 +121,54 @@ class Walks:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """What was counted between two markers; a repeated string instruction is one."""
+
+    walks: Walks
+    #: Exits to KVM, by cause: a nested page fault, or another.
+    exits: Counter[str] = field(default_factory=Counter)
+    #: Instructions of the host's kernel between such an exit and the next entry.
+    host: Counter[str] = field(default_factory=Counter)
+    #: Instructions of the host's programs, of which the monitor is one.
+    monitor: int = 0
+    #: Instructions of the inner guest: its kernel's, and its programs'.
+    guest: Counter[str] = field(default_factory=Counter)
+    #: Repetitions of string instructions of both kernels, which are not among these.
+    repeated: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a program in the inner guest ended."""
 
     #: Its exit status; 128 and the signal's number if it died of one.
     status: int
-    walks: Walks
+    #: From the boot to the inner guest's end. The first processes of both guests mark where the program
+    #: starts and ends (linux/guest), and it may mark phases itself.
+    all_phases: list[Phase]
     #: Lines with which either kernel reports a mistake of its own.
     splats: list[str]
     #: Everything that the host's kernel logged.
     log: str
     #: What the inner guest's kernel wrote to its console, and what its monitor reports.
     console: str
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The program's own: one, or more if it marks some itself."""
+        return self.all_phases[2:-2]
+
+    @property
+    def walks(self) -> Walks:
+        """Of the program."""
+        cold = sum((phase.walks.cold for phase in self.phases), Counter[tuple[int, int]]())
+        return Walks(cold, sum(phase.walks.warm for phase in self.phases))
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """KVM's, if the monitor was to write them (`-s`)."""
+        lines = [line.split() for line in self.console.splitlines() if line.startswith("kvm: ")]
+        return {name: int(value) for _, name, value in lines}
 
 
 def run(
@@ -142,6 +178,7 @@ def run(
     *,
     monitor: Sequence[str] = (),
     wrapper: Sequence[str] = (),
+    options: Sequence[str] = (),
     stdout: IO[bytes] | None = None,
     timeout_s: float | None = None,
     source: Path | None = None,
@@ -152,8 +189,9 @@ def run(
         host: The guest that has a guest.
         inner: Its guest.
         command: A program of this system, and its arguments.
-        monitor: Options of linux/guest/vmm.c, for tests.
+        monitor: Options of linux/guest/vmm.c.
         wrapper: A command of the host that runs the monitor, for tests.
+        options: More of QEMU's options.
         stdout: Where the program's output and messages go; our output if none is given.
         timeout_s: How long the guests may run.
         source: The user's own trees, as built by `vm build --source`.
@@ -178,7 +216,7 @@ def run(
             timeout_s=timeout_s,
             source=source,
             linux=components.NESTED_LINUX,
-            options=("-plugin", f"{plugin},out={counted.name}"),
+            options=(*options, "-plugin", f"{plugin},out={counted.name}"),
         )
         counts = Path(counted.name).read_text(encoding="ascii")
     said = console.getvalue().decode(errors="replace")
@@ -193,22 +231,22 @@ def run(
     return Outcome(outcome.status, read(counts), splats, outcome.log, said)
 
 
-def read(text: str) -> Walks:
-    """What the counting plugin wrote of the program.
-
-    The first processes of both guests mark where theirs starts and ends (linux/guest); it may mark phases
-    itself.
-    """
-    lines = [line.split() for line in text.splitlines()]
-    phases = range(2, sum(words[1] == "began" for words in lines) - 2)
-    cold, warm = Counter[tuple[int, int]](), 0
-    for words in lines:
-        match words:
-            case [phase, "cold", own, nested, number] if int(phase) in phases:
-                cold[int(own), int(nested)] += int(number)
-            case [phase, "warm", number] if int(phase) in phases:
-                warm += int(number)
-    return Walks(cold, warm)
+def read(text: str) -> list[Phase]:
+    """What the counting plugin wrote."""
+    phases: list[Phase] = []
+    for line in text.splitlines():
+        match line.split()[1:]:
+            case ["began", _]:
+                phases.append(Phase(Walks(Counter(), 0)))
+            case ["cold", own, nested, number]:
+                phases[-1].walks.cold[int(own), int(nested)] = int(number)
+            case ["warm", number]:
+                phases[-1] = replace(phases[-1], walks=replace(phases[-1].walks, warm=int(number)))
+            case ["monitor", number]:
+                phases[-1] = replace(phases[-1], monitor=int(number))
+            case [("exits" | "host" | "guest" | "repeated") as what, which, number]:
+                getattr(phases[-1], what)[which] = int(number)
+    return phases
 
 
 def archive(init: Path, command: Sequence[str]) -> bytes:
