@@ -514,12 +514,16 @@ def test_a_bar_reaches_from_zero_to_its_figure(experiment: Experiment) -> None:
     assert bars == [pytest.approx(bar) for bar in [(-10, 10), (0, 8), (0, 30), (0, 31.6)]]
 
 
-def test_the_command_runs_prints_and_writes(
-    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stand_in = fake.Engine(lambda request: fake.response([fake.run() for _ in request["runs"]]))
-    monkeypatch.setattr(engine, "_module", lambda: stand_in)
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An engine that answers every request alike, and no results from before."""
+    made = fake.Engine(lambda request: fake.response([fake.run() for _ in request["runs"]]))
+    monkeypatch.setattr(engine, "_module", lambda: made)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_command_runs_prints_and_writes(call: Call, tmp_path: Path) -> None:
     result = call("reproduce", "r4", "--json", "out.json", "--markdown", "out.md")
     assert result.code == 0, result.err
     assert "1 claims: 1 not reproduced." in result.out
@@ -532,12 +536,8 @@ def test_the_command_runs_prints_and_writes(
     assert "Speed-up with 4 KiB pages" in call("reproduce", "--list").out
 
 
-def test_a_call_is_held_against_one_at_another_scale(
-    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stand_in = fake.Engine(lambda request: fake.response([fake.run() for _ in request["runs"]]))
-    monkeypatch.setattr(engine, "_module", lambda: stand_in)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("stand_in")
+def test_a_call_is_held_against_one_at_another_scale(call: Call, tmp_path: Path) -> None:
     call("reproduce", "R4", "--scale", "paper", "--json", "paper.json", "--no-report")
     words = ("reproduce", "R4", "--against", "paper.json", "--markdown", "out.md", "--no-report")
     assert "Of 1 claims, 1 have the same verdict." in call(*words).out

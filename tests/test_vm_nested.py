@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import Result
 
-#: A process is flattened at once.
-AT_ONCE = ("sysctl.vm.flat_page_table_threshold=1",)
 #: A command of the host that lets each allocation of a block fail, and then runs another.
 WITHOUT_BLOCKS = """\
 cd /sys/kernel/debug/fail_page_alloc || exit
@@ -224,7 +222,7 @@ def verified(
 ) -> tuple[nested.Outcome, dict[str, int]]:
     """Runs the program that verifies its memory: how it ended, and KVM's statistics if `monitor` is given."""
     program = compiled.guest_program(compiled.SOURCES / "tests" / "inner.c")
-    inner = nested.Guest(mode, 128, AT_ONCE if mode != "off" else ())
+    inner = nested.Guest(mode, 128, nested.AT_ONCE if mode != "off" else ())
     said = io.BytesIO()
     outcome = nested.run(
         inner.host(host_mode, levels=levels),

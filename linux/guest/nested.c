@@ -71,7 +71,7 @@ static void on_entry(unsigned int vcpu, void *next)
     behind = (uintptr_t)next;
 }
 
-/* At a POP, which the guest's kernel may have at the same address only if it never gets there while it runs. */
+/* At a block that begins with a POP. The guest's own kernel must have none at the address behind VMRUN. */
 static void on_exit(unsigned int vcpu, void *address)
 {
     (void)vcpu;

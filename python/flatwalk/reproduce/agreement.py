@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flatwalk import output
 from flatwalk.reproduce import show
 from flatwalk.reproduce.metrics import METRICS
 
@@ -87,11 +88,11 @@ def markdown(report: show.Report, other: show.Report) -> list[str]:
         if figure.agrees() is False
     ]
     if rows:
-        lines += _table(["claim", "figure", report.scale, other.scale], rows)
+        lines += _lines(["claim", "figure", report.scale, other.scale], rows)
     judged = {figure.outcome.claim.id: [str(one.verdict) for one in _both(figure)] for figure in found}
     rows = [[name, *verdicts] for name, verdicts in judged.items() if len(set(verdicts)) > 1]
     if rows:
-        lines += _table(["claim", f"verdict at {report.scale}", f"verdict at {other.scale}"], rows)
+        lines += _lines(["claim", f"verdict at {report.scale}", f"verdict at {other.scale}"], rows)
     return lines
 
 
@@ -99,6 +100,5 @@ def _both(figure: Figure) -> tuple[Outcome, Outcome]:
     return figure.outcome, figure.other
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [heads, ["---"] * len(heads), *rows]
-    return [*(f"| {' | '.join(row)} |" for row in cells), ""]
+def _lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [*output.markdown(heads, len(heads), rows).splitlines(), ""]

@@ -32,6 +32,8 @@ _PARAMETERS = (
     # It has no firmware and no buses, and the processor may be taken from it for long.
     *("acpi=off", "pci=off", "no_timer_check", "tsc=reliable", "rcupdate.rcu_cpu_stall_timeout=300"),
 )
+#: More parameters with which it flattens a process at once, however small.
+AT_ONCE = ("sysctl.vm.flat_page_table_threshold=1",)
 #: The monitor's exit status if it, or its guest, fails, and how its messages begin.
 _FAILED, _SAYS = 125, re.compile("^vmm: ", re.MULTILINE)
 #: A library of a program, or its interpreter, as ldd lists it.

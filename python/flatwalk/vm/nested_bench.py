@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 #: Pages that the program writes to, and how often it comes back to each.
 _PAGES, _ROUNDS = 16384, 4
 _MEMORY_MIB = 256
-#: A process is flattened at once, as its data are small.
-_PARAMETERS = ("sysctl.vm.flat_page_table_threshold=1",)
 #: The inner guest's modes, unless others are asked for.
 MODES = ("off", "l4l3+l2l1")
 
@@ -95,7 +93,7 @@ def measure(host_modes: Iterable[str], modes: Sequence[str], *, source: Path | N
     rows = []
     for host_mode in host_modes:
         for mode in modes:
-            inner = nested.Guest(mode, _MEMORY_MIB, _PARAMETERS if mode != "off" else ())
+            inner = nested.Guest(mode, _MEMORY_MIB, nested.AT_ONCE if mode != "off" else ())
             said = io.BytesIO()
             outcome = nested.run(
                 inner.host(host_mode),
