@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flatwalk.vm.testing.cases import Case
 
 #: Seconds that a test may take; a kernel with all of its checks is many times slower.
-_LIMIT_S, _DEBUG_LIMIT_S = 300, 3600
+_LIMIT_S, _DEBUG_LIMIT_S = 1200, 3600
 
 
 def run(
