@@ -463,6 +463,53 @@ static void test_collapse(void)
 	}
 }
 
+/* A process begins to share the table of another, which is about to flatten it: one of the two finds that it may not. */
+static void share_while_flattening(void)
+{
+	const size_t bytes = GIB, step = 2 * MIB, used = 8 * MIB;
+	int policy = prctl(PR_GET_FLAT_PAGE_TABLES, 0, 0, 0, 0);
+
+	/* A flat range shares no table of others. */
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
+	for (int round = 0; round < 12; round++) {
+		char *memory = map_aligned(bytes, GIB);
+		pid_t flattening, sharing;
+		int touched[2];
+		char byte;
+
+		CHECK(!pipe(touched));
+		CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | MAP_NORESERVE, -1, 0) == memory);
+		flattening = fork();
+		CHECK(flattening >= 0);
+		if (!flattening) {
+			fill(memory, used, step, round);
+			CHECK(write(touched[1], "", 1) == 1);
+			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+			verify(memory, used, step, round);
+			_exit(0);
+		}
+		sharing = fork();
+		CHECK(sharing >= 0);
+		if (!sharing) {
+			CHECK(read(touched[0], &byte, 1) == 1);
+			usleep(round * 1000);
+			verify(memory, used, step, round);
+			poll(NULL, 0, 30);
+			verify(memory, used, step, round);
+			_exit(0);
+		}
+		wait_for(flattening);
+		wait_for(sharing);
+		verify(memory, used, step, round);
+		close(touched[0]);
+		close(touched[1]);
+		CHECK(!munmap(memory, bytes));
+	}
+	if (policy >= 0)
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, policy, 0, 0, 0));
+}
+
 static void test_hugetlb(void)
 {
 	const size_t bytes = 32 * MIB;
@@ -473,6 +520,7 @@ static void test_hugetlb(void)
 	if (number("/proc/meminfo", "HugePages_Free:") < 40)
 		exit(SKIPPED);
 	share_tables();
+	share_while_flattening();
 	shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	CHECK(shared != MAP_FAILED);
 	private = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
@@ -719,8 +767,12 @@ static void *use_ldt(void *argument)
 	uint32_t *memory = ((void **)argument)[0];
 	unsigned int part = (size_t)((void **)argument)[1];
 
+	char read_back[8];
+
 	if (!part)
 		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+	else
+		usleep(part * 4000); /* until the new root is in the making */
 	for (uint32_t i = 1; i <= 40; i++) {
 		uint32_t *word = memory + part * 1024 + i;
 		struct user_desc entry = {
@@ -731,6 +783,7 @@ static void *use_ldt(void *argument)
 		*word = part << 16 | i;
 		CHECK(!syscall(SYS_modify_ldt, 0x11, &entry, sizeof(entry)));
 		CHECK(through_ldt(entry.entry_number) == *word);
+		CHECK(syscall(SYS_modify_ldt, 0, read_back, sizeof(read_back)) == sizeof(read_back));
 	}
 	return NULL;
 }
@@ -1499,6 +1552,156 @@ static void test_exits(void)
 	CHECK(!kill(other, SIGKILL));
 }
 
+/*
+ * Four threads meet in the same tables of a range: they take the same table into use, free others, and ask for large
+ * pages, for which a block gives way.
+ */
+enum { MEETINGS = 30, MET = 4 };
+static pthread_barrier_t meeting;
+
+static void meet(void)
+{
+	pthread_barrier_wait(&meeting);
+}
+
+static void *meet_in_tables(void *argument)
+{
+	char *memory = ((void **)argument)[0];
+	size_t part = (size_t)((void **)argument)[1], own = part * PAGE * 8;
+
+	for (size_t round = 0; round < MEETINGS; round++) {
+		char *large = memory + 512 * MIB + part * 2 * MIB, *freed = memory + (MET + part) * 2 * MIB;
+
+		if (!part) {
+			/* The first page makes the range flat. */
+			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+			fill(memory + 900 * MIB, PAGE, PAGE, round);
+		}
+		meet();
+		/* The same new tables, at once. */
+		for (size_t table = 0; table < MET; table++)
+			fill(memory + table * 2 * MIB + own, 8 * PAGE, PAGE, round + part);
+		fill(freed, 2 * MIB, 128 * KIB, round);
+		CHECK(!madvise(large, 2 * MIB, MADV_HUGEPAGE));
+		meet();
+		/* Tables go, others come, and large pages, all in the same range. */
+		if (part % 2) {
+			verify(freed, 2 * MIB, 128 * KIB, round);
+			CHECK(!munmap(freed, 2 * MIB));
+			map_at(freed, 2 * MIB, MAP_PRIVATE);
+			fill(memory + (16 + part) * 2 * MIB, 2 * MIB, 128 * KIB, round);
+		} else {
+			fill(large, 2 * MIB, PAGE, round);
+			verify(large, 2 * MIB, PAGE, round);
+		}
+		meet();
+		for (size_t table = 0; table < MET; table++)
+			verify(memory + table * 2 * MIB + own, 8 * PAGE, PAGE, round + part);
+		if (part % 2)
+			verify(memory + (16 + part) * 2 * MIB, 2 * MIB, 128 * KIB, round);
+		meet();
+		/* Nothing is left of it; what was flat once may become so again. */
+		if (!part) {
+			CHECK(!munmap(memory, GIB));
+			map_at(memory, GIB, MAP_PRIVATE);
+		}
+		meet();
+	}
+	return NULL;
+}
+
+static void test_meet(void)
+{
+	char *memory = map_aligned(GIB, GIB);
+
+	CHECK(!pthread_barrier_init(&meeting, NULL, THREADS));
+	in_threads(meet_in_tables, memory);
+}
+
+/* Pages are swapped out of tables that become flat meanwhile: who looks for them holds no mmap_lock. */
+static void test_reclaim(void)
+{
+	const size_t bytes = 4 * MIB, step = PAGE;
+	char *memory;
+	pid_t others;
+
+	if (number("/proc/meminfo", "SwapTotal:") == 0)
+		exit(SKIPPED);
+	CHECK(!put("/sys/fs/cgroup/cgroup.subtree_control", "+memory"));
+	mkdir("/sys/fs/cgroup/reclaim", 0755);
+	CHECK(!put("/sys/fs/cgroup/reclaim/memory.max", "12M"));
+	CHECK(!put("/sys/fs/cgroup/reclaim/cgroup.procs", "0"));
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
+	memory = map_aligned(GIB, GIB);
+	fill(memory, bytes, step, 90);
+	others = fork();
+	CHECK(others >= 0);
+	if (!others) {
+		/* Wants all of the group's memory, all the time. */
+		char *own = map(2 * bytes, 0);
+
+		for (;;) {
+			fill(own, 2 * bytes, PAGE, 91);
+			poll(NULL, 0, 5);
+		}
+	}
+	for (int i = 0; i < 12; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			/* Pages of its own, in tables that have not been flat. */
+			fill(memory, bytes / 2, step, 92 + i);
+			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+			verify(memory, bytes / 2, step, 92 + i);
+			verify(memory + bytes / 2, bytes / 2, step, 90 + bytes / 2);
+			_exit(0);
+		}
+		wait_for(child);
+	}
+	CHECK(!kill(others, SIGKILL) && waitpid(others, NULL, 0) == others);
+	CHECK(!put("/sys/fs/cgroup/cgroup.procs", "0"));
+}
+
+/* A file's small pages become a large one in one process, while the tables of others that map them are flat. */
+static void test_retract(void)
+{
+	const size_t bytes = 16 * MIB;
+	int file = memfd_create("retract", 0), go_on[2], done[2];
+	char *memory, byte;
+	pid_t child;
+
+	CHECK(file >= 0 && !ftruncate(file, bytes) && !pipe(go_on) && !pipe(done));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+		memory = mmap(FAR, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+		CHECK(memory == FAR);
+		fill(memory, bytes, PAGE, 80);
+		CHECK(write(done[1], "", 1) == 1 && read(go_on[0], &byte, 1) == 1);
+		verify(memory, bytes, PAGE, 80);
+		/* Tables of the same range that come later. */
+		fill(map_at(memory + 64 * MIB, bytes, MAP_PRIVATE), bytes, PAGE, 81);
+		verify(memory + 64 * MIB, bytes, PAGE, 81);
+		fill(memory, bytes, PAGE, 82);
+		verify(memory, bytes, PAGE, 82);
+		_exit(0);
+	}
+	CHECK(read(done[0], &byte, 1) == 1);
+	memory = mmap(NULL, bytes + 2 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED);
+	memory = (char *)(((uintptr_t)memory + 2 * MIB - 1) & -(2 * MIB));
+	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == memory);
+	verify(memory, bytes, PAGE, 80);
+	if (madvise(memory, bytes, MADV_COLLAPSE) && errno == EINVAL)
+		exit(SKIPPED);
+	verify(memory, bytes, PAGE, 80);
+	CHECK(write(go_on[1], "", 1) == 1);
+	wait_for(child);
+	verify(memory, bytes, PAGE, 82);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1513,7 +1716,8 @@ static const struct {
 	{ "flush-root", test_flush_root }, { "flush-pages", test_flush_pages }, { "large", test_large },
 	{ "fits", test_fits },	       { "cgroup", test_cgroup }, { "merge", test_merge },
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
-	{ "move", test_move },
+	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
+	{ "retract", test_retract },
 };
 
 int main(int argc, char **argv)
