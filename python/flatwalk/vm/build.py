@@ -18,7 +18,7 @@ from flatwalk.vm import components, sources
 from flatwalk.vm.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from flatwalk.vm.components import Component
 
@@ -53,32 +53,18 @@ def find(component: Component, source: Path | None = None) -> Path:
     return path
 
 
-def build(
-    source: Path | None = None,
-    *,
-    jobs: int = 0,
-    debug: bool = False,
-    nested: bool = False,
-    selftests: bool = False,
-) -> list[Built]:
+def build(source: Path | None = None, *, jobs: int = 0, also: Sequence[Component] = ()) -> list[Built]:
     """Builds what is not built yet.
 
     Args:
         source: A directory with the user's own trees `qemu` or `linux`, to be built as they are.
         jobs: Compilers at once; 0 is one per core.
-        debug: Whether to build the kernel with all of its checks, too.
-        nested: Whether to build the kernel of guests that have guests, too.
-        selftests: Whether to build Linux's own tests, too.
+        also: What to build besides `components.ALWAYS`.
 
     Raises:
         FlatwalkError: If packages or sources are missing, or a build fails.
     """
-    asked = {
-        components.DEBUG_LINUX: debug,
-        components.NESTED_LINUX: nested,
-        components.SELFTESTS: selftests,
-    }
-    wanted = (*components.ALWAYS, *(component for component, given in asked.items() if given))
+    wanted = (*components.ALWAYS, *also)
     chosen = [component for component in wanted if component.directory.is_dir()]
     if not chosen and source is None:
         raise FlatwalkError(

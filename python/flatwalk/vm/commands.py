@@ -56,6 +56,10 @@ def build(
             help="Also build Linux's own tests of its memory management, for `test --tier full`.",
         ),
     ] = False,
+    mutants: Annotated[
+        bool,
+        Option("--mutants", help="Also build the kernel that leaves out guards, for `test --mutate`."),
+    ] = False,
 ) -> None:
     """Build the QEMU and the Linux that support flattened page tables.
 
@@ -63,8 +67,16 @@ def build(
     qemu/ and linux/, and keeps what it builds in the cache directory; a second call does nothing.
     """
     from flatwalk.vm import build as work  # noqa: PLC0415
+    from flatwalk.vm import components  # noqa: PLC0415
 
-    for built in work.build(source, jobs=jobs, debug=debug, nested=nested, selftests=selftests):
+    asked = {
+        components.DEBUG_LINUX: debug,
+        components.NESTED_LINUX: nested,
+        components.SELFTESTS: selftests,
+        components.MUTANTS_LINUX: mutants,
+    }
+    also = [component for component, given in asked.items() if given]
+    for built in work.build(source, jobs=jobs, also=also):
         print(f"{built.name}: {built.path}")
 
 
@@ -193,7 +205,7 @@ def run(
         feature=not no_feature,
         check=check,
         parameters=tuple(parameter or ()),
-        debug=debug,
+        kernel="debug" if debug else "usual",
     )
     if nested:
         unfit = {
@@ -312,6 +324,7 @@ def _input() -> int | None:
         "vm test --tier full --modes l4l3+l2l1 --logs logs",
         "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
+        "vm test --mutate --only NO_FLUSH_FREE --only NO_SUB_RECHECK --logs logs",
     ),
 )
 def run_tests(
@@ -324,12 +337,20 @@ def run_tests(
     debug: Annotated[
         bool, Option("--debug", help="The kernel of `vm build --debug`, which is many times slower.")
     ] = False,
+    mutate: Annotated[
+        bool,
+        Option(
+            "--mutate",
+            help="Leave out each guard of the series, in turn: a test must notice (`vm build --mutants`).",
+        ),
+    ] = False,
     only: Annotated[
         list[str] | None,
         Option(
             "--only",
             metavar="TEXT",
-            help="Only `off` and the case of this name, or those that contain it. May be repeated.",
+            help="Only `off` and the case of this name, or those that contain it; with --mutate, the guard "
+            "of this name. May be repeated.",
         ),
     ] = None,
     tests: Annotated[str | None, Option("--tests", metavar="A,B,...", help="Only these tests.")] = None,
@@ -353,6 +374,9 @@ def run_tests(
     leaves out a flush on purpose must be caught. Prints a line for each test: pass, skip, xfail (not ours;
     it does not end better with `off`) or FAIL. The full tier needs `vm build --selftests`, and most of an
     hour for a mode.
+
+    With --mutate, a kernel leaves out each flush, lock and second look of the series, one in each guest, and
+    waits at the moment for which it is there. Prints what noticed; with all of them, nothing may.
     """
     from flatwalk.vm.testing import command as work  # noqa: PLC0415
 
@@ -368,7 +392,20 @@ def run_tests(
         resume=resume,
         update=update,
         source=source,
+        mutate=mutate,
     )
+    if mutate:
+        unfit = {
+            "--tier": tier != "short",
+            "--modes": modes is not None,
+            "--levels": levels != 4,
+            "--debug": debug,
+            "--tests": tests is not None,
+        }
+        for option in (name for name, given in unfit.items() if given):
+            raise UsageError(
+                "the table of guards says where each is left out", where=option, remedy="leave it out"
+            )
     if not work.run(options):
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""What is built: QEMU, Linux in three configurations, and Linux's own tests; how, and from what."""
+"""What is built: QEMU, Linux in four configurations, and Linux's own tests; how, and from what."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _QEMU_OPTIONS = (
     "--disable-docs",
 )
 _FIRMWARE = Path("/usr/share/seabios")
-#: Files that configure a component; those that give Linux all of its checks, and those that give it KVM.
+#: Files that configure a component; those that give Linux all of its checks, those that give it KVM, and
+#: those that find what goes wrong without a guard.
 _PLAIN, _CHECKED, _NESTED = ("config",), ("config", "config.debug"), ("config", "config.nested")
+_GUARDED = ("config", "config.mutants")
 #: Of the kernel's own tests of its memory management, those that need no other libraries, machines or
 #: modules.
 _SELFTESTS = (
@@ -235,6 +237,18 @@ NESTED_LINUX = replace(
     variant_of="linux",
     option="--nested",
 )
+#: A kernel that leaves out a guard of the series on demand. It is another one for the same reason.
+MUTANTS_LINUX = replace(
+    LINUX,
+    name="linux-mutants",
+    configuration=_GUARDED,
+    patches=("series", "mutants"),
+    make=partial(_make_linux, configuration=_GUARDED),
+    variant_of="linux",
+    option="--mutants",
+)
+#: The kernels that a guest's own Linux may be, by what `Machine.kernel` calls them.
+KERNELS = {"usual": LINUX, "debug": DEBUG_LINUX, "mutants": MUTANTS_LINUX}
 #: Linux's own tests of its memory management.
 SELFTESTS = replace(
     LINUX,
@@ -249,8 +263,3 @@ SELFTESTS = replace(
 )
 #: What `vm build` builds when nothing more is asked for.
 ALWAYS = (QEMU, LINUX)
-
-
-def linux(*, debug: bool) -> Component:
-    """The kernel, or the one with all of its checks."""
-    return DEBUG_LINUX if debug else LINUX

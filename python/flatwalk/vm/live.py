@@ -104,7 +104,7 @@ def record(
     output = output.absolute()
     _check(machine, part, program, output)
     plugin, _ = find_recorder()
-    places = _places(components.linux(debug=machine.debug), source)
+    places = _places(components.KERNELS[machine.kernel], source)
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
     with collecting(output) as (socket, reports):

@@ -47,7 +47,7 @@ class Machine:
         check: Whether QEMU looks for flushes that are missing.
         grace_ms: How long after a change QEMU grants Linux for the flush, if it looks for them.
         parameters: More of the kernel's command line.
-        debug: Whether the kernel is the one with all of its checks, which is much slower.
+        kernel: Which one, of `components.KERNELS`.
     """
 
     mode: str = "off"
@@ -58,7 +58,7 @@ class Machine:
     check: bool = False
     grace_ms: int = GRACE_MS
     parameters: tuple[str, ...] = ()
-    debug: bool = False
+    kernel: str = "usual"
 
     def __post_init__(self) -> None:
         """Checks what a user may have given.

@@ -141,7 +141,7 @@ def run(
         FlatwalkError: If QEMU or Linux is not built, or the guest does not end by itself.
     """
     qemu = build.find(components.QEMU, source) / "bin" / "qemu-system-x86_64"
-    kernel = build.find(linux or components.linux(debug=machine.debug), source) / "bzImage"
+    kernel = build.find(linux or components.KERNELS[machine.kernel], source) / "bzImage"
     init = compiled.guest_program(compiled.SOURCES / "guest" / "init.c").read_bytes()
     given = os.environ if environment is None else environment
     with temporary.directory() as work:

@@ -33,6 +33,9 @@ _FULL = (
         "ldt",
         "swap",
         "oom",
+        "meet",
+        "reclaim",
+        "retract",
         "pressure",
         "stress",
     ),
@@ -110,6 +113,13 @@ class Case:
     flattens: bool = False
     #: Flushes that Linux leaves out, as bits of its flat_page_tables_skip_flush; QEMU must find them.
     unflushed: int = 0
+    #: The guard that the kernel of `vm test --mutate` leaves out, or `none`; with another kernel empty.
+    left_out: str = ""
+
+    @property
+    def mutated(self) -> bool:
+        """Whether something must go wrong."""
+        return self.left_out not in ("", "none")
 
 
 def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, levels: int = 4) -> list[Case]:
@@ -129,7 +139,7 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, lev
     full = tier == "full"
     tests = _FULL if full else _SHORT
     everything = (*tests, *FOREIGN) if full else tests
-    off = _machine(levels, debug=debug)
+    off = usual_machine(levels, kernel="debug" if debug else "usual")
     found = [Case("off", off, everything)]
     for mode in (mode for mode in MODES[1:] if mode in modes):
         machine = replace(off, mode=mode)
@@ -142,12 +152,18 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, lev
                 flushing = replace(machine, levels=pages)
                 found += _flushing(mode, flushing, test)
                 if full:
-                    found += _flushing(f"{mode}, isolated", _isolated(flushing), test)
+                    found += _flushing(f"{mode}, isolated", isolated_machine(flushing), test)
     return found
 
 
-def _machine(levels: int, *, debug: bool) -> Machine:
-    """The usual machine, in mode `off`."""
+def usual_machine(levels: int, *, kernel: str = "usual") -> Machine:
+    """The usual machine, in mode `off`.
+
+    Args:
+        levels: Of page tables.
+        kernel: Which one, of `components.KERNELS`.
+    """
+    debug = kernel == "debug"
     return Machine(
         levels=levels,
         cpus=4,
@@ -156,11 +172,11 @@ def _machine(levels: int, *, debug: bool) -> Machine:
         grace_ms=_DEBUG_GRACE_MS if debug else GRACE_MS,
         # An address space that is used after it was freed must not look like one, nor must a freed table.
         parameters=("slub_debug=FZP,mm_struct", *(("page_poison=1",) if debug else ())),
-        debug=debug,
+        kernel=kernel,
     )
 
 
-def _isolated(machine: Machine) -> Machine:
+def isolated_machine(machine: Machine) -> Machine:
     """The same with page tables of their own for user mode."""
     return replace(machine, parameters=("pti=on", *machine.parameters))
 
@@ -168,7 +184,7 @@ def _isolated(machine: Machine) -> Machine:
 def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
     """The tests on other machines than the usual one."""
     mode = machine.mode
-    found = [Case(f"{mode}, isolated", _isolated(machine), tests, flattens=True)]
+    found = [Case(f"{mode}, isolated", isolated_machine(machine), tests, flattens=True)]
     if machine.levels == 4:
         found.append(Case(f"{mode}, 5 levels", replace(machine, levels=5), tests, flattens=True))
     found.append(Case(f"{mode}, no feature", replace(machine, feature=False, check=False), tests))

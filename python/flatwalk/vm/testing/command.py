@@ -11,7 +11,7 @@ from flatwalk import output
 from flatwalk.errors import UsageError
 from flatwalk.vm import document
 from flatwalk.vm.machine import parse_modes
-from flatwalk.vm.testing import cases, report, running
+from flatwalk.vm.testing import cases, mutants, report, running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ class Options:
     resume: bool
     update: Path | None
     source: Path | None
+    mutate: bool = False
 
 
 def run(options: Options) -> bool:
@@ -52,11 +53,8 @@ def run(options: Options) -> bool:
         output.check_writable(file, "--json")
     if options.resume and file is None:
         raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
-    named = [name for name in (options.tests or "").split(",") if name]
-    of_tier = cases.of_tier(
-        options.tier, parse_modes(options.modes), debug=options.debug, levels=options.levels
-    )
-    planned = cases.chosen(of_tier, options.only, named)
+    chosen = mutants.chosen(mutants.read(), options.only) if options.mutate else []
+    planned = mutants.planned(chosen) if options.mutate else _of_tier(options)
     tested = report.versions(planned, options.source)
 
     def say(line: str) -> None:
@@ -79,9 +77,12 @@ def run(options: Options) -> bool:
         before=report.resumed(file, tested) if options.resume and file is not None else [],
         keep=keep,
     )
-    table = report.summary(results)
+    if options.mutate:
+        table, failed = mutants.table(chosen, results), mutants.missed(results)
+    else:
+        table = report.summary(results)
+        failed = [result.case.name for result in results if result.problems]
     say(f"\n{table}")
-    failed = [result.case.name for result in results if result.problems]
     say(f"{len(results)} cases: {'all well' if not failed else 'FAILED: ' + '; '.join(failed)}")
     if options.update is not None:
         document.update(options.update, {_table_name(options): table})
@@ -90,7 +91,17 @@ def run(options: Options) -> bool:
     return not failed
 
 
+def _of_tier(options: Options) -> list[cases.Case]:
+    named = [name for name in (options.tests or "").split(",") if name]
+    of_tier = cases.of_tier(
+        options.tier, parse_modes(options.modes), debug=options.debug, levels=options.levels
+    )
+    return cases.chosen(of_tier, options.only, named)
+
+
 def _table_name(options: Options) -> str:
     """What a document calls the table."""
+    if options.mutate:
+        return "test-mutants"
     debug = ["debug"] if options.debug else []
     return "-".join(["test", options.tier, *debug, *(["5"] if options.levels == 5 else [])])

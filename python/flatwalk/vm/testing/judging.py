@@ -39,6 +39,8 @@ _INFORMATIVE = re.compile(
     r"not ok|\bSKIP|\bFAIL|[Ff]ailed|[Ee]rror|skipp|wrong|Bail out|No such|not supported"
 )
 PASS, SKIP, XFAIL, FAIL = "pass", "skip", "xfail", "FAIL"
+#: What is said of a problem that there must be.
+FOUND = "found"
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def versions(planned: Sequence[Case], source: Path | None = None) -> dict[str, str]:
     """What was tested, and by what: QEMU's and Linux's base and build, our tests, and the day."""
-    linux = components.linux(debug=planned[0].machine.debug)
+    linux = components.KERNELS[planned[0].machine.kernel]
     found = {}
     for component in (components.QEMU, linux):
         place = build.find(component, source)
@@ -72,6 +72,7 @@ def as_dict(results: Sequence[Result], tested: dict[str, str]) -> dict[str, Any]
                 "failing_percent": result.case.failing,
                 "threshold": result.case.threshold,
                 "unflushed": result.case.unflushed,
+                "left_out": result.case.left_out,
                 "flattens": result.case.flattens,
                 "planned": list(result.case.tests),
                 "seconds": result.seconds,
@@ -130,6 +131,7 @@ def _result(written: dict[str, Any]) -> Result:
         threshold=written["threshold"],
         flattens=written["flattens"],
         unflushed=written["unflushed"],
+        left_out=written["left_out"],
     )
     tests = [
         FinishedTest(test["name"], test["status"], test["seconds"], test["reason"], tuple(test["failures"]))

@@ -11,7 +11,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components
 from flatwalk.vm import run as guest
 from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS, STRESSORS
-from flatwalk.vm.testing.judging import FAIL, FinishedTest, Result, complaints, differences, judge
+from flatwalk.vm.testing.judging import FAIL, FOUND, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.testing.cases import Case
 
-#: Seconds that a test may take; a kernel with all of its checks is many times slower.
-_LIMIT_S, _DEBUG_LIMIT_S = 1200, 3600
+#: Seconds that a test may take, by kernel: one with all of its checks is many times slower.
+_LIMIT_S = {"usual": 1200, "debug": 3600, "mutants": 180}
+#: Swap space by kernel: with the last, memory is to be short soon.
+_SWAP_MIB = {"usual": 512, "debug": 512, "mutants": 96}
 
 
 def run(
@@ -49,8 +51,8 @@ def run(
             no log can be written.
     """
     build.find(components.QEMU, source)
-    for debug in {case.machine.debug for case in planned}:
-        build.find(components.linux(debug=debug), source)
+    for kernel in {case.machine.kernel for case in planned}:
+        build.find(components.KERNELS[kernel], source)
     if any(name in STRESSORS for case in planned for name in case.tests):
         _check_stress_ng()
     selftests = None
@@ -76,7 +78,8 @@ def run(
         result.problems += differences(result, off)
         results.append(result)
         for problem in result.problems:
-            say(f"  {FAIL}  {problem}")
+            # Of a guest that had to go wrong, the first lines say enough.
+            say(f"  {FOUND}  {problem.splitlines()[0]}" if case.mutated else f"  {FAIL}  {problem}")
         ended = [one.case for one in results]
         keep([*results, *(one for one in before if one.case not in ended)])
     return results
@@ -142,12 +145,12 @@ def _boot(
     case = result.case
     program = compiled.guest_program(compiled.SOURCES / "tests" / "mm.c")
     script = compiled.SOURCES / "tests" / "run.sh"
-    limit_s = _DEBUG_LIMIT_S if case.machine.debug else _LIMIT_S
+    limit_s = _LIMIT_S[case.machine.kernel]
     numbers = [str(number) for number in (limit_s, case.threshold, case.failing, case.unflushed)]
     tests = [FOREIGN.get(name, name) for name in case.tests]
     errors = io.BytesIO()
     log = messages = ""
-    with guest.disk(512 << 20) as disk:
+    with guest.disk(_SWAP_MIB[case.machine.kernel] << 20) as disk:
         try:
             outcome = guest.run(
                 case.machine,
