@@ -101,7 +101,7 @@ def result(left_out: str, *, status: int | None = 0, said: str = "", problem: st
         ),
         (
             result("A", said="flat-pt-check: missing flush: vCPU 1, CR3 0x10000001fe000"),
-            ("flat-pt-check: missing flush: vCPU 1, CR3", ""),
+            ("QEMU: a flush is missing", ""),
         ),
     ],
 )

@@ -20,7 +20,7 @@ _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
 #: Exit status of `timeout`: the first if it ended the test, the second if it had to kill it.
 _OVERDUE = (124, 137)
 #: How QEMU's checking mode begins to say that a flush is missing.
-_MISSING = "flat-pt-check: missing flush"
+MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5
 _REASON_LENGTH = 100
 #: The kernel's counters of blocks: allocated by processes, refused to them, allocated later by the
@@ -141,7 +141,7 @@ def differences(result: Result, off: Result) -> list[str]:
             problems.append(f"{name}: {verdict.reason}")
     if result.case.flattens and not result.counters.get(BLOCKS):
         problems.append("nothing was flattened")
-    missing = [line for line in result.complaints if _MISSING in line]
+    missing = [line for line in result.complaints if MISSING in line]
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")
     wanted = missing if result.case.unflushed else []

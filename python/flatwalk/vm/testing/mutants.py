@@ -12,7 +12,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import components
 from flatwalk.vm.testing import cases
 from flatwalk.vm.testing.cases import Case
-from flatwalk.vm.testing.judging import FAIL
+from flatwalk.vm.testing.judging import FAIL, MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +128,9 @@ def noticed(result: Result) -> tuple[str, str]:
     """What noticed that a guard is left out, and in which test; both empty if nothing did."""
     running = next((name for name in result.case.tests if name not in result.tests), "")
     for complaint in result.complaints:
+        if MISSING in complaint:
+            # Which vCPU and address is chance.
+            return "QEMU: a flush is missing", running
         text, _, test = complaint.partition(" (in ")
         text = _CHANCE.sub("", _BEFORE.sub("", text)).strip()
         return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…", test.rstrip(")") or running
