@@ -766,7 +766,6 @@ static void *use_ldt(void *argument)
 {
 	uint32_t *memory = ((void **)argument)[0];
 	unsigned int part = (size_t)((void **)argument)[1];
-
 	char read_back[8];
 
 	if (!part)
@@ -1689,9 +1688,7 @@ static void test_retract(void)
 		_exit(0);
 	}
 	CHECK(read(done[0], &byte, 1) == 1);
-	memory = mmap(NULL, bytes + 2 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(memory != MAP_FAILED);
-	memory = (char *)(((uintptr_t)memory + 2 * MIB - 1) & -(2 * MIB));
+	memory = map_aligned(bytes, 2 * MIB);
 	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == memory);
 	verify(memory, bytes, PAGE, 80);
 	if (madvise(memory, bytes, MADV_COLLAPSE) && errno == EINVAL)

@@ -14,6 +14,8 @@ from flatwalk.errors import UsageError
 from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flatwalk.recorder import Part
     from flatwalk.vm.machine import Machine
 
@@ -216,22 +218,16 @@ def run(
             "--record": record is not None,
             "--debug": debug,
         }
-        for option in (name for name, given in unfit.items() if given):
-            raise UsageError("this does not go with --nested", where=option, remedy="leave it out")
+        _refuse(unfit, "this does not go with --nested")
         raise typer.Exit(
             _nested(machine, host_mode or "off", command, timeout=timeout, log=log, json=json, source=source)
         )
-    for option, value in {"--host-mode": host_mode, "--json": json}.items():
-        if value is not None:
-            raise UsageError("this is about a guest in the guest", where=option, remedy="give --nested, too")
+    unfit = {"--host-mode": host_mode is not None, "--json": json is not None}
+    _refuse(unfit, "this is about a guest in the guest", "give --nested, too")
     if record is None:
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
-        for option in (name for name, value in given.items() if value is not None):
-            raise UsageError(
-                "this applies to a trace, and none is recorded",
-                where=option,
-                remedy="give --record FILE, too",
-            )
+        unfit = {option: value is not None for option, value in given.items()}
+        _refuse(unfit, "this applies to a trace, and none is recorded", "give --record FILE, too")
         outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
     else:
         if timeout is not None:
@@ -251,6 +247,17 @@ def run(
     for line in outcome.splats():
         print(f"flatwalk: the guest's kernel: {line}", file=sys.stderr)
     raise typer.Exit(outcome.status)
+
+
+def _refuse(unfit: Mapping[str, bool], why: str, remedy: str = "leave it out") -> None:
+    """Refuses the first of some options that was given, if any was.
+
+    Raises:
+        UsageError: Which, and why.
+    """
+    for option, given in unfit.items():
+        if given:
+            raise UsageError(why, where=option, remedy=remedy)
 
 
 def _nested(
@@ -324,7 +331,7 @@ def _input() -> int | None:
         "vm test --tier full --modes l4l3+l2l1 --logs logs",
         "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
-        "vm test --mutate --only NO_FLUSH_FREE --only NO_SUB_RECHECK --logs logs",
+        "vm test --mutate --only NO_FLUSH_DEMOTE --only NO_SUB_RECHECK --logs logs",
     ),
 )
 def run_tests(
@@ -402,10 +409,7 @@ def run_tests(
             "--debug": debug,
             "--tests": tests is not None,
         }
-        for option in (name for name, given in unfit.items() if given):
-            raise UsageError(
-                "the table of guards says where each is left out", where=option, remedy="leave it out"
-            )
+        _refuse(unfit, "the table of guards says where each is left out")
     if not work.run(options):
         raise typer.Exit(1)
 

@@ -36,10 +36,8 @@ _QEMU_OPTIONS = (
     "--disable-docs",
 )
 _FIRMWARE = Path("/usr/share/seabios")
-#: Files that configure a component; those that give Linux all of its checks, those that give it KVM, and
-#: those that find what goes wrong without a guard.
-_PLAIN, _CHECKED, _NESTED = ("config",), ("config", "config.debug"), ("config", "config.nested")
-_GUARDED = ("config", "config.mutants")
+#: The file that configures a component.
+_PLAIN = ("config",)
 #: Of the kernel's own tests of its memory management, those that need no other libraries, machines or
 #: modules.
 _SELFTESTS = (
@@ -217,36 +215,29 @@ LINUX = Component(
     source_package=False,
     make=partial(_make_linux, configuration=_PLAIN),
 )
+
+
+def _kernel(variant: str, *, patches: tuple[str, ...] = ()) -> Component:
+    """Another Linux: with what `linux/config.VARIANT` adds, and more directories of patches."""
+    configuration = (*_PLAIN, f"config.{variant}")
+    return replace(
+        LINUX,
+        name=f"linux-{variant}",
+        configuration=configuration,
+        patches=(*LINUX.patches, *patches),
+        make=partial(_make_linux, configuration=configuration),
+        variant_of="linux",
+        option=f"--{variant}",
+    )
+
+
 #: The same kernel with the checks that make it many times slower.
-DEBUG_LINUX = replace(
-    LINUX,
-    name="linux-debug",
-    configuration=_CHECKED,
-    make=partial(_make_linux, configuration=_CHECKED),
-    variant_of="linux",
-    option="--debug",
-)
+DEBUG_LINUX = _kernel("debug")
 #: The kernel of a guest that has guests itself, with a KVM that flattens nested page tables. It is another
 #: one, so that what is measured and tested without it stays what it is.
-NESTED_LINUX = replace(
-    LINUX,
-    name="linux-nested",
-    configuration=_NESTED,
-    patches=("series", "nested"),
-    make=partial(_make_linux, configuration=_NESTED),
-    variant_of="linux",
-    option="--nested",
-)
+NESTED_LINUX = _kernel("nested", patches=("nested",))
 #: A kernel that leaves out a guard of the series on demand. It is another one for the same reason.
-MUTANTS_LINUX = replace(
-    LINUX,
-    name="linux-mutants",
-    configuration=_GUARDED,
-    patches=("series", "mutants"),
-    make=partial(_make_linux, configuration=_GUARDED),
-    variant_of="linux",
-    option="--mutants",
-)
+MUTANTS_LINUX = _kernel("mutants", patches=("mutants",))
 #: The kernels that a guest's own Linux may be, by what `Machine.kernel` calls them.
 KERNELS = {"usual": LINUX, "debug": DEBUG_LINUX, "mutants": MUTANTS_LINUX}
 #: Linux's own tests of its memory management.

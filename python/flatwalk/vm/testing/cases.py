@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TIERS = ("short", "full")
+#: Little time for a flush: a switch of address spaces meanwhile may replace one that is left out.
+HASTY_GRACE_MS = 50
 #: How long such a kernel may take to change many pages, which it flushes together.
 _DEBUG_GRACE_MS = 10_000
 _SHORT = (
@@ -195,8 +197,7 @@ def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
 def _flushing(name: str, machine: Machine, test: str) -> list[Case]:
     """A test that needs flushes: with all of them, and with each of them left out."""
     whole = Case(f"{name}, {test}", machine, (test,), 0, 64, flattens=True)
-    # A switch of address spaces meanwhile may replace the flush: leave it little time.
-    hasty = replace(machine, grace_ms=50)
+    hasty = replace(machine, grace_ms=HASTY_GRACE_MS)
     left_out = [
         replace(whole, name=f"{name}, not flushing {what}", machine=hasty, unflushed=1 << bit)
         for bit, (what, needing) in enumerate(_FLUSHES)

@@ -34,7 +34,7 @@ class Options:
     resume: bool
     update: Path | None
     source: Path | None
-    mutate: bool = False
+    mutate: bool
 
 
 def run(options: Options) -> bool:

@@ -43,6 +43,11 @@ PASS, SKIP, XFAIL, FAIL = "pass", "skip", "xfail", "FAIL"
 FOUND = "found"
 
 
+def shortened(text: str, length: int) -> str:
+    """The text, or its beginning if it is longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 @dataclass(frozen=True)
 class FinishedTest:
     """How a test ended."""
@@ -61,7 +66,7 @@ class FinishedTest:
         lines = [line.strip() for line in said if line.strip()]
         informative = [line for line in lines if _INFORMATIVE.search(line)]
         last = (informative or lines or ["it wrote nothing"])[-1]
-        reason = last if len(last) <= _REASON_LENGTH else f"{last[: _REASON_LENGTH - 1]}…"
+        reason = shortened(last, _REASON_LENGTH)
         failures = tuple(found[1] or found[2] for line in said if (found := _NOT_OK.match(line)))
         return cls(name, status, seconds, reason, failures)
 
@@ -146,11 +151,11 @@ def differences(result: Result, off: Result) -> list[str]:
         problems.append("no missing flush was found")
     wanted = missing if result.case.unflushed else []
     # Mistakes of the kernel that are unrelated to flat tables.
-    known = set(map(_mistake, filter(_is_foreign, off.complaints)))
+    known = set(map(mistake, filter(_is_foreign, off.complaints)))
     unexpected = [
         line
         for line in result.complaints
-        if line not in wanted and not (_is_foreign(line) and _mistake(line) in known)
+        if line not in wanted and not (_is_foreign(line) and mistake(line) in known)
     ]
     problems += [f"the kernel says: {line}" for line in unexpected[:_COMPLAINTS_SHOWN]]
     if len(unexpected) > _COMPLAINTS_SHOWN:
@@ -172,10 +177,15 @@ def complaints(log: str, messages: str) -> list[str]:
 
 def _is_foreign(complaint: str) -> bool:
     """True if a test of the kernel's or stress-ng's caused it."""
+    return during(complaint) in FOREIGN
+
+
+def during(complaint: str) -> str:
+    """The test that ran when the kernel complained; empty if that is not known."""
     found = _DURING.search(complaint)
-    return found is not None and found[1] in FOREIGN
+    return found[1] if found else ""
 
 
-def _mistake(complaint: str) -> str:
+def mistake(complaint: str) -> str:
     """A complaint without what varies by chance: the test, the time, the CPU and the process."""
     return _CHANCE.sub("", complaint)

@@ -12,7 +12,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import components
 from flatwalk.vm.testing import cases
 from flatwalk.vm.testing.cases import Case
-from flatwalk.vm.testing.judging import FAIL, MISSING
+from flatwalk.vm.testing.judging import FAIL, MISSING, during, mistake, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,8 @@ TABLE = components.MUTANTS_LINUX.directory / "mutants" / "mutants.toml"
 _STRICT = ("page_poison=1", "panic_on_warn=1", "panic_on_taint=0xffffffff", "hung_task_panic=1")
 #: Little, so that it is short soon.
 _MEMORY = "768M"
-#: What stands before a complaint, and what varies by chance in it.
-_BEFORE = re.compile(r"^(\[[ \d.]+\] )?(CPU: \d+ PID: \d+ Comm: \S+ )?")
-_CHANCE = re.compile(r"CPU: \d+ PID: \d+ |0x[0-9a-f]{5,}|\b[0-9a-f]{12,16}\b")
+#: Addresses and names that a complaint has by chance.
+_CHANCE = re.compile(r"0x[0-9a-f]{5,}|\b[0-9a-f]{12,16}\b")
 _LENGTH = 90
 
 
@@ -44,9 +43,7 @@ class Mutant:
     tests: tuple[str, ...] = ()
     #: The machine on which they do.
     mode: str = "l2l1"
-    levels: int = 4
     isolated: bool = False
-    grace_ms: int = 50
     #: Why none can notice, if so.
     unseen: str = ""
 
@@ -57,11 +54,13 @@ class Mutant:
             left_out: The guard that is left out; itself if empty, or `none`.
         """
         left_out = left_out or self.name
-        machine = cases.usual_machine(self.levels, kernel="mutants")
+        machine = cases.usual_machine(4, kernel="mutants")
         if self.isolated:
             machine = cases.isolated_machine(machine)
         words = (*machine.parameters, *_STRICT, f"flat_page_tables_without={left_out}")
-        machine = replace(machine, mode=self.mode, memory=_MEMORY, grace_ms=self.grace_ms, parameters=words)
+        machine = replace(
+            machine, mode=self.mode, memory=_MEMORY, grace_ms=cases.HASTY_GRACE_MS, parameters=words
+        )
         return Case(self.name, machine, self.tests, left_out=left_out)
 
 
@@ -120,8 +119,12 @@ def planned(mutants: Sequence[Mutant]) -> list[Case]:
 
 def _machine_name(mutant: Mutant) -> str:
     """What a machine with all guards is called."""
-    parts = [mutant.mode, *(["isolated"] if mutant.isolated else [])]
-    return ", ".join(["all guards", *parts, *([f"{mutant.levels} levels"] if mutant.levels != 4 else [])])
+    return f"all guards, {_mode(mutant)}"
+
+
+def _mode(mutant: Mutant) -> str:
+    """Its mode, and whether page tables are isolated."""
+    return f"{mutant.mode}, isolated" if mutant.isolated else mutant.mode
 
 
 def noticed(result: Result) -> tuple[str, str]:
@@ -131,9 +134,8 @@ def noticed(result: Result) -> tuple[str, str]:
         if MISSING in complaint:
             # Which vCPU and address is chance.
             return "QEMU: a flush is missing", running
-        text, _, test = complaint.partition(" (in ")
-        text = _CHANCE.sub("", _BEFORE.sub("", text)).strip()
-        return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…", test.rstrip(")") or running
+        text = _CHANCE.sub("", mistake(complaint)).strip()
+        return shortened(text, _LENGTH), during(complaint) or running
     for name, verdict in result.verdicts.items():
         if verdict.word == FAIL:
             return verdict.reason, name
@@ -163,7 +165,6 @@ def table(mutants: Sequence[Mutant], results: Sequence[Result]) -> str:
         if result is None:
             return [*start, "–", "–", f"nothing: {mutant.unseen}" if mutant.unseen else "not booted"]
         what, test = noticed(result)
-        isolated = ", isolated" if mutant.isolated else ""
-        return [*start, f"{mutant.mode}{isolated}", test or "–", what or "**nothing**"]
+        return [*start, _mode(mutant), test or "–", what or "**nothing**"]
 
     return output.markdown(("left out", "where", "mode", "test", "noticed by"), 5, map(line, mutants))
