@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,16 @@ def test_every_help_has_an_example(call: Call, command: list[str]) -> None:
     assert f"\n    flatwalk {' '.join(command)}".rstrip() in result.out.split("Example")[1]
     assert "\x1b" not in result.out
     assert call(*command, "-h") == result
+
+
+@pytest.mark.parametrize("group", [[], ["host"], ["vm"], ["trace"], ["results"]])
+def test_a_group_lists_its_commands_with_whole_sentences(call: Call, group: list[str]) -> None:
+    listed = call(*group, "--help").out.split("\nCommands:\n")[1].split("\n\n")[0]
+    entries = re.split(r"\n(?=  \S)", listed)
+    assert len(entries) > 2
+    assert [entry for entry in entries if not entry.endswith(".")] == []
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines())) < 80
 
 
 def test_help_loads_nothing_heavy() -> None:
