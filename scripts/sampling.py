@@ -2,7 +2,7 @@
 """How far sampled answers are from exhaustive ones, how sure they say they are, and what they cost.
 
     scripts/sampling.py [--sources A,B,...] [--windows N,M,...] [--seeds N] [--schemes A,B,...]
-        [--warmup N] [--instructions N] [--one-recording]
+        [--warmup N] [--instructions N] [--one-recording] [--default]
 
 A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
 scripts/speed.py times too, or a built-in workload that has an end, as gups:1GiB. Each is simulated from its
@@ -10,7 +10,8 @@ first to its last instruction, and then, once for each seed and number of window
 of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
 `python` and `sort` are made once, whole, and so are part of no time. With --one-recording those of
 tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution. With
---instructions both are of a source's first N instructions (as 1G).
+--instructions both are of a source's first N instructions (as 1G). --default compares what `flatwalk compare`
+does unless told otherwise, eleven schemes at two page sizes, and prints one row for all of their speed-ups.
 
 Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
 exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
@@ -29,6 +30,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from speed import record
@@ -67,6 +69,41 @@ class Row:
     def held(self) -> int:
         """Samples whose interval the exhaustive value lies in."""
         return sum(low <= self.exact <= high for _, low, high in self.found)
+
+    @property
+    def error(self) -> float:
+        """The mean distance from the exhaustive value, as a share of it."""
+        return sum(abs(value / self.exact - 1) for value, _, _ in self.found) / len(self.found)
+
+    @property
+    def half(self) -> float:
+        """Half the mean width of the intervals, as a share of the value."""
+        return sum((high - low) / 2 / value for value, low, high in self.found) / len(self.found)
+
+
+def cells(rows: dict[str, Row], brief: bool) -> list[list[str]]:
+    """The columns from the speed-up on: a line for each, or one for all, with means."""
+    if not brief:
+        return [
+            [
+                scheme,
+                f"{100 * (row.exact - 1):+.2f} %",
+                f"{100 * row.error:.2f} %",
+                f"{100 * row.half:.2f} %",
+                f"{row.held} of {len(row.found)}",
+            ]
+            for scheme, row in rows.items()
+        ]
+    exact = [100 * (row.exact - 1) for row in rows.values()]
+    return [
+        [
+            f"{len(rows)} others",
+            f"{min(exact):+.2f} to {max(exact):+.2f} %",
+            f"{100 * mean([row.error for row in rows.values()]):.2f} %",
+            f"{100 * mean([row.half for row in rows.values()]):.2f} %",
+            f"{sum(row.held for row in rows.values())} of {sum(len(row.found) for row in rows.values())}",
+        ]
+    ]
 
 
 def programs(directory: Path) -> dict[str, Source]:
@@ -161,8 +198,9 @@ def main() -> None:
     parser.add_argument("--warmup", default=None, help="instructions before each window [default: compare's]")
     parser.add_argument("--instructions", default=None, help="judge only so many [default: compare's]")
     parser.add_argument("--one-recording", action="store_true", help="sample one recording of each program")
+    parser.add_argument("--default", action="store_true", help="compare's schemes and pages")
     options = parser.parse_args()
-    common = ["--schemes", options.schemes, "--large-pages", options.large_pages]
+    common = [] if options.default else ["--schemes", options.schemes, "--large-pages", options.large_pages]
     common += ["--instructions", options.instructions] if options.instructions else []
     counts = options.windows.split(",") if options.windows else [None]
     held = asked = 0
@@ -196,23 +234,18 @@ def main() -> None:
                     measured += part.answer["sampling"]["instructions_measured"] / 1e6 / options.seeds
                     for scheme, speed_up in speed_ups(part.answer).items():
                         rows[scheme].found.append(speed_up)
-                for scheme, row in rows.items():
-                    held, asked = held + row.held, asked + len(row.found)
-                    error = sum(abs(value / row.exact - 1) for value, _, _ in row.found) / len(row.found)
-                    half = sum((high - low) / 2 / value for value, low, high in row.found) / len(row.found)
-                    cells = [
+                held += sum(row.held for row in rows.values())
+                asked += sum(len(row.found) for row in rows.values())
+                for columns in cells(rows, options.default):
+                    line = [
                         source.name,
                         f"{instructions:.0f}",
                         f"{windows:.0f}",
                         f"{100 * measured / instructions:.2f} %",
-                        scheme,
-                        f"{100 * (row.exact - 1):+.2f} %",
-                        f"{100 * error:.2f} %",
-                        f"{100 * half:.2f} %",
-                        f"{row.held} of {len(row.found)}",
+                        *columns,
                         f"{seconds / whole.seconds:.2f}",
                     ]
-                    print(f"| {' | '.join(cells)} |", flush=True)
+                    print(f"| {' | '.join(line)} |", flush=True)
     print(f"\nThe exhaustive value lies in {held} of {asked} intervals.")
 
 
