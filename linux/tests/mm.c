@@ -117,6 +117,27 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* One process waits for another, through a pipe. */
+static void tell(const int ends[2])
+{
+	CHECK(write(ends[1], "", 1) == 1);
+}
+
+static void await(const int ends[2])
+{
+	char byte;
+
+	CHECK(read(ends[0], &byte, 1) == 1);
+}
+
+static pthread_barrier_t meeting;
+
+/* Waits until all threads of in_threads() are here. */
+static void meet(void)
+{
+	pthread_barrier_wait(&meeting);
+}
+
 static void in_threads(void *(*work)(void *), char *memory)
 {
 	struct {
@@ -124,6 +145,7 @@ static void in_threads(void *(*work)(void *), char *memory)
 		void *argument[2];
 	} threads[THREADS];
 
+	CHECK(!pthread_barrier_init(&meeting, NULL, THREADS));
 	for (intptr_t i = 0; i < THREADS; i++) {
 		threads[i].argument[0] = memory;
 		threads[i].argument[1] = (void *)i;
@@ -463,7 +485,10 @@ static void test_collapse(void)
 	}
 }
 
-/* A process begins to share the table of another, which is about to flatten it: one of the two finds that it may not. */
+/*
+ * A process begins to share the table of another before, while and after this flattens it: the table does not become
+ * flat, or it is not shared. Then the other goes, with its table.
+ */
 static void share_while_flattening(void)
 {
 	const size_t bytes = GIB, step = 2 * MIB, used = 8 * MIB;
@@ -471,39 +496,48 @@ static void share_while_flattening(void)
 
 	/* A flat range shares no table of others. */
 	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
-	for (int round = 0; round < 12; round++) {
+	for (int round = 0; round < 16; round++) {
 		char *memory = map_aligned(bytes, GIB);
+		int touched[2], shared[2], gone[2];
 		pid_t flattening, sharing;
-		int touched[2];
-		char byte;
 
-		CHECK(!pipe(touched));
+		CHECK(!pipe(touched) && !pipe(shared) && !pipe(gone));
 		CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE,
 			   MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | MAP_NORESERVE, -1, 0) == memory);
 		flattening = fork();
 		CHECK(flattening >= 0);
 		if (!flattening) {
 			fill(memory, used, step, round);
-			CHECK(write(touched[1], "", 1) == 1);
+			tell(touched);
 			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+			/* If the other has failed, this is the pipe's last end. */
+			CHECK(!close(shared[1]));
+			await(shared);
 			verify(memory, used, step, round);
 			_exit(0);
 		}
 		sharing = fork();
 		CHECK(sharing >= 0);
 		if (!sharing) {
-			CHECK(read(touched[0], &byte, 1) == 1);
-			usleep(round * 1000);
+			await(touched);
+			/* The ranges of the program and its stack become flat, too, one after the other. */
+			usleep(round * 4000);
 			verify(memory, used, step, round);
-			poll(NULL, 0, 30);
+			tell(shared);
+			await(gone);
 			verify(memory, used, step, round);
+			/* Where no TLB knows the way. */
+			fill(memory + used, used, step, round);
+			verify(memory + used, used, step, round);
 			_exit(0);
 		}
+		CHECK(!close(shared[1]));
 		wait_for(flattening);
+		tell(gone);
 		wait_for(sharing);
 		verify(memory, used, step, round);
-		close(touched[0]);
-		close(touched[1]);
+		CHECK(!close(touched[0]) && !close(touched[1]) && !close(shared[0]));
+		CHECK(!close(gone[0]) && !close(gone[1]));
 		CHECK(!munmap(memory, bytes));
 	}
 	if (policy >= 0)
@@ -762,16 +796,21 @@ static uint32_t through_ldt(unsigned int entry)
 	return value;
 }
 
+static unsigned int ldt_wait_us;
+
 static void *use_ldt(void *argument)
 {
 	uint32_t *memory = ((void **)argument)[0];
 	unsigned int part = (size_t)((void **)argument)[1];
 	char read_back[8];
 
+	/* Whoever maps memory waits for the new root; a new LDT must not have to. */
+	memory[part * 1024] = 0;
+	meet();
 	if (!part)
 		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
 	else
-		usleep(part * 4000); /* until the new root is in the making */
+		usleep(part * ldt_wait_us); /* until the new root is in the making */
 	for (uint32_t i = 1; i <= 40; i++) {
 		uint32_t *word = memory + part * 1024 + i;
 		struct user_desc entry = {
@@ -794,12 +833,14 @@ static void test_ldt(void)
 	CHECK(memory != MAP_FAILED);
 	if (syscall(SYS_modify_ldt, 0, memory, 8) < 0 && errno == ENOSYS)
 		exit(SKIPPED);
-	for (int i = 0; i < 5; i++) {
-		/* A child begins with a root that is not flat. */
+	/* A child begins with a root that is not flat, and without an LDT. */
+	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
+	for (int i = 0; i < 8; i++) {
 		pid_t child = fork();
 
 		CHECK(child >= 0);
 		if (!child) {
+			ldt_wait_us = 3000 * i;
 			in_threads(use_ldt, memory);
 			_exit(0);
 		}
@@ -1556,13 +1597,6 @@ static void test_exits(void)
  * pages, for which a block gives way.
  */
 enum { MEETINGS = 30, MET = 4 };
-static pthread_barrier_t meeting;
-
-static void meet(void)
-{
-	pthread_barrier_wait(&meeting);
-}
-
 static void *meet_in_tables(void *argument)
 {
 	char *memory = ((void **)argument)[0];
@@ -1572,9 +1606,10 @@ static void *meet_in_tables(void *argument)
 		char *large = memory + 512 * MIB + part * 2 * MIB, *freed = memory + (MET + part) * 2 * MIB;
 
 		if (!part) {
-			/* The first page makes the range flat. */
 			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
-			fill(memory + 900 * MIB, PAGE, PAGE, round);
+			/* Makes the range flat; in the other rounds it becomes so while they meet. */
+			if (round % 2)
+				fill(memory + 900 * MIB, PAGE, PAGE, round);
 		}
 		meet();
 		/* The same new tables, at once. */
@@ -1611,55 +1646,47 @@ static void *meet_in_tables(void *argument)
 
 static void test_meet(void)
 {
-	char *memory = map_aligned(GIB, GIB);
-
-	CHECK(!pthread_barrier_init(&meeting, NULL, THREADS));
-	in_threads(meet_in_tables, memory);
+	in_threads(meet_in_tables, map_aligned(GIB, GIB));
 }
 
 /* Pages are swapped out of tables that become flat meanwhile: who looks for them holds no mmap_lock. */
+#define RECLAIMED "/sys/fs/cgroup/reclaimed"
+
 static void test_reclaim(void)
 {
-	const size_t bytes = 4 * MIB, step = PAGE;
+	const size_t bytes = 1 * MIB;
 	char *memory;
-	pid_t others;
+	pid_t reclaiming;
 
 	if (number("/proc/meminfo", "SwapTotal:") == 0)
 		exit(SKIPPED);
 	CHECK(!put("/sys/fs/cgroup/cgroup.subtree_control", "+memory"));
-	mkdir("/sys/fs/cgroup/reclaim", 0755);
-	CHECK(!put("/sys/fs/cgroup/reclaim/memory.max", "12M"));
-	CHECK(!put("/sys/fs/cgroup/reclaim/cgroup.procs", "0"));
+	mkdir(RECLAIMED, 0755);
+	CHECK(!access(RECLAIMED "/memory.reclaim", W_OK));
 	prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0);
 	memory = map_aligned(GIB, GIB);
-	fill(memory, bytes, step, 90);
-	others = fork();
-	CHECK(others >= 0);
-	if (!others) {
-		/* Wants all of the group's memory, all the time. */
-		char *own = map(2 * bytes, 0);
-
-		for (;;) {
-			fill(own, 2 * bytes, PAGE, 91);
-			poll(NULL, 0, 5);
-		}
+	reclaiming = fork();
+	CHECK(reclaiming >= 0);
+	if (!reclaiming) {
+		/* Fails while there is less. */
+		for (;;)
+			put(RECLAIMED "/memory.reclaim", "1M");
 	}
-	for (int i = 0; i < 12; i++) {
+	for (int round = 0; round < 48; round++) {
 		pid_t child = fork();
 
 		CHECK(child >= 0);
 		if (!child) {
-			/* Pages of its own, in tables that have not been flat. */
-			fill(memory, bytes / 2, step, 92 + i);
+			CHECK(!put(RECLAIMED "/cgroup.procs", "0"));
+			fill(memory, bytes, PAGE, 90 + round);
+			usleep(round % 16 * 1000);
 			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
-			verify(memory, bytes / 2, step, 92 + i);
-			verify(memory + bytes / 2, bytes / 2, step, 90 + bytes / 2);
+			verify(memory, bytes, PAGE, 90 + round);
 			_exit(0);
 		}
 		wait_for(child);
 	}
-	CHECK(!kill(others, SIGKILL) && waitpid(others, NULL, 0) == others);
-	CHECK(!put("/sys/fs/cgroup/cgroup.procs", "0"));
+	CHECK(!kill(reclaiming, SIGKILL) && waitpid(reclaiming, NULL, 0) == reclaiming);
 }
 
 /* A file's small pages become a large one in one process, while the tables of others that map them are flat. */
@@ -1667,7 +1694,7 @@ static void test_retract(void)
 {
 	const size_t bytes = 16 * MIB;
 	int file = memfd_create("retract", 0), go_on[2], done[2];
-	char *memory, byte;
+	char *memory;
 	pid_t child;
 
 	CHECK(file >= 0 && !ftruncate(file, bytes) && !pipe(go_on) && !pipe(done));
@@ -1678,7 +1705,8 @@ static void test_retract(void)
 		memory = mmap(FAR, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
 		CHECK(memory == FAR);
 		fill(memory, bytes, PAGE, 80);
-		CHECK(write(done[1], "", 1) == 1 && read(go_on[0], &byte, 1) == 1);
+		tell(done);
+		await(go_on);
 		verify(memory, bytes, PAGE, 80);
 		/* Tables of the same range that come later. */
 		fill(map_at(memory + 64 * MIB, bytes, MAP_PRIVATE), bytes, PAGE, 81);
@@ -1687,14 +1715,14 @@ static void test_retract(void)
 		verify(memory, bytes, PAGE, 82);
 		_exit(0);
 	}
-	CHECK(read(done[0], &byte, 1) == 1);
+	await(done);
 	memory = map_aligned(bytes, 2 * MIB);
 	CHECK(mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == memory);
 	verify(memory, bytes, PAGE, 80);
 	if (madvise(memory, bytes, MADV_COLLAPSE) && errno == EINVAL)
 		exit(SKIPPED);
 	verify(memory, bytes, PAGE, 80);
-	CHECK(write(go_on[1], "", 1) == 1);
+	tell(go_on);
 	wait_for(child);
 	verify(memory, bytes, PAGE, 82);
 }

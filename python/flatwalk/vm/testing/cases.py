@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TIERS = ("short", "full")
 #: Little time for a flush: a switch of address spaces meanwhile may replace one that is left out.
-HASTY_GRACE_MS = 50
+_HASTY_GRACE_MS = 50
 #: How long such a kernel may take to change many pages, which it flushes together.
 _DEBUG_GRACE_MS = 10_000
 _SHORT = (
@@ -197,7 +197,7 @@ def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
 def _flushing(name: str, machine: Machine, test: str) -> list[Case]:
     """A test that needs flushes: with all of them, and with each of them left out."""
     whole = Case(f"{name}, {test}", machine, (test,), 0, 64, flattens=True)
-    hasty = replace(machine, grace_ms=HASTY_GRACE_MS)
+    hasty = replace(machine, grace_ms=_HASTY_GRACE_MS)
     left_out = [
         replace(whole, name=f"{name}, not flushing {what}", machine=hasty, unflushed=1 << bit)
         for bit, (what, needing) in enumerate(_FLUSHES)
