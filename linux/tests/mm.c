@@ -855,11 +855,13 @@ static void test_ldt(void)
 static void test_oom(void)
 {
 	const size_t bytes = 64 * GIB;
-	char *memory = map_aligned(bytes, GIB), *all;
+	char *memory = map_aligned(bytes, GIB), *dense = map_aligned(GIB, GIB), *all;
 	int status;
 	pid_t child;
 
 	fill(memory, bytes, GIB, 14);
+	/* A block without an idle page is still there in the end. */
+	fill(dense, GIB, 2 * MIB, 16);
 	child = fork();
 	CHECK(child >= 0);
 	if (!child) {
@@ -872,6 +874,7 @@ static void test_oom(void)
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	verify(memory, bytes, GIB, 14);
+	verify(dense, GIB, 2 * MIB, 16);
 	fill(memory, bytes, GIB / 4, 15);
 	verify(memory, bytes, GIB / 4, 15);
 }
@@ -1596,7 +1599,7 @@ static void test_exits(void)
  * Four threads meet in the same tables of a range: they take the same table into use, free others, and ask for large
  * pages, for which a block gives way.
  */
-enum { MEETINGS = 30, MET = 4 };
+enum { MEETINGS = 60, MET = 4 };
 static void *meet_in_tables(void *argument)
 {
 	char *memory = ((void **)argument)[0];
