@@ -81,28 +81,15 @@ class Row:
         return sum((high - low) / 2 / value for value, low, high in self.found) / len(self.found)
 
 
-def cells(rows: dict[str, Row], brief: bool) -> list[list[str]]:
-    """The columns from the speed-up on: a line for each, or one for all, with means."""
-    if not brief:
-        return [
-            [
-                scheme,
-                f"{100 * (row.exact - 1):+.2f} %",
-                f"{100 * row.error:.2f} %",
-                f"{100 * row.half:.2f} %",
-                f"{row.held} of {len(row.found)}",
-            ]
-            for scheme, row in rows.items()
-        ]
-    exact = [100 * (row.exact - 1) for row in rows.values()]
+def cells(label: str, rows: list[Row]) -> list[str]:
+    """The columns from the speed-up on, for one speed-up, or for several, with means."""
+    exact = [f"{100 * (value - 1):+.2f}" for value in sorted(row.exact for row in rows)]
     return [
-        [
-            f"{len(rows)} others",
-            f"{min(exact):+.2f} to {max(exact):+.2f} %",
-            f"{100 * mean([row.error for row in rows.values()]):.2f} %",
-            f"{100 * mean([row.half for row in rows.values()]):.2f} %",
-            f"{sum(row.held for row in rows.values())} of {sum(len(row.found) for row in rows.values())}",
-        ]
+        label,
+        f"{exact[0]} %" if len(rows) == 1 else f"{exact[0]} to {exact[-1]} %",
+        f"{100 * mean([row.error for row in rows]):.2f} %",
+        f"{100 * mean([row.half for row in rows]):.2f} %",
+        f"{sum(row.held for row in rows)} of {sum(len(row.found) for row in rows)}",
     ]
 
 
@@ -236,13 +223,16 @@ def main() -> None:
                         rows[scheme].found.append(speed_up)
                 held += sum(row.held for row in rows.values())
                 asked += sum(len(row.found) for row in rows.values())
-                for columns in cells(rows, options.default):
+                lines = {scheme: [row] for scheme, row in rows.items()}
+                if options.default:
+                    lines = {f"{len(rows)} others": list(rows.values())}
+                for label, together in lines.items():
                     line = [
                         source.name,
                         f"{instructions:.0f}",
                         f"{windows:.0f}",
                         f"{100 * measured / instructions:.2f} %",
-                        *columns,
+                        *cells(label, together),
                         f"{seconds / whole.seconds:.2f}",
                     ]
                     print(f"| {' | '.join(line)} |", flush=True)

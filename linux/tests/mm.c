@@ -1022,7 +1022,7 @@ static void test_flush_root(void)
 	CHECK(!pipe(wakes));
 	CHECK(!pthread_create(&reader, NULL, read_when_woken, memory));
 	for (unsigned int round = 1; round <= 4; round++) {
-		CHECK(write(wakes[1], "", 1) == 1);
+		tell(wakes);
 		while (answered != round)
 			poll(NULL, 0, 1);
 		if (round == 2)
@@ -1485,7 +1485,6 @@ static void test_counted(void)
 	const size_t slack = THREADS * (125 * PAGE + 2 * MIB) / KIB;
 	int started[2], go_on[2], done[2], end[2];
 	size_t before, flat = 0;
-	char byte;
 
 	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0)) {
 		CHECK(errno == EINVAL);
@@ -1499,26 +1498,29 @@ static void test_counted(void)
 		if (!child) {
 			size_t mine;
 
-			CHECK(write(started[1], "", 1) == 1 && read(go_on[0], &byte, 1) == 1);
+			tell(started);
+			await(go_on);
 			CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0));
 			mine = number("/proc/self/status", "VmFlat:");
-			CHECK(write(done[1], &mine, sizeof(mine)) == sizeof(mine) && read(end[0], &byte, 1) == 1);
+			CHECK(write(done[1], &mine, sizeof(mine)) == sizeof(mine));
+			await(end);
 			_exit(0);
 		}
 	}
 	for (int i = 0; i < PROCESSES; i++)
-		CHECK(read(started[0], &byte, 1) == 1);
+		await(started);
 	before = number("/proc/meminfo", "PageTables:");
 	for (int i = 0; i < PROCESSES; i++) {
 		size_t one;
 
-		CHECK(write(go_on[1], "", 1) == 1 && read(done[0], &one, sizeof(one)) == sizeof(one));
+		tell(go_on);
+		CHECK(read(done[0], &one, sizeof(one)) == sizeof(one));
 		flat += one;
 	}
 	CHECK(flat >= PROCESSES * 2 * MIB / KIB);
 	CHECK(number("/proc/meminfo", "PageTables:") + slack >= before + flat);
 	for (int i = 0; i < PROCESSES; i++)
-		CHECK(write(end[1], "", 1) == 1);
+		tell(end);
 	while (wait(NULL) > 0)
 		;
 	/* Exiting gives all of it back. */
@@ -1600,6 +1602,7 @@ static void test_exits(void)
  * pages, for which a block gives way.
  */
 enum { MEETINGS = 60, MET = 4 };
+
 static void *meet_in_tables(void *argument)
 {
 	char *memory = ((void **)argument)[0];
@@ -1652,9 +1655,9 @@ static void test_meet(void)
 	in_threads(meet_in_tables, map_aligned(GIB, GIB));
 }
 
-/* Pages are swapped out of tables that become flat meanwhile: who looks for them holds no mmap_lock. */
 #define RECLAIMED "/sys/fs/cgroup/reclaimed"
 
+/* Pages are swapped out of tables that become flat meanwhile: who looks for them holds no mmap_lock. */
 static void test_reclaim(void)
 {
 	const size_t bytes = 1 * MIB;
