@@ -18,7 +18,16 @@ import pytest
 from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
-from flatwalk.recorder import RecordError, Sample, collecting, find_qemu, find_recorder, record, tools
+from flatwalk.recorder import (
+    RecordError,
+    Sample,
+    collecting,
+    find_qemu,
+    find_recorder,
+    record,
+    session,
+    tools,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,6 +321,15 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     assert sorted(reasons[1:]) == ["detached", "exec"]
     for trace in tmp_path.rglob("*.fwt"):
         assert not engine.trace_info(trace, verify=True)["ended_early"]
+
+
+def test_nothing_is_said_of_children_where_none_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A sample is encoded after the program's end, which takes a while."""
+    monkeypatch.setattr(session, "PATIENCE_SECONDS", -1.0)
+    record(["/bin/true"], tmp_path / "out.fwt")
+    assert capfd.readouterr().err == ""
 
 
 def killed_at(instructions: int) -> tuple[Callable[[int, int | None], None], threading.Event]:

@@ -209,8 +209,9 @@ class _Session:
                 collector.close()
             if ended is None or detached:
                 continue
-            # What still runs are children that the program did not wait for.
-            if not noted and time.monotonic() - ended > PATIENCE_SECONDS:
+            # What still runs are children that the program did not wait for. Else a sample is being encoded.
+            late = time.monotonic() - ended > PATIENCE_SECONDS
+            if late and not noted and self._running(program, qemu):
                 noted = True
                 terminal.note(
                     "The program has ended; what it left running is recorded until it ends, or until Ctrl-C."
@@ -222,17 +223,25 @@ class _Session:
     def _end_all(self, program: subprocess.Popen[bytes], qemu: Path) -> bool:
         """Ends what still runs, if anything does. Nothing that was recorded is lost by that."""
         any_ran = False
+        for pid in self._running(program, qemu):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                any_ran = True
+        return any_ran
+
+    def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
+        """The recorded processes that still run."""
         ended = {trace.path for trace in self._reports.traces}
-        running = {pid for file, (pid, _) in self._reports.commands.items() if Path(file) not in ended}
+        begun = {pid for file, (pid, _) in self._reports.commands.items() if Path(file) not in ended}
         if program.poll() is None:
-            running.add(program.pid)
-        for pid in running:
+            begun.add(program.pid)
+        running = []
+        for pid in begun:
             # The number may be another process's by now.
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/exe").samefile(qemu):
-                    os.kill(pid, signal.SIGKILL)
-                    any_ran = True
-        return any_ran
+                    running.append(pid)
+        return running
 
     def _result(
         self,
