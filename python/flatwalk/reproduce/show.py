@@ -174,7 +174,7 @@ def markdown(report: Report, made_by: str, also: Sequence[str] = ()) -> str:
         "",
         f"Written by `{made_by}`, version {report.version}. {report.counts()}",
         "",
-        *textwrap.wrap(_LEGEND, 110),
+        *textwrap.wrap(_LEGEND.strip(), 110),
         "",
         f"| {' | '.join(_COLUMNS)} |",
         "|---" * len(_COLUMNS) + "|",
