@@ -7,6 +7,7 @@
 
 mod attend;
 mod prototype;
+mod reports;
 
 use std::io;
 use std::path::PathBuf;

@@ -17,8 +17,8 @@ use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 
-use crate::attend::Reports;
 use crate::read;
+use crate::reports::Reports;
 
 /// True once a class is known: its hooks may be called.
 static ANY: AtomicBool = AtomicBool::new(false);

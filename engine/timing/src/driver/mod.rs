@@ -4,7 +4,7 @@ pub(crate) mod cores;
 mod look_ahead;
 pub mod mix;
 mod parts;
-mod piece;
+pub mod piece;
 pub(crate) mod predictions;
 pub mod run;
 pub mod sampling;

@@ -6,7 +6,26 @@ use flatwalk_trace::Event;
 
 use crate::core::branch::Predictor;
 use crate::core::decode::DecodedBlock;
-use crate::driver::sampling::Phase;
+
+/// What is done with a stretch of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing but the address space and the pages in memory follow the program.
+    Pass,
+    /// Contents are warmed: TLBs, page-walk caches, caches, predictors, mechanisms. No time passes.
+    Warm,
+    /// Everything runs with its clock, uncounted.
+    Detailed,
+    /// The same, counted: a window.
+    Measured,
+}
+
+impl Phase {
+    /// Whether time passes.
+    pub(crate) fn has_clock(self) -> bool {
+        matches!(self, Self::Detailed | Self::Measured)
+    }
+}
 
 /// One piece of a stretch of the trace, decoded once for all runs.
 #[derive(Clone, Debug)]

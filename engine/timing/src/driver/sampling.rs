@@ -12,26 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::cores::QUANTUM;
-
-/// What is done with a stretch of the source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Nothing but the address space and the pages in memory follow the program.
-    Pass,
-    /// Contents are warmed: TLBs, page-walk caches, caches, predictors, mechanisms. No time passes.
-    Warm,
-    /// Everything runs with its clock, uncounted.
-    Detailed,
-    /// The same, counted: a window.
-    Measured,
-}
-
-impl Phase {
-    /// Whether time passes.
-    pub(crate) fn has_clock(self) -> bool {
-        matches!(self, Self::Detailed | Self::Measured)
-    }
-}
+use crate::driver::piece::Phase;
 
 /// Windows of a part of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

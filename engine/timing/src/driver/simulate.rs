@@ -17,10 +17,10 @@ use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, ThreadId, TraceErro
 
 use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
-use crate::driver::piece::first_blocks;
+use crate::driver::piece::{Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
-use crate::driver::run::{Piece, Run, RunConfiguration, is_call};
-use crate::driver::sampling::{Limits, Phase, Sampled, Schedule};
+use crate::driver::run::{Run, RunConfiguration, is_call};
+use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::touched::Touched;
 use crate::driver::workers::Workers;
 use crate::memory::line::LINE_SHIFT;

@@ -226,7 +226,8 @@ mod tests {
 
     use super::{Figures, NAME, Settings};
     use crate::config::machine::Pwc;
-    use crate::driver::run::{Mode, Piece, Run};
+    use crate::driver::piece::Piece;
+    use crate::driver::run::{Mode, Run};
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 

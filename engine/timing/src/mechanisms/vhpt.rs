@@ -203,7 +203,8 @@ mod tests {
     use crate::config::machine::Pwc;
     use crate::config::table::Pages;
     use crate::counts::forget;
-    use crate::driver::run::{Mode, Piece};
+    use crate::driver::piece::Piece;
+    use crate::driver::run::Mode;
     use crate::report::explain::{ExplainStep, explain};
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};
 

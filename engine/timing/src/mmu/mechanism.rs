@@ -373,7 +373,8 @@ mod tests {
     use flatwalk_trace::Event;
 
     use super::*;
-    use crate::driver::run::{Piece, Run};
+    use crate::driver::piece::Piece;
+    use crate::driver::run::Run;
     use crate::mmu::Mmu;
     use crate::mmu::blame::Blame;
     use crate::tests::testing::{DATA, Do, Scenario, go, scheme};

@@ -230,7 +230,8 @@ mod tests {
     use flatwalk_paging::AccessKind;
 
     use super::*;
-    use crate::driver::run::{Mode, Piece, Run};
+    use crate::driver::piece::Piece;
+    use crate::driver::run::{Mode, Run};
     use crate::memory::reader::NoClock;
     use crate::mmu::event::Request;
     use crate::tests::testing::{Do, Scenario, go, scheme};

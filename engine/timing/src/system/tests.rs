@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::scheme::{Scheme, TranslationMode};
-use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::piece::Piece;
+use crate::driver::run::{Mode, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::Mmu;
 use crate::mmu::blame::Blame;

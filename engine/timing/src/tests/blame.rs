@@ -6,7 +6,8 @@ use flatwalk_trace::{Backing, Event, Protection};
 use proptest::prelude::*;
 
 use crate::counts::{Aside, forget};
-use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::piece::Piece;
+use crate::driver::run::{Mode, Run};
 use crate::mmu::blame::{Code, Count, Kind};
 use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 

@@ -9,8 +9,8 @@ use flatwalk_trace::{Advice, Event, Protection};
 
 use crate::config::machine::Memory;
 use crate::driver::cores::QUANTUM;
-use crate::driver::run::{Mode, Piece, Run};
-use crate::driver::sampling::Phase;
+use crate::driver::piece::{Phase, Piece};
+use crate::driver::run::{Mode, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
 use crate::report::result::{CoreResult, RunResult};

@@ -9,7 +9,8 @@ use flatwalk_trace::Event;
 
 use crate::config::machine::{GuestPwc, Pwc, WalkerEntry};
 use crate::counts::forget;
-use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::piece::Piece;
+use crate::driver::run::{Mode, Run};
 use crate::system::System;
 use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 

@@ -11,7 +11,8 @@ use flatwalk_trace::{Access, Block, Branch, Instruction, Operands, Slice};
 use crate::config::machine::BranchPredictor;
 use crate::core::decode::BlockDecoder;
 use crate::core::{Environment, ReconvergenceStatistics};
-use crate::driver::run::{Piece, Run};
+use crate::driver::piece::Piece;
+use crate::driver::run::Run;
 use crate::system::costs::Costs;
 use crate::tests::testing::{DATA, Scenario, scheme};
 

@@ -13,7 +13,8 @@ use crate::config::scheme::{HostTable, Scheme};
 use crate::config::table::Moved;
 use crate::core::decode::BlockDecoder;
 use crate::counts::forget;
-use crate::driver::run::{Mode, Piece, Run, RunConfiguration};
+use crate::driver::piece::Piece;
+use crate::driver::run::{Mode, Run, RunConfiguration};
 use flatwalk_os::Placement;
 
 /// A source that panics where its first piece is read.

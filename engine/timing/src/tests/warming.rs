@@ -3,8 +3,8 @@
 use flatwalk_os::Random;
 
 use crate::config::scheme::Scheme;
-use crate::driver::run::{Mode, Piece, Run};
-use crate::driver::sampling::Phase;
+use crate::driver::piece::{Phase, Piece};
+use crate::driver::run::{Mode, Run};
 use crate::tests::prefetching;
 use crate::tests::testing::{DATA, Do, Scenario, go, scheme, shipped};
 

@@ -4,7 +4,8 @@ use flatwalk_trace::Event;
 use super::*;
 use crate::config::machine::WalkEnd;
 use crate::counts::forget;
-use crate::driver::run::{Mode, Piece, Run};
+use crate::driver::piece::Piece;
+use crate::driver::run::{Mode, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
 use crate::tests::testing::{
