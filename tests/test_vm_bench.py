@@ -59,7 +59,7 @@ def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
         ("levels", "programs", "threshold", "host", "boots", "save", "host_modes", "source")
     )
     for modes, tables in (("off,l2l1", {"walks", "causes"}), ("off,l3l2", {"walks", "causes", "crowd"})):
-        options = measuring.Options(modes=modes, time=False, nested=False, **usual)
+        options = measuring.Options(modes=modes, time=False, nested=False, kernel=False, **usual)
         assert measuring.measure(options).tables.keys() == tables
 
 

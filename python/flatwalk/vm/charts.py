@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flatwalk.host.results import Result
-    from flatwalk.vm import nested_bench, timed
+    from flatwalk.vm import kernel_walks, nested_bench, timed
 
 _Row = TypeVar("_Row", "bench.Row", "timed.Row")
 
@@ -222,6 +222,33 @@ def nested(rows: Sequence[nested_bench.Row]) -> list[Chart]:
             [Tick(step / top, f"{step:g}") for step in charts.steps(top)],
             legend=[(0, "of the guest's tables"), (1, "of nested tables")],
             rows="host",
+        )
+    ]
+
+
+def kernel(rows: Sequence[kernel_walks.Row]) -> list[Chart]:
+    """Of programs and the kernel that serves them: whose addresses are walked for."""
+
+    def bar(row: kernel_walks.Row) -> _Bar:
+        whose = {"programs": row.programs, "kernel": row.kernel}
+        walks = [(name, 1000 * pages.walks / row.instructions) for name, pages in whose.items()]
+        figures = [f"{count:.2f}" for _, count in walks]
+        return _Bar(f"{row.levels} levels", walks, [*figures, f"{100 * row.saved:.2f} %"])
+
+    panels: dict[str, list[_Bar]] = {}
+    for row in rows:
+        panels.setdefault(row.program, []).append(bar(row))
+    return [
+        Chart(
+            "walks",
+            "Walks of programs' and of the kernel's addresses",
+            "Per 1000 instructions of both, and the share of all entries read that is saved if levels 4 and "
+            f"3 of the kernel's half are one table. {_OWN_SCALE}",
+            ["programs", "kernel", "saved"],
+            [_panel(label, bars) for label, bars in panels.items()],
+            _SHARES,
+            legend=[(0, "of programs"), (1, "of the kernel")],
+            rows="levels",
         )
     ]
 

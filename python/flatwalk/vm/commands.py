@@ -423,6 +423,7 @@ def run_tests(
         "vm bench --time --programs redis --modes off,l4l3+l2l1",
         "vm bench --host pagefault,ebizzy --save levels",
         "vm bench --nested --host-modes off,l4l3+l2l1",
+        "vm bench --kernel --programs memcached --levels 4",
     ),
 )
 def bench(
@@ -436,7 +437,7 @@ def bench(
         Option(
             "--programs",
             metavar="A,B,...",
-            help="Count what the papers' programs cost instead; or all. With --time: only these.",
+            help="Count what the papers' programs cost instead; or all. With --time or --kernel: only these.",
         ),
     ] = None,
     threshold: Annotated[
@@ -486,6 +487,10 @@ def bench(
             help="With --nested: how KVM flattens nested page tables [default: each of its modes].",
         ),
     ] = None,
+    kernel: Annotated[
+        bool,
+        Option("--kernel", help="Count walks of the kernel's own addresses instead, beside the programs'."),
+    ] = False,
     update: Annotated[
         Path | None,
         Option("--update", metavar="FILE", help="Put the tables into this document, and draw its charts."),
@@ -511,6 +516,8 @@ def bench(
     With --host, the benches of `flatwalk host` run with `no5lvl` and with five levels.
     With --nested, a guest of a guest touches pages (`vm build --nested` first): entries of cold walks, and
     instructions of both kernels for page faults and exits; --modes are the inner guest's.
+    With --kernel, all accesses of a guest look up a TLB and page-walk caches of `skylake-server`: walks of
+    programs', and of the kernel's addresses, and what the latter would read with a level less.
     """
     from flatwalk import engine, output  # noqa: PLC0415
     from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
@@ -526,6 +533,7 @@ def bench(
         time=time,
         nested=nested,
         host_modes=host_modes,
+        kernel=kernel,
         source=source,
     )
     options.check()

@@ -150,7 +150,22 @@ def count(machine: Machine, command: Sequence[str], *, source: Path | None = Non
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or the command or the guest fails.
     """
-    plugin = compiled.plugin("count", source)
+    counts, said = watched(machine, command, "count", _places(source), source=source)
+    return read(counts), said
+
+
+def watched(
+    machine: Machine, command: Sequence[str], plugin: str, arguments: Sequence[str], *, source: Path | None
+) -> tuple[str, str]:
+    """Runs a command in a guest of one CPU whose time is its instructions, with a plugin of linux/guest/.
+
+    Returns:
+        What the plugin wrote to its `out=`, and what the command wrote.
+
+    Raises:
+        FlatwalkError: If QEMU or Linux is not built, or the command or the guest fails.
+    """
+    compiled_plugin = compiled.plugin(plugin, source)
     machine = replace(machine, parameters=(*machine.parameters, *_PARAMETERS))
     said, complained = io.BytesIO(), io.BytesIO()
     with tempfile.NamedTemporaryFile(prefix="flatwalk-vm-") as counted:
@@ -163,12 +178,12 @@ def count(machine: Machine, command: Sequence[str], *, source: Path | None = Non
             source=source,
             options=[
                 *repeatable(1),
-                *("-plugin", ",".join([str(plugin), f"out={counted.name}", *_places(source)])),
+                *("-plugin", ",".join([str(compiled_plugin), f"out={counted.name}", *arguments])),
             ],
         )
         counts = Path(counted.name).read_text(encoding="utf-8")
     check(outcome, " ".join(command), complained.getvalue().decode(errors="replace"))
-    return read(counts), said.getvalue().decode()
+    return counts, said.getvalue().decode()
 
 
 def check(outcome: guest.Outcome, call: str, messages: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What `vm bench` measures: one of five kinds, each with its tables and charts."""
+"""What `vm bench` measures: one of six kinds, each with its tables and charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.vm import bench, charts, hosted, nested, nested_bench, timed, workloads
+from flatwalk.vm import bench, charts, hosted, kernel_walks, nested, nested_bench, timed, workloads
 from flatwalk.vm.machine import parse_modes
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Options:
     time: bool
     nested: bool
     host_modes: str | None
+    kernel: bool
     source: Path | None
 
     @property
@@ -38,7 +39,8 @@ class Options:
         """The options that ask for other measurements than the usual, and whether they were given."""
         return {
             "--time": self.time,
-            "--programs": self.programs is not None and not self.time,
+            "--kernel": self.kernel,
+            "--programs": self.programs is not None and not self.time and not self.kernel,
             "--host": self.host is not None,
             "--nested": self.nested,
         }
@@ -99,6 +101,8 @@ def measure(options: Options) -> Measured:
         return _time(options)
     if options.nested:
         return _nested(options)
+    if options.kernel:
+        return _kernel(options)
     if options.programs is not None:
         return _programs(options, options.programs)
     return _gups(options)
@@ -153,6 +157,21 @@ def _nested(options: Options) -> Measured:
         "nested-costs": nested_bench.costs_table(rows),
     }
     return Measured("nested", tables, charts.nested(rows), [*map(dataclasses.asdict, rows)])
+
+
+def _kernel(options: Options) -> Measured:
+    if options.modes is not None:
+        raise UsageError(
+            "walks of the kernel's addresses are counted in `off`", where="--modes", remedy="leave it out"
+        )
+    programs = options.programs
+    rows = kernel_walks.measure(
+        kernel_walks.NAMES if programs in (None, "all") else tuple((programs or "").split(",")),
+        options.levels or (4, 5),
+        source=options.source,
+    )
+    tables = {"kernel": kernel_walks.table(rows)}
+    return Measured("kernel", tables, charts.kernel(rows), [*map(dataclasses.asdict, rows)])
 
 
 def _programs(options: Options, programs: str) -> Measured:
