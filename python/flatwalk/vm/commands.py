@@ -489,7 +489,7 @@ def bench(
     ] = None,
     kernel: Annotated[
         bool,
-        Option("--kernel", help="Count walks of the kernel's own addresses instead, beside the programs'."),
+        Option("--kernel", help="Count walks of the kernel's own addresses instead, and of programs'."),
     ] = False,
     update: Annotated[
         Path | None,
