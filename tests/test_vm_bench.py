@@ -59,7 +59,9 @@ def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
         ("levels", "programs", "threshold", "host", "boots", "save", "host_modes", "source")
     )
     for modes, tables in (("off,l2l1", {"walks", "causes"}), ("off,l3l2", {"walks", "causes", "crowd"})):
-        options = measuring.Options(modes=modes, time=False, nested=False, kernel=False, **usual)
+        options = measuring.Options(
+            modes=modes, time=False, nested=False, kernel=False, unchecked=False, **usual
+        )
         assert measuring.measure(options).tables.keys() == tables
 
 
@@ -221,6 +223,7 @@ def test_what_the_kernel_does_is_distinguished() -> None:
         (["--host", "pagefault", "--modes", "off,l3l2"], "name one mode"),
         (["--host", "oracle"], "there is no bench 'oracle'"),
         (["--programs", "oracle"], "there is no program 'oracle'"),
+        (["--unchecked", "--time"], "--time takes the usual kernel"),
     ],
 )
 def test_refusals(call: Call, arguments: list[str], words: str) -> None:

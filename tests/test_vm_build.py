@@ -223,6 +223,23 @@ def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> Non
     assert error.value.remedy == "run: flatwalk vm build --source /no/such/tree --debug"
 
 
+def test_a_later_fragment_of_a_configuration_takes_settings_back(tmp_path: Path) -> None:
+    first, second = tmp_path / "config", tmp_path / "config.other"
+    first.write_text("# Words.\nCONFIG_A=y\nCONFIG_B=y\n")
+    second.write_text("CONFIG_B=n\nCONFIG_C=3\n")
+    assert components.settings_of([first]) == ["CONFIG_A=y", "CONFIG_B=y"]
+    assert components.settings_of([first, second]) == ["CONFIG_A=y", "CONFIG_B=n", "CONFIG_C=3"]
+
+
+def test_the_kernel_without_checks_takes_back_what_the_usual_one_has() -> None:
+    usual, unchecked = (
+        (components.LINUX.directory / name).read_text() for name in ("config", "config.unchecked")
+    )
+    for line in unchecked.splitlines():
+        if line.startswith("CONFIG_"):
+            assert f"{line.removesuffix('=n')}=y" in usual.splitlines()
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_kernel_with_kvm_leaves_the_usual_one_as_it_is() -> None:
     plain, nested = components.LINUX, components.NESTED_LINUX

@@ -79,8 +79,20 @@ class Row:
         return cls(program, machine.mode, machine.levels, entries, kernel, repeated, table_bytes, flat_bytes)
 
 
-def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Path | None = None) -> list[Row]:
+def measure(
+    modes: Iterable[str],
+    levels: Sequence[int] = (4, 5),
+    *,
+    kernel: str = "usual",
+    source: Path | None = None,
+) -> list[Row]:
     """Runs GUPS in guests of one CPU.
+
+    Args:
+        modes: Of flattening.
+        levels: Of page tables.
+        kernel: Which one, of `components.KERNELS`.
+        source: The user's own trees, as built by `vm build --source`.
 
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
@@ -89,7 +101,7 @@ def measure(modes: Iterable[str], levels: Sequence[int] = (4, 5), *, source: Pat
     rows = []
     for mode in modes:
         for count in levels:
-            machine = Machine(mode, levels=count, memory=_MEMORY)
+            machine = Machine(mode, levels=count, memory=_MEMORY, kernel=kernel)
             found = counting.count(machine, [str(program), str(_PAGES), str(_UPDATES)], source=source)
             row = Row.of("gups", machine, *found)
             output.note(f"{mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk")

@@ -62,6 +62,10 @@ def build(
         bool,
         Option("--mutants", help="Also build the kernel that leaves out guards, for `test --mutate`."),
     ] = False,
+    unchecked: Annotated[
+        bool,
+        Option("--unchecked", help="Also build the kernel without checks, for `bench --unchecked`."),
+    ] = False,
 ) -> None:
     """Build the QEMU and the Linux that support flattened page tables.
 
@@ -76,6 +80,7 @@ def build(
         components.NESTED_LINUX: nested,
         components.SELFTESTS: selftests,
         components.MUTANTS_LINUX: mutants,
+        components.UNCHECKED_LINUX: unchecked,
     }
     also = [component for component, given in asked.items() if given]
     for built in work.build(source, jobs=jobs, also=also):
@@ -423,6 +428,7 @@ def run_tests(
         "vm bench --time --programs redis --modes off,l4l3+l2l1",
         "vm bench --host pagefault,ebizzy --save levels",
         "vm bench --nested --host-modes off,l4l3+l2l1",
+        "vm bench --unchecked --modes off,l3l2",
         "vm bench --kernel --programs memcached --levels 4",
     ),
 )
@@ -491,6 +497,10 @@ def bench(
         bool,
         Option("--kernel", help="Count walks of the kernel's own addresses instead, and of programs'."),
     ] = False,
+    unchecked: Annotated[
+        bool,
+        Option("--unchecked", help="Take the kernel without checks (`vm build --unchecked` first)."),
+    ] = False,
     update: Annotated[
         Path | None,
         Option("--update", metavar="FILE", help="Put the tables into this document, and draw its charts."),
@@ -517,7 +527,8 @@ def bench(
     With --nested, a guest of a guest touches pages (`vm build --nested` first): entries of cold walks, and
     instructions of both kernels for page faults and exits; --modes are the inner guest's.
     With --kernel, all accesses of a guest look up a TLB and page-walk caches of `skylake-server`: walks of
-    programs', and of the kernel's addresses, and what the latter would read with a level less.
+    programs', and of the kernel's addresses, and what the latter would read with a level less. --unchecked
+    counts the first, or --programs, on a kernel without checks.
     """
     from flatwalk import engine, output  # noqa: PLC0415
     from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
@@ -534,6 +545,7 @@ def bench(
         nested=nested,
         host_modes=host_modes,
         kernel=kernel,
+        unchecked=unchecked,
         source=source,
     )
     options.check()

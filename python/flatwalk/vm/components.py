@@ -1,4 +1,4 @@
-"""What is built: QEMU, Linux in four configurations, and Linux's own tests; how, and from what."""
+"""What is built: QEMU, Linux in five configurations, and Linux's own tests; how, and from what."""
 
 from __future__ import annotations
 
@@ -134,17 +134,27 @@ def _make_qemu(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         shutil.copy2(image, firmware)
 
 
+def settings_of(fragments: Sequence[Path]) -> list[str]:
+    """The settings of fragments, each as the last that has it says."""
+    lines = [line for path in fragments for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({line.partition("=")[0]: line for line in lines if line.startswith("CONFIG_")}.values())
+
+
 def _make_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: Sequence[str]) -> None:
     remedy = "see the message above; packages that Linux misses are installed with apt-get"
     fragments = [REPOSITORY / "linux" / name for name in configuration]
-    settings = [line for path in fragments for line in path.read_text(encoding="utf-8").splitlines()]
+    settings = settings_of(fragments)
     whole = work / "allconfig"
     whole.write_text("\n".join([*settings, ""]), encoding="utf-8")
     make = ("make", "-C", str(tree), f"O={work}", f"-j{steps.jobs}")
     steps.run("configuring", *make, f"KCONFIG_ALLCONFIG={whole}", "allnoconfig", cwd=work, remedy=remedy)
     got = set((work / ".config").read_text(encoding="utf-8").splitlines())
-    wanted = [line for line in settings if line.startswith("CONFIG_") and not line.endswith("=n")]
-    ignored = [line for line in wanted if line not in got]
+    made = {line.partition("=")[0] for line in got}
+    ignored = [
+        line
+        for line in settings
+        if (line not in got and not line.endswith("=n")) or (line.endswith("=n") and line[:-2] in made)
+    ]
     if ignored:
         raise FlatwalkError(
             f"Linux does not accept these settings: {', '.join(ignored)}",
@@ -233,13 +243,20 @@ def _kernel(variant: str, *, patches: tuple[str, ...] = ()) -> Component:
 
 #: The same kernel with the checks that make it many times slower.
 DEBUG_LINUX = _kernel("debug")
+#: The same kernel without checks, for what they cost, and hide.
+UNCHECKED_LINUX = _kernel("unchecked")
 #: The kernel of a guest that has guests itself, with a KVM that flattens nested page tables. It is another
 #: one, so that what is measured and tested without it stays what it is.
 NESTED_LINUX = _kernel("nested", patches=("nested",))
 #: A kernel that leaves out a guard of the series on demand. It is another one for the same reason.
 MUTANTS_LINUX = _kernel("mutants", patches=("mutants",))
 #: The kernels that a guest's own Linux may be, by what `Machine.kernel` calls them.
-KERNELS = {"usual": LINUX, "debug": DEBUG_LINUX, "mutants": MUTANTS_LINUX}
+KERNELS = {
+    "usual": LINUX,
+    "unchecked": UNCHECKED_LINUX,
+    "debug": DEBUG_LINUX,
+    "mutants": MUTANTS_LINUX,
+}
 #: Linux's own tests of its memory management.
 SELFTESTS = replace(
     LINUX,

@@ -131,11 +131,11 @@ def addresses(linux: Component, source: Path | None, needed: Iterable[str]) -> d
     return found
 
 
-def _places(source: Path | None) -> list[str]:
+def _places(linux: Component, source: Path | None) -> list[str]:
     """The counting plugin's arguments: where the kernel is entered, and what for."""
     return [
         f"{_ENTRIES.get(symbol, 'other')}={address}"
-        for symbol, address in addresses(components.LINUX, source, _ENTRIES).items()
+        for symbol, address in addresses(linux, source, _ENTRIES).items()
         if symbol in _ENTRIES or _OTHER_ENTRY.fullmatch(symbol)
     ]
 
@@ -150,7 +150,8 @@ def count(machine: Machine, command: Sequence[str], *, source: Path | None = Non
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or the command or the guest fails.
     """
-    counts, said = watched(machine, command, "count", _places(source), source=source)
+    places = _places(components.KERNELS[machine.kernel], source)
+    counts, said = watched(machine, command, "count", places, source=source)
     return read(counts), said
 
 

@@ -61,6 +61,7 @@ def measure(
     *,
     threshold: int = THRESHOLD,
     works: dict[str, Work] | None = None,
+    kernel: str = "usual",
     source: Path | None = None,
 ) -> list[Row]:
     """Runs each program in guests of each mode, with the client that asks it for work.
@@ -71,6 +72,7 @@ def measure(
         levels: Of page tables.
         threshold: Tables of a range from which on the kernel flattens it.
         works: For programs that do not do what `ATTENDED` says.
+        kernel: Which one, of `components.KERNELS`.
         source: The user's own trees, as built by `vm build --source`.
 
     Raises:
@@ -82,7 +84,7 @@ def measure(
         with prepared(name, (works or {}).get(name)) as command:
             for mode in modes:
                 for count in levels:
-                    made = machine(mode, count, threshold)
+                    made = machine(mode, count, threshold, kernel)
                     row = Row.of(name, made, *counting.count(made, command, source=source))
                     output.note(
                         f"{name}, {mode}, {count} levels: {row.entries_per_walk:.3f} entries per walk"
@@ -108,10 +110,10 @@ def known(names: Iterable[str], among: Sequence[str]) -> list[str]:
     return chosen
 
 
-def machine(mode: str, levels: int, threshold: int = THRESHOLD) -> Machine:
+def machine(mode: str, levels: int, threshold: int = THRESHOLD, kernel: str = "usual") -> Machine:
     """The guest that such a program runs in."""
     parameters = (f"sysctl.vm.flat_page_table_threshold={threshold}",)
-    return Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters)
+    return Machine(mode, levels=levels, memory=_MEMORY, parameters=parameters, kernel=kernel)
 
 
 @contextlib.contextmanager
