@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, run
+from flatwalk.vm import build, races, run
 from flatwalk.vm.machine import MODES, Machine
 from flatwalk.vm.testing import cases, judging, report, running
 
@@ -81,6 +81,9 @@ def test_the_archive_is_one_that_other_programs_read(tmp_path: Path) -> None:
         "pagealloc: memory corruption",
         "BUG page->ptl (Not tainted): Poison overwritten",
         "mm: page allocation failure: order:9, mode:0x400dc0(GFP_KERNEL_ACCOUNT|__GFP_ZERO)",
+        "BUG: KCSAN: data-race in flat_note / vma_merge",
+        "BUG: KCSAN: data-race in vma_merge / promote.constprop.0",
+        "BUG: KCSAN: assert: race in __flat_free_table",
     ],
 )
 def test_what_a_kernel_says_of_its_mistakes_is_seen(line: str) -> None:
@@ -93,8 +96,16 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
         "Command line: console=ttyS0 rcupdate.rcu_cpu_stall_timeout=300",
         "RCU CPU stall warnings timeout set to 300 (rcu_cpu_stall_timeout).",
         "x86/mm: flat page tables",
+        "BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_do_timer.part.0",
+        "BUG: KCSAN: data-race in flatten_others_of_this_name / try_to_wake_up",
     ]
     assert run.Outcome(0, "\n".join(said), "").splats() == []
+
+
+def test_the_series_functions_are_those_that_it_adds_or_changes() -> None:
+    found = races.functions_of_the_series()
+    assert {"promote", "demote", "flat_note", "glue_block", "__p4d_alloc"} <= found
+    assert not {"handle_mm_fault", "if", "unmap_vmas"} & found
 
 
 def ended(name: str, status: int, *said: str) -> judging.FinishedTest:

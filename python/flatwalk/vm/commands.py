@@ -62,6 +62,10 @@ def build(
         bool,
         Option("--mutants", help="Also build the kernel that leaves out guards, for `test --mutate`."),
     ] = False,
+    kcsan: Annotated[
+        bool,
+        Option("--kcsan", help="Also build the kernel that finds data races, for `test --kcsan`."),
+    ] = False,
     unchecked: Annotated[
         bool,
         Option("--unchecked", help="Also build the kernel without checks, for `bench --unchecked`."),
@@ -81,6 +85,7 @@ def build(
         components.SELFTESTS: selftests,
         components.MUTANTS_LINUX: mutants,
         components.UNCHECKED_LINUX: unchecked,
+        components.KCSAN_LINUX: kcsan,
     }
     also = [component for component, given in asked.items() if given]
     for built in work.build(source, jobs=jobs, also=also):
@@ -336,6 +341,7 @@ def _input() -> int | None:
         "vm test --tier full --modes l4l3+l2l1 --logs logs",
         "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
+        "vm test --kcsan --modes l4l3+l2l1",
         "vm test --mutate --only NO_FLUSH_DEMOTE --only NO_SUB_RECHECK --logs logs",
     ),
 )
@@ -348,6 +354,9 @@ def run_tests(
     levels: Levels = 4,
     debug: Annotated[
         bool, Option("--debug", help="The kernel of `vm build --debug`, which is many times slower.")
+    ] = False,
+    kcsan: Annotated[
+        bool, Option("--kcsan", help="The kernel of `vm build --kcsan`, which finds data races, and is slow.")
     ] = False,
     mutate: Annotated[
         bool,
@@ -387,16 +396,20 @@ def run_tests(
     it does not end better with `off`) or FAIL. The full tier needs `vm build --selftests`, and most of an
     hour for a mode.
 
+    With --kcsan, a race counts if a function takes part that the series adds or changes.
     With --mutate, a kernel leaves out each flush, lock and second look of the series, one in each guest, and
     waits at the moment for which it is there. Prints what noticed; with all of them, nothing may.
     """
     from flatwalk.vm.testing import command as work  # noqa: PLC0415
 
+    _refuse(
+        {"--kcsan": debug and kcsan}, "--debug and --kcsan are different kernels", "run one after the other"
+    )
     options = work.Options(
         tier=tier,
         modes=modes,
         levels=levels,
-        debug=debug,
+        kernel="debug" if debug else "kcsan" if kcsan else "usual",
         only=only or (),
         tests=tests,
         logs=logs,
@@ -412,6 +425,7 @@ def run_tests(
             "--modes": modes is not None,
             "--levels": levels != 4,
             "--debug": debug,
+            "--kcsan": kcsan,
             "--tests": tests is not None,
         }
         _refuse(unfit, "the table of guards says where each is left out")

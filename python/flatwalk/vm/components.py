@@ -1,4 +1,4 @@
-"""What is built: QEMU, Linux in five configurations, and Linux's own tests; how, and from what."""
+"""What is built: QEMU, Linux in six configurations, and Linux's own tests; how, and from what."""
 
 from __future__ import annotations
 
@@ -245,6 +245,8 @@ def _kernel(variant: str, *, patches: tuple[str, ...] = ()) -> Component:
 DEBUG_LINUX = _kernel("debug")
 #: The same kernel without checks, for what they cost, and hide.
 UNCHECKED_LINUX = _kernel("unchecked")
+#: The same kernel with KCSAN, which finds data races.
+KCSAN_LINUX = _kernel("kcsan")
 #: The kernel of a guest that has guests itself, with a KVM that flattens nested page tables. It is another
 #: one, so that what is measured and tested without it stays what it is.
 NESTED_LINUX = _kernel("nested", patches=("nested",))
@@ -255,6 +257,7 @@ KERNELS = {
     "usual": LINUX,
     "unchecked": UNCHECKED_LINUX,
     "debug": DEBUG_LINUX,
+    "kcsan": KCSAN_LINUX,
     "mutants": MUTANTS_LINUX,
 }
 #: Linux's own tests of its memory management.

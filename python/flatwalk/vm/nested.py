@@ -229,7 +229,7 @@ def run(
             remedy="give it more --memory if it had too little; else this is a bug of the kernel or of QEMU",
         )
         raise guest.GuestLostError(lost, outcome.log)
-    splats = [*outcome.splats(), *(line for line in said.splitlines() if guest.SPLAT.search(line))]
+    splats = [*outcome.splats(), *(line for line in said.splitlines() if guest.is_splat(line))]
     return Outcome(outcome.status, read(counts), splats, outcome.log, said)
 
 

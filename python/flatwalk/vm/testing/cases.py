@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 TIERS = ("short", "full")
 #: Little time for a flush: a switch of address spaces meanwhile may replace one that is left out.
 _HASTY_GRACE_MS = 50
-#: How long such a kernel may take to change many pages, which it flushes together.
-_DEBUG_GRACE_MS = 10_000
+#: How long a kernel with more checks may take to change many pages, which it flushes together.
+_SLOW_GRACE_MS = 10_000
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
@@ -124,13 +124,13 @@ class Case:
         return self.left_out not in ("", "none")
 
 
-def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, levels: int = 4) -> list[Case]:
+def of_tier(tier: str, modes: Sequence[str] = MODES, *, kernel: str = "usual", levels: int = 4) -> list[Case]:
     """The cases of a tier, `short` or `full`, in some modes; `off` is always among them, and first.
 
     Args:
         tier: One of `TIERS`.
         modes: Those to test.
-        debug: Whether the kernel is the one with all of its checks.
+        kernel: Which one, of `components.KERNELS`.
         levels: Of page tables.
 
     Raises:
@@ -141,7 +141,7 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, debug: bool = False, lev
     full = tier == "full"
     tests = _FULL if full else _SHORT
     everything = (*tests, *FOREIGN) if full else tests
-    off = usual_machine(levels, kernel="debug" if debug else "usual")
+    off = usual_machine(levels, kernel=kernel)
     found = [Case("off", off, everything)]
     for mode in (mode for mode in MODES[1:] if mode in modes):
         machine = replace(off, mode=mode)
@@ -171,7 +171,7 @@ def usual_machine(levels: int, *, kernel: str = "usual") -> Machine:
         cpus=4,
         memory="3G" if debug else "1536M",
         check=True,
-        grace_ms=_DEBUG_GRACE_MS if debug else GRACE_MS,
+        grace_ms=_SLOW_GRACE_MS if kernel in ("debug", "kcsan") else GRACE_MS,
         # An address space that is used after it was freed must not look like one, nor must a freed table.
         parameters=("slub_debug=FZP,mm_struct", *(("page_poison=1",) if debug else ())),
         kernel=kernel,

@@ -26,7 +26,8 @@ class Options:
     tier: str
     modes: str | None
     levels: int
-    debug: bool
+    #: Of `components.KERNELS`.
+    kernel: str
     only: Sequence[str]
     tests: str | None
     logs: Path | None
@@ -94,7 +95,7 @@ def run(options: Options) -> bool:
 def _of_tier(options: Options) -> list[cases.Case]:
     named = [name for name in (options.tests or "").split(",") if name]
     of_tier = cases.of_tier(
-        options.tier, parse_modes(options.modes), debug=options.debug, levels=options.levels
+        options.tier, parse_modes(options.modes), kernel=options.kernel, levels=options.levels
     )
     return cases.chosen(of_tier, options.only, named)
 
@@ -103,5 +104,5 @@ def _table_name(options: Options) -> str:
     """What a document calls the table."""
     if options.mutate:
         return "test-mutants"
-    debug = ["debug"] if options.debug else []
-    return "-".join(["test", options.tier, *debug, *(["5"] if options.levels == 5 else [])])
+    kernel = [options.kernel] if options.kernel != "usual" else []
+    return "-".join(["test", options.tier, *kernel, *(["5"] if options.levels == 5 else [])])

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flatwalk.vm.run import SPLAT
+from flatwalk.vm.run import is_splat
 from flatwalk.vm.testing.cases import FOREIGN
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def complaints(log: str, messages: str) -> list[str]:
     for line in log.splitlines():
         if now := _NOW.search(line):
             test = f" (in {now[1]})"
-        elif SPLAT.search(line):
+        elif is_splat(line):
             found.append(line + test)
-    return found + [line for line in messages.splitlines() if SPLAT.search(line)]
+    return found + [line for line in messages.splitlines() if is_splat(line)]
 
 
 def _is_foreign(complaint: str) -> bool:

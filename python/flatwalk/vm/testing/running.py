@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.testing.cases import Case
 
-#: Seconds that a test may take, by kernel: one with all of its checks is many times slower.
-_LIMIT_S = {"usual": 1200, "debug": 3600, "mutants": 180}
+#: Seconds that a test may take, by kernel: one with all of its checks, or KCSAN, is many times slower.
+_LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180}
 #: Swap space by kernel: with the last, memory is to be short soon.
-_SWAP_MIB = {"usual": 512, "debug": 512, "mutants": 96}
+_SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96}
 
 
 def run(
