@@ -342,6 +342,7 @@ def _input() -> int | None:
         "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
         "vm test --kcsan --modes l4l3+l2l1",
+        "vm test --soak 24 --seed 7 --json soak.json --resume",
         "vm test --mutate --only NO_FLUSH_DEMOTE --only NO_SUB_RECHECK --logs logs",
     ),
 )
@@ -365,6 +366,18 @@ def run_tests(
             help="Leave out each guard of the series, in turn: a test must notice (`vm build --mutants`).",
         ),
     ] = False,
+    soak: Annotated[
+        float | None,
+        Option(
+            "--soak",
+            metavar="HOURS",
+            min=0,
+            help="Guests with other machines, failures and orders of tests each, for that long in all.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, Option("--seed", metavar="N", min=0, help="With --soak: draws other guests [default: 1].")
+    ] = None,
     only: Annotated[
         list[str] | None,
         Option(
@@ -396,6 +409,8 @@ def run_tests(
     it does not end better with `off`) or FAIL. The full tier needs `vm build --selftests`, and most of an
     hour for a mode.
 
+    With --soak, the mode, the levels, the number of CPUs, what fails and which tests run in which order are
+    drawn for each guest. A seed's guests are always the same; with --resume, calls add up to HOURS.
     With --kcsan, a race counts if a function takes part that the series adds or changes.
     With --mutate, a kernel leaves out each flush, lock and second look of the series, one in each guest, and
     waits at the moment for which it is there. Prints what noticed; with all of them, nothing may.
@@ -409,7 +424,9 @@ def run_tests(
         tier=tier,
         modes=modes,
         levels=levels,
-        kernel="debug" if debug else "kcsan" if kcsan else "usual",
+        kernel="mutants" if mutate else "debug" if debug else "kcsan" if kcsan else "usual",
+        soak=soak,
+        seed=1 if seed is None else seed,
         only=only or (),
         tests=tests,
         logs=logs,
@@ -427,8 +444,15 @@ def run_tests(
             "--debug": debug,
             "--kcsan": kcsan,
             "--tests": tests is not None,
+            "--soak": soak is not None,
         }
         _refuse(unfit, "the table of guards says where each is left out")
+    if soak is None:
+        _refuse({"--seed": seed is not None}, "nothing is drawn", "give --soak HOURS, too")
+    else:
+        given = {"--tier": tier != "short", "--modes": modes is not None, "--levels": levels != 4}
+        given |= {"--only": bool(only), "--tests": tests is not None}
+        _refuse(given, "--soak draws the guests")
     if not work.run(options):
         raise typer.Exit(1)
 

@@ -42,6 +42,8 @@ _FULL = (
         "stress",
     ),
 )
+#: All tests of ours.
+OURS = _FULL
 #: The kernel's own tests of its memory management: their names, and how to call them.
 SELFTESTS = {
     "map_fixed_noreplace": "map_fixed_noreplace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,10 @@ from flatwalk import output
 from flatwalk.errors import UsageError
 from flatwalk.vm import document
 from flatwalk.vm.machine import parse_modes
-from flatwalk.vm.testing import cases, mutants, report, running
+from flatwalk.vm.testing import cases, mutants, report, running, soak
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from flatwalk.vm.testing.judging import Result
 
@@ -36,6 +37,9 @@ class Options:
     update: Path | None
     source: Path | None
     mutate: bool
+    #: Hours of guests that are drawn, and the seed that they are drawn by.
+    soak: float | None
+    seed: int
 
 
 def run(options: Options) -> bool:
@@ -55,8 +59,8 @@ def run(options: Options) -> bool:
     if options.resume and file is None:
         raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
     chosen = mutants.chosen(mutants.read(), options.only) if options.mutate else []
-    planned = mutants.planned(chosen) if options.mutate else _of_tier(options)
-    tested = report.versions(planned, options.source)
+    planned = _planned(options, chosen)
+    tested = report.versions(options.kernel, options.source)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr if piped else sys.stdout, flush=True)
@@ -72,6 +76,7 @@ def run(options: Options) -> bool:
         say(f"{what}: {version}")
     results = running.run(
         planned,
+        minutes=math.inf if options.soak is None else 60 * options.soak,
         logs=options.logs,
         source=options.source,
         say=say,
@@ -92,7 +97,11 @@ def run(options: Options) -> bool:
     return not failed
 
 
-def _of_tier(options: Options) -> list[cases.Case]:
+def _planned(options: Options, guards: Sequence[mutants.Mutant]) -> Iterable[cases.Case]:
+    if options.mutate:
+        return mutants.planned(guards)
+    if options.soak is not None:
+        return soak.guests(options.seed, options.kernel)
     named = [name for name in (options.tests or "").split(",") if name]
     of_tier = cases.of_tier(
         options.tier, parse_modes(options.modes), kernel=options.kernel, levels=options.levels
@@ -104,5 +113,7 @@ def _table_name(options: Options) -> str:
     """What a document calls the table."""
     if options.mutate:
         return "test-mutants"
+    if options.soak is not None:
+        return "test-soak"
     kernel = [options.kernel] if options.kernel != "usual" else []
     return "-".join(["test", options.tier, *kernel, *(["5"] if options.levels == 5 else [])])

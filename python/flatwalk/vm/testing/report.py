@@ -31,9 +31,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def versions(planned: Sequence[Case], source: Path | None = None) -> dict[str, str]:
-    """What was tested, and by what: QEMU's and Linux's base and build, our tests, and the day."""
-    linux = components.KERNELS[planned[0].machine.kernel]
+def versions(kernel: str, source: Path | None = None) -> dict[str, str]:
+    """What was tested, and by what: QEMU's and Linux's base and build, our tests, and the day.
+
+    Args:
+        kernel: Of `components.KERNELS`.
+        source: The user's own trees, as built by `vm build --source`.
+    """
+    linux = components.KERNELS[kernel]
     found = {}
     for component in (components.QEMU, linux):
         place = build.find(component, source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import time
+from collections.abc import Sized
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
@@ -14,7 +16,7 @@ from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS, STRESSORS
 from flatwalk.vm.testing.judging import FAIL, FOUND, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from _typeshed import ReadableBuffer
@@ -28,8 +30,9 @@ _SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96}
 
 
 def run(
-    planned: Sequence[Case],
+    planned: Iterable[Case],
     *,
+    minutes: float = math.inf,
     logs: Path | None = None,
     source: Path | None = None,
     say: Callable[[str], None] = print,
@@ -39,7 +42,8 @@ def run(
     """Boots each case and compares its results with those of the first, which is `off`.
 
     Args:
-        planned: What to boot.
+        planned: What to boot; without end if `minutes` are given.
+        minutes: How long guests are to run in all, those of `before` included: then none begins.
         logs: Where each guest's output is kept.
         source: The user's own trees, as built by `vm build --source`.
         say: Takes a line for each test as it ends.
@@ -50,17 +54,19 @@ def run(
         FlatwalkError: If QEMU, Linux or its selftests are not built, stress-ng is needed and missing, or
             no log can be written.
     """
-    build.find(components.QEMU, source)
-    for kernel in {case.machine.kernel for case in planned}:
-        build.find(components.KERNELS[kernel], source)
-    if any(name in STRESSORS for case in planned for name in case.tests):
-        _check_stress_ng()
-    selftests = None
-    if any(name in SELFTESTS for case in planned for name in case.tests):
-        selftests = build.find(components.SELFTESTS, source)
     results: list[Result] = []
     for number, case in enumerate(planned, 1):
-        title = f"{case.name} ({number} of {len(planned)})"
+        spent = sum(result.seconds for result in results) / 60
+        if spent >= minutes:
+            break
+        # What the first lacks is said before anything is booted: it has every test of the others.
+        selftests = _needed(case, source)
+        done = (
+            f"{number} of {len(planned)}"
+            if isinstance(planned, Sized)
+            else f"{spent:.0f} of {minutes:g} minutes"
+        )
+        title = f"{case.name} ({done})"
         if known := next((result for result in before if result.case == case), None):
             say(f"{title}: already complete")
             results.append(known)
@@ -83,6 +89,17 @@ def run(
         ended = [one.case for one in results]
         keep([*results, *(one for one in before if one.case not in ended)])
     return results
+
+
+def _needed(case: Case, source: Path | None) -> Path | None:
+    """Checks that all is there that a case needs; where Linux's own tests are, if it has some of them."""
+    build.find(components.QEMU, source)
+    build.find(components.KERNELS[case.machine.kernel], source)
+    if any(name in STRESSORS or name in ("pressure", "stress") for name in case.tests):
+        _check_stress_ng()
+    if any(name in SELFTESTS for name in case.tests):
+        return build.find(components.SELFTESTS, source)
+    return None
 
 
 def _check_stress_ng() -> None:
