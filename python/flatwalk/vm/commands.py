@@ -371,7 +371,7 @@ def run_tests(
         Option(
             "--soak",
             metavar="HOURS",
-            min=0,
+            min=0.01,
             help="Guests with other machines, failures and orders of tests each, for that long in all.",
         ),
     ] = None,
