@@ -63,9 +63,10 @@ def test_parts_sum_to_all() -> None:
     assert (made.kernel.entries, made.kernel.folded_entries, made.every.entries) == (40, 22, 140)
     assert made.saved == pytest.approx(18 / 140)
     lines = kernel_walks.table([made]).splitlines()
-    assert lines[-5] == "| gups | 4 | programs | 4 KiB | 500 | 24 | 20.000 | 4 | 1.250 | 1.250 |"
-    assert lines[-2] == "| gups | 4 | all of the kernel's | – | 425 | 9 | 5.000 | – | 2.000 | 1.100 |"
-    assert lines[-1] == "| gups | 4 | all | – | 925 | 33 | 25.000 | – | 1.400 | 1.220 |"
+    assert lines[-5] == "| gups | 4 | programs | 4 KiB | 500 | 24 | 20000.0 | 4 | 1.250 | 1.250 |"
+    assert lines[-3] == "| gups | 4 | kernel image | 2 MiB | 225 | 4 | 0.0 | 3 | – | – |"
+    assert lines[-2] == "| gups | 4 | all of the kernel's | – | 425 | 9 | 5000.0 | – | 2.000 | 1.100 |"
+    assert lines[-1] == "| gups | 4 | all | – | 925 | 33 | 25000.0 | – | 1.400 | 1.220 |"
     (chart,) = charts.kernel([made])
     (bar,) = chart.panels[0].rows
     assert bar.cells == ["20.00", "5.00", "12.86 %"]

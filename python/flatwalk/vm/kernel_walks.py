@@ -218,20 +218,20 @@ def table(rows: Sequence[Row]) -> str:
     """Walks by what they translate, and the entries that they read."""
 
     def line(row: Row, pages: Pages) -> list[str]:
-        walks = pages.walks or 1
+        counts = (pages.entries, pages.folded_entries)
         return [
             *(row.program, str(row.levels), pages.region),
             units.size(pages.page_bytes) if pages.page_bytes else "–",
             f"{1000 * pages.accesses / row.instructions:.0f}",
             str(pages.pages),
-            f"{1000 * pages.walks / row.instructions:.3f}",
+            f"{1e6 * pages.walks / row.instructions:.1f}",
             str(pages.cold_entries) if pages.cold_entries else "–",
-            *(f"{count / walks:.3f}" for count in (pages.entries, pages.folded_entries)),
+            *(f"{count / pages.walks:.3f}" if pages.walks else "–" for count in counts),
         ]
 
     lines = [line(row, pages) for row in rows for pages in (*row.pages, row.kernel, row.every)]
     heads = (
-        *("program", "levels", "addresses", "page", "accesses per 1000", "pages", "walks per 1000"),
+        *("program", "levels", "addresses", "page", "accesses per 1000", "pages", "walks per million"),
         *("entries if cold", "entries per walk", "folded"),
     )
     return output.markdown(heads, 1, lines)
