@@ -173,8 +173,8 @@ def test_half_the_warm_up_must_agree() -> None:
         "agrees": True,
     }
     assert bias_words(found) == (
-        "The warm-up is long enough: "
-        "with half the warm-up fpt+ptp is +24.8 % against radix4, with all of it +25.0 %."
+        "With half the warm-up fpt+ptp is +24.8 % against radix4, with all of it +25.0 %, as near as the "
+        "interval allows."
     )
     half = fake.sample([fake.run(), fake.run("fpt+ptp", cycles=850)])
     found = bias(response, half)

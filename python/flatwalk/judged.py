@@ -211,14 +211,15 @@ def bias(response: Response, half: Response) -> Bias | None:
 
 
 def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
-    """Whether the warm-up is long enough, and what to do if not; with the machine if `runs` have several."""
+    """What half the warm-up gives, and what to do if it differs; with the machine if `runs` have several."""
     tried = ((run, list(runs)) for run in runs if _is_of(run, found))
     on = next((machine_phrase(run, among) for run, among in tried), "")
     base, scheme = found["schemes"]
     values = [units.signed_percent(found[key] - 1) for key in ("half_warmup_speedup", "speedup")]
     said = f"with half the warm-up {scheme} is {values[0]} against {base}{on}, with all of it {values[1]}"
     if found["agrees"]:
-        return f"The warm-up is long enough: {said}."
+        # That it is long enough, this cannot show: what half of it misses may be what all of it misses.
+        return f"{said[0].upper()}{said[1:]}, as near as the interval allows."
     longer = units.count(4 * found["warmup_instructions"]).replace(" ", "")
     remedy = f"--warmup {longer}" if found["warmup_instructions"] else "a longer --warmup"
     return f"The warm-up is too short: {said}, more apart than the interval allows; try {remedy}."
