@@ -45,7 +45,7 @@ def guest(seed: int, number: int, kernel: str = "usual") -> Case:
     machine = replace(
         cases.usual_machine(levels, kernel=kernel), mode=drawn.choice(MODES[1:]), cpus=drawn.randint(1, 4)
     )
-    words = [machine.mode, f"{levels} levels", f"{machine.cpus} CPUs"]
+    words = [machine.mode, f"{levels} levels", f"{machine.cpus} CPU{'s' if machine.cpus > 1 else ''}"]
     if falls(_ISOLATED):
         machine = cases.isolated_machine(machine)
         words.append("isolated")
