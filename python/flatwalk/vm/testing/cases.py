@@ -16,6 +16,8 @@ TIERS = ("short", "full")
 _HASTY_GRACE_MS = 50
 #: How long a kernel with more checks may take to change many pages, which it flushes together.
 _SLOW_GRACE_MS = 10_000
+#: More of the command line, by kernel. KCSAN watches one in so many accesses, instead of one in 4000.
+_PARAMETERS = {"debug": ("page_poison=1",), "kcsan": ("kcsan.skip_watch=400",)}
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
@@ -175,7 +177,7 @@ def usual_machine(levels: int, *, kernel: str = "usual") -> Machine:
         check=True,
         grace_ms=_SLOW_GRACE_MS if kernel in ("debug", "kcsan") else GRACE_MS,
         # An address space that is used after it was freed must not look like one, nor must a freed table.
-        parameters=("slub_debug=FZP,mm_struct", *(("page_poison=1",) if debug else ())),
+        parameters=("slub_debug=FZP,mm_struct", *_PARAMETERS.get(kernel, ())),
         kernel=kernel,
     )
 
