@@ -433,10 +433,7 @@ def test_memory_is_mapped_elsewhere_while_processors_use_devices() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
-    # `vm test` has blocks fail in every mode; here it is one with one kind of block, and one with both.
-    short = cases.of_tier("short")
-    planned = [case for case in short if not case.failing or case.machine.mode in ("l2l1", "l4l3+l2l1")]
-    results = running.run(planned)
+    results = running.run(cases.of_tier("short"))
     assert [problem for result in results for problem in result.problems] == []
 
 
