@@ -53,6 +53,11 @@ def test_everything_is_drawn_some_time_and_compared_with_off() -> None:
         assert ("isolated" in case.name) == (case in isolated)
 
 
+def titles(said: list[str]) -> list[str]:
+    """How far it was, from the lines that begin a guest."""
+    return [line.rpartition("(")[2] for line in said if " minutes)" in line]
+
+
 def test_calls_add_up_to_the_hours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = itertools.count(0, 300)  # Each guest takes 300 s.
     monkeypatch.setattr(build, "find", lambda *_: tmp_path)
@@ -69,11 +74,11 @@ def test_calls_add_up_to_the_hours(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         return running.run(soak.guests(1), minutes=minutes, say=said.append, before=kept[:], keep=keep)
 
     assert [result.case for result in call(12)] == drawn(1, 3)
-    assert said[-1].startswith("  ") or "(10 of 12 minutes)" in said[-1]
+    assert titles(said) == ["0 of 12 minutes)", "5 of 12 minutes)", "10 of 12 minutes)"]
     said.clear()
     assert [result.case for result in call(22)] == drawn(1, 5)
-    booted = [line for line in said if " minutes)" in line and "already" not in line]
-    assert [line.rpartition("(")[2] for line in booted] == ["15 of 22 minutes)", "20 of 22 minutes)"]
+    assert titles(said)[3:] == ["15 of 22 minutes)", "20 of 22 minutes)"]
+    assert [title.partition(" minutes)")[2] for title in titles(said)[:3]] == [": already complete"] * 3
 
 
 @pytest.mark.parametrize(

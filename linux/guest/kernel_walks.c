@@ -32,7 +32,7 @@
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
 enum { ROWS_MAX = 1024, PAGES_MAX = 1 << 22, WAYS_MAX = 4096, LEVELS_MAX = 5 };
-enum { PAGE = 12, LARGE = 21, HUGE = 30 };
+enum { PAGE = 12, HUGE = 30 };
 
 /* What is counted of pages of one size in one GiB of addresses. */
 struct row {

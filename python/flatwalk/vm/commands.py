@@ -420,11 +420,12 @@ def run_tests(
     _refuse(
         {"--kcsan": debug and kcsan}, "--debug and --kcsan are different kernels", "run one after the other"
     )
+    kernels = {"mutants": mutate, "debug": debug, "kcsan": kcsan}
     options = work.Options(
         tier=tier,
         modes=modes,
         levels=levels,
-        kernel="mutants" if mutate else "debug" if debug else "kcsan" if kcsan else "usual",
+        kernel=next((name for name, given in kernels.items() if given), "usual"),
         soak=soak,
         seed=1 if seed is None else seed,
         only=only or (),

@@ -150,11 +150,12 @@ def _make_linux(tree: Path, work: Path, out: Path, steps: Steps, configuration: 
     steps.run("configuring", *make, f"KCONFIG_ALLCONFIG={whole}", "allnoconfig", cwd=work, remedy=remedy)
     got = set((work / ".config").read_text(encoding="utf-8").splitlines())
     made = {line.partition("=")[0] for line in got}
-    ignored = [
-        line
-        for line in settings
-        if (line not in got and not line.endswith("=n")) or (line.endswith("=n") and line[:-2] in made)
-    ]
+
+    def is_taken(setting: str) -> bool:
+        symbol, _, value = setting.partition("=")
+        return symbol not in made if value == "n" else setting in got
+
+    ignored = [setting for setting in settings if not is_taken(setting)]
     if ignored:
         raise FlatwalkError(
             f"Linux does not accept these settings: {', '.join(ignored)}",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 #: Whose TLB and page-walk caches are taken.
 MACHINE = "skylake-server"
-#: Programs, by the names that `workloads` knows them by.
-NAMES = (*workloads.OWN, *workloads.ATTENDED)
 PROGRAMS = "programs"
 #: Where the kernel's addresses begin and end, by levels (Documentation/arch/x86/x86_64/mm.rst).
 _REGIONS = {
@@ -174,7 +172,7 @@ def caches(machine: dict[str, Any]) -> list[str]:
 
 
 def measure(
-    names: Iterable[str] = NAMES,
+    names: Iterable[str] = workloads.EVERY,
     levels: Sequence[int] = (4,),
     *,
     works: dict[str, workloads.Work] | None = None,
@@ -183,7 +181,7 @@ def measure(
     """Runs each program, with the client that asks it for work, in a guest whose tables are not flat.
 
     Args:
-        names: Programs, of `NAMES`.
+        names: Programs, of `workloads.EVERY`.
         levels: Of page tables.
         works: For programs that do not do what `workloads.ATTENDED` says.
         source: The user's own trees, as built by `vm build --source`.
@@ -194,7 +192,7 @@ def measure(
     """
     arguments = caches(settings.machine(MACHINE))
     rows = []
-    for name in workloads.known(names, NAMES):
+    for name in workloads.known(names, workloads.EVERY):
         with workloads.prepared(name, (works or {}).get(name)) as command:
             for count in levels:
                 machine = workloads.machine("off", count)

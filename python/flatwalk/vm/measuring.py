@@ -12,6 +12,7 @@ from flatwalk.vm import bench, charts, hosted, kernel_walks, nested, nested_benc
 from flatwalk.vm.machine import parse_modes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from flatwalk.report.charts import Chart
@@ -111,9 +112,8 @@ def measure(options: Options) -> Measured:
         return _nested(options)
     if options.kernel:
         return _kernel(options)
-    if options.programs is not None:
-        return _programs(options, options.programs)
-    return _gups(options)
+    measured = _gups(options) if options.programs is None else _programs(options)
+    return _unchecked(measured) if options.unchecked else measured
 
 
 def _host(options: Options, benches: str) -> Measured:
@@ -137,10 +137,9 @@ def _host(options: Options, benches: str) -> Measured:
 
 
 def _time(options: Options) -> Measured:
-    programs = options.programs
     rows = timed.measure(
         parse_modes(options.modes),
-        timed.NAMES if programs in (None, "all") else tuple((programs or "").split(",")),
+        _named(options.programs, workloads.EVERY),
         levels=options.levels or (4,),
         boots=options.boots or timed.BOOTS,
         source=options.source,
@@ -172,9 +171,8 @@ def _kernel(options: Options) -> Measured:
         raise UsageError(
             "walks of the kernel's addresses are counted in `off`", where="--modes", remedy="leave it out"
         )
-    programs = options.programs
     rows = kernel_walks.measure(
-        kernel_walks.NAMES if programs in (None, "all") else tuple((programs or "").split(",")),
+        _named(options.programs, workloads.EVERY),
         options.levels or (4, 5),
         source=options.source,
     )
@@ -182,18 +180,17 @@ def _kernel(options: Options) -> Measured:
     return Measured("kernel", tables, charts.kernel(rows), [*map(dataclasses.asdict, rows)])
 
 
-def _programs(options: Options, programs: str) -> Measured:
+def _programs(options: Options) -> Measured:
     rows = workloads.measure(
         parse_modes(options.modes),
-        workloads.NAMES if programs == "all" else tuple(programs.split(",")),
+        _named(options.programs, workloads.NAMES),
         options.levels or (4,),
         threshold=options.threshold or workloads.THRESHOLD,
         kernel=options.linux,
         source=options.source,
     )
     tables = {"programs": bench.tables_table(rows), "programs-causes": bench.causes_table(rows)}
-    made = Measured("programs", tables, charts.counted(rows), [*map(dataclasses.asdict, rows)])
-    return _unchecked(made) if options.unchecked else made
+    return Measured("programs", tables, charts.counted(rows), [*map(dataclasses.asdict, rows)])
 
 
 def _gups(options: Options) -> Measured:
@@ -204,7 +201,7 @@ def _gups(options: Options) -> Measured:
         "causes": bench.causes_table(rows),
     }
     if options.unchecked:
-        return _unchecked(Measured("gups", tables, charts.counted(rows), [*map(dataclasses.asdict, rows)]))
+        return Measured("gups", tables, charts.counted(rows), [*map(dataclasses.asdict, rows)])
     crowds = bench.oversubscribe([mode for mode in bench.CROWD_MODES if mode in modes], source=options.source)
     if crowds:
         tables["crowd"] = bench.crowd_table(crowds)
@@ -212,6 +209,11 @@ def _gups(options: Options) -> Measured:
         output.note(f"Blocks refused are counted in {' and '.join(bench.CROWD_MODES)} only.")
     made = [*map(dataclasses.asdict, rows), *map(dataclasses.asdict, crowds)]
     return Measured("gups", tables, charts.counted(rows), made)
+
+
+def _named(programs: str | None, every: Sequence[str]) -> Sequence[str]:
+    """The programs of `--programs`."""
+    return every if programs in (None, "all") else programs.split(",")
 
 
 def _unchecked(measured: Measured) -> Measured:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flatwalk.results import Run
     from flatwalk.vm.machine import Machine
 
-#: Programs, by the names that `workloads` knows them by.
-NAMES = (*workloads.OWN, *workloads.ATTENDED)
 #: Instructions of the run phase: simulated first without being counted, and counted.
 WARMUP, MEASURED = 4_000_000, 16_000_000
 MACHINE = "skylake-server"
@@ -98,7 +96,7 @@ class Row:
 
 def measure(
     modes: Iterable[str],
-    programs: Iterable[str] = NAMES,
+    programs: Iterable[str] = workloads.EVERY,
     *,
     levels: Sequence[int] = (4,),
     boots: int = BOOTS,
@@ -116,7 +114,7 @@ def measure(
     # Someone who works on their own trees wants to measure again.
     store = None if source else cache.Store(cache.directory("vm") / "timed")
     rows: list[Row] = []
-    names = workloads.known(programs, NAMES)
+    names = workloads.known(programs, workloads.EVERY)
     total = len(names) * len(chosen) * len(levels) * boots
     for program in names:
         with contextlib.ExitStack() as stack:

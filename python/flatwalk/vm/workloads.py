@@ -47,6 +47,8 @@ ATTENDED = {
     "memcached": Work("64MiB", requests=50_000),
     "postgresql-mixed": Work("64MiB", requests=1_500),
 }
+#: All of these.
+EVERY = (*OWN, *ATTENDED)
 #: Those that are counted: all but GUPS, which `bench.measure` does.
 NAMES = ("pagerank", "bfs", "components", *ATTENDED)
 _MEMORY = "2G"

@@ -22,7 +22,8 @@ _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
 )
-_FULL = (
+#: All tests of ours.
+OURS = (
     *_SHORT,
     *(
         "mmap",
@@ -44,8 +45,6 @@ _FULL = (
         "stress",
     ),
 )
-#: All tests of ours.
-OURS = _FULL
 #: The kernel's own tests of its memory management: their names, and how to call them.
 SELFTESTS = {
     "map_fixed_noreplace": "map_fixed_noreplace",
@@ -143,7 +142,7 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, kernel: str = "usual", l
     if tier not in TIERS:
         raise UsageError(f"there is no tier {tier}", where="--tier", remedy=f"choose {' or '.join(TIERS)}")
     full = tier == "full"
-    tests = _FULL if full else _SHORT
+    tests = OURS if full else _SHORT
     everything = (*tests, *FOREIGN) if full else tests
     off = usual_machine(levels, kernel=kernel)
     found = [Case("off", off, everything)]
@@ -169,11 +168,10 @@ def usual_machine(levels: int, *, kernel: str = "usual") -> Machine:
         levels: Of page tables.
         kernel: Which one, of `components.KERNELS`.
     """
-    debug = kernel == "debug"
     return Machine(
         levels=levels,
         cpus=4,
-        memory="3G" if debug else "1536M",
+        memory="3G" if kernel == "debug" else "1536M",
         check=True,
         grace_ms=_SLOW_GRACE_MS if kernel in ("debug", "kcsan") else GRACE_MS,
         # An address space that is used after it was freed must not look like one, nor must a freed table.

@@ -59,7 +59,7 @@ def run(
         spent = sum(result.seconds for result in results) / 60
         if spent >= minutes:
             break
-        # What the first lacks is said before anything is booted: it has every test of the others.
+        # Before the first of a tier boots, what is missing for all is said: it has every test of theirs.
         selftests = _needed(case, source)
         done = (
             f"{number} of {len(planned)}"
