@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Options of other programs that documents mention.
 OTHERS = {
-    *("--champsim", "--config", "--example", "--no-signature", "--release", "--seeds"),
+    *("--champsim", "--config", "--default", "--example", "--no-signature", "--release", "--seeds"),
     *("--one-recording", "--sources", "--trace-mem", "--user", "--vertices", "--zero-commit"),
 }
 #: Documents whose commands are run in small.

@@ -1,7 +1,8 @@
 /*
  * The first process of a guest that hibernates and resumes. Its disk /dev/vda is swap space and takes the image. In the
  * first boot it makes its page tables flat, fills memory, and hibernates, which ends it; in the second it
- * resumes: the process from the first boot goes on, verifies its memory, and prints "hibernated". It prints to the console.
+ * resumes: the process from the first boot goes on, verifies its memory, and prints "hibernated". It prints to the kernel's
+ * log, a line at a time, so that no message of the kernel's divides a line on the serial port.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -74,13 +75,13 @@ int main(void)
 	const size_t bytes = 64 * MIB, step = 64 * 1024;
 	char device[32], *memory;
 	struct stat about;
-	int console;
+	int log;
 
 	CHECK(!mount("none", "/dev", "devtmpfs", 0, NULL));
-	console = open("/dev/console", O_RDWR);
-	if (console < 0 || dup2(console, 1) < 0)
+	log = open("/dev/kmsg", O_WRONLY);
+	if (log < 0 || dup2(log, 1) < 0)
 		switch_off();
-	setvbuf(stdout, NULL, _IONBF, 0);
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	mkdir("/proc", 0755);
 	mkdir("/sys", 0755);
 	CHECK(!mount("none", "/proc", "proc", 0, NULL) && !mount("none", "/sys", "sysfs", 0, NULL));
