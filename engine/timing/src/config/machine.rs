@@ -214,7 +214,8 @@ pub enum Memory {
         #[schemars(range(min = 0, max = 1_000_000))]
         #[serde(default)]
         rfc_ns: f64,
-        /// Lines of a channel's write queue that make a batch of them leave; 0: each is written at once.
+        /// Lines that a channel's write queue has room for; when it is full, or lacks less than a batch (which is drawn), a batch
+        /// leaves; 0: each is written at once.
         #[schemars(range(min = 0, max = 4096))]
         #[serde(default)]
         write_queue: u32,

@@ -241,7 +241,7 @@ fn one(
         Some(policy) => policy,
         None => mechanisms::shared_policy(&machine, multicore).map_err(refused)?,
     };
-    let shared = SharedCaches::new(&machine, policy);
+    let shared = SharedCaches::new(&machine, policy, seed);
     let mut shared = shared.ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;
     let wanted = limits.instructions.map_or(u64::MAX, |n| n.saturating_add(limits.warmup));
     let spares =

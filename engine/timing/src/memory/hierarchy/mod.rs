@@ -269,10 +269,10 @@ pub struct SharedCaches {
 
 impl SharedCaches {
     /// Those of a timed machine, with `policy` for the cache; `None` if it has none.
-    pub fn new(machine: &Machine, policy: Box<dyn ReplacementPolicy>) -> Option<Self> {
+    pub fn new(machine: &Machine, policy: Box<dyn ReplacementPolicy>, seed: u64) -> Option<Self> {
         let mut llc = Level::new(machine.llc.as_ref()?);
         llc.set_policy(Some(policy));
-        Some(Self { llc, dram: Dram::new(machine, machine.memory.as_ref()?) })
+        Some(Self { llc, dram: Dram::new(machine, machine.memory.as_ref()?, seed) })
     }
 
     /// The core begins its turn that `turn` says.
@@ -332,7 +332,7 @@ impl Hierarchy {
             l1d: Level::new(machine.l1d.as_ref()?),
             l2: Level::new(machine.l2.as_ref()?),
             llc: Level::new(machine.llc.as_ref()?),
-            dram: Dram::new(machine, machine.memory.as_ref()?),
+            dram: Dram::new(machine, machine.memory.as_ref()?, seed),
             walker_entry: machine.walker.entry,
             shares: false,
             owner: 0,
@@ -1053,7 +1053,7 @@ mod tests {
         let machine = crate::tests::testing::machine();
         let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
         let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
-        let mut shared = SharedCaches::new(&machine, policy).unwrap();
+        let mut shared = SharedCaches::new(&machine, policy, 1).unwrap();
         let mut cores = [hierarchy(), hierarchy()];
         cores[1].own(1);
         let mut turn = |core: usize, address: u64, at: u64| {
