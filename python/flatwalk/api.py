@@ -503,7 +503,7 @@ def compare(
         instructions: Only so many, as a number or as `"100M"`.
         warmup: Instructions that are warmed before each window.
         skip: Instructions left out at the beginning.
-        windows: Windows to measure, spread evenly.
+        windows: Windows to measure, spread evenly, each at random in its stretch.
         window: Instructions of each.
         exhaustive: Measure every instruction instead.
         simpoints: A file of SimPoint's: measure its intervals, of `window` instructions each.

@@ -1,13 +1,11 @@
 """How sure the figures of a sampled run are: 95 % intervals from its windows.
 
-The windows of a run are a systematic sample: they stand at equal distances over the program, and the
-first one at random. Neighbours are alike, so the usual error of a mean (windows against their mean) is
-wrong: it counts the program's phases, which a systematic sample sees in their right proportions. What
-counts is by how much neighbours differ (the successive differences of Wolter 1984, there v2). To it is
-added what a trend over the whole run leaves: windows that all stand late in their stretch see too much
-of what grows. For a smooth course that error is the difference between the ends, over n, times a number
-from -1/2 to 1/2 which the random start draws (Euler and Maclaurin), so its variance is the square of
-that difference over 12 n².
+The windows of a run are a stratified sample: the program is cut into stretches of equal length, and each has one
+window, at random in it. Neighbours are alike, so the usual error of a mean (windows against their mean) is
+wrong: it counts the program's phases, which such a sample sees in their right proportions. What
+counts is how much a stretch differs within itself. Of one window each that cannot be seen, so by how much neighbours
+differ is taken, which is that and the difference of their stretches (collapsed strata: Cochran 1977, 5A.12;
+the successive differences of Wolter 1984, there v2): more than the truth, if anything.
 
 Every figure is a product of sums over the windows, as cycles of one scheme over cycles of another. Its
 logarithm is taken to first order: a window's residual is by how much its shares of the sums differ. Two
@@ -16,7 +14,7 @@ common drops out.
 
 What this cannot do: see what no window has met. A figure that a few rare stretches decide (one in a
 thousand instructions makes half of the walks) has intervals that are too narrow where the sample missed
-them. A period that is a multiple of the windows' distance, or nearly one, stays unseen. And an interval
+them. And an interval
 says nothing of the model, nor of contents that were not warm when a window began.
 """
 
@@ -64,10 +62,10 @@ def _student(freedom: float) -> float:
 
 
 def margin(residuals: Sequence[float], coverage: float) -> float:
-    """Half the width of the interval about the mean of a systematic sample; residuals have mean 0."""
+    """Half the width of the interval about the mean of a stratified sample; residuals have mean 0."""
     count = len(residuals)
     successive = sum((here - before) ** 2 for before, here in itertools.pairwise(residuals))
-    variance = successive / (2 * (count - 1) * count) + (residuals[-1] - residuals[0]) ** 2 / (12 * count**2)
+    variance = successive / (2 * (count - 1) * count)
     # Normal residuals without correlation give this estimator so many degrees of freedom (von Neumann 1941).
     freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
     found = _student(freedom) * math.sqrt(variance)

@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a run, in place of all of it: segments, evenly spread over it however long it is.
+    """A sample of a run, in place of all of it: segments, spread over it however long it is.
 
     A run of up to twice `windows` segments is recorded whole. Of a longer one between `windows` and twice as
     many remain.

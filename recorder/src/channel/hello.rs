@@ -30,4 +30,4 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/4");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/5");

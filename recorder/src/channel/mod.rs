@@ -17,4 +17,5 @@ pub mod buffers;
 pub mod control;
 pub mod hello;
 pub mod region;
+pub mod sample;
 pub mod word;

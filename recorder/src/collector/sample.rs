@@ -201,17 +201,17 @@ impl Sample {
         Ok(())
     }
 
-    /// Of the segments only those remain whose number, divided by `stride`, leaves `offset`. In place of the
-    /// others stand gaps, and the pages that they touched first.
+    /// Of the segments only those remain whose number is `chosen`. In place of the others stand gaps, and the
+    /// pages that they touched first.
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn thin(&mut self, stride: u64, offset: u64, epoch: u64) -> Result<(), TraceError> {
+    pub fn thin(&mut self, chosen: impl Fn(u64) -> bool, epoch: u64) -> Result<(), TraceError> {
         self.end(epoch)?;
         self.pieces.pop_if(|last| last.is_empty());
         let mut open: Option<Piece> = None;
         for mut piece in mem::take(&mut self.pieces) {
-            if piece.number.is_some_and(|number| number % stride == offset) {
+            if piece.number.is_some_and(&chosen) {
                 if let Some(mut gap) = open.take() {
                     gap.gap.close(&mut self.spool)?;
                     self.pieces.push(gap);
@@ -534,7 +534,7 @@ mod tests {
         sampled.end(17).unwrap();
         let (written, length) = (sampled.spool.traffic.0, sampled.spool.length());
         assert!(written > 8 * 4 * 300_000 * 4);
-        sampled.thin(2, 1, 18).unwrap();
+        sampled.thin(|number| number % 2 == 1, 18).unwrap();
         assert_eq!(sampled.spool.traffic, (written, 0));
         // What comes takes the place of what went.
         for number in [9, 11, 13, 15] {
@@ -544,7 +544,7 @@ mod tests {
         sampled.end(33).unwrap();
         assert_eq!(sampled.spool.traffic, (written + written / 2, 0));
         assert_eq!(sampled.spool.length(), length);
-        sampled.thin(4, 3, 34).unwrap();
+        sampled.thin(|number| number % 4 == 3, 34).unwrap();
         assert_eq!(sampled.spool.traffic, (written + written / 2, 0));
         assert_eq!((sampled.count(), sampled.instructions()), (4, 4 * 4 * 300_000));
         let mut sampled = output.sample.take().unwrap();
@@ -587,7 +587,7 @@ mod tests {
         sample(&mut output).begin(3, 8).unwrap();
         output.slice(8, &slice(&[(0x25, load)])).unwrap();
         sample(&mut output).end(9).unwrap();
-        sample(&mut output).thin(2, 1, 10).unwrap();
+        sample(&mut output).thin(|number| number % 2 == 1, 10).unwrap();
         output.event(11, &Event::Gap { instructions: 0 }).unwrap();
         output.event(12, &marker("between")).unwrap();
         // Too late: the caller has to count it.
@@ -603,7 +603,7 @@ mod tests {
         output.slice(18, &slice(&[(0x99, load)])).unwrap();
         // Late, but not too late.
         assert_eq!(output.slice(8, &slice(&[(0x25, store)])).unwrap(), 0);
-        sample(&mut output).thin(4, 3, 19).unwrap();
+        sample(&mut output).thin(|number| number % 4 == 3, 19).unwrap();
         assert_eq!(sample(&mut output).count(), 2);
         let expected = [
             "start",
@@ -642,7 +642,9 @@ mod tests {
                 expected.push(name);
             }
             if let 3 | 7 = number {
-                sample(&mut output).thin(number.div_ceil(2), 0, epoch + 1).unwrap();
+                sample(&mut output)
+                    .thin(|segment| segment % number.div_ceil(2) == 0, epoch + 1)
+                    .unwrap();
             }
             epoch += 1;
         }

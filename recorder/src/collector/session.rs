@@ -11,6 +11,7 @@ use flatwalk_recorder::channel::control::{
 };
 use flatwalk_recorder::channel::hello::Origin;
 use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
+use flatwalk_recorder::channel::sample::is_chosen;
 use flatwalk_trace::{Event, Header, Summary, TraceError};
 
 use crate::client::Client;
@@ -273,8 +274,8 @@ impl<'a> Session<'a> {
                     match (mark, first, sample) {
                         (MARK_BEGIN, number, Some(sample)) => sample.begin(number, at)?,
                         (MARK_END, _, Some(sample)) => sample.end(at)?,
-                        (MARK_THIN, stride @ 1.., Some(sample)) => {
-                            sample.thin(stride, second, at)?;
+                        (MARK_THIN, stride, Some(sample)) if stride.is_power_of_two() => {
+                            sample.thin(|number| is_chosen(second, stride, number), at)?;
                         }
                         _ => return Err(RecordError::Corrupt("a mark is malformed")),
                     }

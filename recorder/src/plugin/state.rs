@@ -158,8 +158,8 @@ pub fn end_segment() -> bool {
             return true;
         }
         let thin = |thinned| {
-            if let Some((stride, offset)) = thinned {
-                mark(MARK_THIN, stride, offset);
+            if let Some((stride, seed)) = thinned {
+                mark(MARK_THIN, stride, seed);
             }
         };
         match budget::end_segment() {

@@ -1,7 +1,7 @@
 //! Which part of a source is measured, and what is done with the rest.
 //!
-//! [`Limits`] ask for one part, for windows spread evenly over a longer one (systematic sampling:
-//! Wunderlich et al., "SMARTS", ISCA 2003), or for windows at given places (as SimPoint chooses them:
+//! [`Limits`] ask for one part, for windows spread over a longer one (as Wunderlich et al., "SMARTS", ISCA
+//! 2003, but each at random in its stretch), or for windows at given places (as SimPoint chooses them:
 //! Sherwood et al., ASPLOS 2002). A [`Schedule`] follows a source and says at each of its
 //! instructions what is to be done there, up to where. Positions count the instructions of all threads
 //! together, gaps of a sampled recording included.
@@ -34,7 +34,8 @@ pub struct Sampling {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Places {
-    /// At equal distances, the first at random.
+    /// One at random in each of as many stretches of equal length: no period of the program is in step with
+    /// them.
     #[default]
     Spread,
     /// The same, but each begins at a multiple of its length, as intervals of SimPoint do.
@@ -114,8 +115,6 @@ enum Windows {
     Adjacent { first: u64, end: u64 },
     /// From each of `starts` on, which rise, until `end`.
     Listed { starts: Vec<u64>, end: u64 },
-    /// Number k from `first + k × spacing` on, `count` of them, until `end`.
-    Spread { first: u64, spacing: u64, count: u64, end: u64 },
     /// At the end of each segment of a recording, of which `segment` instructions are recorded, from
     /// `first` on.
     Segments { segment: u64, first: u64, end: u64 },
@@ -194,7 +193,7 @@ impl Schedule {
         if info.gap_instructions > 0
             && let Some(segment) = info.segment_instructions
         {
-            return (Windows::Segments { segment, first: skip, end }, sampling);
+            return (Windows::Segments { segment: segment.max(1), first: skip, end }, sampling);
         }
         let grain = if sampling.places == Places::Aligned { window } else { 1 };
         let begin = skip.div_ceil(grain).saturating_mul(grain);
@@ -208,9 +207,12 @@ impl Schedule {
                 Sampling { window, warmup, ..sampling },
             );
         }
-        let free = (spacing - window) / grain;
-        let offset = Random::new(seed ^ 0x7361_6d70_6c65).below(free + 1) * grain;
-        (Windows::Spread { first: begin + offset, spacing, count: windows, end }, sampling)
+        let places = (spacing - window) / grain + 1;
+        let mut random = Random::new(seed ^ 0x7361_6d70_6c65);
+        let starts = (0..windows)
+            .map(|number| begin + number * spacing + random.below(places) * grain)
+            .collect();
+        (Windows::Listed { starts, end }, sampling)
     }
 
     /// What was passed over ended at `position`, up to a block behind where it should: one part moves by
@@ -264,27 +266,19 @@ impl Schedule {
                 let (phase, until) = self.before(position, start);
                 Some((phase, until.min(end)))
             }
-            Windows::Spread { first, spacing, count, end } => {
-                if position >= end {
-                    return None;
-                }
-                // The first window that has not ended.
-                let number = (position.saturating_sub(first + window - 1)).div_ceil(spacing);
-                if number >= count {
-                    return Some((Phase::Pass, end));
-                }
-                Some(self.before(position, first + number * spacing))
-            }
             Windows::Segments { segment, first, end } => {
                 if position >= end {
                     return None;
                 }
-                let start = self.segment_start + segment.saturating_sub(window);
-                if position >= start + window || start < first {
-                    return Some((Phase::Pass, end));
+                // Segments between which nothing is left out follow each other.
+                let number = position.saturating_sub(self.segment_start) / segment;
+                let segment_end = self.segment_start + (number + 1) * segment;
+                let start = segment_end - window.min(segment);
+                if start < first {
+                    return Some((Phase::Pass, segment_end.min(end)));
                 }
                 let (phase, until) = self.before(position, start);
-                Some((phase, until.min(end)))
+                Some((phase, until.min(segment_end).min(end)))
             }
         }
     }
@@ -321,10 +315,9 @@ impl Schedule {
                 });
                 Some(each.sum())
             }
-            Windows::Spread { spacing, count, .. } => Some(count * (window + warmup).min(spacing)),
             Windows::Segments { segment, .. } => {
                 let recorded = self.recorded?;
-                Some(recorded / segment.max(1) * (window + warmup).min(segment))
+                Some(recorded / segment * (window + warmup).min(segment))
             }
         }
     }
@@ -397,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_spread_evenly_each_after_its_warm_up() {
+    fn windows_are_spread_each_in_its_stretch_after_its_warm_up() {
         for seed in 0..50 {
             let limits = sampled(90_000, Some(2_000_000));
             let schedule = Schedule::new(&limits, &info(None, 0, None), seed);
@@ -406,31 +399,37 @@ mod tests {
                 all.iter().filter(|s| s.0 == Phase::Measured).map(|s| (s.1, s.2 - s.1)).collect();
             assert_eq!(starts.len(), 10);
             assert!(starts.iter().all(|&(_, length)| length == 1_000));
-            assert!(starts.windows(2).all(|pair| pair[1].0 - pair[0].0 == 200_000));
-            assert!(starts[0].0 >= 90_000 && starts[9].0 + 1_000 <= 2_090_000);
+            for (number, &(start, _)) in starts.iter().enumerate() {
+                let stretch = 90_000 + 200_000 * number as u64;
+                assert!((stretch..=stretch + 199_000).contains(&start));
+            }
+            let mut ended = 0;
             for (at, stretch) in all.iter().enumerate().filter(|(_, s)| s.0 == Phase::Measured) {
-                let [warm, detailed] = [all[at - 2], all[at - 1]];
-                assert_eq!(detailed.0, Phase::Detailed);
-                assert_eq!((warm.0, stretch.1 - warm.1), (Phase::Warm, 80_000));
-                assert_eq!(detailed.2 - detailed.1, DETAILED);
+                // What lies between two windows that are close to each other is all of the warm-up.
+                let warm = (stretch.1 - 80_000).max(ended);
+                let detailed = (stretch.1 - DETAILED).max(ended);
+                let before: Vec<_> =
+                    all[..at].iter().filter(|s| s.1 >= ended && s.0 != Phase::Pass).collect();
+                let expected =
+                    [(Phase::Warm, warm, detailed), (Phase::Detailed, detailed, stretch.1)];
+                assert!(before.into_iter().eq(expected.iter().filter(|s| s.1 < s.2)));
+                ended = stretch.2;
             }
             assert_eq!(all.last().map(|s| s.2), Some(2_090_000));
         }
     }
 
     #[test]
-    fn the_offset_is_anywhere_in_the_spacing() {
-        let first = |seed| {
+    fn a_window_is_anywhere_in_its_stretch_wherever_the_one_before_is() {
+        let pairs = (0..1600).map(|seed| {
             let schedule = Schedule::new(&sampled(0, Some(2_000_000)), &info(None, 0, None), seed);
-            let all = stretches(&schedule, 2_000_000);
-            all.iter().find(|s| s.0 == Phase::Measured).map(|s| s.1).unwrap()
-        };
-        let all: Vec<_> = (0..200).map(first).collect();
-        assert!(
-            all.iter().any(|&first| first < 20_000) && all.iter().any(|&first| first > 180_000)
-        );
-        let mean = all.iter().sum::<u64>() / 200;
-        assert!((90_000..110_000).contains(&mean), "{mean}");
+            let found = measured(&schedule, 2_000_000);
+            [4, 5].map(|number| (found[number].0 - 200_000 * number as u64) / 50_000)
+        });
+        let mut seen = [[0_u32; 4]; 4];
+        pairs.for_each(|[before, here]| seen[before as usize][here as usize] += 1);
+        // A hundred of each are to be expected; 5 of their deviations are 50.
+        assert!(seen.iter().flatten().all(|count| (50..=150).contains(count)), "{seen:?}");
     }
 
     #[test]
@@ -453,12 +452,17 @@ mod tests {
         assert_eq!(schedule.at(519_000), Some((Phase::Warm, 549_000)));
         assert_eq!(schedule.at(549_000), Some((Phase::Detailed, 599_000)));
         assert_eq!(schedule.at(599_000), Some((Phase::Measured, 600_000)));
-        assert_eq!(schedule.at(600_000), Some((Phase::Pass, 1_300_000)));
-        assert_eq!(schedule.at(1_300_000), None);
+        // The next one may adjoin.
+        assert_eq!(schedule.at(600_000), Some((Phase::Pass, 619_000)));
+        assert_eq!(schedule.at(699_000), Some((Phase::Measured, 700_000)));
         // One that ends early: what comes in the gap is not of the window.
         assert_eq!(schedule.at(599_990), Some((Phase::Measured, 600_000)));
         schedule.begin_segment(599_990);
         assert_eq!(schedule.at(599_990), Some((Phase::Pass, 618_990)));
+        schedule.begin_segment(1_250_000);
+        assert_eq!(schedule.at(1_250_000), Some((Phase::Pass, 1_269_000)));
+        assert_eq!(schedule.at(1_299_000), Some((Phase::Detailed, 1_300_000)));
+        assert_eq!(schedule.at(1_300_000), None);
     }
 
     #[test]
@@ -498,7 +502,7 @@ mod tests {
             let found = measured(&schedule, 3_000_000);
             assert_eq!(found.len(), 10);
             assert!(found.iter().all(|(start, end)| start % 1_000 == 0 && end - start == 1_000));
-            assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 == found[1].0 - found[0].0));
+            assert!(found.windows(2).all(|pair| pair[0].1 <= pair[1].0));
             assert!(found[0].0 >= skip && found[9].1 <= skip + 2_000_000);
         }
         // Windows that fill the part follow each other, and keep their length.
