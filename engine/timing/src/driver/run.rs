@@ -955,6 +955,14 @@ impl Run {
         } else if phase.has_clock() {
             self.align();
         }
+        if let Some((_, caches)) = &mut self.timed {
+            if self.phase == Phase::Pass && phase != Phase::Pass {
+                caches.begin_history();
+            }
+            if !self.phase.has_clock() && phase.has_clock() {
+                caches.presume_history(self.system.data_bytes());
+            }
+        }
         self.end_window();
         let was_measured = self.phase == Phase::Measured && !self.windows.is_empty();
         let is_measured = phase == Phase::Measured;

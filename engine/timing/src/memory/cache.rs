@@ -7,7 +7,7 @@ use flatwalk_os::Random;
 
 use crate::config::machine;
 use crate::memory::line::{
-    DIRTY, FLAGS, Line, MARK, MARK_SHIFT, PENDING, Set, TABLE, TAG_SHIFT, VALID,
+    DIRTY, FLAGS, Line, MARK, MARK_SHIFT, NOWHERE, OLD, PENDING, Set, TABLE, TAG_SHIFT, VALID,
 };
 use crate::memory::replacement::ReplacementPolicy;
 use crate::memory::simulator_prefetch::prefetch;
@@ -91,11 +91,11 @@ impl Cache {
         // What was used last is used again more often than not.
         if set[0] & !(FLAGS ^ VALID) != line.0 << TAG_SHIFT | VALID {
             let Some(at) = Self::position(set, line) else { return Lookup::Miss };
-            let word = set[at] | dirty;
+            let word = set[at] & !OLD | dirty;
             ways::put_in_front(set, at, word);
             return Self::found(word);
         }
-        set[0] |= dirty;
+        set[0] = set[0] & !OLD | dirty;
         Self::found(set[0])
     }
 
@@ -174,7 +174,7 @@ impl Cache {
         let set = self.set(line);
         let at = Self::position(set, line);
         if let Some(at) = at {
-            set[at] |= DIRTY;
+            set[at] = set[at] & !OLD | DIRTY;
         }
         at.is_some()
     }
@@ -241,6 +241,70 @@ impl Cache {
             table: old & TABLE != 0,
             mark: mark_of(old),
         })
+    }
+
+    /// The trace has a gap here: from now on it is known which lines of data are used after it.
+    pub fn begin_history(&mut self) {
+        for word in &mut self.words {
+            if *word & (VALID | TABLE) == VALID {
+                *word |= OLD;
+            }
+        }
+    }
+
+    /// Lines of data that are used no more are not written back when they go: in a gap they may have been.
+    pub fn clean_old(&mut self) {
+        for word in &mut self.words {
+            if *word & OLD != 0 {
+                *word &= !DIRTY;
+            }
+        }
+    }
+
+    /// What is known of the time since [`Cache::begin_history`] ends here. Of the lines that have not been used
+    /// in it, as many are to be written back as of those that have: the trace does not say what was in
+    /// their places by now. What they hold stays, since the latest that is known is the best that can be
+    /// said of that (Wood, Hill and Kessler, "A model for estimating trace-sample miss ratios", 1991, on
+    /// what a sample's cache holds at its start).
+    ///
+    /// Args: `above` lines of the cache above have not had the time to be written back here; `is_full`: places
+    /// that are empty would have been taken, too. Nothing is done where too few lines have been used to tell.
+    pub fn presume_history(&mut self, above: u64, is_full: bool) {
+        let count = |flags: u64| {
+            let counted = |&&word: &&u64| word & (VALID | TABLE | OLD | flags) == VALID | flags;
+            self.words.iter().filter(counted).count() as u64
+        };
+        let (used, modified) = (count(0), count(DIRTY));
+        let known = used.saturating_sub(above);
+        let can_tell = known > above;
+        let sets = self.set_mask + 1;
+        // Every line adds what is modified of those known; where that exceeds them all, one is to be written back.
+        let mut sum = 0;
+        for set in 0..sets {
+            let start = self.first + set as usize * self.ways;
+            for (way, word) in self.words[start..start + self.ways].iter_mut().enumerate() {
+                if can_tell && is_full && *word & VALID == 0 {
+                    *word = (NOWHERE + way as u64 * sets + set) << TAG_SHIFT | VALID | OLD;
+                }
+                if *word & OLD == 0 {
+                    continue;
+                }
+                *word &= !OLD;
+                if can_tell {
+                    sum += modified.min(known);
+                    *word &= !DIRTY;
+                    if sum >= known {
+                        sum -= known;
+                        *word |= DIRTY;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lines that it has room for.
+    pub fn lines(&self) -> u64 {
+        (self.set_mask + 1) * self.ways as u64
     }
 
     /// Lines that hold page-table entries, and lines in all.
@@ -310,6 +374,54 @@ pub(crate) mod tests {
         let gone = cache.fill(Line(2), false, false, false, None, &mut Random::new(1));
         assert_eq!(gone.map(|gone| (gone.line.0, gone.mark)), Some((0, 3)));
         assert_eq!((cache.mark(Line(1)), cache.is_modified(Line(1))), (Some(0), true));
+    }
+
+    /// Lines that are to be written back, of those from `first` on.
+    fn modified(cache: &Cache, first: u64, count: u64) -> u64 {
+        (first..first + count).filter(|&n| cache.is_modified(Line(n))).count() as u64
+    }
+
+    #[test]
+    fn after_a_gap_old_lines_are_like_those_that_are_used() {
+        // Of ten lines that are used after the gap, none, three or all are modified.
+        for stores in [0, 3, 10] {
+            let mut cache = cache(128);
+            (0..100).for_each(|n| assert_eq!(fill(&mut cache, n, n >= 90), None));
+            (0..50).for_each(|n| assert!(cache.write_back(Line(n))));
+            cache.begin_history();
+            for n in 20..25 {
+                assert_eq!(cache.access(Line(n), false), Lookup::Hit);
+            }
+            (100..105).for_each(|n| assert_eq!(fill(&mut cache, n, false), None));
+            (20..25).for_each(|n| assert!(cache.clean(Line(n))));
+            let used = (20..25).chain(100..105);
+            used.take(stores).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
+            cache.presume_history(0, false);
+            let stores = stores as u64;
+            assert_eq!(modified(&cache, 20, 5) + modified(&cache, 100, 5), stores);
+            // 85 lines of data are old; those of tables are as they were, as is which of them goes first.
+            let old = modified(&cache, 0, 20) + modified(&cache, 25, 65);
+            assert!(old.abs_diff(85 * stores / 10) <= 1, "{old} with {stores} of 10");
+            assert_eq!(modified(&cache, 90, 10), 0);
+            (105..128).for_each(|n| assert_eq!(fill(&mut cache, n, false), None));
+            assert_eq!(fill(&mut cache, 128, false), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_gap_is_presumed_to_have_filled_the_cache() {
+        let mut cache = cache(64);
+        (0..8).for_each(|n| assert_eq!(fill(&mut cache, n, false), None));
+        cache.begin_history();
+        (0..8).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
+        // As many as the cache above may yet write back: nothing is known.
+        cache.presume_history(8, true);
+        assert_eq!(fill(&mut cache, 8, false), None);
+        assert_eq!(cache.access(Line(8), true), Lookup::Hit);
+        cache.presume_history(2, true);
+        let gone = cache.fill(Line(9), false, false, false, None, &mut Random::new(1)).unwrap();
+        assert!(gone.line.0 >= NOWHERE && gone.dirty);
+        assert!((0..8).all(|n| cache.access(Line(n), false) == Lookup::Hit));
     }
 
     #[test]

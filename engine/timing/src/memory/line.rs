@@ -21,6 +21,9 @@ impl Line {
 /// memory that a machine can have lies below.
 pub const OWNER_SHIFT: u32 = 40;
 
+/// Lines from this number on are no memory's: they stand for lines that nothing is known of.
+pub(super) const NOWHERE: u64 = 1 << (OWNER_SHIFT - 1);
+
 pub(super) const VALID: u64 = 1;
 pub(super) const TABLE: u64 = 2;
 pub(super) const DIRTY: u64 = 4;
@@ -28,8 +31,10 @@ pub(super) const PENDING: u64 = 8;
 /// Which of its cache's prefetchers brought a line that nobody has used yet, counted from 1; 0 for others.
 pub(super) const MARK: u64 = 3 << MARK_SHIFT;
 pub(super) const MARK_SHIFT: u32 = 4;
-pub(super) const FLAGS: u64 = 63;
-pub(super) const TAG_SHIFT: u32 = 6;
+/// The line was used before a gap of the trace, and has not been since; see [`super::cache::Cache::begin_history`].
+pub(super) const OLD: u64 = 64;
+pub(super) const FLAGS: u64 = 127;
+pub(super) const TAG_SHIFT: u32 = 7;
 
 /// Prefetchers that a cache can have.
 pub const MOST_PREFETCHERS: usize = (MARK >> MARK_SHIFT) as usize;

@@ -17,7 +17,7 @@ use crate::config::machine::{Machine, WalkerEntry};
 use crate::counts::{Add, Visitor, add};
 use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::{Dram, DramStatistics};
-use crate::memory::line::{Line, OWNER_SHIFT};
+use crate::memory::line::{LINE_SHIFT, Line, OWNER_SHIFT};
 use crate::memory::mshrs::Mshrs;
 use crate::memory::outstanding::{Miss, Outstanding};
 use crate::memory::prefetchers::{Prefetchers, Wanted};
@@ -887,6 +887,34 @@ impl Hierarchy {
         {
             self.dram.warm(gone.line);
         }
+    }
+
+    /// The trace has a gap here, after which L2 and LLC hold what was used before it; see [`Cache::begin_history`].
+    /// Nothing is done where programs share them.
+    pub fn begin_history(&mut self) {
+        if self.shares {
+            return;
+        }
+        for l2 in self.others.iter_mut().map(|other| &mut other.l2).chain([&mut self.l2]) {
+            l2.cache.begin_history();
+            l2.cache.clean_old();
+        }
+        self.llc.cache.begin_history();
+    }
+
+    /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
+    /// `data_bytes` is how much the program has in memory.
+    pub fn presume_history(&mut self, data_bytes: u64) {
+        if self.shares {
+            return;
+        }
+        let [l1d, l2, llc] = [&self.l1d, &self.l2, &self.llc].map(|level| level.cache.lines());
+        let fills = |lines: u64| data_bytes >> LINE_SHIFT >= lines;
+        let cores = self.others.len() as u64 + 1;
+        for level in self.others.iter_mut().map(|other| &mut other.l2).chain([&mut self.l2]) {
+            level.cache.presume_history(l1d, fills(l2 * cores));
+        }
+        self.llc.cache.presume_history(l2 * cores, fills(llc));
     }
 
     /// Load-to-use latency of the first-level data cache.
