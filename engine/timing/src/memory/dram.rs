@@ -123,8 +123,8 @@ struct Channel {
 struct WriteQueue {
     /// Those that have waited longest come first.
     lines: Vec<Line>,
-    /// Lines that make the next batch leave; 0: not drawn yet.
-    full: usize,
+    /// Lines that make the next batch leave, once that is drawn.
+    full: Option<usize>,
     /// A bit for each of them, at a place that a few others have, too: most lines that are looked for are
     /// not there.
     filter: [u64; FILTER_BITS / 64],
@@ -304,13 +304,12 @@ impl Ddr4 {
         if waiting.contains(line) {
             return;
         }
-        if waiting.full == 0 {
-            let fewer = self.random.below(self.batch_lines as u64) as usize;
-            waiting.full = self.queue_lines - fewer;
-        }
         waiting.push(line);
-        if waiting.lines.len() >= waiting.full {
-            waiting.full = 0;
+        let full = *waiting.full.get_or_insert_with(|| {
+            self.queue_lines - self.random.below(self.batch_lines as u64) as usize
+        });
+        if waiting.lines.len() >= full {
+            waiting.full = None;
             self.write_batch(channel, at + self.controller / 2, frontier, counts);
         }
     }
@@ -505,7 +504,7 @@ mod tests {
     fn writes_wait_and_leave_in_a_batch() {
         let settings = json!({ "write_queue": 3, "write_batch": 2, "rtw_ns": 5.0, "wtr_ns": 7.0 });
         let mut dram = ddr4(settings);
-        queue(&mut dram, 0).full = 3;
+        queue(&mut dram, 0).full = Some(3);
         assert_eq!(dram.read(at(0, 0), 0, 0), 37);
         dram.write(at(1, 0), 100, 0);
         dram.write(at(1, 0), 100, 0);

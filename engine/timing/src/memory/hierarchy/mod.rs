@@ -895,11 +895,17 @@ impl Hierarchy {
         if self.shares {
             return;
         }
-        for l2 in self.others.iter_mut().map(|other| &mut other.l2).chain([&mut self.l2]) {
-            l2.cache.begin_history();
-            l2.cache.clean_old();
+        for l2 in self.every_l2() {
+            l2.begin_history();
+            l2.clean_old();
         }
         self.llc.cache.begin_history();
+    }
+
+    /// The L2 caches of all cores that run the program.
+    fn every_l2(&mut self) -> impl Iterator<Item = &mut Cache> {
+        let others = self.others.iter_mut().map(|other| &mut other.l2);
+        others.chain([&mut self.l2]).map(|level| &mut level.cache)
     }
 
     /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
@@ -911,8 +917,8 @@ impl Hierarchy {
         let [l1d, l2, llc] = [&self.l1d, &self.l2, &self.llc].map(|level| level.cache.lines());
         let fills = |lines: u64| data_bytes >> LINE_SHIFT >= lines;
         let cores = self.others.len() as u64 + 1;
-        for level in self.others.iter_mut().map(|other| &mut other.l2).chain([&mut self.l2]) {
-            level.cache.presume_history(l1d, fills(l2 * cores));
+        for cache in self.every_l2() {
+            cache.presume_history(l1d, fills(l2 * cores));
         }
         self.llc.cache.presume_history(l2 * cores, fills(llc));
     }
