@@ -387,6 +387,11 @@ impl<'a> StretchReader<'a> {
                 }
                 Some(Item::Event(Event::Gap { instructions })) => {
                     self.position = self.position.saturating_add(instructions);
+                    if instructions > 0 {
+                        // Even if what comes next is all warmed or run, a part has been passed over.
+                        self.predictors.drain();
+                        pieces.push(Piece::Phase { phase: Phase::Pass, at: self.position });
+                    }
                     self.schedule.begin_segment(self.position);
                     self.until = self.position;
                 }
@@ -503,7 +508,33 @@ fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::testing::{DATA, Panicking, Scenario, scheme};
+    use crate::driver::sampling::{Places, Sampling};
+    use crate::tests::testing::{DATA, Panicking, Pieces, Scenario, branching_block, scheme};
+
+    #[test]
+    fn a_gap_is_passed_over_even_if_a_whole_segment_is_warmed() {
+        let slice =
+            || Item::Slice(Slice { thread: 0, blocks: vec![0; 500], addresses: Vec::new() });
+        let gap = |instructions| Item::Event(Event::Gap { instructions });
+        // The third segment adjoins the second.
+        let items = vec![branching_block(0), slice(), gap(9_000), slice(), gap(0), slice()];
+        let mut source = Pieces::new(items, 3_000, Some((9_000, 1_000)));
+        let sampling = Sampling { windows: 3, window: 100, warmup: 5_000, places: Places::Spread };
+        let limits = Limits { sampling: Some(sampling), ..Limits::default() };
+        let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
+        let mut phases = Vec::new();
+        while let Some(pieces) = reader.next_stretch().unwrap() {
+            phases.extend(pieces.into_iter().filter_map(|piece| match piece {
+                Piece::Phase { phase, at } => Some((phase, at)),
+                _ => None,
+            }));
+        }
+        let starts = [Phase::Pass, Phase::Measured].map(|phase| {
+            let its = phases.iter().filter(|&&(other, _)| other == phase);
+            its.map(|&(_, at)| at).collect::<Vec<_>>()
+        });
+        assert_eq!(starts, [vec![10_000], vec![900, 10_900, 11_900]], "{phases:?}");
+    }
 
     #[test]
     fn a_reader_that_panics_ends_the_simulation_with_what_it_left() {

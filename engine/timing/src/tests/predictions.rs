@@ -1,10 +1,7 @@
 //! Branches that are predicted once for several runs are predicted as by each run itself.
 
 use flatwalk_os::Random;
-use flatwalk_trace::{
-    Backing, Block, Branch, Event, Instruction, Item, Operands, Protection, Slice, Source,
-    SourceInfo, TraceError,
-};
+use flatwalk_trace::{Backing, Event, Item, Protection, Slice, Source};
 
 use crate::config::machine::BranchPredictor;
 use crate::core::branch::BranchStatistics;
@@ -12,7 +9,7 @@ use crate::driver::predictions::Predictors;
 use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Places, Sampling};
 use crate::driver::simulate::StretchReader;
-use crate::tests::testing::{DATA, Scenario, scheme};
+use crate::tests::testing::{DATA, Pieces, Scenario, branching_block, scheme};
 
 const BLOCKS: u32 = 40;
 const SLICES: usize = 300;
@@ -20,82 +17,45 @@ const SLICE: usize = 500;
 
 /// A program that wanders among blocks that end in conditional branches; a second thread runs some of its
 /// last slices if it `has_threads`.
-struct Wandering {
-    info: SourceInfo,
-    items: std::vec::IntoIter<Item>,
-}
-
-impl Wandering {
-    fn new(has_threads: bool) -> Self {
-        let mut random = Random::new(3);
-        let instruction = |pc, branch| Instruction {
-            pc,
-            length: 4,
-            operands: Operands::Registers { reads: [0; 4], writes: [0; 4], branch },
+fn wandering(has_threads: bool) -> Pieces {
+    let mut random = Random::new(3);
+    let mut items: Vec<Item> = (0..BLOCKS).map(branching_block).collect();
+    let mut at = 0;
+    for number in 0..SLICES {
+        let mut step = |_| {
+            let jumps = random.below(4) == 0;
+            at = if jumps { random.below(u64::from(BLOCKS)) as u32 } else { at + 1 } % BLOCKS;
+            at
         };
-        let block = |id: u32| {
-            let pc = 0x40_0000 + 8 * u64::from(id);
-            let instructions =
-                [instruction(pc, Branch::None), instruction(pc + 4, Branch::Conditional)];
-            let block = Block { instructions: instructions.into(), accesses: [].into() };
-            Item::Define { id, block: block.into() }
-        };
-        let mut items: Vec<Item> = (0..BLOCKS).map(block).collect();
-        let mut at = 0;
-        for number in 0..SLICES {
-            let mut step = |_| {
-                let jumps = random.below(4) == 0;
-                at = if jumps { random.below(u64::from(BLOCKS)) as u32 } else { at + 1 } % BLOCKS;
-                at
-            };
-            let blocks = (0..SLICE).map(&mut step).collect();
-            let thread = u32::from(has_threads && number > SLICES / 2 && number % 3 == 0);
-            items.push(Item::Slice(Slice { thread, blocks, addresses: Vec::new() }));
-            let (address, length) = (DATA + number as u64 * 4096, 4096);
-            let protection = Protection { read: true, write: true, execute: false };
-            let backing = Backing::Anonymous;
-            items.extend(
-                match number % 4 {
-                    0 => Some(Event::Map { address, length, protection, backing, shared: false }),
-                    1 => Some(Event::Populate { address: DATA, length, store: true }),
-                    2 => Some(Event::Name {
-                        address: DATA,
-                        length,
-                        offset: 0,
-                        name: "heap".to_owned(),
-                        build_id: String::new(),
-                    }),
-                    _ => None,
-                }
-                .map(Item::Event),
-            );
-        }
-        let info = SourceInfo {
-            name: "wandering".to_owned(),
-            hash: String::new(),
-            instructions: Some((2 * SLICES * SLICE) as u64),
-            touched: vec![(DATA, DATA + (2 << 20))],
-            gap_instructions: 0,
-            segment_instructions: None,
-        };
-        Self { info, items: items.into_iter() }
+        let blocks = (0..SLICE).map(&mut step).collect();
+        let thread = u32::from(has_threads && number > SLICES / 2 && number % 3 == 0);
+        items.push(Item::Slice(Slice { thread, blocks, addresses: Vec::new() }));
+        let (address, length) = (DATA + number as u64 * 4096, 4096);
+        let protection = Protection { read: true, write: true, execute: false };
+        let backing = Backing::Anonymous;
+        items.extend(
+            match number % 4 {
+                0 => Some(Event::Map { address, length, protection, backing, shared: false }),
+                1 => Some(Event::Populate { address: DATA, length, store: true }),
+                2 => Some(Event::Name {
+                    address: DATA,
+                    length,
+                    offset: 0,
+                    name: "heap".to_owned(),
+                    build_id: String::new(),
+                }),
+                _ => None,
+            }
+            .map(Item::Event),
+        );
     }
-}
-
-impl Source for Wandering {
-    fn info(&self) -> &SourceInfo {
-        &self.info
-    }
-
-    fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
-        Ok(self.items.next())
-    }
+    Pieces::new(items, (2 * SLICES * SLICE) as u64, None)
 }
 
 /// Branches and cycles of runs with different predictors, one of which loses the core at times: predicted
 /// once for those that can share it, or by each.
 fn figures(has_threads: bool, shared: bool) -> Vec<(BranchStatistics, Option<u64>)> {
-    let mut source = Wandering::new(has_threads);
+    let mut source = wandering(has_threads);
     let mut predictors = Predictors::default();
     let run = |(kind, context_switch_ms): (BranchPredictor, Option<f64>)| {
         let mut scenario = Scenario { context_switch_ms, ..Scenario::new(scheme(4, &[])) };

@@ -35,6 +35,52 @@ impl Source for Panicking {
     }
 }
 
+/// A source that gives pieces in their order.
+pub struct Pieces {
+    info: SourceInfo,
+    items: std::vec::IntoIter<Item>,
+}
+
+impl Pieces {
+    /// Of so many instructions, and so many more in gaps between segments of a length, if there are any.
+    pub fn new(items: Vec<Item>, instructions: u64, gaps: Option<(u64, u64)>) -> Self {
+        let info = SourceInfo {
+            name: "pieces".to_owned(),
+            hash: String::new(),
+            instructions: Some(instructions),
+            touched: vec![(DATA, DATA + (2 << 20))],
+            gap_instructions: gaps.map_or(0, |(in_gaps, _)| in_gaps),
+            segment_instructions: gaps.map(|(_, segment)| segment),
+        };
+        Self { info, items: items.into_iter() }
+    }
+}
+
+impl Source for Pieces {
+    fn info(&self) -> &SourceInfo {
+        &self.info
+    }
+
+    fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
+        Ok(self.items.next())
+    }
+}
+
+/// A block of two instructions, the second of which is a conditional branch.
+pub fn branching_block(id: u32) -> Item {
+    let instruction = |pc, branch| Instruction {
+        pc,
+        length: 4,
+        operands: Operands::Registers { reads: [0; 4], writes: [0; 4], branch },
+    };
+    let pc = 0x40_0000 + 8 * u64::from(id);
+    let instructions = [instruction(pc, Branch::None), instruction(pc + 4, Branch::Conditional)];
+    Item::Define {
+        id,
+        block: Block { instructions: instructions.into(), accesses: [].into() }.into(),
+    }
+}
+
 /// 1 GHz, so that a cycle is a nanosecond; L1 4, L2 12, LLC 42 cycles, memory 100 more; tiny caches.
 pub fn machine() -> Machine {
     let cache = |size_bytes: u64, ways: u32, latency_cycles: u64, mshrs: u32| {

@@ -111,6 +111,26 @@ fn what_is_warmed_is_as_if_it_had_been_run() {
     }
 }
 
+#[test]
+fn only_a_gap_is_presumed_to_have_filled_caches() {
+    // Too few accesses to fill the last-level cache, and many of them stores.
+    let written = |first: Phase| {
+        let mut scenario = scenario(&scheme(4, &[]), Mode::Timing);
+        scenario.machine.llc.as_mut().unwrap().size_bytes = 4 * MIB;
+        let mut run = scenario.start(&[(DATA, SIZE)], true);
+        for (phase, seed) in [(first, 1), (Phase::Warm, 2), (Phase::Measured, 3)] {
+            enter(&mut run, phase);
+            go(&mut run, &accesses(seed, 6_000));
+        }
+        run.end().unwrap();
+        let all = counted(&run);
+        let written = all.iter().find(|(name, _)| name == "LLC written back");
+        written.unwrap().1
+    };
+    assert_eq!(written(Phase::Warm), 0);
+    assert!(written(Phase::Pass) > 100, "{}", written(Phase::Pass));
+}
+
 /// Sweeps of some lines or strides each, upwards or downwards.
 fn sweeps(seed: u64, count: usize) -> Vec<Do> {
     let mut random = Random::new(seed);

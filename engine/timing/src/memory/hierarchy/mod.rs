@@ -322,6 +322,8 @@ pub struct Hierarchy {
     others: Vec<Private>,
     /// There are some.
     is_coherent: bool,
+    /// What has been used since a gap is warmed.
+    has_gap: bool,
 }
 
 impl Hierarchy {
@@ -344,6 +346,7 @@ impl Hierarchy {
             wanted: Vec::new(),
             others: Vec::new(),
             is_coherent: false,
+            has_gap: false,
         })
     }
 
@@ -895,6 +898,7 @@ impl Hierarchy {
         if self.shares {
             return;
         }
+        self.has_gap = true;
         for l2 in self.every_l2() {
             l2.begin_history();
             l2.clean_old();
@@ -909,9 +913,9 @@ impl Hierarchy {
     }
 
     /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
-    /// `data_bytes` is how much the program has in memory.
+    /// `data_bytes` is how much the program has in memory. Nothing is done where no gap came before: all is known.
     pub fn presume_history(&mut self, data_bytes: u64) {
-        if self.shares {
+        if self.shares || !std::mem::take(&mut self.has_gap) {
             return;
         }
         let [l1d, l2, llc] = [&self.l1d, &self.l2, &self.llc].map(|level| level.cache.lines());
