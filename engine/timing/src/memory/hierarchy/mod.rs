@@ -320,8 +320,6 @@ pub struct Hierarchy {
     wanted: Vec<Wanted>,
     /// The other cores that run the same program.
     others: Vec<Private>,
-    /// There are some.
-    is_coherent: bool,
     /// What has been used since a gap is warmed.
     has_gap: bool,
 }
@@ -345,7 +343,6 @@ impl Hierarchy {
             prefetches: false,
             wanted: Vec::new(),
             others: Vec::new(),
-            is_coherent: false,
             has_gap: false,
         })
     }
@@ -366,12 +363,18 @@ impl Hierarchy {
     /// Another core runs the same program, with the last number. The first time, `policy` becomes that
     /// of the last-level cache, unless that one's own says what it is in a shared cache.
     pub fn add_core(&mut self, core: Private, policy: Box<dyn ReplacementPolicy>) {
-        if !self.is_coherent {
+        if !self.is_coherent() {
             let own = self.llc.policy.as_ref().and_then(|policy| policy.for_shared_cache());
             self.llc.set_policy(Some(own.unwrap_or(policy)));
         }
         self.others.push(core);
-        (self.shares, self.is_coherent) = (true, true);
+        self.shares = true;
+    }
+
+    /// Other cores run the same program.
+    #[inline]
+    fn is_coherent(&self) -> bool {
+        !self.others.is_empty()
     }
 
     /// The other core of that number has its turn next, and this one takes its number.
@@ -458,7 +461,7 @@ impl Hierarchy {
     /// not wait for each other's: one that rests would have all others remember what was on its way.
     #[inline]
     fn arrived(&self) -> u64 {
-        if self.is_coherent { self.frontier } else { self.frontier.min(self.others_frontier) }
+        if self.is_coherent() { self.frontier } else { self.frontier.min(self.others_frontier) }
     }
 
     /// What a last-level cache that may be shared, and memory, know `line` by.
@@ -547,7 +550,7 @@ impl Hierarchy {
     /// Asks for the line of `address` at cycle `at`; a write makes it dirty.
     #[inline(always)]
     pub fn access(&mut self, address: Hpa, at: u64, write: bool, by: Requester) -> Response {
-        if write && self.is_coherent {
+        if write && self.is_coherent() {
             return self.access_exclusive(address, at, by);
         }
         self.access_any(address, at, write, by)
@@ -657,7 +660,7 @@ impl Hierarchy {
     fn on_its_way(&self, served: Served, taken: u64, ready: u64) -> Response {
         let awaited = if taken <= self.l2.latency {
             Served::L2
-        } else if taken <= self.llc.latency + if self.is_coherent { self.l2.latency } else { 0 } {
+        } else if taken <= self.llc.latency + if self.is_coherent() { self.l2.latency } else { 0 } {
             Served::Llc
         } else {
             Served::Dram
@@ -702,7 +705,7 @@ impl Hierarchy {
     fn access_llc(&mut self, line: Line, at: u64, by: Requester) -> Response {
         let walker = by == Requester::Walker;
         let frontier = self.frontier.min(self.others_frontier);
-        let is_recalled = self.is_coherent && self.recall(line);
+        let is_recalled = self.is_coherent() && self.recall(line);
         let line = self.owned(line);
         if self.llc.watched {
             self.llc.watch(line, walker);
@@ -770,7 +773,7 @@ impl Hierarchy {
     /// its counts.
     #[inline(always)]
     pub fn warm(&mut self, address: Hpa, write: bool, by: Requester) {
-        if write && self.is_coherent {
+        if write && self.is_coherent() {
             let line = Line::of(address);
             let is_mine = self.is_modified(line);
             self.warm_any(address, true, by);
@@ -853,7 +856,7 @@ impl Hierarchy {
     #[inline]
     fn warm_llc(&mut self, line: Line, by: Requester) -> Served {
         let walker = by == Requester::Walker;
-        let is_recalled = self.is_coherent && self.recall(line);
+        let is_recalled = self.is_coherent() && self.recall(line);
         let owned = self.owned(line);
         if self.llc.watched {
             self.llc.watch(owned, walker);
