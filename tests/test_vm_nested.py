@@ -18,6 +18,8 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import build, charts, compiled, components, nested, nested_bench, run
+from flatwalk.vm.machine import HOST_MODES
+from flatwalk.vm.testing import cases, judging, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,6 +203,51 @@ def test_options_that_do_not_fit_are_refused(
     result = call("vm", "run", *options, "--", "true")
     assert result.code == 2
     assert named in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--nested", "--tier", "full"], "--tier"),
+        (["--nested", "--levels", "5"], "--levels"),
+        (["--nested", "--kcsan"], "--kcsan"),
+        (["--nested", "--mutate"], "--mutate"),
+        (["--nested", "--soak", "1"], "--soak"),
+        (["--nested", "--modes", "compendia"], "--modes"),
+        (["--nested", "--tests", "fork"], "--tests"),
+        (["--tests", "kvm-log"], "--tests"),
+    ],
+)
+def test_tests_that_there_are_not_are_refused(
+    call: Callable[..., Result], options: list[str], named: str
+) -> None:
+    result = call("vm", "test", *options)
+    assert result.code == 2
+    assert named in result.err
+
+
+def test_kvms_own_tests_run_in_each_of_its_modes() -> None:
+    off, *others = cases.of_kvm()
+    assert (off.name, off.machine.nested, off.flattens) == ("off", "off", False)
+    assert {case.machine.nested for case in others} == set(HOST_MODES) - {"off"}
+    assert {(case.failing, case.machine.levels) for case in others} == {(0, 4), (50, 4), (0, 5)}
+    for case in (off, *others):
+        assert case.machine.cpus > 1
+        assert case.tests == tuple(cases.KVM_SELFTESTS)
+        assert case.flattens == (case is not off)
+    assert [case.machine.nested for case in cases.of_kvm(["l2l1"])] == ["off", *["l2l1"] * 3]
+    # They are on no other machine, where there is no KVM.
+    usual = {name for case in cases.of_tier("full") for name in case.tests}
+    assert not usual & cases.KVM_SELFTESTS.keys()
+    built = {name.rpartition("/")[2] for name in components.SELFTESTS.recipe}
+    assert {words.split()[0] for words in cases.KVM_SELFTESTS.values()} <= built
+
+
+def test_what_ended_on_a_host_is_read_again(tmp_path: Path) -> None:
+    case = cases.of_kvm(["l2l1"])[1]
+    written = tmp_path / "all.json"
+    written.write_text(json.dumps(report.as_dict([judging.Result(case)], {})), encoding="utf-8")
+    assert [result.case for result in report.resumed(written, {})] == [case]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 #   run.sh [-t SECONDS] THRESHOLD FAILING UNFLUSHED MM SELFTESTS TEST…
 # SECONDS: how long a test may take. THRESHOLD: tables that a range needs to be flattened. FAILING: per cent of the block
 # allocations that fail. UNFLUSHED: which flushes Linux leaves out, as bits of flat_page_tables_skip_flush. MM: the compiled mm.c.
-# SELFTESTS: where the kernel's own selftests of its memory management are. A disk /dev/vda becomes swap space. TEST is one of
+# SELFTESTS: where the kernel's own selftests are. A disk /dev/vda becomes swap space. TEST is one of
 # mm.c, one of those below, NAME:COMMAND for one of the kernel's, or run=COMMAND for any other.
 # Prints, each on a line of its own and the times in seconds since boot,
 #   @begin TEST TIME, then the test's output, then @test TEST STATUS TIME, and at the end: counter NAME VALUE
@@ -126,6 +126,37 @@ selftest() {
     return "$1"
 }
 
+kvm=/sys/kernel/debug/kvm
+
+# KVM counts the blocks of guests that there are; keeps in /tmp/blocks the most that a test had of each count.
+watch_blocks() {
+    while :; do
+        for name in alloc refused demote; do
+            read -r value <$kvm/flat_table_$name
+            read -r most 2>/dev/null </tmp/blocks/$name || most=0
+            [ "$value" -le "$most" ] || echo "$value" >/tmp/blocks/$name
+        done
+        sleep 0.1
+    done
+}
+
+# One of the kernel's selftests of KVM. Adds what it had of each count of blocks to those before.
+kvm_selftest() {
+    mkdir -p /tmp/blocks
+    watch_blocks &
+    watcher=$!
+    (cd /tmp && PATH=$selftests:$PATH && eval "limited $1")
+    set -- $?
+    kill $watcher
+    wait $watcher
+    for name in alloc refused demote; do
+        read -r most 2>/dev/null </tmp/blocks/$name || most=0
+        eval "sum_$name=\$((\${sum_$name:-0} + most))"
+        rm -f /tmp/blocks/$name
+    done
+    return "$1"
+}
+
 # The watched thread has its CPU to itself: switches to other processes might flush everything there.
 flush() {
     for process in /proc/[0-9]*; do
@@ -152,6 +183,7 @@ for name; do
     hugetlb | pressure | stress) $name ;;
     later | large | fits | cgroup | merge | counted | cap | exits) tuned "$name" ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
+    kvm-*:*) kvm_selftest "${name#*:}" ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;
     esac 2>&1
@@ -160,4 +192,10 @@ for name; do
     printf '\n@test %s %s %s\n' "$test" "$status" "$now"
 done
 echo
-sed -n 's/^flat_table/counter &/p' /proc/vmstat
+if [ -d $kvm ]; then
+    # As the kernel's own counters of the same are called.
+    printf 'counter %s %s\n' flat_table_alloc "${sum_alloc:-0}" flat_table_alloc_failed "${sum_refused:-0}" \
+        flat_table_demote "${sum_demote:-0}"
+else
+    sed -n 's/^flat_table/counter &/p' /proc/vmstat
+fi

@@ -49,13 +49,14 @@ def build(
     ] = False,
     nested: Annotated[
         bool,
-        Option("--nested", help="Also build the kernel with a KVM that flattens, for `run --nested`."),
+        Option("--nested", help="Also build the kernel with a KVM that flattens, for --nested elsewhere."),
     ] = False,
     selftests: Annotated[
         bool,
         Option(
             "--selftests",
-            help="Also build Linux's own tests of its memory management, for `test --tier full`.",
+            help="Also build Linux's own tests: of its memory management for `test --tier full`, of KVM for "
+            "`test --nested`.",
         ),
     ] = False,
     mutants: Annotated[
@@ -342,6 +343,7 @@ def _input() -> int | None:
         "vm test --tier full --only l3l2 --only l2l1 --json all.json --resume",
         "vm test --tier full --debug --only 'l2l1, isolated' --tests fork,oom",
         "vm test --kcsan --modes l4l3+l2l1",
+        "vm test --nested --modes l4l3+l2l1 --tests kvm-tables,kvm-log",
         "vm test --soak 24 --seed 7 --json soak.json --resume",
         "vm test --mutate --only NO_FLUSH_DEMOTE --only NO_SUB_RECHECK --logs logs",
     ),
@@ -358,6 +360,13 @@ def run_tests(
     ] = False,
     kcsan: Annotated[
         bool, Option("--kcsan", help="The kernel of `vm build --kcsan`, which finds data races, and is slow.")
+    ] = False,
+    nested: Annotated[
+        bool,
+        Option(
+            "--nested",
+            help="KVM's own tests instead, in guests whose KVM flattens nested page tables in each mode.",
+        ),
     ] = False,
     mutate: Annotated[
         bool,
@@ -412,6 +421,9 @@ def run_tests(
     With --soak, the mode, the levels, the number of CPUs, what fails and which tests run in which order are
     drawn for each guest. A seed's guests are always the same; with --resume, calls add up to HOURS.
     With --kcsan, a race counts if a function takes part that the series adds or changes.
+    With --nested, guests have guests themselves (`vm build --nested --selftests` first): tests that come
+    with Linux have KVM map, log, move and split the memory of guests of several processors, with nested
+    page tables that are flattened in each of KVM's modes, with blocks that fail, and with five levels.
     With --mutate, a kernel leaves out each flush, lock and second look of the series, one in each guest, and
     waits at the moment for which it is there. Prints what noticed; with all of them, nothing may.
     """
@@ -420,7 +432,7 @@ def run_tests(
     _refuse(
         {"--kcsan": debug and kcsan}, "--debug and --kcsan are different kernels", "run one after the other"
     )
-    kernels = {"mutants": mutate, "debug": debug, "kcsan": kcsan}
+    kernels = {"mutants": mutate, "debug": debug, "kcsan": kcsan, "nested": nested}
     options = work.Options(
         tier=tier,
         modes=modes,
@@ -437,6 +449,16 @@ def run_tests(
         source=source,
         mutate=mutate,
     )
+    if nested:
+        unfit = {
+            "--tier": tier != "short",
+            "--levels": levels != 4,
+            "--debug": debug,
+            "--kcsan": kcsan,
+            "--mutate": mutate,
+            "--soak": soak is not None,
+        }
+        _refuse(unfit, "KVM's tests run on a machine and a kernel of their own")
     if mutate:
         unfit = {
             "--tier": tier != "short",

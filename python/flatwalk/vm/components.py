@@ -47,7 +47,13 @@ _SELFTESTS = (
     *("protection_keys_64", "soft-dirty", "split_huge_page_test", "thuge-gen", "uffd-stress"),
     *("uffd-unit-tests", "va_high_addr_switch", "virtual_address_range"),
 )
-#: One of them ends with this status without including kselftest.h, which defines it.
+#: Of KVM's own tests, those of how it maps guests' memory.
+_KVM_SELFTESTS = (
+    *("access_tracking_perf_test", "demand_paging_test", "dirty_log_perf_test", "dirty_log_test"),
+    *("kvm_page_table_test", "memslot_modification_stress_test", "memslot_perf_test"),
+    *("pre_fault_memory_test", "set_memory_region_test", "x86_64/dirty_log_page_splitting_test"),
+)
+#: One of the first ends with this status without including kselftest.h, which defines it.
 _SELFTEST_FLAGS = "EXTRA_CFLAGS=-DKSFT_SKIP=4"
 
 
@@ -181,6 +187,16 @@ def _make_selftests(tree: Path, work: Path, out: Path, steps: Steps) -> None:
         cwd=work,
         remedy=remedy,
     )
+    steps.run(
+        "KVM's selftests",
+        *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "kvm")),
+        *(f"OUTPUT={work / 'kvm'}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
+        *(str(work / "kvm" / name) for name in _KVM_SELFTESTS),
+        cwd=work,
+        remedy=remedy,
+    )
+    for name in _KVM_SELFTESTS:
+        shutil.copy2(work / "kvm" / name, out)
 
 
 QEMU = Component(
@@ -260,13 +276,14 @@ KERNELS = {
     "debug": DEBUG_LINUX,
     "kcsan": KCSAN_LINUX,
     "mutants": MUTANTS_LINUX,
+    "nested": NESTED_LINUX,
 }
-#: Linux's own tests of its memory management.
+#: Linux's own tests of its memory management, and of KVM's.
 SELFTESTS = replace(
     LINUX,
     name="linux-selftests",
     product=_SELFTESTS[-1],
-    recipe=(_SELFTEST_FLAGS, *_SELFTESTS),
+    recipe=(_SELFTEST_FLAGS, *_SELFTESTS, *_KVM_SELFTESTS),
     configuration=(),
     make=_make_selftests,
     variant_of="linux",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: What the kernel's `flat_page_tables=` takes.
 MODES = ("off", "l3l2", "l4l3", "l2l1", "l4l3+l2l1", "compendia")
+#: How KVM flattens nested page tables: what its `flat_npt=` takes.
+HOST_MODES = tuple(mode for mode in MODES if mode != "compendia")
 #: How long after a change QEMU grants Linux for the flush, in milliseconds.
 GRACE_MS = 1000
 
@@ -48,6 +50,7 @@ class Machine:
         grace_ms: How long after a change QEMU grants Linux for the flush, if it looks for them.
         parameters: More of the kernel's command line.
         kernel: Which one, of `components.KERNELS`.
+        nested: How its KVM flattens nested page tables, one of `HOST_MODES`; None if it has no guests.
     """
 
     mode: str = "off"
@@ -59,6 +62,7 @@ class Machine:
     grace_ms: int = GRACE_MS
     parameters: tuple[str, ...] = ()
     kernel: str = "usual"
+    nested: str | None = None
 
     def __post_init__(self) -> None:
         """Checks what a user may have given.
@@ -69,6 +73,12 @@ class Machine:
         if self.mode not in MODES:
             raise UsageError(
                 f"there is no mode {self.mode}", where="--mode", remedy=f"choose one of {', '.join(MODES)}"
+            )
+        if self.nested not in (None, *HOST_MODES):
+            raise UsageError(
+                f"there is no mode {self.nested} of nested tables",
+                where="--host-mode",
+                remedy=f"choose one of {', '.join(HOST_MODES)}",
             )
         if self.levels not in (4, 5):
             raise UsageError(
@@ -87,6 +97,8 @@ class Machine:
             # They do not make QEMU faster; only the check uses what they keep.
             *(f"{name}={'on' if self.check else 'off'}" for name in ("pcid", "invpcid")),
         ]
+        if self.nested is not None:
+            features.append("flat-npt=on")
         if self.check:
             features += ["flat-pt-check=on", f"flat-pt-check-grace={self.grace_ms}"]
         line = " ".join(
@@ -99,6 +111,7 @@ class Machine:
                 # Guests may have to wait for the host for long.
                 "rcupdate.rcu_cpu_stall_timeout=300",
                 f"flat_page_tables={self.mode}",
+                *([f"kvm_amd.flat_npt={self.nested}"] if self.nested is not None else []),
                 *self.parameters,
             ]
         )

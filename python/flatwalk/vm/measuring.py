@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.vm import bench, charts, hosted, kernel_walks, nested, nested_bench, timed, workloads
-from flatwalk.vm.machine import parse_modes
+from flatwalk.vm import bench, charts, hosted, kernel_walks, nested_bench, timed, workloads
+from flatwalk.vm.machine import HOST_MODES, parse_modes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +155,7 @@ def _nested(options: Options) -> Measured:
             "guests in guests are measured with 4 levels", where="--levels", remedy="leave it out"
         )
     rows = nested_bench.measure(
-        parse_modes(options.host_modes, "--host-modes", nested.HOST_MODES),
+        parse_modes(options.host_modes, "--host-modes", HOST_MODES),
         parse_modes(options.modes) if options.modes else nested_bench.MODES,
         source=options.source,
     )

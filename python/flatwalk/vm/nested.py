@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from flatwalk import temporary
-from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components, machine
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: How KVM flattens nested page tables, its `flat_npt=`.
-HOST_MODES = tuple(mode for mode in machine.MODES if mode != "compendia")
 #: Memory of the host in addition to its guest's, in MiB.
 _OWN_MIB = 512
 #: For the inner guest's kernel.
@@ -41,38 +39,6 @@ _LIBRARY = re.compile(r"^\s+(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Host(machine.Machine):
-    """A guest that has a guest itself.
-
-    Args:
-        nested: How its KVM flattens nested page tables, one of `HOST_MODES`.
-    """
-
-    nested: str = "off"
-
-    def __post_init__(self) -> None:
-        """Checks what a user may have given.
-
-        Raises:
-            UsageError: If there is no such machine.
-        """
-        super().__post_init__()
-        if self.nested not in HOST_MODES:
-            raise UsageError(
-                f"there is no mode {self.nested} of nested tables",
-                where="--host-mode",
-                remedy=f"choose one of {', '.join(HOST_MODES)}",
-            )
-
-    def arguments(self) -> list[str]:
-        """QEMU's arguments that make this machine."""
-        words = super().arguments()
-        words[words.index("-cpu") + 1] += ",flat-npt=on"
-        words[words.index("-append") + 1] += f" kvm_amd.flat_npt={self.nested}"
-        return words
-
-
-@dataclass(frozen=True)
 class Guest:
     """The inner guest, which has one processor and four levels of page tables.
 
@@ -86,10 +52,12 @@ class Guest:
     memory_mib: int = 256
     parameters: tuple[str, ...] = ()
 
-    def host(self, nested: str, *parameters: str, levels: int = 4) -> Host:
+    def host(self, nested: str, *parameters: str, levels: int = 4) -> machine.Machine:
         """A host that has room for it, with more of its kernel's command line."""
         memory = f"{self.memory_mib + _OWN_MIB}M"
-        return Host(memory=memory, nested=nested, parameters=parameters, levels=levels)
+        return machine.Machine(
+            memory=memory, nested=nested, parameters=parameters, levels=levels, kernel="nested"
+        )
 
     def line(self) -> str:
         """Its kernel's command line."""
@@ -174,7 +142,7 @@ class Outcome:
 
 
 def run(
-    host: Host,
+    host: machine.Machine,
     inner: Guest,
     command: Sequence[str],
     *,
@@ -217,7 +185,6 @@ def run(
             stderr=console,
             timeout_s=timeout_s,
             source=source,
-            linux=components.NESTED_LINUX,
             options=(*options, "-plugin", f"{plugin},out={counted.name}"),
         )
         counts = Path(counted.name).read_text(encoding="ascii")

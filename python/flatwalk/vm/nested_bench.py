@@ -82,7 +82,7 @@ def measure(host_modes: Iterable[str], modes: Sequence[str], *, source: Path | N
     """Runs a program in guests of guests of one CPU, all pages of 4 KiB.
 
     Args:
-        host_modes: How KVM flattens nested tables, of `nested.HOST_MODES`.
+        host_modes: How KVM flattens nested tables, of `machine.HOST_MODES`.
         modes: How its guest's Linux flattens its own.
         source: The user's own trees, as built by `vm build --source`.
 

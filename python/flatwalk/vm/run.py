@@ -19,7 +19,6 @@ from flatwalk.vm import build, compiled, components, ports, processes, races
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from flatwalk.vm.components import Component
     from flatwalk.vm.machine import Machine
 
 #: Lines of the kernel's log with which it reports a mistake of its own.
@@ -123,7 +122,6 @@ def run(
     timeout_s: float | None = None,
     environment: Mapping[str, str] | None = None,
     source: Path | None = None,
-    linux: Component | None = None,
     options: Sequence[str] = (),
 ) -> Outcome:
     """Boots a guest, runs a command in the host's files, and switches the guest off.
@@ -139,14 +137,13 @@ def run(
         timeout_s: How long the guest may run.
         environment: Its environment; ours if none is given.
         source: The user's own trees, as built by `vm build --source`.
-        linux: The kernel, if not the machine's usual one.
         options: More of QEMU's options.
 
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or the guest does not end by itself.
     """
     qemu = build.find(components.QEMU, source) / "bin" / "qemu-system-x86_64"
-    kernel = build.find(linux or components.KERNELS[machine.kernel], source) / "bzImage"
+    kernel = build.find(components.KERNELS[machine.kernel], source) / "bzImage"
     init = compiled.guest_program(compiled.SOURCES / "guest" / "init.c").read_bytes()
     given = os.environ if environment is None else environment
     with temporary.directory() as work:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import UsageError
-from flatwalk.vm.machine import GRACE_MS, MODES, Machine
+from flatwalk.vm.machine import GRACE_MS, HOST_MODES, MODES, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +78,22 @@ SELFTESTS = {
     "va-high-addr-switch": "va_high_addr_switch",
     "protection-keys": "protection_keys_64",
 }
+#: KVM's own tests of how it maps guests' memory, for guests of several processors that have little.
+KVM_SELFTESTS = {
+    "kvm-slots": "set_memory_region_test",
+    "kvm-demand": "demand_paging_test -b 16M -v 4",
+    "kvm-demand-missing": "demand_paging_test -b 16M -v 4 -u MISSING",
+    "kvm-demand-minor": "demand_paging_test -b 16M -v 4 -u MINOR -s shmem",
+    "kvm-tables": "kvm_page_table_test -b 16M -v 4",
+    "kvm-tables-thp": "kvm_page_table_test -b 32M -v 4 -s anonymous_thp",
+    "kvm-log": "dirty_log_test -M dirty-log -i 3 -I 10",
+    "kvm-log-large": "dirty_log_perf_test -b 16M -v 4 -i 3 -s anonymous_thp",
+    "kvm-log-split": "dirty_log_page_splitting_test -b 16M -v 2",
+    "kvm-access": "access_tracking_perf_test -b 16M -v 4",
+    "kvm-move-slots": "memslot_modification_stress_test -b 8M -v 4 -i 50",
+    "kvm-many-slots": "memslot_perf_test -s 64 -l 1",
+    "kvm-pre-fault": "pre_fault_memory_test",
+}
 _STRESSORS = (
     *("bigheap", "brk", "fault", "fork", "madvise", "malloc", "memfd", "mincore", "mlock"),
     *("mmap", "mmapaddr", "mmapfixed", "mmapfork", "mmaphuge", "mmapmany", "mprotect", "mremap", "msync"),
@@ -87,7 +103,8 @@ _STRESSORS = (
 #: Stressors of stress-ng, each for some seconds and with verification: their names.
 STRESSORS = tuple(f"stressor-{stressor}" for stressor in _STRESSORS)
 #: Tests that are not ours: they may fail in any guest, but must end as they do with `off`.
-FOREIGN = {name: f"{name}:{call}" for name, call in SELFTESTS.items()} | {name: name for name in STRESSORS}
+FOREIGN = {name: f"{name}:{call}" for name, call in (SELFTESTS | KVM_SELFTESTS).items()}
+FOREIGN |= {name: name for name in STRESSORS}
 #: Flushes that can be left out, by bits of flat_page_tables_skip_flush, and the test that needs them.
 _FLUSHES = (
     ("when flattening", "flush"),
@@ -143,7 +160,7 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, kernel: str = "usual", l
         raise UsageError(f"there is no tier {tier}", where="--tier", remedy=f"choose {' or '.join(TIERS)}")
     full = tier == "full"
     tests = OURS if full else _SHORT
-    everything = (*tests, *FOREIGN) if full else tests
+    everything = (*tests, *SELFTESTS, *STRESSORS) if full else tests
     off = usual_machine(levels, kernel=kernel)
     found = [Case("off", off, everything)]
     for mode in (mode for mode in MODES[1:] if mode in modes):
@@ -158,6 +175,23 @@ def of_tier(tier: str, modes: Sequence[str] = MODES, *, kernel: str = "usual", l
                 found += _flushing(mode, flushing, test)
                 if full:
                     found += _flushing(f"{mode}, isolated", isolated_machine(flushing), test)
+    return found
+
+
+def of_kvm(modes: Sequence[str] = HOST_MODES) -> list[Case]:
+    """KVM's own tests in guests that have guests; `off` is always among them, and first.
+
+    Args:
+        modes: How KVM flattens nested page tables, of `HOST_MODES`.
+    """
+    off = Machine(cpus=4, memory="3G", kernel="nested", nested="off")
+    tests = tuple(KVM_SELFTESTS)
+    found = [Case("off", off, tests)]
+    for mode in (mode for mode in HOST_MODES[1:] if mode in modes):
+        machine = replace(off, nested=mode)
+        found.append(Case(mode, machine, tests, flattens=True))
+        found.append(Case(f"{mode}, half of the blocks fail", machine, tests, failing=50, flattens=True))
+        found.append(Case(f"{mode}, 5 levels", replace(machine, levels=5), tests, flattens=True))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flatwalk import output
 from flatwalk.errors import UsageError
 from flatwalk.vm import document
-from flatwalk.vm.machine import parse_modes
+from flatwalk.vm.machine import HOST_MODES, parse_modes
 from flatwalk.vm.testing import cases, mutants, report, running, soak
 
 if TYPE_CHECKING:
@@ -103,10 +103,12 @@ def _planned(options: Options, guards: Sequence[mutants.Mutant]) -> Iterable[cas
     if options.soak is not None:
         return soak.guests(options.seed, options.kernel)
     named = [name for name in (options.tests or "").split(",") if name]
-    of_tier = cases.of_tier(
-        options.tier, parse_modes(options.modes), kernel=options.kernel, levels=options.levels
-    )
-    return cases.chosen(of_tier, options.only, named)
+    if options.kernel == "nested":
+        found = cases.of_kvm(parse_modes(options.modes, known=HOST_MODES))
+    else:
+        modes = parse_modes(options.modes)
+        found = cases.of_tier(options.tier, modes, kernel=options.kernel, levels=options.levels)
+    return cases.chosen(found, options.only, named)
 
 
 def _table_name(options: Options) -> str:
@@ -115,5 +117,7 @@ def _table_name(options: Options) -> str:
         return "test-mutants"
     if options.soak is not None:
         return "test-soak"
+    if options.kernel == "nested":
+        return "test-nested"
     kernel = [options.kernel] if options.kernel != "usual" else []
     return "-".join(["test", options.tier, *kernel, *(["5"] if options.levels == 5 else [])])

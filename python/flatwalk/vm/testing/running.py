@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components
 from flatwalk.vm import run as guest
-from flatwalk.vm.testing.cases import FOREIGN, SELFTESTS, STRESSORS
+from flatwalk.vm.testing.cases import FOREIGN, KVM_SELFTESTS, SELFTESTS, STRESSORS
 from flatwalk.vm.testing.judging import FAIL, FOUND, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from flatwalk.vm.testing.cases import Case
 
 #: Seconds that a test may take, by kernel: one with all of its checks, or KCSAN, is many times slower.
-_LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180}
+_LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180, "nested": 1200}
 #: Swap space by kernel: with the last, memory is to be short soon.
-_SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96}
+_SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96, "nested": 512}
 
 
 def run(
@@ -97,7 +97,7 @@ def _needed(case: Case, source: Path | None) -> Path | None:
     build.find(components.KERNELS[case.machine.kernel], source)
     if any(name in STRESSORS or name in ("pressure", "stress") for name in case.tests):
         _check_stress_ng()
-    if any(name in SELFTESTS for name in case.tests):
+    if any(name in SELFTESTS or name in KVM_SELFTESTS for name in case.tests):
         return build.find(components.SELFTESTS, source)
     return None
 
