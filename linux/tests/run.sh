@@ -145,8 +145,10 @@ kvm_selftest() {
     mkdir -p /tmp/blocks
     watch_blocks &
     watcher=$!
+    case $1 in *anonymous_hugetlb) large_pages 64 ;; esac
     (cd /tmp && PATH=$selftests:$PATH && eval "limited $1")
     set -- $?
+    large_pages 0
     kill $watcher
     wait $watcher
     for name in alloc refused demote; do

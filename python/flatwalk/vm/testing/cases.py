@@ -88,10 +88,11 @@ KVM_SELFTESTS = {
     "kvm-tables-thp": "kvm_page_table_test -b 32M -v 4 -s anonymous_thp",
     "kvm-log": "dirty_log_test -M dirty-log -i 3 -I 10",
     "kvm-log-large": "dirty_log_perf_test -b 16M -v 4 -i 3 -s anonymous_thp",
-    "kvm-log-split": "dirty_log_page_splitting_test -b 16M -v 2",
+    "kvm-log-split": "dirty_log_page_splitting_test -b 16M -s anonymous_hugetlb",
     "kvm-access": "access_tracking_perf_test -b 16M -v 4",
     "kvm-move-slots": "memslot_modification_stress_test -b 8M -v 4 -i 50",
-    "kvm-many-slots": "memslot_perf_test -s 64 -l 1",
+    # Without the part in which the host waits two seconds at most for a virtual CPU.
+    "kvm-many-slots": "memslot_perf_test -s 64 -l 1 -f 2 -e 4",
     "kvm-pre-fault": "pre_fault_memory_test",
 }
 _STRESSORS = (
