@@ -146,7 +146,8 @@ kvm_selftest() {
     watch_blocks &
     watcher=$!
     case $1 in *anonymous_hugetlb) large_pages 64 ;; esac
-    (cd /tmp && PATH=$selftests:$PATH && eval "limited $1")
+    # It loads itself into its guests, from where its name says that it is.
+    (cd "$selftests" && eval "limited ./$1")
     set -- $?
     large_pages 0
     kill $watcher

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import settings, units
 from flatwalk.errors import UsageError
+from flatwalk.reproduce import explanations
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Claim:
     ratio_tolerance: float
     #: Programs that the paper's averages are over; None: the workloads.
     programs: int | None
-    #: By scale: why our figures differ, written by someone who investigated. No verdict depends on it.
+    #: By scale: why our figures differ, written by someone who investigated, with places for figures
+    #: (`explanations`). No verdict depends on it.
     why: dict[str, str]
     #: The run that shows it.
     shown_by: str
@@ -299,13 +301,20 @@ def load(path: Path) -> Experiment:
     scales = table.get("scale", {})
     if series and scales.keys() != set(SCALES):
         raise _error(path.name, f"the scales are {' and '.join(SCALES)}")
+    sizes = {name: _scale(scale, f"{path.name}, scale.{name}") for name, scale in scales.items()}
+    claims = [_claim(item, path.name) for item in table.get("claim", [])]
+    for claim in claims:
+        try:
+            explanations.check(claim, {name: size.workloads for name, size in sizes.items()})
+        except ValueError as error:
+            raise _error(f"{path.name}, claim {claim.id}", str(error)) from error
     return Experiment(
         name=path.stem,
         title=table["title"],
         seed=table.get("seed", 1),
         series={item.name: item for item in series},
-        scales={name: _scale(scale, f"{path.name}, scale.{name}") for name, scale in scales.items()},
-        claims=[_claim(item, path.name) for item in table.get("claim", [])],
+        scales=sizes,
+        claims=claims,
         open=[Open(**item) for item in table.get("open", [])],
     )
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import UsageError
+from flatwalk.reproduce import explanations
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
 from flatwalk.reproduce.planning import Selection, compared, jobs_of, missing_of, selections
 from flatwalk.reproduce.spread import Spread, combined, spread
@@ -366,4 +367,5 @@ def conclude(claim: Claim, values: list[Value], related: list[Value], scale: str
         verdict = Verdict.UNDECIDED
     words = "; ".join(check.words for check in bad)
     failed = f"{words[0].upper()}{words[1:]}." if words else ""
-    return Outcome(claim, values, related, verdict, failed, claim.not_comparable or claim.why.get(scale, ""))
+    why = claim.not_comparable or explanations.filled(claim, values, scale)
+    return Outcome(claim, values, related, verdict, failed, why)
