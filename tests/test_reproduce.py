@@ -843,6 +843,18 @@ def test_a_plan_says_what_is_missing_and_for_how_long(experiment: Experiment, tm
     assert less.seconds < plan.seconds
 
 
+def test_programs_together_are_planned_for_longer(experiment: Experiment, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.toml"
+    text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
+    path.write_text(text.replace('spans = { "gups:2GiB" = "2M" }\n', ""))
+    alone, together = (
+        runs.plan(planning.jobs_of(one, "small", one.claims[0]).values(), cache.Store(tmp_path / "store"))
+        for one in (experiment, load(path))
+    )
+    # Four at once, of which each instruction takes five times as long; less is passed over.
+    assert together.seconds / together.simulated > 4 * alone.seconds / alone.simulated
+
+
 def test_a_rehearsal_begins_everything_and_keeps_nothing(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
