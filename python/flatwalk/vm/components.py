@@ -178,23 +178,19 @@ def _make_selftests(tree: Path, work: Path, out: Path, steps: Steps) -> None:
     remedy = "see the message above"
     make = ("make", f"-j{steps.jobs}")
     steps.run("headers", *make, "-C", str(tree), f"O={work}", "headers", cwd=work, remedy=remedy)
-    steps.run(
-        "selftests",
-        *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "mm")),
-        *(f"OUTPUT={out}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
-        _SELFTEST_FLAGS,
-        *(str(out / name) for name in _SELFTESTS),
-        cwd=work,
-        remedy=remedy,
-    )
-    steps.run(
-        "KVM's selftests",
-        *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / "kvm")),
-        *(f"OUTPUT={work / 'kvm'}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
-        *(str(work / "kvm" / name) for name in _KVM_SELFTESTS),
-        cwd=work,
-        remedy=remedy,
-    )
+
+    def build(step: str, group: str, into: Path, names: Sequence[str], *flags: str) -> None:
+        steps.run(
+            step,
+            *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / group)),
+            *(f"OUTPUT={into}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}", *flags),
+            *(str(into / name) for name in names),
+            cwd=work,
+            remedy=remedy,
+        )
+
+    build("selftests", "mm", out, _SELFTESTS, _SELFTEST_FLAGS)
+    build("KVM's selftests", "kvm", work / "kvm", _KVM_SELFTESTS)
     for name in _KVM_SELFTESTS:
         shutil.copy2(work / "kvm" / name, out)
 
