@@ -6,7 +6,7 @@ use crate::config::scheme::Scheme;
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::{Mode, Run};
 use crate::tests::prefetching;
-use crate::tests::testing::{DATA, Do, Scenario, go, scheme, shipped};
+use crate::tests::testing::{DATA, Do, Scenario, go, go_on, scheme, shipped};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -114,21 +114,27 @@ fn what_is_warmed_is_as_if_it_had_been_run() {
 #[test]
 fn only_a_gap_is_presumed_to_have_filled_caches() {
     // Too few accesses to fill the last-level cache, and many of them stores.
-    let written = |first: Phase| {
+    let written = |first: Phase, threads: u32| {
         let mut scenario = scenario(&scheme(4, &[]), Mode::Timing);
         scenario.machine.llc.as_mut().unwrap().size_bytes = 4 * MIB;
+        scenario.cores = Some(threads);
         let mut run = scenario.start(&[(DATA, SIZE)], true);
         for (phase, seed) in [(first, 1), (Phase::Warm, 2), (Phase::Measured, 3)] {
             enter(&mut run, phase);
-            go(&mut run, &accesses(seed, 6_000));
+            for thread in 0..threads {
+                go_on(&mut run, thread, &accesses(seed, 6_000 / threads as usize));
+            }
         }
         run.end().unwrap();
         let all = counted(&run);
         let written = all.iter().find(|(name, _)| name == "LLC written back");
         written.unwrap().1
     };
-    assert_eq!(written(Phase::Warm), 0);
-    assert!(written(Phase::Pass) > 100, "{}", written(Phase::Pass));
+    for threads in [1, 2] {
+        assert_eq!(written(Phase::Warm, threads), 0);
+        let behind_a_gap = written(Phase::Pass, threads);
+        assert!(behind_a_gap > 100, "{threads} {behind_a_gap}");
+    }
 }
 
 /// Sweeps of some lines or strides each, upwards or downwards.

@@ -258,6 +258,17 @@ impl Level {
         self.outstanding.add(Miss { line, start: start + delay, end: ready + delay }, arrived);
         ready + delay
     }
+
+    /// Of a last-level cache below L2 caches of `above` lines together; see [`Cache::presume_history`].
+    fn presume_history(&mut self, above: u64, data_bytes: u64) {
+        let is_full = fills(data_bytes, self.cache.lines());
+        self.cache.presume_history(above, is_full);
+    }
+}
+
+/// So much data has as many lines as a cache, or more.
+fn fills(data_bytes: u64, lines: u64) -> bool {
+    data_bytes >> LINE_SHIFT >= lines
 }
 
 /// A last-level cache and memory that several cores share; see [`Hierarchy::share`].
@@ -280,6 +291,17 @@ impl SharedCaches {
         if let Some(policy) = &mut self.llc.policy {
             policy.begin_turn(turn);
         }
+    }
+
+    /// The programs' traces have gaps here; see [`Hierarchy::begin_history`].
+    pub fn begin_history(&mut self) {
+        self.llc.cache.begin_history();
+    }
+
+    /// Time passes again from here on; see [`Hierarchy::presume_history`]. `l2_lines` are those of all cores,
+    /// and `data_bytes` what all programs have in memory.
+    pub fn presume_history(&mut self, l2_lines: u64, data_bytes: u64) {
+        self.llc.presume_history(l2_lines, data_bytes);
     }
 }
 
@@ -896,17 +918,21 @@ impl Hierarchy {
     }
 
     /// The trace has a gap here, after which L2 and LLC hold what was used before it; see [`Cache::begin_history`].
-    /// Nothing is done where programs share them.
+    /// Of an LLC that programs share, [`SharedCaches::begin_history`] says so.
     pub fn begin_history(&mut self) {
-        if self.shares {
-            return;
-        }
         self.has_gap = true;
         for l2 in self.every_l2() {
             l2.begin_history();
             l2.clean_old();
         }
-        self.llc.cache.begin_history();
+        if !self.is_of_a_mix() {
+            self.llc.cache.begin_history();
+        }
+    }
+
+    /// Programs of other cores share the last-level cache; each has one core.
+    fn is_of_a_mix(&self) -> bool {
+        self.shares && !self.is_coherent()
     }
 
     /// The L2 caches of all cores that run the program.
@@ -918,16 +944,23 @@ impl Hierarchy {
     /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
     /// `data_bytes` is how much the program has in memory. Nothing is done where no gap came before: all is known.
     pub fn presume_history(&mut self, data_bytes: u64) {
-        if self.shares || !std::mem::take(&mut self.has_gap) {
+        if !std::mem::take(&mut self.has_gap) {
             return;
         }
-        let [l1d, l2, llc] = [&self.l1d, &self.l2, &self.llc].map(|level| level.cache.lines());
-        let fills = |lines: u64| data_bytes >> LINE_SHIFT >= lines;
+        let (l1d, l2) = (self.l1d.cache.lines(), self.l2_lines());
         let cores = self.others.len() as u64 + 1;
+        let is_full = fills(data_bytes, l2 * cores);
         for cache in self.every_l2() {
-            cache.presume_history(l1d, fills(l2 * cores));
+            cache.presume_history(l1d, is_full);
         }
-        self.llc.cache.presume_history(l2 * cores, fills(llc));
+        if !self.is_of_a_mix() {
+            self.llc.presume_history(l2 * cores, data_bytes);
+        }
+    }
+
+    /// Lines that a core's L2 has room for.
+    pub fn l2_lines(&self) -> u64 {
+        self.l2.cache.lines()
     }
 
     /// Load-to-use latency of the first-level data cache.
