@@ -16,7 +16,9 @@ use attend::attend;
 
 use flatwalk_paging::conformance;
 use flatwalk_timing::report::response::TraceSummary;
-use flatwalk_timing::{Kind, Limits, Response, RunConfiguration, RunResult, Sampling, Scheme};
+use flatwalk_timing::{
+    Kind, Limits, Response, RunConfiguration, RunResult, Sampled, Sampling, Scheme,
+};
 use flatwalk_trace::{Format, Source};
 use flatwalk_workloads::{Arguments, ArrayOrder};
 use pyo3::buffer::PyBuffer;
@@ -69,14 +71,8 @@ struct SimulateRequest {
 #[serde(deny_unknown_fields)]
 struct MixRequest {
     /// By core.
-    sources: Vec<SourceRequest>,
+    programs: Vec<ProgramRequest>,
     runs: Vec<RunConfiguration>,
-    /// For each core.
-    instructions: u64,
-    #[serde(default)]
-    warmup: u64,
-    #[serde(default)]
-    skip: u64,
     /// The first core's; each further core has the next number.
     #[serde(default)]
     seed: u64,
@@ -84,11 +80,27 @@ struct MixRequest {
     threads: usize,
 }
 
+/// A program of a mix, and what of it is measured.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProgramRequest {
+    source: SourceRequest,
+    #[serde(default)]
+    skip: u64,
+    #[serde(default)]
+    warmup: u64,
+    instructions: Option<u64>,
+    #[serde(default)]
+    sampling: Option<Sampling>,
+}
+
 #[derive(Debug, Serialize)]
 struct MixResponse {
     version: &'static str,
     /// By configuration: the cores' results.
     runs: Vec<Vec<RunResult>>,
+    /// By core: what was measured of its program.
+    sampling: Vec<Sampled>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -220,18 +232,24 @@ fn simulate(
 #[pyfunction]
 #[pyo3(signature = (request, progress=None))]
 fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
-    let request: MixRequest = read(request)?;
-    let cores = request.sources.len();
-    let MixRequest { warmup, skip, seed, threads, .. } = request;
-    let limits = Limits { skip, warmup, instructions: Some(request.instructions), sampling: None };
-    let total = request.instructions.saturating_add(warmup).saturating_mul(cores as u64);
-    let runs = attend(py, progress.as_ref(), move |reports| {
-        let open_core = |core: usize| open(&request.sources[core], seed + core as u64);
-        let report = &mut |done: u64| reports.report(done.min(total), Some(total));
-        let (runs, workers) = (&request.runs, prototype::workers(threads));
-        flatwalk_timing::simulate_mix(&open_core, cores, runs, &limits, seed, workers, report)
+    let MixRequest { programs, runs, seed, threads } = read(request)?;
+    let limits: Vec<_> = (programs.iter())
+        .map(|&ProgramRequest { skip, warmup, instructions, ref sampling, .. }| Limits {
+            skip,
+            warmup,
+            instructions,
+            sampling: sampling.clone(),
+        })
+        .collect();
+    let mixed = attend(py, progress.as_ref(), move |reports| {
+        let open_core = |core: usize| open(&programs[core].source, seed + core as u64);
+        let report = &mut |done: u64, total: Option<u64>| {
+            reports.report(total.map_or(done, |total| done.min(total)), total)
+        };
+        let workers = prototype::workers(threads);
+        flatwalk_timing::simulate_mix(&open_core, &runs, &limits, seed, workers, report)
     })?;
-    write(&MixResponse { version: version(), runs })
+    write(&MixResponse { version: version(), runs: mixed.runs, sampling: mixed.sampled })
 }
 
 /// Explains one translation.

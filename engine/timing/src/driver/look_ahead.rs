@@ -5,6 +5,8 @@
 //! entry of each page, and the words that stand for the sets of a large cache. The trace says which
 //! addresses come, so they are asked for in time. Nothing that is simulated changes.
 
+use std::ops::Range;
+
 use flatwalk_os::Process;
 use flatwalk_paging::keyed::{Keyed, Probe};
 use flatwalk_paging::{
@@ -17,6 +19,11 @@ use crate::system::System;
 
 /// How many accesses ahead.
 const DISTANCE: usize = 48;
+
+/// The addresses of a part of a slice, and those behind it that come into sight before it ends.
+pub fn with_sight(addresses: &[u64], part: Range<usize>) -> &[u64] {
+    &addresses[part.start..(part.end + DISTANCE).min(addresses.len())]
+}
 /// Pages between asking for a page's leaf entry and asking for what it leads to.
 const DELAY: usize = 4;
 /// Pages remembered, as many as a second-level TLB holds.

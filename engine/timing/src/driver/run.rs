@@ -3,6 +3,7 @@
 //! Phases come with the trace's pieces ([`Phase`]): what is warmed, what runs with its clock, what is
 //! counted. While nothing is counted, counts are put aside ([`crate::counts`]).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_os::{LargePages, OsError};
@@ -380,6 +381,16 @@ impl Run {
         (self.early_windows * 4 > self.windows.len() as u64).then_some(clock_before(cores))
     }
 
+    /// Instructions and cycles of the last window; one of each before there is one.
+    pub(crate) fn pace(&self) -> (u64, u64) {
+        if self.pace.0 == 0 { (1, 1) } else { self.pace }
+    }
+
+    /// Nothing happens until cycle `at`.
+    pub(crate) fn begin_at(&mut self, at: u64) {
+        self.idle_until(at);
+    }
+
     /// True if addresses had to be moved to fit the scheme's geometry.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocation.is_some()
@@ -460,25 +471,46 @@ impl Run {
                 }
             }
             Piece::Slice(slice) => {
-                if let Some(relocation) = &self.relocation {
-                    let mut addresses = std::mem::take(&mut self.relocated);
-                    addresses.clear();
-                    addresses.extend(slice.addresses.iter().map(|&a| relocation.address(a)));
-                    let result = self.dispatch(slice.thread, &slice.blocks, &addresses);
-                    self.relocated = addresses;
-                    result
-                } else {
-                    self.dispatch(slice.thread, &slice.blocks, &slice.addresses)
-                }
+                self.take_part(slice, 0..slice.blocks.len(), 0..slice.addresses.len())
             }
         }
     }
 
-    /// A slice runs on its thread's core: now, or at its turn.
+    /// Takes some blocks of a slice and their addresses; the parts of a slice come in their order.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(crate) fn take_part(
+        &mut self,
+        slice: &Slice,
+        blocks: Range<usize>,
+        addresses: Range<usize>,
+    ) -> Result<(), OsError> {
+        let (first, is_last) = (blocks.start, blocks.end == slice.blocks.len());
+        let blocks = &slice.blocks[blocks];
+        let addresses = look_ahead::with_sight(&slice.addresses, addresses);
+        let result = if let Some(relocation) = &self.relocation {
+            let mut relocated = std::mem::take(&mut self.relocated);
+            relocated.clear();
+            relocated.extend(addresses.iter().map(|&a| relocation.address(a)));
+            let result = self.dispatch(slice.thread, (blocks, first), &relocated);
+            self.relocated = relocated;
+            result
+        } else {
+            self.dispatch(slice.thread, (blocks, first), addresses)
+        };
+        if is_last {
+            self.mispredicted = None;
+        }
+        result
+    }
+
+    /// Blocks, of which the first has a place in its slice, run on their thread's core: now, or at its turn. Behind
+    /// their addresses may be some that are only looked ahead at.
     fn dispatch(
         &mut self,
         thread: ThreadId,
-        blocks: &[u32],
+        (blocks, first): (&[u32], usize),
         addresses: &[u64],
     ) -> Result<(), OsError> {
         let core = self.cores.of(thread);
@@ -507,11 +539,11 @@ impl Run {
             self.add_core(parked);
         }
         if !self.cores.are_several() {
-            return self.slice(thread, blocks, addresses);
+            return self.slice(thread, (blocks, first), addresses);
         }
         if self.timed.is_none() || !self.phase.has_clock() {
             self.turn_to(core);
-            return self.slice(thread, blocks, addresses);
+            return self.slice(thread, (blocks, first), addresses);
         }
         let (mut blocks, mut addresses) = (blocks, addresses);
         while !blocks.is_empty() {
@@ -546,7 +578,9 @@ impl Run {
             self.own.has_run = true;
             let Batch { slice, blocks, addresses, .. } = &batch;
             let (blocks, addresses) = (blocks.clone(), addresses.clone());
-            self.slice(slice.thread, &slice.blocks[blocks], &slice.addresses[addresses])?;
+            let (first, blocks) = (blocks.start, &slice.blocks[blocks]);
+            let addresses = look_ahead::with_sight(&slice.addresses, addresses);
+            self.slice(slice.thread, (blocks, first), addresses)?;
             self.cores.put_back(core, batch);
         }
         Ok(())
@@ -745,11 +779,11 @@ impl Run {
         Ok(())
     }
 
-    /// A slice runs on the core that has its turn.
+    /// The same on the core that has its turn.
     fn slice(
         &mut self,
         thread: ThreadId,
-        blocks: &[u32],
+        (blocks, first): (&[u32], usize),
         addresses: &[u64],
     ) -> Result<(), OsError> {
         if self.own.thread != Some(thread) {
@@ -764,7 +798,7 @@ impl Run {
         self.last_address = addresses.last().copied().unwrap_or(self.last_address);
         let mut rest = addresses;
         let mut done = 0;
-        let of_slice = self.mispredicted.take();
+        let of_slice = self.mispredicted.clone();
         let mispredicted =
             of_slice.as_deref().zip(self.predictor).map(|(all, number)| &all[number]);
         while done < blocks.len() {
@@ -773,10 +807,10 @@ impl Run {
             let used = match (&self.timed, self.phase) {
                 (None, _) => self.run_functional(&blocks[done..], &mut rest, stop)?,
                 (Some(_), Phase::Pass | Phase::Warm) => {
-                    self.run_warm(&blocks[done..], (mispredicted, done), &mut rest, stop)?
+                    self.run_warm(&blocks[done..], (mispredicted, first + done), &mut rest, stop)?
                 }
                 (Some(_), Phase::Detailed | Phase::Measured) => {
-                    self.run_timed(&blocks[done..], (mispredicted, done), &mut rest, stop)?
+                    self.run_timed(&blocks[done..], (mispredicted, first + done), &mut rest, stop)?
                 }
             };
             done += used;

@@ -25,6 +25,10 @@ pub struct Sampling {
     /// Instructions that are warmed before each, the last [`DETAILED`] of them, or more where there are several
     /// threads, with the clock running.
     pub warmup: u64,
+    /// Instructions behind each that run on with the clock, uncounted, so that other programs of a mix have
+    /// company; a recording has none.
+    #[serde(default)]
+    pub after: u64,
     /// Where they are.
     #[serde(default)]
     pub places: Places,
@@ -148,8 +152,8 @@ impl Schedule {
                 let known = available.saturating_sub(warmup).min(instructions.unwrap_or(u64::MAX));
                 let window =
                     if known == u64::MAX { DIVISION } else { known.div_ceil(DIVISIONS).max(1) };
-                let sampling =
-                    Sampling { windows: DIVISIONS, window, warmup, places: Places::Spread };
+                let (windows, places) = (DIVISIONS, Places::Spread);
+                let sampling = Sampling { windows, window, warmup, after: 0, places };
                 (Windows::Adjacent { first, end: after(first) }, sampling)
             }
             Some(sampling) => {
@@ -232,9 +236,53 @@ impl Schedule {
         }
     }
 
+    /// One part goes on to the end of the source, as if it were longer.
+    pub(crate) fn measure_on(&mut self) {
+        if let Windows::Adjacent { end, .. } = &mut self.windows {
+            *end = u64::MAX;
+        }
+    }
+
+    /// How far to run on behind the window that has ended at `position`, or at a block's end soon after it:
+    /// up to what is done with the clock before the next.
+    pub(crate) fn run_on(&self, position: u64) -> Option<u64> {
+        let Windows::Listed { starts, end } = &self.windows else { return None };
+        let Sampling { window, warmup, after, .. } = self.sampling;
+        let next = starts.partition_point(|start| start.saturating_add(window) <= position);
+        let detailed = self.detailed.min(warmup);
+        let next = starts.get(next).map_or(*end, |start| start.saturating_sub(detailed));
+        let until = position.saturating_add(after).min(next).min(*end);
+        (until > position).then_some(until)
+    }
+
     /// A gap of the recording begins or ends at `position`.
     pub(crate) fn begin_segment(&mut self, position: u64) {
         self.segment_start = position;
+    }
+
+    /// Whether something between windows is left out.
+    pub(crate) fn is_sampled(&self) -> bool {
+        !matches!(self.windows, Windows::Adjacent { .. })
+    }
+
+    /// Windows that there will be, about; `None` where that is not known. A recording's segments are taken to
+    /// be as many to an instruction everywhere.
+    pub(crate) fn expected_windows(&self) -> Option<u64> {
+        match self.windows {
+            Windows::Adjacent { first, end } => {
+                let end = self.total.map_or(end, |total| total.min(end));
+                let length = end.saturating_sub(first);
+                (end < u64::MAX).then(|| length.div_ceil(self.sampling.window))
+            }
+            Windows::Listed { ref starts, .. } => Some(starts.len() as u64),
+            Windows::Segments { segment, first, end } => {
+                let (recorded, total) = self.recorded.zip(self.total)?;
+                let (part, total) =
+                    (total.min(end).saturating_sub(first), u128::from(total.max(1)));
+                let windows = u128::from(recorded / segment) * u128::from(part);
+                u64::try_from((windows + total / 2) / total).ok()
+            }
+        }
     }
 
     /// What is done at `position`, and up to where; `None` after the end.
@@ -301,7 +349,7 @@ impl Schedule {
 
     /// Instructions that a run of the plan simulates, about.
     fn simulated(&self) -> Option<u64> {
-        let Sampling { window, warmup, .. } = self.sampling;
+        let Sampling { window, warmup, after, .. } = self.sampling;
         match self.windows {
             Windows::Adjacent { first, end } => {
                 let end = self.total.map_or(end, |total| total.min(end));
@@ -313,7 +361,7 @@ impl Schedule {
                 let each = starts.iter().zip(before).zip(ends).map(|((&start, before), end)| {
                     end - start.saturating_sub(warmup).max(before).min(end)
                 });
-                Some(each.sum())
+                Some(each.sum::<u64>() + starts.len() as u64 * after)
             }
             Windows::Segments { segment, .. } => {
                 let recorded = self.recorded?;
@@ -322,20 +370,27 @@ impl Schedule {
         }
     }
 
-    /// What was measured, once the source was followed to `position`: `windows` windows of `measured`
-    /// instructions together.
-    pub(crate) fn summary(&self, position: u64, windows: u64, measured: u64) -> Sampled {
-        let sampled = !matches!(self.windows, Windows::Adjacent { .. });
+    /// What was measured, once the source was followed to `position`, which is its end if it has `ended`: `windows`
+    /// windows of `measured` instructions together.
+    pub(crate) fn summary(
+        &self,
+        position: u64,
+        has_ended: bool,
+        windows: u64,
+        measured: u64,
+    ) -> Sampled {
+        let sampled = self.is_sampled();
         let first = self.first_instruction;
         let represented = if sampled { position.saturating_sub(first) } else { measured };
-        let whole = if sampled { Some(represented) } else { self.total };
+        let total = self.total.or(has_ended.then_some(position));
+        let whole = if sampled { Some(represented) } else { total };
         Sampled {
             sampled,
             windows,
             window_instructions: self.sampling.window,
             warmup_instructions: self.sampling.warmup,
             first_instruction: first,
-            instructions_total: self.total,
+            instructions_total: total,
             instructions_measured: measured,
             instructions_represented: represented,
             coverage: whole.filter(|&whole| whole > 0).map(|whole| measured as f64 / whole as f64),
@@ -373,7 +428,7 @@ mod tests {
     }
 
     const SAMPLING: Sampling =
-        Sampling { windows: 10, window: 1_000, warmup: 80_000, places: Places::Spread };
+        Sampling { windows: 10, window: 1_000, warmup: 80_000, after: 0, places: Places::Spread };
 
     fn sampled(skip: u64, instructions: Option<u64>) -> Limits {
         Limits { skip, warmup: 0, instructions, sampling: Some(SAMPLING) }
@@ -438,7 +493,7 @@ mod tests {
         let all = stretches(&schedule, 9_500);
         assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
         assert_eq!((all.len(), all[0].2), (10, 950));
-        let summary = schedule.summary(9_500, 10, 9_500);
+        let summary = schedule.summary(9_500, true, 10, 9_500);
         assert!(!summary.sampled && summary.coverage == Some(1.0));
     }
 

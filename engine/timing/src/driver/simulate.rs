@@ -1,15 +1,8 @@
 //! One trace through many runs: read and decoded once, simulated on all cores.
-//!
-//! A producer reads the trace and cuts it into stretches. Workers take a run and the next stretch that
-//! it has not seen, always the run that is furthest behind. A stretch is dropped when every run has
-//! seen it, and the producer waits when too many are alive: memory is bounded however long the trace.
 
-use std::any::Any;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use flatwalk_os::OsError;
 use flatwalk_symbols::Symbols;
@@ -17,6 +10,7 @@ use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, ThreadId, TraceErro
 
 use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
+use crate::driver::followers::{Follower, Progress, follow_all};
 use crate::driver::piece::{Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration, is_call};
@@ -80,75 +74,16 @@ const PASSED: u64 = 1 << 24;
 /// Stretches alive at most.
 const ALIVE: usize = 4;
 
-/// A run waiting for a worker.
-struct Waiting {
-    index: usize,
-    next_stretch: usize,
-    run: Box<Run>,
-}
+impl Follower for Run {
+    type Stretch = Vec<Piece>;
 
-#[derive(Default)]
-struct State {
-    stretches: VecDeque<Arc<Vec<Piece>>>,
-    /// Number of the first of `stretches`.
-    first: usize,
-    /// Stretches in all, once the trace has ended.
-    total: Option<usize>,
-    waiting: Vec<Waiting>,
-    /// Stretch that each busy run is at.
-    busy: Vec<usize>,
-    finished: Vec<(usize, Box<Run>)>,
-    /// Instructions simulated, summed over runs.
-    instructions: u64,
-    failure: Option<SimulateError>,
-    /// What a thread left with that panicked.
-    panic: Option<Box<dyn Any + Send>>,
-    /// What was measured, once the trace has ended.
-    sampled: Option<Sampled>,
-}
-
-impl State {
-    /// Drops the stretches that every run has seen.
-    fn drop_seen(&mut self) {
-        let waiting = self.waiting.iter().map(|w| w.next_stretch);
-        let needed = waiting.chain(self.busy.iter().copied()).min();
-        let Some(needed) = needed else {
-            self.stretches.clear();
-            return;
-        };
-        while self.first < needed && !self.stretches.is_empty() {
-            self.stretches.pop_front();
-            self.first += 1;
+    fn follow(&mut self, stretch: &Vec<Piece>, progress: &Progress) -> Result<(), SimulateError> {
+        for piece in stretch {
+            let before = self.instructions();
+            self.take(piece).map_err(|error| os_failure(self, error))?;
+            progress.advance(self.instructions() - before)?;
         }
-    }
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl Shared {
-    /// A panic in one thread ends the scope anyway; the others may see its state.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, guard: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn fail(&self, failure: SimulateError) {
-        self.lock().failure.get_or_insert(failure);
-        self.changed.notify_all();
-    }
-
-    /// Does a thread's work. If that panics, the others wait for nothing more: they end, too.
-    fn guard(&self, work: impl FnOnce()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            self.lock().panic.get_or_insert(panic);
-            self.fail(SimulateError::Stopped);
-        }
+        Ok(())
     }
 }
 
@@ -166,89 +101,38 @@ pub fn simulate(
     workers: impl Into<Workers>,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Simulation, SimulateError> {
-    let workers = workers.into();
     let info = source.info().clone();
-    let runs = configurations.len();
-    let (mut state, mut predictors) = (State::default(), Predictors::default());
-    for (index, configuration) in configurations.into_iter().enumerate() {
-        let (scheme, machine) =
-            (configuration.scheme.name.clone(), configuration.machine.name.clone());
-        let mut run = Run::new(configuration, &info, seed)
-            .map_err(|error| SimulateError::Configuration { scheme, machine, error })?;
+    let (mut runs, mut predictors) = (Vec::new(), Predictors::default());
+    for configuration in configurations {
+        let mut run = new_run(configuration, &info, seed)?;
         run.share_predictions(&mut predictors);
-        state.waiting.push(Waiting { index, next_stretch: 0, run: Box::new(run) });
+        runs.push(run);
     }
-    let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            shared.guard(|| {
-                let reader = StretchReader::new(&mut *source, limits, seed, predictors);
-                if let Err(error) = produce(reader, &shared) {
-                    shared.fail(error);
-                }
-            });
-        });
-        for _ in 0..workers.count(runs) {
-            scope.spawn(|| workers.surround(|| shared.guard(|| work(&shared))));
-        }
-        let mut state = shared.lock();
-        while state.failure.is_none() && state.finished.len() < runs {
-            let done = state.instructions / runs.max(1) as u64;
-            drop(state);
-            if progress(done).is_break() {
-                shared.fail(SimulateError::Stopped);
-            }
-            state = shared.lock();
-            if state.failure.is_none() && state.finished.len() < runs {
-                let tenth = Duration::from_millis(100);
-                let waited = shared.changed.wait_timeout_while(state, tenth, |s| {
-                    s.failure.is_none() && s.finished.len() < runs
-                });
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
-    });
-    let mut state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(panic) = state.panic {
-        resume_unwind(panic);
-    }
-    if let Some(failure) = state.failure {
-        return Err(failure);
-    }
-    state.finished.sort_by_key(|&(index, _)| index);
-    for (_, run) in &mut state.finished {
+    let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
+    let next = || Ok(reader.next_stretch()?);
+    let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
+    for run in &mut runs {
         run.end().map_err(|error| os_failure(run, error))?;
     }
     let mut symbols = Symbols::default();
-    let result = |(_, run): &(_, Box<Run>)| RunResult::new(run, &info.name, seed, &mut symbols);
-    let results = state.finished.iter().map(result);
-    let instructions = state.finished.first().map_or(0, |(_, run)| run.instructions());
-    let sampled = state.sampled.expect("every run has finished, so the trace has ended");
-    Ok(Simulation { runs: results.collect(), instructions, sampled, info })
+    let result = |run: &Run| RunResult::new(run, &info.name, seed, &mut symbols);
+    let results = runs.iter().map(result);
+    let instructions = runs.first().map_or(0, Run::instructions);
+    Ok(Simulation { runs: results.collect(), instructions, sampled: reader.summary(), info })
 }
 
-/// Reads the trace into stretches.
-fn produce(mut reader: StretchReader<'_>, shared: &Shared) -> Result<(), SimulateError> {
-    loop {
-        let stretch = reader.next_stretch()?;
-        let mut state = shared.lock();
-        while state.stretches.len() >= ALIVE && state.failure.is_none() {
-            state = shared.wait(state);
-        }
-        if state.failure.is_some() {
-            return Ok(());
-        }
-        let ended = stretch.is_none();
-        state.stretches.extend(stretch.map(Arc::new));
-        if ended {
-            state.total = Some(state.first + state.stretches.len());
-            state.sampled = Some(reader.summary());
-        }
-        shared.changed.notify_all();
-        if ended {
-            return Ok(());
-        }
-    }
+/// A run of `configuration` over a source described by `info`.
+pub(super) fn new_run(
+    configuration: RunConfiguration,
+    info: &SourceInfo,
+    seed: u64,
+) -> Result<Run, SimulateError> {
+    let (scheme, machine) = (configuration.scheme.name.clone(), configuration.machine.name.clone());
+    Run::new(configuration, info, seed).map_err(|error| SimulateError::Configuration {
+        scheme,
+        machine,
+        error,
+    })
 }
 
 /// The operating system of a run could not go on.
@@ -257,49 +141,13 @@ pub(super) fn os_failure(run: &Run, error: OsError) -> SimulateError {
     SimulateError::Os { scheme, instructions: run.instructions(), error }
 }
 
-/// Takes runs a window further until all have seen all.
-fn work(shared: &Shared) {
-    let mut state = shared.lock();
-    loop {
-        if state.failure.is_some() {
-            return;
-        }
-        let end = state.first + state.stretches.len();
-        let total = state.total;
-        while let Some(at) = state.waiting.iter().position(|w| Some(w.next_stretch) == total) {
-            let done = state.waiting.swap_remove(at);
-            state.finished.push((done.index, done.run));
-            shared.changed.notify_all();
-        }
-        let ready = state.waiting.iter().enumerate().filter(|(_, w)| w.next_stretch < end);
-        let behind = ready.min_by_key(|(_, w)| (w.next_stretch, w.index)).map(|(at, _)| at);
-        let Some(at) = behind else {
-            if state.waiting.is_empty() && state.busy.is_empty() {
-                return;
-            }
-            state = shared.wait(state);
-            continue;
-        };
-        let mut job = state.waiting.swap_remove(at);
-        let number = job.next_stretch;
-        let stretch = Arc::clone(&state.stretches[number - state.first]);
-        state.busy.push(number);
-        drop(state);
-        let before = job.run.instructions();
-        let result = stretch.iter().try_for_each(|piece| job.run.take(piece));
-        drop(stretch);
-        state = shared.lock();
-        let at = state.busy.iter().position(|&n| n == number).expect("it was pushed above");
-        state.busy.swap_remove(at);
-        state.instructions += job.run.instructions() - before;
-        if let Err(error) = result {
-            state.failure.get_or_insert(os_failure(&job.run, error));
-        }
-        job.next_stretch += 1;
-        state.waiting.push(job);
-        state.drop_seen();
-        shared.changed.notify_all();
-    }
+/// What has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// What is to be done of the source.
+    Schedule,
+    /// The source itself.
+    Source,
 }
 
 /// Cuts a source into stretches of decoded pieces, as a schedule says.
@@ -321,11 +169,13 @@ pub(crate) struct StretchReader<'a> {
     touched: Option<Touched>,
     /// … and the blocks whose code was.
     executed: Vec<bool>,
-    ended: bool,
+    ended: Option<End>,
     windows: u64,
     measured: u64,
     /// The window under way has instructions.
     counted: bool,
+    /// Windows are only warmed.
+    leaves_out: bool,
     /// Threads that have run and not ended.
     threads: BTreeSet<ThreadId>,
 }
@@ -351,91 +201,151 @@ impl<'a> StretchReader<'a> {
             rest: None,
             touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
             executed: Vec::new(),
-            ended: false,
+            ended: None,
             windows: 0,
             measured: 0,
             counted: false,
+            leaves_out: false,
             threads: BTreeSet::new(),
         }
     }
 
     /// What was measured of what has been read.
     pub(crate) fn summary(&self) -> Sampled {
-        self.schedule.summary(self.position, self.windows, self.measured)
+        let is_all = self.ended == Some(End::Source);
+        self.schedule.summary(self.position, is_all, self.windows, self.measured)
     }
 
     /// The next stretch; `None` at the end.
     pub(crate) fn next_stretch(&mut self) -> Result<Option<Vec<Piece>>, TraceError> {
         let mut pieces = Vec::new();
+        self.read(&mut pieces, (STRETCH, PASSED), false)?;
+        Ok((!pieces.is_empty() || self.ended.is_none()).then_some(pieces))
+    }
+
+    /// What is measured goes on to the end of the source.
+    pub(crate) fn measure_on(&mut self) {
+        self.schedule.measure_on();
+    }
+
+    /// All up to the end of the next window, and what runs on behind it; `None` if there is no other. With
+    /// `leaves_out` the window is one of those that are not measured, but warmed.
+    pub(crate) fn next_window(
+        &mut self,
+        leaves_out: bool,
+    ) -> Result<Option<Vec<Piece>>, TraceError> {
+        let mut pieces = Vec::new();
+        self.leaves_out = leaves_out;
+        let has_begun = self.read(&mut pieces, (u64::MAX, u64::MAX), true)?;
+        if !has_begun || !self.has_window_ended() {
+            return Ok(None);
+        }
+        if let Some(until) = self.schedule.run_on(self.position).filter(|_| !leaves_out) {
+            self.enter_phase(&mut pieces, Phase::Detailed, until);
+            while self.position < self.until && self.ended.is_none() {
+                self.read_item(&mut pieces)?;
+            }
+        }
+        Ok(Some(pieces))
+    }
+
+    /// What comes next is after a window.
+    fn has_window_ended(&self) -> bool {
+        self.phase == Phase::Measured
+            && self.counted
+            && (self.ended.is_some() || self.position >= self.until)
+    }
+
+    /// Reads until so many instructions are simulated or passed over, or to the end of a window. True if a phase
+    /// has begun.
+    fn read(
+        &mut self,
+        pieces: &mut Vec<Piece>,
+        (simulate, pass): (u64, u64),
+        one_window: bool,
+    ) -> Result<bool, TraceError> {
         let (mut simulated, mut passed) = (0, 0);
-        while simulated < STRETCH && passed < PASSED && !self.ended {
+        let mut has_begun = false;
+        while simulated < simulate && passed < pass && self.ended.is_none() {
             if self.position >= self.until {
-                self.enter(&mut pieces);
+                if one_window && has_begun && self.has_window_ended() {
+                    break;
+                }
+                self.enter(pieces);
+                has_begun = self.ended.is_none();
                 continue;
             }
-            let item = match self.rest.take() {
-                Some(slice) => Some(Item::Slice(slice)),
-                None => self.source.next_item()?,
-            };
-            match item {
-                None => self.ended = true,
-                Some(Item::Define { block, .. }) => {
-                    let block = Arc::new(self.decoder.decode(&block));
-                    self.blocks.push(Arc::clone(&block));
-                    self.executed.push(false);
-                    pieces.push(Piece::Define(block));
+            let n = self.read_item(pieces)?;
+            *(if self.phase == Phase::Pass { &mut passed } else { &mut simulated }) += n;
+        }
+        if self.ended.is_some() {
+            self.show_touched(pieces);
+        }
+        Ok(has_begun)
+    }
+
+    /// Reads one item of the source, or what of it belongs to the phase; how many instructions that were.
+    fn read_item(&mut self, pieces: &mut Vec<Piece>) -> Result<u64, TraceError> {
+        let item = match self.rest.take() {
+            Some(slice) => Some(Item::Slice(slice)),
+            None => self.source.next_item()?,
+        };
+        match item {
+            None => self.ended = Some(End::Source),
+            Some(Item::Define { block, .. }) => {
+                let block = Arc::new(self.decoder.decode(&block));
+                self.blocks.push(Arc::clone(&block));
+                self.executed.push(false);
+                pieces.push(Piece::Define(block));
+            }
+            Some(Item::Event(Event::Gap { instructions })) => {
+                self.position = self.position.saturating_add(instructions);
+                if instructions > 0 {
+                    // Even if what comes next is all warmed or run, a part has been passed over.
+                    self.predictors.drain();
+                    pieces.push(Piece::Phase { phase: Phase::Pass, at: self.position });
                 }
-                Some(Item::Event(Event::Gap { instructions })) => {
-                    self.position = self.position.saturating_add(instructions);
-                    if instructions > 0 {
-                        // Even if what comes next is all warmed or run, a part has been passed over.
-                        self.predictors.drain();
-                        pieces.push(Piece::Phase { phase: Phase::Pass, at: self.position });
-                    }
-                    self.schedule.begin_segment(self.position);
-                    self.until = self.position;
+                self.schedule.begin_segment(self.position);
+                self.until = self.position;
+            }
+            Some(Item::Event(event)) => {
+                self.show_touched(pieces);
+                if let Some(touched) = &mut self.touched {
+                    touched.apply(&event);
                 }
-                Some(Item::Event(event)) => {
-                    self.show_touched(&mut pieces);
-                    if let Some(touched) = &mut self.touched {
-                        touched.apply(&event);
-                    }
-                    if let Event::ThreadExit { thread } = event {
-                        self.threads.remove(&thread);
-                    }
-                    if is_call(&event) {
-                        self.predictors.drain();
-                    }
-                    pieces.push(Piece::Event(event));
+                if let Event::ThreadExit { thread } = event {
+                    self.threads.remove(&thread);
                 }
-                Some(Item::Slice(slice)) => {
-                    let (slice, n) = self.cut(slice);
-                    self.position += n;
-                    if self.threads.insert(slice.thread) {
-                        self.schedule.have_threads(self.threads.len());
-                    }
-                    if let Some(touched) = &mut self.touched {
-                        follow(&slice, &self.blocks, &mut self.executed, touched);
-                    }
-                    if self.phase == Phase::Pass {
-                        passed += n;
-                        continue;
-                    }
-                    simulated += n;
-                    if self.phase == Phase::Measured {
+                if is_call(&event) {
+                    self.predictors.drain();
+                }
+                pieces.push(Piece::Event(event));
+            }
+            Some(Item::Slice(slice)) => {
+                let (slice, n) = self.cut(slice);
+                self.position += n;
+                if self.threads.insert(slice.thread) {
+                    self.schedule.have_threads(self.threads.len());
+                }
+                if let Some(touched) = &mut self.touched {
+                    follow(&slice, &self.blocks, &mut self.executed, touched);
+                }
+                if self.phase == Phase::Pass {
+                    return Ok(n);
+                }
+                if self.phase == Phase::Measured {
+                    if !self.leaves_out {
                         self.measured += n;
                         self.windows += u64::from(!self.counted);
-                        self.counted = true;
                     }
-                    pieces.extend(self.predictors.predict(&slice, &self.blocks));
-                    pieces.push(Piece::Slice(slice));
+                    self.counted = true;
                 }
+                pieces.extend(self.predictors.predict(&slice, &self.blocks));
+                pieces.push(Piece::Slice(slice));
+                return Ok(n);
             }
         }
-        if self.ended {
-            self.show_touched(&mut pieces);
-        }
-        Ok((!pieces.is_empty() || !self.ended).then_some(pieces))
+        Ok(0)
     }
 
     /// Begins the phase that is due.
@@ -444,14 +354,19 @@ impl<'a> StretchReader<'a> {
             self.schedule.end_pass(self.position);
         }
         let Some((phase, until)) = self.schedule.at(self.position) else {
-            self.ended = true;
+            self.ended = Some(End::Schedule);
             return;
         };
+        self.enter_phase(pieces, phase, until);
+    }
+
+    fn enter_phase(&mut self, pieces: &mut Vec<Piece>, phase: Phase, until: u64) {
         self.show_touched(pieces);
+        (self.phase, self.until, self.counted) = (phase, until, false);
+        let phase = if self.leaves_out && phase.has_clock() { Phase::Warm } else { phase };
         if !phase.has_clock() {
             self.predictors.drain();
         }
-        (self.phase, self.until, self.counted) = (phase, until, false);
         pieces.push(Piece::Phase { phase, at: self.position });
     }
 
@@ -507,6 +422,8 @@ fn follow(
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::driver::sampling::{Places, Sampling};
     use crate::tests::testing::{DATA, Panicking, Pieces, Scenario, branching_block, scheme};
@@ -519,7 +436,8 @@ mod tests {
         // The third segment adjoins the second.
         let items = vec![branching_block(0), slice(), gap(9_000), slice(), gap(0), slice()];
         let mut source = Pieces::new(items, 3_000, Some((9_000, 1_000)));
-        let sampling = Sampling { windows: 3, window: 100, warmup: 5_000, places: Places::Spread };
+        let sampling =
+            Sampling { windows: 3, window: 100, warmup: 5_000, after: 0, places: Places::Spread };
         let limits = Limits { sampling: Some(sampling), ..Limits::default() };
         let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
         let mut phases = Vec::new();

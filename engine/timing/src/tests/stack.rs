@@ -546,26 +546,34 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
     let mut configuration = Scenario::new(scheme(4, &[])).configuration();
     configuration.machine = crate::tests::testing::machine();
     configuration.machine.multicore = Some(Multicore { cores: 2, isolation: Isolation::Owners });
-    let limits = Limits { warmup: 20_000, instructions: Some(40_000), ..Limits::default() };
     let open = |core| {
         let name = ["gups", "graphbig-bfs"][core];
         flatwalk_workloads::open(name, &flatwalk_workloads::Arguments::new(16 << 20, 1))
             .map_err(|error| error.to_string())
     };
-    let go_on = &mut |_| ControlFlow::Continue(());
-    let cores = simulate_mix(&open, 2, &[configuration], &limits, 1, 1, go_on).unwrap().remove(0);
-    for core in cores {
-        let sum: u64 = core.cycle_stack.iter().map(|part| part.cycles).sum();
-        assert_eq!(Some(sum), core.cycles);
-        let of = |part| core.cycle_stack.iter().find(|p| p.part == part).map(|p| p.cycles);
-        assert!(of(Part::DataDram) > Some(0) && of(Part::Base) > Some(0));
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let part = Limits { warmup: 20_000, instructions: Some(40_000), ..Limits::default() };
+    let places = Places::Spread;
+    let sampling = Some(Sampling { windows: 7, window: 6_000, warmup: 70_000, after: 0, places });
+    let windows = Limits { instructions: Some(1_000_000), sampling, ..Limits::default() };
+    for limits in [part, windows] {
+        let limits = [limits.clone(), limits];
+        let one = std::slice::from_ref(&configuration);
+        let mixed = simulate_mix(&open, one, &limits, 1, 1, go_on).unwrap();
+        for core in &mixed.runs[0] {
+            let sum: u64 = core.cycle_stack.iter().map(|part| part.cycles).sum();
+            assert_eq!(Some(sum), core.cycles);
+            let of = |part| core.cycle_stack.iter().find(|p| p.part == part).map(|p| p.cycles);
+            assert!(of(Part::DataDram) > Some(0) && of(Part::Base) > Some(0));
+            assert_eq!(of(Part::Idle), Some(0));
+        }
     }
 }
 
 #[test]
 fn the_parts_add_up_over_windows() {
     let places = Places::Spread;
-    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, places });
+    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, after: 0, places });
     for scheme in [scheme(4, &["L4L3", "L2L1"]), merging_scheme(8, 4, 20.0)] {
         let configurations = vec![Scenario::new(scheme).configuration()];
         let source = flatwalk_workloads::open(

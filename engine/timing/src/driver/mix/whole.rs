@@ -1,0 +1,100 @@
+//! A mix of which each program is measured as one part.
+//!
+//! Every core measures as many instructions after its own warm-up, and goes on after them until the
+//! last core is done, so that all are measured among others that run.
+
+use flatwalk_symbols::Symbols;
+
+use super::Open;
+use super::members::Members;
+use crate::driver::cores::TURN;
+use crate::driver::followers::{Follower, Progress};
+use crate::driver::piece::Piece;
+use crate::driver::predictions::Predictors;
+use crate::driver::run::RunConfiguration;
+use crate::driver::sampling::{Limits, Sampled, Schedule};
+use crate::driver::simulate::{SimulateError, StretchReader};
+use crate::report::result::RunResult;
+
+/// One configuration. It reads the programs itself: how far each is read depends on the cores' speeds.
+pub(super) struct Whole<'a> {
+    pub(super) configuration: &'a RunConfiguration,
+    pub(super) open: &'a Open<'a>,
+    pub(super) limits: &'a [Limits],
+    pub(super) seed: u64,
+    /// What came out.
+    pub(super) runs: Vec<RunResult>,
+    /// What was measured of each program.
+    pub(super) sampled: Vec<Sampled>,
+}
+
+/// A program that is read.
+struct Program<'a> {
+    reader: StretchReader<'a>,
+    /// The stretch that it is at.
+    pieces: Vec<Piece>,
+    /// Instructions after which its result is taken.
+    wanted: u64,
+    ended: bool,
+    result: Option<RunResult>,
+}
+
+impl Follower for Whole<'_> {
+    type Stretch = ();
+
+    fn follow(&mut self, &(): &(), progress: &Progress) -> Result<(), SimulateError> {
+        let &mut Self { configuration, open, limits, seed, .. } = self;
+        let mut sources = super::open_all(open, limits.len())?;
+        let infos: Vec<_> = sources.iter().map(|source| source.info().clone()).collect();
+        let mut members = Members::new(configuration, &infos, seed)?;
+        let mut symbols = Symbols::default();
+        let programs = sources.iter_mut().zip(limits).map(|(source, limits)| {
+            let part = Limits { sampling: None, ..limits.clone() };
+            let wanted = limits.instructions;
+            let mut reader = StretchReader::new(&mut **source, &part, seed, Predictors::default());
+            // Every core runs on until the last one is done.
+            reader.measure_on();
+            Program {
+                reader,
+                pieces: Vec::new(),
+                wanted: wanted.map_or(u64::MAX, |n| n.saturating_add(limits.warmup)),
+                ended: false,
+                result: None,
+            }
+        });
+        let mut programs: Vec<_> = programs.collect();
+        while programs.iter().any(|program| program.result.is_none()) {
+            let live = (0..programs.len()).filter(|&core| !programs[core].ended);
+            let Some(core) = live.min_by_key(|&core| members.all[core].clock()) else { break };
+            let program = &mut programs[core];
+            if members.all[core].piece() == program.pieces.len() {
+                let stretch = program.reader.next_stretch()?;
+                program.ended = stretch.is_none();
+                program.pieces = stretch.unwrap_or_default();
+                members.all[core].go_to(0);
+            }
+            let pieces = std::mem::take(&mut programs[core].pieces);
+            if !pieces.is_empty() {
+                let ran = members.turn(core, &pieces, TURN, |other| !programs[other].ended)?;
+                progress.advance(ran)?;
+            }
+            let (program, member) = (&mut programs[core], &members.all[core]);
+            program.pieces = pieces;
+            let is_done = program.ended || member.run.instructions() >= program.wanted;
+            if program.result.is_none() && is_done {
+                program.result = Some(member.result(&mut symbols));
+            }
+        }
+        self.runs = programs.into_iter().filter_map(|program| program.result).collect();
+        let each = self.runs.iter().zip(limits).zip(&infos);
+        let sampled = each.map(|((run, limits), info)| {
+            let part = Limits { sampling: None, ..limits.clone() };
+            let (windows, measured) = (run.windows.len() as u64, run.instructions);
+            let position = limits.skip + limits.warmup + measured;
+            let has_ended = limits.instructions.is_none_or(|n| measured < n);
+            Schedule::new(&part, info, seed).summary(position, has_ended, windows, measured)
+        });
+        self.sampled = sampled.collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! A mix of whose programs windows are measured.
+//!
+//! Windows come in rounds, one of each program. Round by round all programs are passed over up to their
+//! warm-ups, these are warmed together, and then all run with the clock until the last has measured its
+//! window. Every program therefore has as many windows as that with the fewest; they are spread over its own
+//! run, so that what runs together is as far along, by instructions.
+//!
+//! - Warm-ups end together: a program goes first whose warm-up would take the longest, at the speed of
+//!   its last window. So the shared cache holds of each what its speed brings there.
+//! - A core that has measured its window runs on, uncounted, so that the others go on having company: with what
+//!   follows in its program, as far as [`Sampling::after`](crate::Sampling) says, and then again with what it ran
+//!   in this round, from where its address space last changed. Of a recording nothing follows.
+//! - What then is left of what follows is warmed, so that under every configuration each round begins at the same
+//!   instructions.
+
+use flatwalk_symbols::Symbols;
+use flatwalk_trace::Source;
+
+use super::members::Members;
+use crate::driver::cores::TURN;
+use crate::driver::followers::{Follower, Progress};
+use crate::driver::piece::{Phase, Piece};
+use crate::driver::run::{Run, is_call};
+use crate::driver::sampling::{Limits, Sampled, Schedule};
+use crate::driver::simulate::{SimulateError, StretchReader, os_failure};
+use crate::report::result::RunResult;
+
+/// Instructions in a turn in which no time passes.
+const WARMING_TURN: u64 = 1024;
+
+/// What is done of all programs up to the end of a window of each.
+pub(super) struct Round {
+    parts: Vec<Part>,
+}
+
+/// What is done of one of them.
+#[derive(Default)]
+struct Part {
+    pieces: Vec<Piece>,
+    /// Instructions that are warmed.
+    warmed: u64,
+    /// Something is passed over.
+    has_gap: bool,
+    /// The first piece behind the window.
+    behind: usize,
+    /// The first piece that is run again once all have been run.
+    again: usize,
+}
+
+impl Part {
+    fn new(pieces: Vec<Piece>) -> Self {
+        let end = pieces.len();
+        let mut part = Self { again: end, behind: end, ..Self::default() };
+        let mut before: Option<(Phase, u64)> = None;
+        for (number, piece) in pieces.iter().enumerate() {
+            match piece {
+                &Piece::Phase { phase, at } => {
+                    part.has_gap |= phase == Phase::Pass;
+                    if let Some((Phase::Warm, since)) = before {
+                        part.warmed += at - since;
+                    }
+                    if before.is_none_or(|(phase, _)| phase == Phase::Pass) {
+                        part.again = number;
+                    }
+                    if before.is_some_and(|(phase, _)| phase == Phase::Measured) {
+                        part.behind = number;
+                    }
+                    before = Some((phase, at));
+                }
+                Piece::Event(event) if is_call(event) => part.again = number,
+                _ => {}
+            }
+        }
+        if !pieces[part.again..].iter().any(has_instructions) {
+            part.again = end;
+        }
+        Self { pieces, ..part }
+    }
+
+    /// Whether a core that is at that piece is to do something in which no time passes.
+    fn is_untimed(&self, piece: usize, is_last: impl Fn(Phase) -> bool) -> bool {
+        match self.pieces.get(piece) {
+            Some(&Piece::Phase { phase, .. }) => !is_last(phase),
+            other => other.is_some(),
+        }
+    }
+
+    /// The first piece from `piece` on that is run again, or else the first of them all; none if nothing is.
+    fn next_again(&self, piece: usize) -> Option<usize> {
+        let end = self.pieces.len();
+        let mut all = (piece.max(self.again)..end).chain(self.again..end);
+        all.find(|&piece| matches!(self.pieces[piece], Piece::Slice(_) | Piece::Mispredicted(_)))
+    }
+}
+
+/// Whether there is something to run.
+fn has_instructions(piece: &Piece) -> bool {
+    matches!(piece, Piece::Slice(slice) if !slice.blocks.is_empty())
+}
+
+/// Reads several programs, a window of each at a time.
+pub(super) struct RoundReader<'a> {
+    programs: Vec<(StretchReader<'a>, Choice)>,
+    /// Rounds to come.
+    left: u64,
+}
+
+/// Which of a program's windows are measured, if there are more than rounds.
+struct Choice {
+    rounds: u64,
+    windows: u64,
+    seen: u64,
+}
+
+impl Choice {
+    /// Whether the next window is left out.
+    fn leaves_out_next(&mut self) -> bool {
+        let number = self.seen;
+        self.seen += 1;
+        let before =
+            |number: u64| u128::from(number) * u128::from(self.rounds) / u128::from(self.windows);
+        number >= self.windows || before(number) == before(number + 1)
+    }
+}
+
+/// The rounds of programs within limits, if there are windows between which something is passed over: how
+/// many there are, which is no more than are asked for, and each program's limits. None if all programs are measured whole, or to be measured as
+/// one part.
+pub(super) fn rounds(
+    sources: &[Box<dyn Source>],
+    limits: &[Limits],
+    seed: u64,
+) -> Option<(u64, Vec<Limits>)> {
+    let each = || sources.iter().zip(limits).zip(seed..);
+    let schedules: Vec<_> =
+        each().map(|((source, limits), seed)| Schedule::new(limits, source.info(), seed)).collect();
+    if limits.iter().any(|limits| limits.sampling.is_none())
+        || !schedules.iter().any(Schedule::is_sampled)
+    {
+        return None;
+    }
+    let asked = limits.iter().filter_map(|limits| limits.sampling.as_ref()).map(|s| s.windows);
+    let expected = schedules.iter().filter_map(Schedule::expected_windows);
+    let rounds = asked.chain(expected).min()?.max(1);
+    let fitted = limits.iter().map(|limits| {
+        let mut limits = limits.clone();
+        if let Some(sampling) = &mut limits.sampling {
+            sampling.windows = rounds;
+        }
+        limits
+    });
+    Some((rounds, fitted.collect()))
+}
+
+impl<'a> RoundReader<'a> {
+    /// So many rounds of what `readers` read, of which each has so many windows, about.
+    pub(super) fn new(readers: Vec<(StretchReader<'a>, Option<u64>)>, rounds: u64) -> Self {
+        let choice = |windows: Option<u64>| {
+            let windows = windows.unwrap_or(rounds).max(rounds);
+            Choice { rounds, windows, seen: 0 }
+        };
+        let programs = readers.into_iter().map(|(reader, windows)| (reader, choice(windows)));
+        Self { programs: programs.collect(), left: rounds }
+    }
+
+    /// The next round; none if there is no other.
+    pub(super) fn next(&mut self) -> Result<Option<Round>, SimulateError> {
+        let mut parts = Vec::new();
+        if self.left == 0 {
+            // So that it is known how far each program goes.
+            for (reader, _) in &mut self.programs {
+                while reader.next_window(true)?.is_some() {}
+            }
+            return Ok(None);
+        }
+        self.left -= 1;
+        for (reader, choice) in &mut self.programs {
+            let mut pieces = Vec::new();
+            loop {
+                let leaves_out = choice.leaves_out_next();
+                let Some(more) = reader.next_window(leaves_out)? else { return Ok(None) };
+                pieces.extend(more);
+                if !leaves_out {
+                    break;
+                }
+            }
+            parts.push(Part::new(pieces));
+        }
+        Ok(Some(Round { parts }))
+    }
+
+    /// What was measured of each program.
+    pub(super) fn summaries(&self) -> Vec<Sampled> {
+        self.programs.iter().map(|(reader, _)| reader.summary()).collect()
+    }
+}
+
+/// One configuration.
+pub(super) struct Windows {
+    pub(super) members: Members,
+}
+
+impl Follower for Windows {
+    type Stretch = Round;
+
+    fn follow(&mut self, round: &Round, progress: &Progress) -> Result<(), SimulateError> {
+        let (members, parts) = (&mut self.members, &round.parts);
+        members.all.iter_mut().for_each(|member| member.go_to(0));
+        // What is passed over.
+        for (core, part) in parts.iter().enumerate() {
+            while part.is_untimed(members.all[core].piece(), |phase| phase != Phase::Pass) {
+                members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
+            }
+        }
+        let has_gap = parts.iter().any(|part| part.has_gap);
+        if has_gap {
+            members.begin_history();
+        }
+        // What is warmed.
+        let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
+        while let Some(core) = (0..parts.len())
+            .filter(|&core| parts[core].is_untimed(members.all[core].piece(), Phase::has_clock))
+            .max_by_key(|&core| (time(left[core], &members.all[core].run), parts.len() - core))
+        {
+            let ran = members.turn(core, &parts[core].pieces, WARMING_TURN, |_| false)?;
+            left[core] = left[core].saturating_sub(ran);
+            progress.advance(ran)?;
+        }
+        if has_gap {
+            members.presume_history();
+        }
+        members.align();
+        let mut states = vec![State::Measuring; parts.len()];
+        while states.contains(&State::Measuring) {
+            let live = (0..parts.len()).filter(|&core| states[core] != State::Idle);
+            let Some(core) = live.min_by_key(|&core| members.all[core].clock()) else { break };
+            let (part, before) = (&parts[core], states[core]);
+            let ran =
+                members.turn(core, &part.pieces, TURN, |other| states[other] != State::Idle)?;
+            progress.advance(if before == State::Again { 0 } else { ran })?;
+            let member = &mut members.all[core];
+            if !member.is_between_pieces() {
+                continue;
+            }
+            if before == State::Measuring && member.piece() >= part.behind {
+                states[core] = State::After;
+                enter(&mut member.run, Phase::Detailed)?;
+            }
+            if states[core] == State::Again || member.piece() == part.pieces.len() {
+                if states[core] != State::Again {
+                    enter(&mut member.run, Phase::Detailed)?;
+                }
+                let again = part.next_again(member.piece());
+                again.inspect(|&piece| member.go_to(piece));
+                states[core] = again.map_or(State::Idle, |_| State::Again);
+            }
+        }
+        // What is left.
+        for (core, part) in
+            parts.iter().enumerate().filter(|&(core, _)| states[core] == State::After)
+        {
+            enter(&mut members.all[core].run, Phase::Warm)?;
+            while let Some(piece) = part.pieces.get(members.all[core].piece()) {
+                if matches!(piece, Piece::Phase { .. }) {
+                    let next = members.all[core].piece() + 1;
+                    members.all[core].go_to(next);
+                    continue;
+                }
+                let ran = members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
+                progress.advance(ran)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a core does while time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has not measured its window yet.
+    Measuring,
+    /// It runs what follows its window.
+    After,
+    /// It runs again what it has run.
+    Again,
+    /// There is nothing that it could run.
+    Idle,
+}
+
+/// Another phase begins, which is no window.
+fn enter(run: &mut Run, phase: Phase) -> Result<(), SimulateError> {
+    run.take(&Piece::Phase { phase, at: 0 }).map_err(|error| os_failure(run, error))
+}
+
+/// Cycles that a run would take for so many instructions, at the speed of its last window.
+fn time(instructions: u64, run: &Run) -> u128 {
+    let (in_window, cycles) = run.pace();
+    u128::from(instructions) * u128::from(cycles) / u128::from(in_window)
+}
+
+impl Windows {
+    /// The cores' results.
+    ///
+    /// # Errors
+    /// When an operating system could not go on.
+    pub(super) fn into_results(self) -> Result<Vec<RunResult>, SimulateError> {
+        let mut symbols = Symbols::default();
+        let result = |mut member: super::members::Member| {
+            member.run.end().map_err(|error| os_failure(&member.run, error))?;
+            Ok(member.result(&mut symbols))
+        };
+        self.members.all.into_iter().map(result).collect()
+    }
+}
