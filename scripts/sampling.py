@@ -5,7 +5,8 @@
         [--warmup N] [--instructions N] [--one-recording] [--default]
 
 A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
-scripts/speed.py times too, or a built-in workload that has an end, as gups:1GiB. Each is simulated from its
+scripts/speed.py times too, a built-in workload that has an end, as gups:1GiB, or several workloads that run
+together, as gups:64MiB+random:256MiB. Each is simulated from its
 first to its last instruction, and then, once for each seed and number of windows, with windows. A program
 of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
 `python` and `sort` are made once, whole, and so are part of no time. With --one-recording those of
@@ -115,7 +116,9 @@ def sources(names: list[str], directory: Path) -> list[Source]:
         for name, trace in record(directory, ["--exhaustive"]):
             known[name] = Source(name, ["--trace", str(trace)], [])
     for name in names:
-        if ":" in name:
+        if "+" in name:
+            known[name] = Source(name, ["--mix", name.replace("+", ",")], [])
+        elif ":" in name:
             known[name] = Source(name, ["--workload", name], [])
         elif name not in known:
             sys.exit(f"error: there is no source {name}: {', '.join(known)}, or a workload as gups:1GiB")
@@ -164,14 +167,25 @@ def speed_ups(answer: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     found: dict[str, tuple[float, float, float]] = {}
     for run in answer["runs"]:
         if run["scheme"] != answer["runs"][0]["scheme"]:
-            exact = run["speedup"]
-            low, high = run["speedup_low"], run["speedup_high"]
+            kind = "speedup" if "speedup" in run else "relative_weighted_speedup"
+            exact, low, high = (run[f"{kind}{end}"] for end in ("", "_low", "_high"))
             found[f"{run['scheme']}, {run['large_pages']} %"] = (
                 exact,
                 exact if low is None else low,
                 exact if high is None else high,
             )
     return found
+
+
+def judged(answer: dict[str, Any]) -> tuple[float, float, int, bool]:
+    """Instructions judged and measured, in millions, windows, and whether it is known how many there are."""
+    programs = answer["sampling"] if isinstance(answer["sampling"], list) else [answer["sampling"]]
+    represented, measured = (
+        sum(program[key] for program in programs) / 1e6
+        for key in ("instructions_represented", "instructions_measured")
+    )
+    is_known = all(program["instructions_total"] is not None for program in programs)
+    return represented, measured, programs[0]["windows"], is_known
 
 
 def main() -> None:
@@ -200,9 +214,9 @@ def main() -> None:
         for found in sources(options.sources.split(",") if options.sources else [], directory):
             source = recorded(found, directory) if options.one_recording and found.command else found
             whole = compare([*common, "--exhaustive"], source, directory)
-            if whole.answer["sampling"]["instructions_total"] is None and not options.instructions:
+            instructions, _, _, is_known = judged(whole.answer)
+            if not is_known and not options.instructions:
                 sys.exit(f"error: {source.name} has no end: give --instructions, as 1G")
-            instructions = whole.answer["sampling"]["instructions_represented"] / 1e6
             for count in counts:
                 rows = {scheme: Row(value) for scheme, (value, *_) in speed_ups(whole.answer).items()}
                 seconds = windows = measured = 0.0
@@ -210,15 +224,15 @@ def main() -> None:
                     windowed = ["--windows", count] if count else []
                     windowed += ["--warmup", options.warmup] if options.warmup else []
                     part = compare([*common, "--seed", str(seed), *windowed], source, directory)
-                    judged = part.answer["sampling"]["instructions_represented"] / 1e6
-                    if abs(judged / instructions - 1) > SAME:
+                    represented, of_windows, number, _ = judged(part.answer)
+                    if abs(represented / instructions - 1) > SAME:
                         sys.exit(
-                            f"error: {source.name}: samples are of {judged:.0f} M instructions, "
+                            f"error: {source.name}: samples are of {represented:.0f} M instructions, "
                             f"the exhaustive run of {instructions:.0f} M: give --instructions"
                         )
                     seconds += part.seconds / options.seeds
-                    windows += part.answer["sampling"]["windows"] / options.seeds
-                    measured += part.answer["sampling"]["instructions_measured"] / 1e6 / options.seeds
+                    windows += number / options.seeds
+                    measured += of_windows / options.seeds
                     for scheme, speed_up in speed_ups(part.answer).items():
                         rows[scheme].found.append(speed_up)
                 held += sum(row.held for row in rows.values())

@@ -408,27 +408,48 @@ def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -
 def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "mixed.toml"
     text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
-    text = text.replace('spans = { "gups:2GiB" = "2M" }\n', "").replace('windows = 4\nwindow = "100k"\n', "")
+    text = text.replace('spans = { "gups:2GiB" = "2M" }\n', "")
     path.write_text(text.replace('"skylake-server"', '"skylake-server-4core"'))
     mixed = load(path)
     asked: list[dict[str, Any]] = []
+    parts = [0.9, 1.0, 1.2, 0.9]
 
-    def answer(request: dict[str, Any], _progress: object) -> list[list[Any]]:
+    def answer(request: dict[str, Any], _progress: object) -> tuple[list[list[Any]], list[Any]]:
         asked.append(request)
         cycles = {"radix4": 1000, "fpt": 500, "fpt+ptp": 250}
-        return [
-            [fake.run(item["scheme"]["name"], cycles=cycles[item["scheme"]["name"]])]
-            * len(request["sources"])
+        runs = [
+            fake.run(item["scheme"]["name"], cycles=cycles[item["scheme"]["name"]])
             for item in request["runs"]
         ]
+        programs = len(request["programs"])
+        for run in runs:
+            each = parts if programs > 1 else parts[::-1]
+            windows = [{"instructions": 1000, "cycles": 1000 / (run["ipc"] or 1) * part} for part in each]
+            run["windows"] = cast("Any", windows)
+        sampling = {
+            "sampled": True,
+            "windows": 4,
+            "coverage": 0.1,
+            "instructions_total": None,
+            "instructions_represented": 1_000_000,
+        }
+        return [[run] * programs for run in runs], [sampling] * programs
 
     monkeypatch.setattr(engine, "simulate_mix", answer)
     jobs = planning.jobs_of(mixed, "small", mixed.claims[0])
     results = runs.simulate(jobs.values(), cache.Store(tmp_path / "store"), 1, lambda *_: None)
-    assert [len(request["sources"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
+    assert [len(request["programs"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
     assert [request["seed"] for request in asked] == [1, 3, 1], "as its first core has in the mix"
     found = verdicts.judge(mixed, "small", mixed.claims[0], results)
     assert [value.ours for value in found.values] == pytest.approx([100.0, 300.0])
+    # Windows are as much slower in both schemes as each other.
+    assert all(
+        value.high - value.low < 1e-6 for value in found.values if value.low is not None and value.high
+    )
+    for run in results.values():
+        ipc = [window["instructions"] / (window["cycles"] or 1) for window in run["windows"]]
+        assert sum(ipc) / len(ipc) == pytest.approx(run["ipc"], rel=1e-2)
+        assert max(ipc) > 1.001 * min(ipc), "windows say how sure it is"
 
 
 def test_interpolated_speedup_saves_what_the_accesses_save() -> None:

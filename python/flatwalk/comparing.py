@@ -106,7 +106,7 @@ def _check_simpoints(options: Options) -> None:
     """Passes options that go together with SimPoint's files, in or out."""
     is_in = options.simpoints is not None
     refused = {
-        "--mix": (options.mix, "a program of a mix is measured as one part"),
+        "--mix": (options.mix, "windows of a mix are spread over each of its programs"),
         "--error": (
             options.error if is_in else None,
             "SimPoint's intervals are not a random sample: no error is known",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from flatwalk.results import Response, Run
+    from flatwalk.results import Response, Run, Sampling
 
 
 class MemoryAccess(Protocol):
@@ -147,17 +147,19 @@ def simulate(
     return cast("Response", json.loads(_call("simulate", json.dumps(request), progress, addresses)))
 
 
-def simulate_mix(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[list[Run]]:
-    """Runs the sources of `request` together, one a core, under every configuration.
+def simulate_mix(
+    request: dict[str, Any], progress: Callable[[int, int | None], None]
+) -> tuple[list[list[Run]], list[Sampling]]:
+    """Runs the programs of `request` together, one a core, under every configuration.
 
     Returns:
-        By configuration: the cores' results.
+        By configuration the cores' results; and by core what was measured of its program.
 
     Raises:
         FlatwalkError: If a source cannot be read, or a configuration is not possible.
     """
     answer = json.loads(_call("simulate_mix", json.dumps(request), progress))
-    return cast("list[list[Run]]", answer["runs"])
+    return cast("list[list[Run]]", answer["runs"]), cast("list[Sampling]", answer["sampling"])
 
 
 def trace_info(

@@ -114,6 +114,12 @@ def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], 
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
+def jackknife(without: Sequence[float]) -> tuple[float, ...]:
+    """What each window moves a figure by, from the figures without each; their mean is 0."""
+    mean = sum(without) / len(without)
+    return tuple((len(without) - 1) * (mean - one) for one in without)
+
+
 def needed(count: int, half: float, error: float, coverage: float) -> int:
     """Windows that bring an interval's relative half width from `half` down to `error`.
 

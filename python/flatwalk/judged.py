@@ -98,6 +98,35 @@ def _part_words(response: Response, measured: int, total: int | None) -> str:
     return words + ". What came before and after it is not judged, so no interval can be given."
 
 
+def mix_words(programs: Sequence[str], sampled: Sequence[Sampling]) -> str:
+    """What was judged of the programs of a mix: `Judged: 40 windows of each program together. gups: …`."""
+    if all(coverage(one) == 1 for one in sampled):
+        return "Judged: the whole runs of all programs."
+    words = "Judged: one part of each program, so no interval can be given"
+    if any(one["sampled"] for one in sampled):
+        windows = sampled[0]["windows"]
+        words = f"Judged: {_number(windows, 'window')} of each program together"
+        if windows < intervals.LEAST:
+            words += ". So few windows do not tell how sure the figures are"
+    of = dict.fromkeys(
+        f"{program}, {_program_words(one)}" for program, one in zip(programs, sampled, strict=True)
+    )
+    return f"{words}: {'; '.join(of)}."
+
+
+def _program_words(sampling: Sampling) -> str:
+    """Of one program of a mix: which windows of which instructions, or which part."""
+    if coverage(sampling) == 1:
+        return f"the whole run of {units.count(sampling['instructions_measured'])} instructions"
+    if sampling["sampled"]:
+        words = f"of {units.count(sampling['window_instructions'])} instructions"
+        if sampling["warmup_instructions"]:
+            words += f" after {units.count(sampling['warmup_instructions'])} of warm-up"
+        return f"{words}, spread over {_spread_words(sampling)}"
+    start = sampling["first_instruction"] + sampling["warmup_instructions"]
+    return f"instructions {units.count(start)} to {units.count(start + sampling['instructions_measured'])}"
+
+
 def _number(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 

@@ -19,8 +19,6 @@ WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
 SPARE = 100_000
 #: Instructions of a workload, which may have no end, that the windows are spread over.
 WORKLOAD_INSTRUCTIONS = 1_000_000_000
-#: Instructions of each program of a mix, measured as one part, and those before them.
-MIX_INSTRUCTIONS, MIX_WARMUP = 50_000_000, 10_000_000
 
 
 @dataclass(frozen=True)

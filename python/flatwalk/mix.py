@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, intervals, output, settings, units
+from flatwalk.differences import NOISE
 from flatwalk.errors import UsageError
-from flatwalk.lengths import MIX_INSTRUCTIONS, MIX_WARMUP
+from flatwalk.judged import Missing, bias_words, mix_words
+from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import note_warnings, write_json
-from flatwalk.results import machine_label, pages_label
-from flatwalk.weighing import by_pages, weigh, words
+from flatwalk.results import is_bound, machine_label, pages_label
+from flatwalk.sampling import ROUNDS
+from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.lengths import Lengths
-    from flatwalk.results import Run
+    from flatwalk.mixing import Mixed
+    from flatwalk.results import Bias, Run, Sampling
 
-SCHEMA = "flatwalk-mix/1"
+SCHEMA = "flatwalk-mix/2"
 
 
 def programs(text: str) -> dict[str, Any]:
@@ -81,18 +86,10 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
     mix = programs(name)
     _check(options, mix, runs[0]["machine"])
     options.check_writable()
-    cores, alone = _simulate(options, mix["programs"], lengths, runs)
-    results = weigh(mix["programs"], cores, alone)
-    answer = {
-        "schema": SCHEMA,
-        "version": engine.version(),
-        "mix": mix,
-        "alone": [{"program": program, **run} for program, run in alone.items()],
-        "runs": results,
-    }
+    answer = _answer(options, mix, lengths, runs)
     if options.json is not None:
         write_json(options.json, answer)
-    _present(options, mix, results)
+    _present(options, answer)
     if options.report is not None:
         from flatwalk.report.mix import render  # noqa: PLC0415
 
@@ -100,27 +97,124 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
         output.note(f"Report: {options.report.absolute()}")
 
 
-def _simulate(
-    options: Options, names: list[str], lengths: Lengths, runs: list[dict[str, Any]]
-) -> tuple[list[list[Run]], dict[str, Run]]:
-    """The results: of each configuration by core, and of each program alone."""
-    request = {
-        "instructions": lengths.instructions or MIX_INSTRUCTIONS,
-        "warmup": MIX_WARMUP if lengths.warmup is None else lengths.warmup,
-        "skip": lengths.skip,
-        "threads": options.jobs,
+def weights_of(answer: dict[str, Any]) -> Weights:
+    """What the results of an answer are weighed by."""
+    alone = {run["program"]: run for run in answer["alone"]}
+    return Weights(answer["mix"]["programs"], alone, answer["sampling"])
+
+
+def _answer(
+    options: Options, mix: dict[str, Any], lengths: Lengths, runs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What `compare --mix --json` writes, with as many windows as `--error` needs."""
+    mixed, answer = _weighed(options, mix, lengths, runs)
+    for _ in range(ROUNDS if options.error is not None else 0):
+        missing = _missing(answer, options.error or 0.0)
+        had = answer["sampling"][0]["windows"]
+        if missing is None or missing.reached or missing.needed is None:
+            break
+        output.note(missing.words)
+        lengths = lengths.with_windows(max(missing.needed, had + 1))
+        mixed, answer = _weighed(options, mix, lengths, runs)
+        if answer["sampling"][0]["windows"] <= had:
+            break
+    missing = None if options.error is None else _missing(answer, options.error)
+    if missing is not None:
+        output.note(missing.words)
+        if not missing.reached and any(map(is_trace, mix["programs"])):
+            output.note(
+                "A mix has as many windows as its program with the fewest; to record more: "
+                f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
+            )
+    pair = _most_different([result for result in answer["runs"] if not is_bound(result["cores"][0])])
+    if pair and any(one["sampled"] and one["warmup_instructions"] for one in answer["sampling"]):
+        asked = [result["cores"][0]["configuration"] for result in pair]
+        simulated = _mix(options, mix, lengths)
+        cores, of_half = simulated.together(asked, halved(mixed.requests), ", with half the warm-up")
+        answer["bias"] = _bias(answer, pair, cores, of_half)
+    return answer
+
+
+def _weighed(
+    options: Options, mix: dict[str, Any], lengths: Lengths, runs: list[dict[str, Any]]
+) -> tuple[Mixed, dict[str, Any]]:
+    """What is simulated with the windows that `lengths` ask for, and the answer."""
+    mixed = _mix(options, mix, lengths).simulate(runs, runs[0])
+    if not all(run["instructions"] for members in mixed.cores for run in members):
+        raise UsageError(
+            "nothing is left to measure of a program: it has fewer instructions than are left out",
+            where="--skip and --warmup",
+            remedy="leave out less",
+        )
+    answer = {
+        "schema": SCHEMA,
+        "version": engine.version(),
+        "mix": mix,
+        "sampling": mixed.sampling,
+        "bias": None,
+        "alone": [{"program": name, **run} for name, run in mixed.alone.items()],
     }
-    members = [source(program) for program in names]
-    alone: dict[str, Run] = {}
-    for core, (program, member) in enumerate(zip(names, members, strict=True)):
-        if program not in alone:
-            # Under the baseline, with all of the shared cache and the seed that it has in the mix.
-            asked = request | {"sources": [member], "runs": runs[:1], "seed": options.seed + core}
-            with output.Progress(f"Simulating {program} alone") as progress:
-                alone[program] = engine.simulate_mix(asked, progress)[0][0]
-    asked = request | {"sources": members, "runs": runs, "seed": options.seed}
-    with output.Progress(f"Simulating {len(runs)} configurations of {len(members)} programs") as progress:
-        return engine.simulate_mix(asked, progress), alone
+    answer["runs"] = weigh(weights_of(answer), mixed.cores)
+    return mixed, answer
+
+
+def _mix(options: Options, mix: dict[str, Any], lengths: Lengths) -> Mix:
+    """The programs, with the lengths that are asked for."""
+    names = mix["programs"]
+    members = [source(name) for name in names]
+    requests = [{"source": member, **lengths.request(member)} for member in members]
+
+    def watch(what: str, _programs: int) -> output.Progress:
+        return output.Progress(f"Simulating {what}")
+
+    return Mix(names, requests, options.seed, options.jobs, watch)
+
+
+def _most_different(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the first pages the first result and that which differs most from it; empty if it is alone."""
+    first, *others = by_pages(results)[0]
+    if not others:
+        return []
+    return [first, max(others, key=lambda result: abs((result["relative_weighted_speedup"] or 1.0) - 1))]
+
+
+def _bias(
+    answer: dict[str, Any], pair: list[dict[str, Any]], cores: list[list[Run]], sampled: list[Sampling]
+) -> Bias:
+    """Whether windows that are warmed half as long agree: `cores` are those of `pair` with such windows."""
+    weights = weights_of(answer)
+    long, short = weights.difference(pair[1], pair[0]), weights.ratio(cores[1], cores[0])
+    value = long.ratio.value if long else 1.0
+    half = short.value if short else 1.0
+    low, high = long.bounds if long else (0.0, 0.0)
+    first = pair[0]["cores"][0]
+    return {
+        "schemes": [result["scheme"] for result in pair],
+        "machine": first["machine"],
+        "settings": first["settings"],
+        "large_pages": first["large_pages"],
+        "thp": first["thp"],
+        "warmup_instructions": min(one["warmup_instructions"] for one in answer["sampling"]),
+        "half_warmup_instructions": min(one["warmup_instructions"] for one in sampled),
+        "speedup": value,
+        "half_warmup_speedup": half,
+        "agrees": abs(half - value) <= NOISE * value or low <= half - 1 <= high,
+    }
+
+
+def _missing(answer: dict[str, Any], error: float) -> Missing | None:
+    """What `--error` lacks of the weighted speed-ups; None where there is nothing to be sure of."""
+    weights = weights_of(answer)
+    found = []
+    for base, *others in by_pages(answer["runs"]):
+        place = pages_label(base["cores"][0])
+        found += [(one, place) for other in others if (one := weights.difference(other, base))]
+    if not found:
+        return None
+    worst, place = max(found, key=lambda item: math.inf if item[0].ratio.half is None else item[0].ratio.half)
+    half, share, windows = worst.ratio.half, weights.coverage, weights.windows
+    needed = None if half is None or share is None else intervals.needed(windows, half, error, share)
+    return Missing(error, worst.run, half, windows, needed, place)
 
 
 def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> None:
@@ -141,22 +235,42 @@ def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> No
         )
 
 
-def _present(options: Options, mix: dict[str, Any], results: list[dict[str, Any]]) -> None:
+def _present(options: Options, answer: dict[str, Any]) -> None:
+    results, names = answer["runs"], answer["mix"]["programs"]
     if str(options.json) != "-":
         for group in by_pages(results):
-            headers = ["scheme", "weighted speed-up", f"over {group[0]['scheme']}"]
-            headers += [f"IPC {core}: {program}" for core, program in enumerate(mix["programs"], start=1)]
-            rows = []
-            for result in group:
-                ratio = result["relative_weighted_speedup"]
-                row = [result["scheme"], format(result["weighted_speedup"], ".3f")]
-                row.append("–" if ratio is None else units.signed_percent(ratio - 1))
-                row += ["–" if run["ipc"] is None else format(run["ipc"], ".3f") for run in result["cores"]]
-                rows.append(row)
             first = group[0]["cores"][0]
-            title = f"{mix['name']} on {machine_label(first)}, {pages_label(first)}"
-            output.table(headers, rows, title=title)
-    note_warnings([run for result in results for run in result["cores"]])
+            title = f"{answer['mix']['name']} on {machine_label(first)}, {pages_label(first)}"
+            output.table(*_table(group, names), title=title)
+    runs = [run for result in results for run in result["cores"]]
+    note_warnings(runs)
     say = output.note if str(options.json) == "-" else output.say
+    bias = answer["bias"]
+    if bias is not None and not bias["agrees"]:
+        output.note(f"warning: {bias_words(bias)}")
+    say(mix_words(names, answer["sampling"]))
+    if bias is not None and bias["agrees"]:
+        say(bias_words(bias))
     for group in by_pages(results):
-        say(f"{pages_label(group[0]['cores'][0])}: {words(group)}")
+        say(f"{pages_label(group[0]['cores'][0])}: {words(group, weights_of(answer))}")
+
+
+def _table(group: list[dict[str, Any]], names: list[str]) -> tuple[list[str], list[list[str]]]:
+    """The table of one large-page setting: headers and rows, without IPC if there is no room."""
+    has_intervals = group[0]["weighted_speedup_low"] is not None
+    headers = ["scheme", "weighted speed-up", f"over {group[0]['scheme']}", *(["±"] if has_intervals else [])]
+    rows = []
+    for result in group:
+        ratio, low, high = (result[f"relative_weighted_speedup{end}"] for end in ("", "_low", "_high"))
+        row = [result["scheme"], format(result["weighted_speedup"], ".3f")]
+        row.append("–" if ratio is None else units.signed_percent(ratio - 1))
+        if has_intervals:
+            row.append("–" if result is group[0] else units.margin(ratio, low, high))
+        rows.append(row)
+    ipc = [
+        ["–" if run["ipc"] is None else format(run["ipc"], ".3f") for run in result["cores"]]
+        for result in group
+    ]
+    whole = headers + [f"IPC {core}: {name}" for core, name in enumerate(names, start=1)]
+    wide = [row + more for row, more in zip(rows, ipc, strict=True)]
+    return (whole, wide) if output.fits(whole, wide) else (headers, rows)

@@ -1,74 +1,169 @@
-"""What follows from the runs of a mix: weighted speed-ups, and which scheme serves the programs best."""
+"""What follows from the runs of a mix: weighted speed-ups, and which scheme serves the programs best.
+
+A weighted speed-up is the sum, over the programs, of the IPC in the mix over the IPC alone. Window by window
+all programs and configurations run together, so that by how much a window moves such a figure is seen by
+leaving it out of all of them at once (the jackknife; `flatwalk.intervals` has what follows from that).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import units
-from flatwalk.differences import NOISE, WITHIN, joined
-from flatwalk.results import grouped_by, is_bound, pages_key
+from flatwalk import intervals
+from flatwalk.differences import WITHIN, Difference, Standing, joined
+from flatwalk.intervals import Estimate
+from flatwalk.results import coverage, grouped_by, is_bound, pages_key
 
 if TYPE_CHECKING:
-    from flatwalk.results import Run
+    from collections.abc import Mapping, Sequence
+
+    from flatwalk.results import Run, Sampling
+
+    Result = dict[str, Any]
 
 
-def weigh(programs: list[str], cores: list[list[Run]], alone: dict[str, Run]) -> list[dict[str, Any]]:
-    """Weighted speed-ups: over the cores, the sum of each program's IPC over its IPC alone.
+@dataclass(frozen=True)
+class Weights:
+    """What the speeds of a mix's programs are compared with, and how sure they are."""
+
+    programs: Sequence[str]
+    #: By program: its run alone.
+    alone: Mapping[str, Run]
+    #: By core: what was measured of its program. None: nothing is known of how sure the figures are.
+    sampling: Sequence[Sampling] | None = None
+
+    @property
+    def coverage(self) -> float | None:
+        """The least share of a program that was measured; None where it is not a sample."""
+        shares = [coverage(one) for one in self.sampling or ()]
+        known = [share for share in shares if share is not None]
+        return min(known) if known and len(known) == len(shares) else None
+
+    @property
+    def windows(self) -> int:
+        """Windows of each program that are not measured whole."""
+        counts = [one["windows"] for one in self.sampling or () if coverage(one) != 1]
+        return min(counts, default=0)
+
+    def speedup(self, cores: Sequence[Run], left_out: int | None = None) -> float:
+        """The weighted speed-up of the runs of all cores, or what it is without one window."""
+        total = 0.0
+        for program, run in zip(self.programs, cores, strict=True):
+            ipc, own = (_ipc(one, left_out, self.windows) for one in (run, self.alone[program]))
+            total += ipc / own if ipc and own else 0.0
+        return total
+
+    def ratio(self, cores: Sequence[Run], base: Sequence[Run] | None = None) -> Estimate | None:
+        """The weighted speed-up, or that over another configuration's; None if that one's is 0."""
+
+        def of(left_out: int | None) -> float:
+            whole = self.speedup(cores, left_out)
+            return whole if base is None else whole / self.speedup(base, left_out)
+
+        if base is not None and not self.speedup(base):
+            return None
+        value, share = of(None), self.coverage
+        if share is None or (share < 1 and self.windows < intervals.LEAST):
+            return Estimate(value)
+        if share >= 1 or base is cores:
+            return Estimate(value, value, value)
+        margin = intervals.margin(intervals.jackknife([of(at) for at in range(self.windows)]), share)
+        return Estimate(value, value - margin, value + margin)
+
+    def difference(self, result: Result, base: Result) -> Difference | None:
+        """One result against another."""
+        ratio = self.ratio(result["cores"], base["cores"])
+        if ratio is None:
+            return None
+        first, other = result["cores"][0], base["cores"][0]
+        return Difference(first, other, ratio, timed=True, windows=self.windows, coverage=self.coverage)
+
+
+def _ipc(run: Run, left_out: int | None, windows: int) -> float | None:
+    """The IPC of a run, or that without one of its windows; of a program that is measured whole, its own."""
+    found = cast("list[dict[str, float]]", run.get("windows") or [])
+    if left_out is None or len(found) != windows:
+        return run["ipc"]
+    others = [window for at, window in enumerate(found) if at != left_out]
+    cycles = sum(window["cycles"] for window in others)
+    return sum(window["instructions"] for window in others) / cycles if cycles else None
+
+
+def weigh(weights: Weights, cores: Sequence[list[Run]]) -> list[Result]:
+    """Weighted speed-ups of all configurations, with their 95 % intervals.
 
     `relative_weighted_speedup` is that over the first scheme's at the same large-page setting.
     """
-    results: list[dict[str, Any]] = []
-    baselines: dict[tuple[int | None, str | None], float] = {}
+    results: list[Result] = []
+    bases: dict[tuple[int | None, str | None], list[Run]] = {}
     for members in cores:
         first = members[0]
-        speedup = 0.0
-        for program, run in zip(programs, members, strict=True):
-            ipc, own = run["ipc"], alone[program]["ipc"]
-            speedup += ipc / own if ipc and own else 0.0
-        base = baselines.setdefault(pages_key(first), speedup)
+        base = bases.setdefault(pages_key(first), members)
         results.append(
             {
                 "scheme": first["scheme"],
                 "large_pages": first["large_pages"],
                 "thp": first["thp"],
-                "weighted_speedup": speedup,
-                "relative_weighted_speedup": speedup / base if base else None,
+                **_bounded("weighted_speedup", weights.ratio(members)),
+                **_bounded("relative_weighted_speedup", weights.ratio(members, base)),
                 "cores": members,
             }
         )
     return results
 
 
-def by_pages(results: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _bounded(name: str, found: Estimate | None) -> dict[str, float | None]:
+    value, low, high = (found.value, found.low, found.high) if found else (None, None, None)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def by_pages(results: list[Result]) -> list[list[Result]]:
     """Results by large-page setting, each group in request order."""
     return grouped_by(results, lambda result: pages_key(result["cores"][0]))
 
 
-def words(group: list[dict[str, Any]]) -> str:
+def words(group: list[Result], weights: Weights) -> str:
     """Which scheme serves the programs together best, if one does by more than the noise.
 
     Args:
-        group: Results at one large-page setting; the first is the baseline.
+        group: Results at one large-page setting; the first that is not a bound is the baseline.
+        weights: Those that the results were weighed by.
     """
     base, *others = [result for result in group if not is_bound(result["cores"][0])] or group
-    name, value = base["scheme"], base["weighted_speedup"]
-    if not others or not value:
+    name = base["scheme"]
+    found = [one for result in others if (one := weights.difference(result, base)) is not None]
+    if not found:
         return f"Only {name} was run: add schemes to compare it with."
-    changes = {result["scheme"]: result["weighted_speedup"] / value - 1 for result in others}
-    best = max(changes, key=lambda scheme: changes[scheme])
-    if changes[best] >= NOISE:
-        top = 1 + changes[best]
-        same = [scheme for scheme in changes if scheme != best and changes[scheme] + 1 > top * (1 - NOISE)]
-        found = next(result for result in others if result["scheme"] == best)
-        said = (
-            f"{best} serves the programs together best: its weighted speed-up of "
-            f"{found['weighted_speedup']:.3f} is {units.percent(changes[best])} higher than {name}'s"
+    better = [one for one in found if one.standing is Standing.BETTER]
+    undecided = [one for one in found if one.standing is Standing.UNDECIDED]
+    if better:
+        return _best(max(better, key=lambda one: one.merit), base, others, weights)
+    if undecided:
+        best = max(undecided, key=lambda one: one.ratio.value)
+        return (
+            f"Whether a scheme serves the programs together better than {name} is not decided. "
+            f"{best.run['scheme']}: {best.words}."
         )
-        return said + (f"; {_are(same)} {WITHIN} of it." if same else ".")
-    if all(abs(change) < NOISE for change in changes.values()):
+    if all(one.standing is Standing.NONE for one in found):
         return f"No scheme makes a difference to the programs together: all are {WITHIN} of {name}."
     return f"No scheme serves the programs together better than {name}."
 
 
-def _are(schemes: list[str]) -> str:
-    return f"{joined(schemes)} {'is' if len(schemes) == 1 else 'are'}"
+def _best(best: Difference, base: Result, others: list[Result], weights: Weights) -> str:
+    """That this is the best one, how much it gains, and which others are as good or may be."""
+    result = next(one for one in others if one["scheme"] == best.run["scheme"])
+    said = (
+        f"{result['scheme']} serves the programs together best: by weighted speed-up, "
+        f"{result['weighted_speedup']:.3f}, they are {best.words} than with {base['scheme']}"
+    )
+    against = {
+        other["scheme"]: one.standing
+        for other in others
+        if other is not result and (one := weights.difference(other, result)) is not None
+    }
+    same = [scheme for scheme, standing in against.items() if standing is Standing.NONE]
+    open_ = [scheme for scheme, standing in against.items() if standing is Standing.UNDECIDED]
+    said += f"; {joined(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it" if same else ""
+    said += f"; whether {joined(open_, 'or')} is as good is not decided" if open_ else ""
+    return f"{said}."

@@ -148,7 +148,7 @@ def compare(
         str | None,
         Option(
             metavar="COUNT",
-            help="Only so many instructions [default: all; of a workload, or a mix, 1G or 50M].",
+            help="Only so many instructions [default: all; of a workload 1G].",
         ),
     ] = None,
     skip: Annotated[

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates
+from flatwalk.judged import bias_words, mix_words
+from flatwalk.mix import weights_of
 from flatwalk.report import charts, configurations
 from flatwalk.results import is_bound, pages_label, warnings_of
 from flatwalk.weighing import by_pages, words
@@ -29,7 +31,10 @@ def render(answer: dict[str, Any]) -> str:
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
         machine_name=first["machine"],
         first=first,
-        headlines=[(_label(results), words(results)) for results in groups],
+        headlines=[(_label(results), words(results, weights_of(answer))) for results in groups],
+        judged=mix_words(programs, answer["sampling"]),
+        bias=answer["bias"] and bias_words(answer["bias"]),
+        is_warm=answer["bias"] and answer["bias"]["agrees"],
         warnings=warnings_of(runs),
         charts=[_weighted(groups), _shares(groups, programs, alone)],
         alone=[(program, "–" if ipc is None else f"{ipc:.3f}") for program, ipc in alone.items()],
@@ -45,14 +50,16 @@ def _label(results: Results) -> str:
 def _weighted(groups: list[Results]) -> charts.Chart:
     def row(result: dict[str, Any]) -> charts.Change:
         change = (result["relative_weighted_speedup"] or 1.0) - 1
+        low, high = (result[f"relative_weighted_speedup_{end}"] for end in ("low", "high"))
+        bounds = None if low is None or high is None or low == high else (low - 1, high - 1)
         weighted = f"{result['weighted_speedup']:.3f}"
-        return charts.Change(result["scheme"], change, [weighted], is_bound(result["cores"][0]))
+        return charts.Change(result["scheme"], change, [weighted], is_bound(result["cores"][0]), bounds)
 
     return charts.changes(
         "weighted",
         "Weighted speed-up",
         f"Over the programs, the sum of each one's IPC over its IPC alone under {groups[0][0]['scheme']}; "
-        "the bar is its change against the first scheme. Right of the line is faster.",
+        "the bar is its change against the first scheme, with its interval. Right of the line is faster.",
         ["change", "weighted speed-up"],
         [(_label(results), [row(result) for result in results]) for results in groups],
     )

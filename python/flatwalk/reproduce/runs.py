@@ -7,16 +7,18 @@ and a changed machine file or engine runs again.
 from __future__ import annotations
 
 import resource
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, settings, weighing
+from flatwalk import engine, mixing, settings, weighing
 from flatwalk.reproduce import printed
 from flatwalk.reproduce.planning import CROWD, PRINTED
 from flatwalk.vm import bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from flatwalk.cache import Store
     from flatwalk.reproduce.planning import Job
@@ -70,62 +72,37 @@ _COUNTED = (
 def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
     """Runs of a mix. Each is that of its first core, with the weighted speed-up in place of the IPC.
 
-    Where windows are asked for, each is simulated by itself, as the engine samples no mixes, and the weighted
-    speed-up is their mean. A window's stands for its instructions, over one cycle.
+    The programs' own speeds, by which it is weighted, are those under today's table without large pages.
+    A window's "instructions", over one cycle, are such that the sum of the others gives the weighted speed-up
+    that all have without it.
     """
     programs, sources = request["source"]["mix"].values()
-    sampling = request.get("sampling")
-    common = {key: request[key] for key in ("instructions", "warmup", "skip", "seed", "threads")}
-    parts = [common]
-    if sampling is not None:
-        stride = request["instructions"] // sampling["windows"]
-        lengths = {"instructions": sampling["window"], "warmup": sampling["warmup"]}
-        # Each in the middle of its stretch.
-        first = max((stride - sum(lengths.values())) // 2, 0)
-        parts = [{**common, **lengths, "skip": first + at * stride} for at in range(sampling["windows"])]
-    found = []
-    for at, part in enumerate(parts):
+    lengths = {key: request.get(key) for key in ("instructions", "warmup", "skip", "sampling")}
+    members = [{"source": source, **lengths} for source in sources]
 
-        def report(done: int, total: int | None, at: int = at) -> None:
-            progress(at * (total or 0) + done, total and total * len(parts))
+    def watch(_what: str, number: int) -> AbstractContextManager[mixing.Progress]:
+        return nullcontext(progress if number == len(programs) else lambda _done, _total: None)
 
-        found.append(_part_of_a_mix(programs, sources, request["runs"], part, report))
-    covered = 0.0 if sampling is None else len(parts) * sampling["window"] / request["instructions"]
+    mix = mixing.Mix(programs, members, request["seed"], request["threads"], watch)
+    today = {**request["runs"][0], "scheme": settings.scheme("radix4"), "large_pages": 0}
+    mixed = mix.simulate(request["runs"], today)
+    weights = weighing.Weights(programs, mixed.alone, mixed.sampling)
+    share = weights.coverage
     results = []
-    for members in zip(*found, strict=True):
+    for runs in mixed.cores:
+        without = [weights.speedup(runs, window) for window in range(weights.windows)]
         windows = [
-            dict.fromkeys(_COUNTED, 0) | {"at": part["skip"], "instructions": member["ipc"], "cycles": 1}
-            for part, member in zip(parts, members, strict=True)
+            dict.fromkeys(_COUNTED, 0)
+            | {"at": at, "cycles": 1, "instructions": sum(without) - (len(without) - 1) * left}
+            for at, left in enumerate(without)
         ]
         whole = {
-            "ipc": sum(member["ipc"] or 0.0 for member in members) / len(members),
+            "ipc": weights.speedup(runs),
             "windows": windows,
-            "sampling": None if sampling is None else {"coverage": covered, "sampled": True},
+            "sampling": None if share is None else {"coverage": share, "sampled": share < 1},
         }
-        results.append(cast("Run", {**members[0], **whole}))
+        results.append(cast("Run", {**runs[0], **whole}))
     return results
-
-
-def _part_of_a_mix(
-    programs: list[str],
-    sources: list[dict[str, Any]],
-    configurations: list[dict[str, Any]],
-    part: dict[str, Any],
-    progress: Callable[[int, int | None], None],
-) -> list[Run]:
-    """A mix under each configuration, with its weighted speed-up in place of the first core's IPC.
-
-    The programs' own speeds, by which it is weighted, are those under today's table without large pages.
-    """
-    today = {**configurations[0], "scheme": settings.scheme("radix4"), "large_pages": 0}
-    alone: dict[str, Run] = {}
-    for core, member in enumerate(sources):
-        if programs[core] not in alone:
-            asked = {**part, "seed": part["seed"] + core, "sources": [member], "runs": [today]}
-            alone[programs[core]] = engine.simulate_mix(asked, lambda _done, _total: None)[0][0]
-    cores = engine.simulate_mix({**part, "sources": sources, "runs": configurations}, progress)
-    weighed = weighing.weigh(programs, cores, alone)
-    return [cast("Run", {**result["cores"][0], "ipc": result["weighted_speedup"]}) for result in weighed]
 
 
 def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:
@@ -219,31 +196,25 @@ class Plan:
 
 
 def _lengths(request: Mapping[str, Any]) -> tuple[int, int]:
-    """Instructions of one configuration that are warmed or measured, and those that are passed over."""
-    programs = len(request["source"].get("mix", {"programs": "1"})["programs"])
+    """Instructions of one configuration that are warmed or measured, and those passed over for all."""
+    programs = request["source"].get("mix", {"programs": ["one"]})["programs"]
     whole, sampling = int(request.get("instructions", 0)), request.get("sampling")
     if sampling is None:
-        return programs * (whole + int(request.get("warmup", 0))), 0
+        return len(programs) * (whole + int(request.get("warmup", 0))), 0
     measured = int(sampling["windows"] * (sampling["window"] + sampling["warmup"]))
-    if "mix" in request["source"]:
-        # Each window's simulation begins at the programs' first instruction.
-        return programs * measured, programs * whole * int(sampling["windows"]) // 2
-    return measured, max(whole - measured, 0)
-
-
-def _passed(piece: Sequence[Job]) -> int:
-    """Instructions that a batch passes over: all configurations together, but each of a mix by itself."""
-    return _lengths(piece[0].request)[1] * (len(piece) if "mix" in piece[0].request["source"] else 1)
+    # Each program of a mix is also read alone.
+    read = len(programs) + (len(set(programs)) if "mix" in request["source"] else 0)
+    return len(programs) * measured, read * max(whole - measured, 0)
 
 
 def _seconds(piece: Sequence[Job]) -> float:
     """Time of one processor that a batch takes."""
-    measured, _ = _lengths(piece[0].request)
+    measured, passed = _lengths(piece[0].request)
     runs, factor = 0.0, _MIX if "mix" in piece[0].request["source"] else 1.0
     for job in piece:
         guest = _GUEST if "host" in job.configuration.get("scheme", {}) else 1.0
         runs += measured * guest * factor * _NS.get(job.configuration.get("mode", ""), 0.0)
-    return (_passed(piece) * _PASSED_NS + runs) * 1e-9
+    return (passed * _PASSED_NS + runs) * 1e-9
 
 
 def plan(jobs: Iterable[Job], store: Store) -> Plan:
@@ -255,7 +226,7 @@ def plan(jobs: Iterable[Job], store: Store) -> Plan:
         wanted=len(wanted),
         kept=len(wanted) - len(missing),
         simulated=sum(len(piece) * _lengths(piece[0].request)[0] for piece in pieces),
-        passed=sum(map(_passed, pieces)),
+        passed=sum(_lengths(piece[0].request)[1] for piece in pieces),
         seconds=sum(map(_seconds, pieces)),
     )
 

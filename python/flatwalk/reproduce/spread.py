@@ -125,20 +125,13 @@ def spread(
         if len(moved) < intervals.LEAST:
             known = False
             continue
-        windows[name] = Sample(_residuals(whole, moved), share)
+        windows[name] = Sample(intervals.jackknife(moved), share)
     of_programs = None
     if programs is not None and programs > len(values):
         known = known and len(values) >= intervals.LEAST
         others = [average([v for other, v in values.items() if other != name]) for name in values if known]
-        of_programs = Sample(_residuals(whole, others), len(values) / programs) if known else None
+        of_programs = Sample(intervals.jackknife(others), len(values) / programs) if known else None
     return Spread(whole, windows, of_programs, known)
-
-
-def _residuals(whole: float, without: Sequence[float]) -> tuple[float, ...]:
-    """What each member moves the figure by, from the figures without each; their mean is 0."""
-    mean = sum(without) / len(without)
-    assert math.isfinite(whole)
-    return tuple((len(without) - 1) * (mean - one) for one in without)
 
 
 def _coverage(runs: Runs) -> float | None:

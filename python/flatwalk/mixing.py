@@ -1,0 +1,155 @@
+"""Simulates a mix: each program alone, and all together over the same windows.
+
+Alone comes first, as it says three things that windows in the mix depend on: where a workload ends whose
+length was not known, so that its windows are spread over what there is; how many windows a recording has,
+as all programs have as many; and how fast each is. What a shared cache holds of each program depends on what
+each does in the same time. So all warm-ups take as long, at the programs' speeds alone, and a program runs
+on behind its window for as long as the slowest takes for its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatwalk import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from flatwalk.results import Run, Sampling
+
+    Progress = Callable[[int, int | None], None]
+
+#: As many times the usual warm-up are warmed at most of a program that is faster than the slowest.
+MOST_WARMUPS = 4.0
+#: So many times its window and the instructions before it run on behind that at most.
+MOST_WINDOWS = 16.0
+#: Instructions that run before a window with the clock (`engine/timing/src/driver/sampling.rs`).
+DETAILED = 50_000
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What came out."""
+
+    #: By configuration: the cores' results.
+    cores: list[list[Run]]
+    #: By core: what was measured of its program.
+    sampling: list[Sampling]
+    #: By program: its run alone.
+    alone: dict[str, Run]
+    #: By core: what the engine was asked for.
+    requests: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Programs, and what is common to all their simulations.
+
+    A request has the source, its limits and `sampling`, as `engine.simulate` takes them.
+    """
+
+    programs: Sequence[str]
+    requests: Sequence[dict[str, Any]]
+    seed: int
+    threads: int
+    #: Given what is simulated, and of how many programs, says how far that is.
+    watch: Callable[[str, int], AbstractContextManager[Progress]]
+
+    def simulate(self, runs: Sequence[dict[str, Any]], baseline: dict[str, Any]) -> Mixed:
+        """All programs together under `runs`, and each alone under `baseline`.
+
+        Raises:
+            FlatwalkError: If a source cannot be read, or a configuration is not possible.
+        """
+        requests = dict(zip(self.programs, self.requests, strict=True))
+        found = {name: self._alone(name, request, baseline) for name, request in requests.items()}
+        sampled = [sampling["windows"] for _, sampling, _ in found.values() if sampling["sampled"]]
+        fewest = min(sampled, default=0)
+        for name, (_, sampling, request) in found.items():
+            if sampled and (sampling["windows"] != fewest or not sampling["sampled"]):
+                found[name] = self._alone(name, _changed(request, windows=fewest), baseline)
+        asked = _in_step(found) if sampled else requests
+        together = [asked[name] for name in self.programs]
+        cores, sampling_of_all = self.together(runs, together)
+        alone = {name: run for name, (run, _, _) in found.items()}
+        return Mixed(cores, sampling_of_all, alone, together)
+
+    def together(
+        self, runs: Sequence[dict[str, Any]], requests: Sequence[dict[str, Any]], what: str = ""
+    ) -> tuple[list[list[Run]], list[Sampling]]:
+        """All programs together, as these requests ask for them.
+
+        Returns:
+            By configuration the cores' results, and by core what was measured of its program.
+        """
+        several = f"{len(runs)} configuration{'' if len(runs) == 1 else 's'} of {len(requests)} programs"
+        return self._run(requests, runs, self.seed, several + what)
+
+    def _alone(
+        self, name: str, request: dict[str, Any], baseline: dict[str, Any]
+    ) -> tuple[Run, Sampling, dict[str, Any]]:
+        """A program by itself, with the seed of its first core; and the request, if that was too long."""
+        seed = self.seed + self.programs.index(name)
+        cores, (sampling,) = self._run([request], [baseline], seed, f"{name} alone")
+        total, asked = sampling["instructions_total"], request["instructions"]
+        if request["sampling"] is None or total is None or asked is None or sampling["windows"] == 0:
+            return cores[0][0], sampling, request
+        there = total - request["skip"]
+        if there >= asked or sampling["windows"] >= request["sampling"]["windows"]:
+            return cores[0][0], sampling, request
+        return self._alone(name, {**request, "instructions": there}, baseline)
+
+    def _run(
+        self, requests: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]], seed: int, what: str
+    ) -> tuple[list[list[Run]], list[Sampling]]:
+        asked = {"programs": list(requests), "runs": list(runs), "seed": seed, "threads": self.threads}
+        with self.watch(what, len(requests)) as progress:
+            return engine.simulate_mix(asked, progress)
+
+
+def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same windows, each warmed half as long."""
+    return [
+        _changed(request, warmup=request["sampling"]["warmup"] // 2) if request["sampling"] else request
+        for request in requests
+    ]
+
+
+def _in_step(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """By program: the request whose warm-up, and what runs behind a window, takes as long as all others'."""
+    speeds = {name: run["ipc"] or 1.0 for name, (run, _, _) in found.items()}
+    slowest = min(speeds.values())
+    # Cycles that all programs can be warmed for.
+    cycles = math.inf
+    for name, (_, sampling, request) in found.items():
+        warmup, window = request["sampling"]["warmup"], request["sampling"]["window"]
+        between = sampling["instructions_represented"] / sampling["windows"] - window - DETAILED
+        most = warmup if _is_recorded_sample(request) else min(MOST_WARMUPS * warmup, max(between, 0.0))
+        cycles = min(cycles, most / speeds[name], warmup / slowest)
+    windows = min(sampling["windows"] for _, sampling, _ in found.values())
+    return {
+        name: _changed(
+            request,
+            windows=windows,
+            warmup=max(int(cycles * speeds[name]), DETAILED),
+            after=int(
+                (request["sampling"]["window"] + DETAILED) * (min(speeds[name] / slowest, MOST_WINDOWS) - 1.0)
+            ),
+        )
+        for name, (_, _, request) in found.items()
+    }
+
+
+def _is_recorded_sample(request: dict[str, Any]) -> bool:
+    """Whether no more instructions lie before a window than it is warmed with."""
+    path = request["source"].get("trace")
+    return path is not None and bool(engine.trace_info(Path(path)).get("gap_instructions"))
+
+
+def _changed(request: dict[str, Any], **sampling: int) -> dict[str, Any]:
+    return {**request, "sampling": {**request["sampling"], **sampling}}
