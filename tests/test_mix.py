@@ -258,6 +258,11 @@ def test_programs_are_in_step_when_they_run_together(monkeypatch: pytest.MonkeyP
     assert [one["after"] for one in together] == [1_350_000, 0, 450_000, 0, 1_350_000]
     assert list(mixed.alone) == ["fast", "slow", "short", "few"]
     assert all(len(run["windows"]) == 30 for run in [*mixed.alone.values(), *mixed.cores[1]])
+    # Ten configurations of five programs are too many at once.
+    del standing.asked[:]
+    cores, measured = simulated.together(runs * 5, mixed.requests)
+    assert [len(request["runs"]) for request in standing.asked] == [9, 1]
+    assert (len(cores), len(measured)) == (10, 5)
     halves = mixing.halved(mixed.requests)
     assert [one["sampling"]["warmup"] for one in halves] == [200_000, 50_000, 100_000, 50_000, 200_000]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine
+from flatwalk import engine, units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MOST_WARMUPS = 4.0
 #: So many times its window and the instructions before it run on behind that at most.
 MOST_WINDOWS = 16.0
+#: Programs that are simulated at once under some configuration, at most: each has page tables in memory.
+MOST_RUNS = 48
 #: Instructions that run before a window with the clock (`engine/timing/src/driver/sampling.rs`).
 DETAILED = 50_000
 
@@ -87,8 +89,18 @@ class Mix:
         Returns:
             By configuration the cores' results, and by core what was measured of its program.
         """
-        several = f"{len(runs)} configuration{'' if len(runs) == 1 else 's'} of {len(requests)} programs"
-        return self._run(requests, runs, self.seed, several + what)
+        size = max(MOST_RUNS // len(requests), 1)
+        cores: list[list[Run]] = []
+        sampling: list[Sampling] = []
+        for first in range(0, len(runs), size):
+            part = runs[first : first + size]
+            several = units.several(len(part), "configuration")
+            if len(part) < len(runs):
+                several = f"{first + 1} to {first + len(part)} of {len(runs)} configurations"
+            together = f"{several} of {units.several(len(requests), 'program')}{what}"
+            found, sampling = self._run(requests, part, self.seed, together)
+            cores += found
+        return cores, sampling
 
     def _alone(
         self, name: str, request: dict[str, Any], baseline: dict[str, Any]
