@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flatwalk import engine
+from flatwalk import engine, lengths
 from flatwalk.errors import UsageError
 from flatwalk.lengths import Lengths
 
@@ -76,3 +76,27 @@ def test_half_of_the_warm_up_is_before_the_same_windows(trace: dict[str, int]) -
         assert half["sampling"].pop("warmup") == 1_000_000
         assert whole["sampling"].pop("warmup") == 2_000_000
         assert half == whole
+
+
+def test_windows_are_spread_over_what_a_workload_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after 2.5 M instructions, which is found out; half of the windows would have been there."""
+    told: list[tuple[int, int]] = []
+
+    def simulate(request: dict[str, Any], _progress: object, _addresses: object) -> dict[str, Any]:
+        asked, windows = request["instructions"], request["sampling"]["windows"]
+        told.append((asked, windows))
+        there = min(2_500_000 - request["skip"], asked)
+        ended = 2_500_000 if there < asked else None
+        return {"sampling": {"windows": windows * there // asked, "instructions_total": ended}}
+
+    monkeypatch.setattr(engine, "simulate", simulate)
+    request = asked(instructions="1M", windows=20, window="10k").request(WORKLOAD)
+    assert request["skip"] == 2_000_000
+    found = lengths.simulate_all(request, lambda *_: None)
+    assert told == [(1_000_000, 20), (500_000, 20)]
+    assert found["sampling"] == {"windows": 20, "instructions_total": 2_500_000}
+    # What has ended before anything was measured stays an error of its own.
+    assert lengths.shortened({**request, "skip": 3_000_000}, found["sampling"] | {"windows": 0}) is None
+    # One part is what it is.
+    part = asked(exhaustive=True, instructions="1M").request(WORKLOAD)
+    assert lengths.shortened(part, {"windows": 1, "instructions_total": 10}) is None  # type: ignore[typeddict-item]

@@ -180,7 +180,7 @@ def test_a_round_trip_gives_the_same_figures(flatwalk: Flatwalk, tmp_path: Path)
             "not weighed",
         ),
         (["--simpoints-out", "b", "--exhaustive"], "no interval is chosen"),
-        (["--simpoints-out", "b", "--mix", "2*gups"], "measured as one part"),
+        (["--simpoints-out", "b", "--mix", "2*gups"], "spread over each of its programs"),
         (["--simpoints-out", "none/b"], "no directory"),
     ],
 )

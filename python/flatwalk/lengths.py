@@ -11,7 +11,10 @@ from flatwalk.errors import UsageError
 from flatwalk.simpoints import SimPoints, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from flatwalk.result_types import Sampled
+    from flatwalk.results import Response
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
@@ -182,6 +185,47 @@ class Lengths:
                 where="--skip and --warmup" if self.warmup is not None else "--skip",
                 remedy=f"together they must stay below {recorded + gaps}",
             )
+
+
+def shortened(request: dict[str, Any], measured: Sampled) -> dict[str, Any] | None:
+    """The request that spreads windows over what there is, of a source that ended where that was not known.
+
+    Args:
+        request: What the engine was told.
+        measured: What it measured.
+
+    Returns:
+        None where the source has all that was asked for, or all windows.
+    """
+    total, asked, sampling = measured["instructions_total"], request["instructions"], request["sampling"]
+    if sampling is None or total is None or asked is None or measured["windows"] >= sampling["windows"]:
+        return None
+    there = total - request["skip"]
+    return {**request, "instructions": there} if 0 < there < asked else None
+
+
+def simulate_all(
+    request: dict[str, Any], progress: Callable[[int, int | None], None], addresses: object = None
+) -> Response:
+    """What the engine answers; a second time, if windows were to be spread over more than there is.
+
+    Args:
+        request: As `engine.simulate` takes it, like the others.
+        progress: Likewise.
+        addresses: Likewise.
+
+    Raises:
+        FlatwalkError: If the source cannot be read, or a configuration is not possible.
+    """
+    response = engine.simulate(request, progress, addresses)
+    measured = response.get("sampling")
+    shorter = None if measured is None else shortened(request, measured)
+    if measured is None or shorter is None:
+        return response
+    response = engine.simulate(shorter, progress, addresses)
+    if (again := response.get("sampling")) is not None:
+        again["instructions_total"] = measured["instructions_total"]
+    return response
 
 
 def _points(

@@ -130,7 +130,7 @@ def _answer(
     if pair and any(one["sampled"] and one["warmup_instructions"] for one in answer["sampling"]):
         asked = [result["cores"][0]["configuration"] for result in pair]
         simulated = _mix(options, mix, lengths)
-        cores, of_half = simulated.together(asked, halved(mixed.requests), ", with half the warm-up")
+        cores, of_half = simulated.together(asked, halved(mixed.requests), ", half warmed")
         answer["bias"] = _bias(answer, pair, cores, of_half)
     return answer
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
+from flatwalk.lengths import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,11 @@ class Mix:
                 found[name] = self._alone(name, _changed(request, windows=fewest), baseline)
         asked = _in_step(found) if sampled else requests
         together = [asked[name] for name in self.programs]
-        cores, sampling_of_all = self.together(runs, together)
+        cores, measured = self.together(runs, together)
+        totals = [found[name][1]["instructions_total"] for name in self.programs]
+        sampling_of_all: list[Sampling] = [
+            {**one, "instructions_total": total} for one, total in zip(measured, totals, strict=True)
+        ]
         alone = {name: run for name, (run, _, _) in found.items()}
         return Mixed(cores, sampling_of_all, alone, together)
 
@@ -108,13 +113,11 @@ class Mix:
         """A program by itself, with the seed of its first core; and the request, if that was too long."""
         seed = self.seed + self.programs.index(name)
         cores, (sampling,) = self._run([request], [baseline], seed, f"{name} alone")
-        total, asked = sampling["instructions_total"], request["instructions"]
-        if request["sampling"] is None or total is None or asked is None or sampling["windows"] == 0:
+        shorter = shortened(request, sampling)
+        if shorter is None:
             return cores[0][0], sampling, request
-        there = total - request["skip"]
-        if there >= asked or sampling["windows"] >= request["sampling"]["windows"]:
-            return cores[0][0], sampling, request
-        return self._alone(name, {**request, "instructions": there}, baseline)
+        run, measured, request = self._alone(name, shorter, baseline)
+        return run, {**measured, "instructions_total": sampling["instructions_total"]}, request
 
     def _run(
         self, requests: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]], seed: int, what: str

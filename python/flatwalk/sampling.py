@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output, simpoints
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.lengths import simulate_all
 from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _simulate(
         "runs": runs,
     }
     with output.Progress(f"Simulating {len(runs)} configurations") as progress:
-        response = engine.simulate(request, progress, options.addresses)
+        response = simulate_all(request, progress, options.addresses)
     if not any(run["instructions"] for run in response["runs"]):
         raise UsageError(
             "nothing is left to measure: there are fewer instructions than are left out",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import cache, engine, settings
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.lengths import simulate_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
             return Done(None, "the worker has another engine: install the same build on all machines", 0.0)
         for name in code:
             settings.scheme(name, "schemes")
-        response = engine.simulate(json.loads(request), _look)
+        response = simulate_all(json.loads(request), _look)
     except FlatwalkError as error:
         return Done(None, str(error), 0.0)
     after = os.times()

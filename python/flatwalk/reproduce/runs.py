@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, mixing, settings, weighing
+from flatwalk import mixing, settings, weighing
+from flatwalk.lengths import simulate_all
 from flatwalk.reproduce import printed
 from flatwalk.reproduce.planning import CROWD, PRINTED
 from flatwalk.vm import bench
@@ -133,7 +134,7 @@ def _printed(request: dict[str, Any], _progress: Callable[[int, int | None], Non
 
 
 def _simulated(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
-    answer = engine.simulate(request, progress)
+    answer = simulate_all(request, progress)
     return [cast("Run", {**run, "sampling": answer.get("sampling")}) for run in answer["runs"]]
 
 
