@@ -37,7 +37,8 @@ impl Source for Panicking {
 
 /// A source that gives pieces in their order.
 pub struct Pieces {
-    info: SourceInfo,
+    /// What is known of them.
+    pub info: SourceInfo,
     items: std::vec::IntoIter<Item>,
 }
 

@@ -57,6 +57,29 @@ fn mix(cores: usize, configuration: &RunConfiguration, limits: &Limits) -> Vec<R
     mix_from(0, cores, configuration, limits)
 }
 
+#[test]
+fn how_long_a_program_is_shows_where_it_ends() {
+    let configuration = configuration(None, Isolation::Owners);
+    let one = std::slice::from_ref(&configuration);
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    // Instructions of which nothing is known beforehand.
+    let open = |_| {
+        let slice = Item::Slice(Slice { thread: 0, blocks: vec![0; 50_000], addresses: vec![] });
+        let mut source = Pieces::new(vec![branching_block(0), slice], 0, None);
+        source.info.instructions = None;
+        Ok(Box::new(source) as Box<dyn Source>)
+    };
+    let mut total = |limits: Limits| {
+        let mixed = simulate_mix(&open, one, &[limits], 0, 1, go_on).unwrap();
+        mixed.sampled[0].instructions_total
+    };
+    let part = Limits { warmup: 10_000, ..LIMITS };
+    assert_eq!(total(part.clone()), None);
+    assert_eq!(total(Limits { instructions: Some(90_000), ..part.clone() }), None);
+    assert_eq!(total(Limits { instructions: Some(200_000), ..part }), Some(100_000));
+    assert_eq!(total(windows()), Some(100_000));
+}
+
 /// The programs of `cores` cores from `first` on.
 fn mix_from(
     first: usize,

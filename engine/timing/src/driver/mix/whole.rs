@@ -36,7 +36,8 @@ struct Program<'a> {
     /// Instructions after which its result is taken.
     wanted: u64,
     ended: bool,
-    result: Option<RunResult>,
+    /// What it has measured, and whether it had ended before it should.
+    result: Option<(RunResult, bool)>,
 }
 
 impl Follower for Whole<'_> {
@@ -82,19 +83,20 @@ impl Follower for Whole<'_> {
             program.pieces = pieces;
             let is_done = program.ended || member.run.instructions() >= program.wanted;
             if program.result.is_none() && is_done {
-                program.result = Some(member.result(&mut symbols));
+                program.result = Some((member.result(&mut symbols), program.ended));
             }
         }
-        self.runs = programs.into_iter().filter_map(|program| program.result).collect();
-        let each = self.runs.iter().zip(limits).zip(&infos);
-        let sampled = each.map(|((run, limits), info)| {
+        let results = programs.into_iter().filter_map(|program| program.result);
+        let (runs, ended): (Vec<_>, Vec<_>) = results.unzip();
+        let each = runs.iter().zip(ended).zip(limits).zip(&infos);
+        let sampled = each.map(|(((run, has_ended), limits), info)| {
             let part = Limits { sampling: None, ..limits.clone() };
             let (windows, measured) = (run.windows.len() as u64, run.instructions);
             let position = limits.skip + limits.warmup + measured;
-            let has_ended = limits.instructions.is_none_or(|n| measured < n);
             Schedule::new(&part, info, seed).summary(position, has_ended, windows, measured)
         });
         self.sampled = sampled.collect();
+        self.runs = runs;
         Ok(())
     }
 }
