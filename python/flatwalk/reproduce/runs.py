@@ -178,8 +178,6 @@ _PASSED_NS = 6.0
 _NS = {"functional": 20.0, "timing": 75.0}
 #: A run in a guest takes this many times as long.
 _GUEST = 1.8
-#: And so does one of several programs at once, which share a last-level cache.
-_MIX = 5.0
 
 
 @dataclass(frozen=True)
@@ -211,10 +209,10 @@ def _lengths(request: Mapping[str, Any]) -> tuple[int, int]:
 def _seconds(piece: Sequence[Job]) -> float:
     """Time of one processor that a batch takes."""
     measured, passed = _lengths(piece[0].request)
-    runs, factor = 0.0, _MIX if "mix" in piece[0].request["source"] else 1.0
+    runs = 0.0
     for job in piece:
         guest = _GUEST if "host" in job.configuration.get("scheme", {}) else 1.0
-        runs += measured * guest * factor * _NS.get(job.configuration.get("mode", ""), 0.0)
+        runs += measured * guest * _NS.get(job.configuration.get("mode", ""), 0.0)
     return (passed * _PASSED_NS + runs) * 1e-9
 
 
