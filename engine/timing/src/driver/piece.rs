@@ -10,7 +10,8 @@ use crate::core::decode::DecodedBlock;
 /// What is done with a stretch of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing but the address space and the pages in memory follow the program.
+    /// Nothing but the address space and the pages in memory follow the program; what of it is run, as that is told
+    /// best, changes no cache.
     Pass,
     /// Contents are warmed: TLBs, page-walk caches, caches, predictors, mechanisms. No time passes.
     Warm,

@@ -381,9 +381,14 @@ impl Run {
         (self.early_windows * 4 > self.windows.len() as u64).then_some(clock_before(cores))
     }
 
-    /// Instructions and cycles of the last window; one of each before there is one.
-    pub(crate) fn pace(&self) -> (u64, u64) {
-        if self.pace.0 == 0 { (1, 1) } else { self.pace }
+    /// Instructions and cycles of the last window, if there has been one.
+    pub(crate) fn pace(&self) -> Option<(u64, u64)> {
+        (self.pace.0 > 0).then_some(self.pace)
+    }
+
+    /// What is done now.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Nothing happens until cycle `at`.
@@ -805,8 +810,10 @@ impl Run {
             // To the end, or to the instruction at which something is to be looked at.
             let stop = self.next_stop();
             let used = match (&self.timed, self.phase) {
-                (None, _) => self.run_functional(&blocks[done..], &mut rest, stop)?,
-                (Some(_), Phase::Pass | Phase::Warm) => {
+                (None, _) | (_, Phase::Pass) => {
+                    self.run_functional(&blocks[done..], &mut rest, stop)?
+                }
+                (Some(_), Phase::Warm) => {
                     self.run_warm(&blocks[done..], (mispredicted, first + done), &mut rest, stop)?
                 }
                 (Some(_), Phase::Detailed | Phase::Measured) => {

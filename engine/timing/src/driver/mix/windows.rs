@@ -5,8 +5,8 @@
 //! window. Every program therefore has as many windows as that with the fewest; they are spread over its own
 //! run, so that what runs together is as far along, by instructions.
 //!
-//! - Warm-ups end together: a program goes first whose warm-up would take the longest, at the speed of
-//!   its last window. So the shared cache holds of each what its speed brings there.
+//! - Warm-ups take the same time, at the speeds of the last windows, and end together: what is too long of one changes
+//!   no cache. So the shared cache holds of each program what its speed under this configuration brings there.
 //! - A core that has measured its window runs on, uncounted, so that the others go on having company: with what
 //!   follows in its program, as far as [`Sampling::after`](crate::Sampling) says, and then again with what it ran
 //!   in this round, from where its address space last changed. Of a recording nothing follows.
@@ -212,16 +212,27 @@ impl Follower for Windows {
                 members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
             }
         }
-        let has_gap = parts.iter().any(|part| part.has_gap);
+        // What is warmed.
+        let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
+        let times = || left.iter().zip(&members.all).map(|(&left, member)| time(left, &member.run));
+        let knows_speeds = members.all.iter().all(|member| member.run.pace().is_some());
+        let shortest = times().min().filter(|_| knows_speeds).unwrap_or(u128::MAX);
+        let has_gap = parts.iter().any(|part| part.has_gap) || times().any(|time| time > shortest);
         if has_gap {
             members.begin_history();
         }
-        // What is warmed.
-        let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
         while let Some(core) = (0..parts.len())
             .filter(|&core| parts[core].is_untimed(members.all[core].piece(), Phase::has_clock))
             .max_by_key(|&core| (time(left[core], &members.all[core].run), parts.len() - core))
         {
+            let member = &mut members.all[core];
+            if let Piece::Slice(_) = parts[core].pieces[member.piece()] {
+                let is_early = time(left[core], &member.run) > shortest;
+                let phase = if is_early { Phase::Pass } else { Phase::Warm };
+                if member.run.phase() != phase {
+                    enter(&mut member.run, phase)?;
+                }
+            }
             let ran = members.turn(core, &parts[core].pieces, WARMING_TURN, |_| false)?;
             left[core] = left[core].saturating_sub(ran);
             progress.advance(ran)?;
@@ -294,7 +305,7 @@ fn enter(run: &mut Run, phase: Phase) -> Result<(), SimulateError> {
 
 /// Cycles that a run would take for so many instructions, at the speed of its last window.
 fn time(instructions: u64, run: &Run) -> u128 {
-    let (in_window, cycles) = run.pace();
+    let (in_window, cycles) = run.pace().unwrap_or((1, 1));
     u128::from(instructions) * u128::from(cycles) / u128::from(in_window)
 }
 
