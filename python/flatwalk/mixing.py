@@ -3,8 +3,9 @@
 Alone comes first, as it says three things that windows in the mix depend on: where a workload ends whose
 length was not known, so that its windows are spread over what there is; how many windows a recording has,
 as all programs have as many; and how fast each is. What a shared cache holds of each program depends on what
-each does in the same time. So all warm-ups take as long, at the programs' speeds alone, and a program runs
-on behind its window for as long as the slowest takes for its own.
+each does in the same time. So what is read for all warm-ups takes as long, at the programs' speeds alone, and
+a program runs on behind its window for as long as the slowest takes for its own; at which speeds they run
+together, the engine sees (`engine/timing/src/driver/mix/windows.rs`).
 """
 
 from __future__ import annotations
