@@ -172,6 +172,8 @@ pub(crate) struct StretchReader<'a> {
     ended: Option<End>,
     windows: u64,
     measured: u64,
+    /// Instructions that are to be warmed, since this was last asked for.
+    warmed: u64,
     /// The window under way has instructions.
     counted: bool,
     /// Windows are only warmed.
@@ -204,6 +206,7 @@ impl<'a> StretchReader<'a> {
             ended: None,
             windows: 0,
             measured: 0,
+            warmed: 0,
             counted: false,
             leaves_out: false,
             threads: BTreeSet::new(),
@@ -247,6 +250,11 @@ impl<'a> StretchReader<'a> {
             }
         }
         Ok(Some(pieces))
+    }
+
+    /// Instructions of what has been read that are to be warmed, since this was last asked for.
+    pub(crate) fn take_warmed(&mut self) -> u64 {
+        std::mem::take(&mut self.warmed)
     }
 
     /// What comes next is after a window.
@@ -332,6 +340,9 @@ impl<'a> StretchReader<'a> {
                 }
                 if self.phase == Phase::Pass {
                     return Ok(n);
+                }
+                if self.phase == Phase::Warm || self.leaves_out {
+                    self.warmed += n;
                 }
                 if self.phase == Phase::Measured {
                     if !self.leaves_out {

@@ -301,6 +301,19 @@ fn what_follows_windows_is_read_once() {
 }
 
 #[test]
+fn a_window_that_is_left_out_is_warmed_and_its_gap_is_not() {
+    let mut source = recording(3);
+    let all = Limits { instructions: None, ..windows() };
+    let mut reader = StretchReader::new(&mut *source, &all, 0, Predictors::default());
+    let mut warmed = |leaves_out| {
+        reader.next_window(leaves_out).unwrap().unwrap();
+        reader.take_warmed()
+    };
+    // 60,000 before each window of 5,000, of which the last 50,000 run with the clock where it is measured.
+    assert_eq!([true, false].map(&mut warmed), [65_000, 10_000]);
+}
+
+#[test]
 fn priority_keeps_tables_in_the_shared_cache() {
     for (isolation, limits) in
         [(Isolation::Owners, LIMITS), (Isolation::Ways, LIMITS), (Isolation::Owners, windows())]

@@ -48,24 +48,21 @@ struct Part {
 }
 
 impl Part {
-    fn new(pieces: Vec<Piece>) -> Self {
+    fn new(pieces: Vec<Piece>, warmed: u64) -> Self {
         let end = pieces.len();
-        let mut part = Self { again: end, behind: end, ..Self::default() };
-        let mut before: Option<(Phase, u64)> = None;
+        let mut part = Self { warmed, again: end, behind: end, ..Self::default() };
+        let mut before = None;
         for (number, piece) in pieces.iter().enumerate() {
             match piece {
-                &Piece::Phase { phase, at } => {
+                &Piece::Phase { phase, .. } => {
                     part.has_gap |= phase == Phase::Pass;
-                    if let Some((Phase::Warm, since)) = before {
-                        part.warmed += at - since;
-                    }
-                    if before.is_none_or(|(phase, _)| phase == Phase::Pass) {
+                    if matches!(before, None | Some(Phase::Pass)) {
                         part.again = number;
                     }
-                    if before.is_some_and(|(phase, _)| phase == Phase::Measured) {
+                    if before == Some(Phase::Measured) {
                         part.behind = number;
                     }
-                    before = Some((phase, at));
+                    before = Some(phase);
                 }
                 Piece::Event(event) if is_call(event) => part.again = number,
                 _ => {}
@@ -184,7 +181,7 @@ impl<'a> RoundReader<'a> {
                     break;
                 }
             }
-            parts.push(Part::new(pieces));
+            parts.push(Part::new(pieces, reader.take_warmed()));
         }
         Ok(Some(Round { parts }))
     }
