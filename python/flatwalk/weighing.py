@@ -143,7 +143,7 @@ def words(group: list[Result], weights: Weights) -> str:
         best = max(undecided, key=lambda one: one.ratio.value)
         return (
             f"Whether a scheme serves the programs together better than {name} is not decided. "
-            f"{best.run['scheme']}: {best.words}."
+            f"{best.run['scheme']}: {best.words.removeprefix('not decided: ')}."
         )
     if all(one.standing is Standing.NONE for one in found):
         return f"No scheme makes a difference to the programs together: all are {WITHIN} of {name}."
