@@ -14,6 +14,7 @@ from flatwalk.simpoints import TOLERANCE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flatwalk.differences import Difference
     from flatwalk.intervals import Estimate
     from flatwalk.results import Bias, Response, Run, Sampling
 
@@ -175,22 +176,31 @@ def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing
     machines = by_machine(runs)
     pairs = [(run, members[0]) for pages in machines for members in pages for run in members[1:]]
     pairs += [(members[0], pages[0][0]) for pages in machines for members in pages[1:]]
-    found: list[tuple[Run, Estimate]] = []
+    found: list[tuple[Run, Estimate, str]] = []
     for run, base in pairs:
         compared = difference(run, base, sampling)
         if compared is not None and compared.ratio.value:
-            found.append((run, compared.ratio))
+            found.append((run, compared.ratio, place_label(run, runs)))
+    return least_sure(found, error, len(runs[0].get("windows") or []), coverage(sampling))
+
+
+def least_sure(
+    found: Sequence[tuple[Run, Estimate, str]], error: float, windows: int, share: float | None
+) -> Missing | None:
+    """What `--error` lacks of these figures of runs, each with its place; None where there are none.
+
+    Args:
+        found: The figures, of `windows` windows.
+        error: As asked for: 0.01 is 1 %.
+        windows: How many there are.
+        share: Share of the program that they cover; None where they are not a sample.
+    """
     if not found:
         return None
-    share = coverage(sampling)
-    windows = len(runs[0].get("windows") or [])
-    if share is None or any(ratio.half is None for _, ratio in found):
-        run = next((run for run, ratio in found if ratio.half is None), found[0][0])
-        return Missing(error, run, None, windows, None, place_label(run, runs))
-    run, worst = max(found, key=lambda item: item[1].half or 0.0)
-    half = worst.half or 0.0
-    needed = intervals.needed(windows, half, error, share)
-    return Missing(error, run, half, windows, needed, place_label(run, runs))
+    run, worst, place = max(found, key=lambda item: math.inf if item[1].half is None else item[1].half)
+    half = None if share is None else worst.half
+    needed = None if half is None or share is None else intervals.needed(windows, half, error, share)
+    return Missing(error, run, half, windows, needed, place)
 
 
 def bias(response: Response, half: Response) -> Bias | None:
@@ -221,21 +231,38 @@ def bias(response: Response, half: Response) -> Bias | None:
         return None
     run, base, speedup, short_speedup = max(candidates, key=lambda item: abs(item[3] / (item[2] or 1) - 1))
     interval = difference(run, base, response.get("sampling"))
-    low, high = (speedup, speedup) if interval is None else (1 + bound for bound in interval.bounds)
-    agrees = abs(short_speedup - speedup) <= NOISE * speedup or low <= short_speedup <= high
     samplings = [one.get("sampling") for one in (response, half)]
     lengths = [sampling["warmup_instructions"] if sampling else 0 for sampling in samplings]
+    return bias_of((base, run), (speedup, short_speedup), interval, (lengths[0], lengths[1]))
+
+
+def bias_of(
+    pair: tuple[Run, Run],
+    speedups: tuple[float, float],
+    interval: Difference | None,
+    warmups: tuple[int, int],
+) -> Bias:
+    """Whether the second speed-up of a pair, of windows that were warmed half as long, agrees with the first.
+
+    Args:
+        pair: The baseline and the other run.
+        speedups: Of windows with all of the warm-up, and with half of it.
+        interval: How sure the first is.
+        warmups: Instructions of both.
+    """
+    (base, run), (speedup, half) = pair, speedups
+    low, high = (speedup, speedup) if interval is None else (1 + bound for bound in interval.bounds)
     return {
         "schemes": [base["scheme"], run["scheme"]],
         "machine": run["machine"],
         "settings": run["settings"],
         "large_pages": run["large_pages"],
         "thp": run["thp"],
-        "warmup_instructions": lengths[0],
-        "half_warmup_instructions": lengths[1],
+        "warmup_instructions": warmups[0],
+        "half_warmup_instructions": warmups[1],
         "speedup": speedup,
-        "half_warmup_speedup": short_speedup,
-        "agrees": agrees,
+        "half_warmup_speedup": half,
+        "agrees": abs(half - speedup) <= NOISE * speedup or low <= half <= high,
     }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, intervals, output, settings, units
-from flatwalk.differences import NOISE
+from flatwalk import engine, output, settings, units
 from flatwalk.errors import UsageError
-from flatwalk.judged import Missing, bias_words, mix_words
+from flatwalk.judged import bias_of, bias_words, least_sure, mix_words
 from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import note_warnings, write_json
 from flatwalk.results import is_bound, machine_label, pages_label
@@ -19,6 +17,7 @@ from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
+    from flatwalk.judged import Missing
     from flatwalk.lengths import Lengths
     from flatwalk.mixing import Mixed
     from flatwalk.results import Bias, Run, Sampling
@@ -97,12 +96,6 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
         output.note(f"Report: {options.report.absolute()}")
 
 
-def weights_of(answer: dict[str, Any]) -> Weights:
-    """What the results of an answer are weighed by."""
-    alone = {run["program"]: run for run in answer["alone"]}
-    return Weights(answer["mix"]["programs"], alone, answer["sampling"])
-
-
 def _answer(
     options: Options, mix: dict[str, Any], lengths: Lengths, runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _weighed(
         "bias": None,
         "alone": [{"program": name, **run} for name, run in mixed.alone.items()],
     }
-    answer["runs"] = weigh(weights_of(answer), mixed.cores)
+    answer["runs"] = weigh(Weights.of(answer), mixed.cores)
     return mixed, answer
 
 
@@ -182,39 +175,23 @@ def _bias(
     answer: dict[str, Any], pair: list[dict[str, Any]], cores: list[list[Run]], sampled: list[Sampling]
 ) -> Bias:
     """Whether windows that are warmed half as long agree: `cores` are those of `pair` with such windows."""
-    weights = weights_of(answer)
+    weights = Weights.of(answer)
     long, short = weights.difference(pair[1], pair[0]), weights.ratio(cores[1], cores[0])
-    value = long.ratio.value if long else 1.0
-    half = short.value if short else 1.0
-    low, high = long.bounds if long else (0.0, 0.0)
-    first = pair[0]["cores"][0]
-    return {
-        "schemes": [result["scheme"] for result in pair],
-        "machine": first["machine"],
-        "settings": first["settings"],
-        "large_pages": first["large_pages"],
-        "thp": first["thp"],
-        "warmup_instructions": min(one["warmup_instructions"] for one in answer["sampling"]),
-        "half_warmup_instructions": min(one["warmup_instructions"] for one in sampled),
-        "speedup": value,
-        "half_warmup_speedup": half,
-        "agrees": abs(half - value) <= NOISE * value or low <= half - 1 <= high,
-    }
+    speedups = (long.ratio.value if long else 1.0, short.value if short else 1.0)
+    warmups = [min(one["warmup_instructions"] for one in of) for of in (answer["sampling"], sampled)]
+    base, run = (result["cores"][0] for result in pair)
+    return bias_of((base, run), speedups, long, (warmups[0], warmups[1]))
 
 
 def _missing(answer: dict[str, Any], error: float) -> Missing | None:
     """What `--error` lacks of the weighted speed-ups; None where there is nothing to be sure of."""
-    weights = weights_of(answer)
+    weights = Weights.of(answer)
     found = []
     for base, *others in by_pages(answer["runs"]):
         place = pages_label(base["cores"][0])
-        found += [(one, place) for other in others if (one := weights.difference(other, base))]
-    if not found:
-        return None
-    worst, place = max(found, key=lambda item: math.inf if item[0].ratio.half is None else item[0].ratio.half)
-    half, share, windows = worst.ratio.half, weights.coverage, weights.windows
-    needed = None if half is None or share is None else intervals.needed(windows, half, error, share)
-    return Missing(error, worst.run, half, windows, needed, place)
+        compared = [one for other in others if (one := weights.difference(other, base))]
+        found += [(one.run, one.ratio, place) for one in compared]
+    return least_sure(found, error, weights.windows, weights.coverage)
 
 
 def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> None:
@@ -252,7 +229,7 @@ def _present(options: Options, answer: dict[str, Any]) -> None:
     if bias is not None and bias["agrees"]:
         say(bias_words(bias))
     for group in by_pages(results):
-        say(f"{pages_label(group[0]['cores'][0])}: {words(group, weights_of(answer))}")
+        say(f"{pages_label(group[0]['cores'][0])}: {words(group, Weights.of(answer))}")
 
 
 def _table(group: list[dict[str, Any]], names: list[str]) -> tuple[list[str], list[list[str]]]:

@@ -33,6 +33,12 @@ class Weights:
     #: By core: what was measured of its program. None: nothing is known of how sure the figures are.
     sampling: Sequence[Sampling] | None = None
 
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Weights:
+        """What the results of `compare --mix --json` are weighed by."""
+        alone = {run["program"]: run for run in answer["alone"]}
+        return cls(answer["mix"]["programs"], alone, answer["sampling"])
+
     @property
     def coverage(self) -> float | None:
         """The least share of a program that was measured; None where it is not a sample."""

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates
 from flatwalk.judged import bias_words, mix_words
-from flatwalk.mix import weights_of
 from flatwalk.report import charts, configurations
 from flatwalk.results import is_bound, pages_label, warnings_of
-from flatwalk.weighing import by_pages, words
+from flatwalk.weighing import Weights, by_pages, words
 
 if TYPE_CHECKING:
     from flatwalk.results import Run
@@ -31,7 +30,7 @@ def render(answer: dict[str, Any]) -> str:
         machine=first["configuration"].get("machine", {}).get("title") or first["machine"],
         machine_name=first["machine"],
         first=first,
-        headlines=[(_label(results), words(results, weights_of(answer))) for results in groups],
+        headlines=[(_label(results), words(results, Weights.of(answer))) for results in groups],
         judged=mix_words(programs, answer["sampling"]),
         bias=answer["bias"] and bias_words(answer["bias"]),
         is_warm=answer["bias"] and answer["bias"]["agrees"],
