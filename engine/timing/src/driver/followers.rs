@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::driver::simulate::SimulateError;
+use crate::driver::error::SimulateError;
 use crate::driver::workers::Workers;
 
 /// What takes a source's stretches, one after the other.
@@ -164,7 +164,7 @@ pub(super) fn follow_all<F: Follower>(
         while state.failure.is_none() && state.finished.len() < count {
             drop(state);
             let done = shared.progress.instructions.load(Ordering::Relaxed);
-            if progress(done / count.max(1) as u64).is_break() {
+            if progress(done / count as u64).is_break() {
                 shared.fail(SimulateError::Stopped);
             }
             state = shared.lock();

@@ -19,11 +19,6 @@ use crate::system::System;
 
 /// How many accesses ahead.
 const DISTANCE: usize = 48;
-
-/// The addresses of a part of a slice, and those behind it that come into sight before it ends.
-pub fn with_sight(addresses: &[u64], part: Range<usize>) -> &[u64] {
-    &addresses[part.start..(part.end + DISTANCE).min(addresses.len())]
-}
 /// Pages between asking for a page's leaf entry and asking for what it leads to.
 const DELAY: usize = 4;
 /// Pages remembered, as many as a second-level TLB holds.
@@ -37,6 +32,11 @@ const REGIONS: usize = 4096;
 pub fn window(remaining: &[u64], passed: usize) -> &[u64] {
     let to = remaining.len().min(DISTANCE);
     &remaining[DISTANCE.saturating_sub(passed).min(to)..to]
+}
+
+/// The addresses of a part of a slice, and those behind it that come into sight before it ends.
+pub fn with_sight(addresses: &[u64], part: Range<usize>) -> &[u64] {
+    &addresses[part.start..(part.end + DISTANCE).min(addresses.len())]
 }
 
 /// What was looked at lately.

@@ -1,6 +1,7 @@
 //! What drives a simulation: a run, what of a source is measured, several runs at once, and mixes.
 
 pub(crate) mod cores;
+pub mod error;
 mod followers;
 mod look_ahead;
 pub mod mix;

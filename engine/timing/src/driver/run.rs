@@ -391,11 +391,6 @@ impl Run {
         self.phase
     }
 
-    /// Nothing happens until cycle `at`.
-    pub(crate) fn begin_at(&mut self, at: u64) {
-        self.idle_until(at);
-    }
-
     /// True if addresses had to be moved to fit the scheme's geometry.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocation.is_some()
@@ -708,7 +703,7 @@ impl Run {
     }
 
     /// The core that has its turn completes what it has begun, and is idle until cycle `at`; its clock then.
-    fn idle_until(&mut self, at: u64) -> u64 {
+    pub(crate) fn idle_until(&mut self, at: u64) -> u64 {
         let Some((core, _)) = &mut self.timed else { return 0 };
         core.wait_until(Part::Idle, at);
         core.cycle()

@@ -8,8 +8,8 @@ use flatwalk_os::OsError;
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Event, Item, Slice, Source, SourceInfo, ThreadId, TraceError};
 
-use crate::ConfigError;
 use crate::core::decode::{BlockDecoder, DecodedBlock};
+use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress, follow_all};
 use crate::driver::piece::{Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
@@ -19,40 +19,6 @@ use crate::driver::touched::Touched;
 use crate::driver::workers::Workers;
 use crate::memory::line::LINE_SHIFT;
 use crate::report::result::RunResult;
-
-/// Why a simulation ended without results.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulateError {
-    /// The trace could not be read.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// A program of a mix could not be opened.
-    #[error("{0}")]
-    Source(String),
-    /// A configuration that cannot be.
-    #[error("scheme `{scheme}` on machine `{machine}`: {error}")]
-    Configuration {
-        /// The run's scheme.
-        scheme: String,
-        /// The run's machine.
-        machine: String,
-        /// What is wrong.
-        error: ConfigError,
-    },
-    /// The operating-system model could not go on.
-    #[error("scheme `{scheme}`, after {instructions} instructions: {error}")]
-    Os {
-        /// The run's scheme.
-        scheme: String,
-        /// How far it had come.
-        instructions: u64,
-        /// Why.
-        error: OsError,
-    },
-    /// The caller asked to stop.
-    #[error("stopped")]
-    Stopped,
-}
 
 /// What came out.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
 use crate::config::scheme::TranslationMode;
+use crate::driver::error::SimulateError;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::sampling::Limits;
-use crate::driver::simulate::{SimulateError, StretchReader};
+use crate::driver::simulate::StretchReader;
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
 use crate::mmu::event::{Found, Read, Request, Stage, WalkObserver};

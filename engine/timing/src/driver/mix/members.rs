@@ -5,9 +5,10 @@ use flatwalk_trace::SourceInfo;
 
 use crate::ConfigError;
 use crate::config::machine::Multicore;
+use crate::driver::error::SimulateError;
 use crate::driver::piece::{Piece, first_blocks};
 use crate::driver::run::{Mode, Run, RunConfiguration};
-use crate::driver::simulate::{SimulateError, new_run, os_failure};
+use crate::driver::simulate::{new_run, os_failure};
 use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
@@ -184,7 +185,9 @@ impl Members {
     /// All clocks are set to that which is furthest ahead.
     pub(super) fn align(&mut self) {
         let latest = self.all.iter().map(Member::clock).max().unwrap_or(0);
-        self.all.iter_mut().for_each(|member| member.run.begin_at(latest));
+        for member in &mut self.all {
+            member.run.idle_until(latest);
+        }
     }
 }
 

@@ -19,11 +19,12 @@ use std::ops::ControlFlow;
 
 use flatwalk_trace::Source;
 
+use crate::driver::error::SimulateError;
 use crate::driver::followers::follow_all;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::{SimulateError, StretchReader};
+use crate::driver::simulate::StretchReader;
 use crate::driver::workers::Workers;
 use crate::report::result::RunResult;
 use members::Members;

@@ -8,12 +8,13 @@ use flatwalk_symbols::Symbols;
 use super::Open;
 use super::members::Members;
 use crate::driver::cores::TURN;
+use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::Piece;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::{SimulateError, StretchReader};
+use crate::driver::simulate::StretchReader;
 use crate::report::result::RunResult;
 
 /// One configuration. It reads the programs itself: how far each is read depends on the cores' speeds.

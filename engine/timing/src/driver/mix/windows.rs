@@ -18,11 +18,12 @@ use flatwalk_trace::Source;
 
 use super::members::Members;
 use crate::driver::cores::TURN;
+use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::{Run, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::{SimulateError, StretchReader, os_failure};
+use crate::driver::simulate::{StretchReader, os_failure};
 use crate::report::result::RunResult;
 
 /// Instructions in a turn in which no time passes.

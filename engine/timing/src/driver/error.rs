@@ -1,0 +1,40 @@
+//! Why a simulation ends without results.
+
+use flatwalk_os::OsError;
+use flatwalk_trace::TraceError;
+
+use crate::ConfigError;
+
+/// Why a simulation ended without results.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// The trace could not be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A program of a mix could not be opened.
+    #[error("{0}")]
+    Source(String),
+    /// A configuration that cannot be.
+    #[error("scheme `{scheme}` on machine `{machine}`: {error}")]
+    Configuration {
+        /// The run's scheme.
+        scheme: String,
+        /// The run's machine.
+        machine: String,
+        /// What is wrong.
+        error: ConfigError,
+    },
+    /// The operating-system model could not go on.
+    #[error("scheme `{scheme}`, after {instructions} instructions: {error}")]
+    Os {
+        /// The run's scheme.
+        scheme: String,
+        /// How far it had come.
+        instructions: u64,
+        /// Why.
+        error: OsError,
+    },
+    /// The caller asked to stop.
+    #[error("stopped")]
+    Stopped,
+}
