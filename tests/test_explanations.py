@@ -11,8 +11,8 @@ import pytest
 
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations, show
-from flatwalk.reproduce.experiments import Claim, load, load_all
-from flatwalk.reproduce.verdicts import Value
+from flatwalk.reproduce.claims import Claim, Value
+from flatwalk.reproduce.experiments import load, load_all
 from tests.checkout import ROOT
 from tests.test_reproduce import EXPERIMENT
 

@@ -23,9 +23,10 @@ from flatwalk.reproduce import (
     spread,
     verdicts,
 )
-from flatwalk.reproduce.experiments import SCALES, Claim, Experiment, load, load_all
+from flatwalk.reproduce.claims import SCALES, Claim, Experiment, Value
+from flatwalk.reproduce.experiments import load, load_all
 from flatwalk.reproduce.metrics import METRICS
-from flatwalk.reproduce.verdicts import Value, Verdict
+from flatwalk.reproduce.verdicts import Verdict
 from flatwalk.vm import bench, build, components
 from tests import fake
 

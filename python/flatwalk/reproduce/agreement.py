@@ -13,8 +13,8 @@ from flatwalk.reproduce.metrics import METRICS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flatwalk.reproduce.experiments import Point
-    from flatwalk.reproduce.verdicts import Outcome, Value
+    from flatwalk.reproduce.claims import Point, Value
+    from flatwalk.reproduce.verdicts import Outcome
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from flatwalk import cache, engine, output, units
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import agreement, figures, planning, runs, sensitivity, show, verdicts
-from flatwalk.reproduce.experiments import PAPERS, SCALES, Experiment, load_all
+from flatwalk.reproduce.claims import PAPERS, SCALES, Experiment
+from flatwalk.reproduce.experiments import load_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,7 @@ from flatwalk.reproduce.metrics import AVERAGES, METRICS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Claim, Point
-    from flatwalk.reproduce.verdicts import Value
+    from flatwalk.reproduce.claims import Claim, Point, Value
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _INSIDE = re.compile(

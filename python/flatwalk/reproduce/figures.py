@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from flatwalk import templates
 from flatwalk.report.charts import Chart, Panel, Row, Segment, Tick, spaced, steps
 from flatwalk.reproduce import show
-from flatwalk.reproduce.experiments import PAPERS
+from flatwalk.reproduce.claims import PAPERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flatwalk.reproduce.experiments import Point
+    from flatwalk.reproduce.claims import Point
     from flatwalk.reproduce.verdicts import Outcome
 
 _OURS, _PUBLISHED = 0, 1

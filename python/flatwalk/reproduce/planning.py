@@ -20,7 +20,7 @@ from flatwalk.workload import parse_workload
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from flatwalk.reproduce.experiments import Claim, Experiment, Factor, Point, Series
+    from flatwalk.reproduce.claims import Claim, Experiment, Factor, Point, Series
 
 #: Where `dense` lies: the beginning of what one entry of a root node covers.
 _DENSE_START = 1 << 39

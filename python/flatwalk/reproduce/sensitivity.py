@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import units, variations
 from flatwalk.errors import UsageError
-from flatwalk.reproduce.experiments import PAPERS
+from flatwalk.reproduce.claims import PAPERS
 from flatwalk.reproduce.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Experiment, Open, Scale
+    from flatwalk.reproduce.claims import Experiment, Open, Scale
     from flatwalk.reproduce.show import Report
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import units
 from flatwalk.reproduce import verdicts
-from flatwalk.reproduce.experiments import PAPERS
+from flatwalk.reproduce.claims import PAPERS, Value
 from flatwalk.reproduce.metrics import METRICS
-from flatwalk.reproduce.verdicts import Outcome, Value, Verdict, conclude, relations
+from flatwalk.reproduce.verdicts import Outcome, Verdict, conclude, relations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Claim, Experiment, Point
+    from flatwalk.reproduce.claims import Claim, Experiment, Point
 
 SCHEMA = "flatwalk-reproduce/3"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
+from flatwalk.reproduce.claims import Value
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
 from flatwalk.reproduce.planning import Selection, compared, jobs_of, missing_of, selections
 from flatwalk.reproduce.spread import Spread, combined, spread
@@ -21,7 +22,7 @@ from flatwalk.reproduce.spread import Spread, combined, spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.reproduce.experiments import Claim, Experiment, Factor, Point
+    from flatwalk.reproduce.claims import Claim, Experiment, Factor, Point
     from flatwalk.reproduce.spread import Runs
     from flatwalk.results import Run
 
@@ -41,25 +42,6 @@ class Verdict(StrEnum):
     NOT = "not reproduced"
     NOT_COMPARABLE = "not comparable"
     CANNOT = "cannot yet be run"
-
-
-@dataclass(frozen=True)
-class Value:
-    """A figure of ours."""
-
-    ours: float | None
-    #: By workload; None where a workload has no such figure (no walks, for example).
-    by_workload: dict[str, float | None] = field(default_factory=dict)
-    #: Ends of the 95 % interval; None where nothing is known of it.
-    low: float | None = None
-    high: float | None = None
-    #: Half the width that it has with all windows measured: because of programs that are not run.
-    missing: float | None = None
-
-    @property
-    def half(self) -> float | None:
-        """Half the width of the interval; None where nothing is known of it."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 def _value(found: Spread, by_workload: dict[str, float | None]) -> Value:
