@@ -143,6 +143,8 @@ def lines(answer: dict[str, Any]) -> list[str]:
     if answer["moved_to"] is not None:
         found.append(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")
     found += [f"{position:2}. {step['text']}" for position, step in enumerate(answer["steps"], start=1)]
+    if answer["page"] is None:
+        return [*found, f"Physical address {answer['physical']}, without a walk."]
     latency = "" if answer["latency_cycles"] is None else f" in {answer['latency_cycles']} cycles"
     reads = f"{answer['accesses']} {'entry' if answer['accesses'] == 1 else 'entries'}"
     found.append(

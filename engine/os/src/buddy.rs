@@ -155,12 +155,30 @@ impl Buddy {
         self.free_frames -= 1 << order;
     }
 
-    /// A block of less than 2 MiB at a place drawn at random, where frames are to be drawn and there is
+    /// A block of less than 2 MiB at a place drawn at random, where single frames are to be drawn and there is
     /// one.
     pub(crate) fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
-        let (frame, from) = self.drawn().filter(|&(_, from)| from >= order)?;
-        self.take_part(frame >> order << order, from, order);
-        Some(frame >> order << order)
+        if matches!(self.drawing, Some(Drawing { of: Place::Block, .. })) {
+            return None;
+        }
+        let (frame, _) = self.drawn().filter(|&(_, from)| from >= order)?;
+        self.allocate_around(frame, order)
+    }
+
+    /// A frame drawn at random, free or not, where 2 MiB blocks are to be drawn.
+    pub(crate) fn draw(&mut self) -> Option<u64> {
+        match &mut self.drawing {
+            Some(Drawing { of: Place::Block, random }) => Some(random.below(self.frames)),
+            _ => None,
+        }
+    }
+
+    /// Takes the block of `order` that contains `frame` if all of it is free. Returns its first frame.
+    pub(crate) fn allocate_around(&mut self, frame: u64, order: u32) -> Option<u64> {
+        let from = self.containing(frame).filter(|&from| from >= order)?;
+        let first = frame >> order << order;
+        self.take_part(first, from, order);
+        Some(first)
     }
 
     /// A free frame or 2 MiB block drawn at random and the order of the free block that contains it, where
@@ -217,9 +235,7 @@ impl Buddy {
 
     /// Takes the frame `frame` if it is free. Returns whether it was.
     pub fn allocate_at(&mut self, frame: u64) -> bool {
-        let Some(order) = self.containing(frame) else { return false };
-        self.take_part(frame, order, 0);
-        true
+        self.allocate_around(frame, 0).is_some()
     }
 
     /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer

@@ -3,12 +3,18 @@
 use crate::block_set::BlockSet;
 use crate::buddy::{Buddy, LARGE_ORDER};
 
+/// Of all 2 MiB blocks, one in so many at most is set aside for scattered page-table nodes, so that data finds
+/// blocks too.
+const MOST_SET_ASIDE: u64 = 4;
+
 /// All physical memory, for data, which can be moved, and for page tables, which cannot.
 ///
 /// Linux keeps free lists by mobility, so that a few unmovable pages (page tables above all) do not
 /// spoil every large block. So does this: unmovable blocks smaller than 2 MiB come from 2 MiB blocks
 /// that are set aside for them one at a time, and returned when empty. It also keeps the simulated page
-/// tables close together in the simulator's own memory.
+/// tables close together in the simulator's own memory. Where 2 MiB blocks are drawn at random
+/// ([`Placement::Scattered`](crate::Placement::Scattered)), each small node has a random frame of one, as
+/// where unmovable pages have been allocated and freed for long.
 pub struct Frames {
     movable: Buddy,
     unmovable: Buddy,
@@ -38,6 +44,9 @@ impl Frames {
         if let Some(frame) = self.movable.allocate_anywhere(order) {
             return Some(frame);
         }
+        if let Some(frame) = self.allocate_scattered(order) {
+            return Some(frame);
+        }
         if let Some(frame) = self.unmovable.allocate(order) {
             return Some(frame);
         }
@@ -47,6 +56,31 @@ impl Frames {
         self.set_aside.insert(block >> LARGE_ORDER);
         self.unmovable.free(block, LARGE_ORDER);
         self.unmovable.allocate(order)
+    }
+
+    /// A block at a random place among those without data: of memory set aside, or to be set aside if that is not
+    /// much of all yet. `None` where no blocks are drawn, or none is met.
+    fn allocate_scattered(&mut self, order: u32) -> Option<u64> {
+        const TRIES: usize = 64;
+        let most = (self.movable.frames() >> LARGE_ORDER) / MOST_SET_ASIDE;
+        for _ in 0..TRIES {
+            let frame = self.movable.draw()?;
+            let number = frame >> LARGE_ORDER;
+            if !self.set_aside.contains(number) {
+                if self.set_aside.count >= most {
+                    continue;
+                }
+                let Some(block) = self.movable.allocate_around(frame, LARGE_ORDER) else {
+                    continue;
+                };
+                self.set_aside.insert(number);
+                self.unmovable.free(block, LARGE_ORDER);
+            }
+            if let Some(first) = self.unmovable.allocate_around(frame, order) {
+                return Some(first);
+            }
+        }
+        None
     }
 
     /// Frees a block of either kind.
@@ -84,6 +118,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::placement::Placement;
 
     #[test]
     fn unmovable_frames_keep_together_and_are_given_back() {
@@ -102,6 +137,34 @@ mod tests {
         }
         assert_eq!(frames.allocatable_blocks(LARGE_ORDER), before + 2);
         assert_eq!(frames.free_frames(), 4096 - 600);
+    }
+
+    #[test]
+    fn scattered_nodes_lie_anywhere_but_in_blocks_of_data() {
+        let mut memory = Buddy::new(4 << 30);
+        memory.place(Placement::Scattered, 3);
+        let mut frames = Frames::new(memory);
+        let (mut nodes, mut data) = (Vec::new(), BTreeSet::new());
+        for _ in 0..400 {
+            nodes.push(frames.allocate_unmovable(0).unwrap());
+            data.extend((0..512).map(|_| frames.allocate_movable(0).unwrap() >> LARGE_ORDER));
+        }
+        assert_eq!(data.len(), 400, "data uses a block up before the next");
+        assert!(nodes.iter().all(|node| !data.contains(&(node >> LARGE_ORDER))));
+        let blocks: BTreeSet<_> = nodes.iter().map(|node| node >> LARGE_ORDER).collect();
+        // Of 400 draws from some 1,800 blocks, 360 differ, and every place in a block is as likely.
+        assert!((300..400).contains(&blocks.len()), "{}", blocks.len());
+        let places: BTreeSet<_> = nodes.iter().map(|node| node % 512).collect();
+        assert!((250..320).contains(&places.len()), "{}", places.len());
+        // No more than a quarter is set aside, and data gets what is left of that in the end.
+        while nodes.len() < 2000 {
+            nodes.push(frames.allocate_unmovable(0).unwrap());
+        }
+        assert_eq!(frames.set_aside.count, 512);
+        let rest = std::iter::from_fn(|| frames.allocate_movable(0)).count() as u64;
+        assert_eq!(rest, (4 << 18) - 2000 - 400 * 512);
+        nodes.into_iter().for_each(|node| frames.free(node, 0));
+        assert_eq!((frames.free_frames(), frames.set_aside.count), (2000, 512));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
     /// In 2 MiB blocks drawn at random, as in memory that has been in use for long. Data uses a block up before
-    /// the next is drawn; each small page-table node lies in a block drawn for it.
+    /// the next is drawn; each small page-table node has a frame at random of a block without data.
     #[default]
     Scattered,
     /// From the lowest address on, as in memory that has just been started with.

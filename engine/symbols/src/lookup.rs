@@ -196,8 +196,12 @@ fn debug_file(build_id: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// A symbol's name as its language has it.
+/// A symbol's name as its language has it. Names of C stay: `f` alone would be C++'s `float`.
 fn demangled(name: &str) -> String {
+    let is_mangled = ["_Z", "__Z", "_R", "__R"].iter().any(|prefix| name.starts_with(prefix));
+    if !is_mangled {
+        return name.to_owned();
+    }
     addr2line::demangle_auto(Cow::Borrowed(name), None).into_owned()
 }
 
@@ -234,6 +238,7 @@ mod tests {
     #[test]
     fn names_are_those_of_their_language() {
         assert_eq!(demangled("main"), "main");
+        assert_eq!(["f", "i", "v"].map(demangled), ["f", "i", "v"]);
         assert_eq!(demangled("_ZN3foo3barEi"), "foo::bar(int)");
         assert_eq!(demangled("_ZN3std2io5stdin17h0123456789abcdefE"), "std::io::stdin");
     }

@@ -19,6 +19,8 @@ use crate::ConfigError;
 
 /// Most ways that a TLB or a page-walk cache can have.
 pub const MOST_WAYS: u32 = 1 << 16;
+/// Most banks of all ranks and channels.
+const MOST_BANKS: u64 = 1 << 16;
 
 /// One machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -238,7 +240,7 @@ pub enum Memory {
         #[schemars(range(min = 0, max = 1_000_000))]
         latency_ns: f64,
         /// Bandwidth.
-        #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
+        #[schemars(range(min = 0.001, max = 1_000_000))]
         bandwidth_gbs: f64,
     },
 }
@@ -372,6 +374,7 @@ pub enum Pwc {
     /// probed at once and the longest match wins.
     Split {
         /// Latency of a look-up.
+        #[schemars(range(min = 0, max = 1000))]
         latency_cycles: u64,
         /// Entries by the level whose entries are cached: `L2` gives pointers to level-1 nodes.
         #[schemars(schema_with = "pwc_entries")]
@@ -380,6 +383,7 @@ pub enum Pwc {
     /// One set-associative structure for all levels.
     Unified {
         /// Latency of a look-up.
+        #[schemars(range(min = 0, max = 1000))]
         latency_cycles: u64,
         /// Entries.
         #[schemars(range(min = 1, max = 16_777_216))]
@@ -483,6 +487,7 @@ pub struct Os {
     pub zero_bytes_per_cycle: u64,
     /// What a core loses that is interrupted to flush its TLBs, as a mapping changes that another core
     /// may have used. The core that asks waits as long.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     #[serde(default)]
     pub shootdown_cycles: u64,
     /// Physical memory.
@@ -602,9 +607,16 @@ impl Cache {
 
 impl Memory {
     fn validate(&self, machine: &Machine) -> Result<(), ConfigError> {
-        let Self::Ddr4 { refi_ns, rfc_ns, write_queue, write_batch, .. } = *self else {
+        let Self::Ddr4 {
+            channels, ranks, banks, refi_ns, rfc_ns, write_queue, write_batch, ..
+        } = *self
+        else {
             return Ok(());
         };
+        let all_banks = u64::from(channels) * u64::from(ranks) * u64::from(banks);
+        require(all_banks <= MOST_BANKS, "memory.banks", || {
+            format!("must make {MOST_BANKS} at most with channels and ranks: {all_banks}")
+        })?;
         let [interval, refresh] = [refi_ns, rfc_ns].map(|ns| machine.cycles(ns));
         let refreshes = if interval > 0 { refresh < interval } else { refresh == 0 };
         require(refreshes, "memory.rfc_ns", || {

@@ -174,7 +174,7 @@ impl Mshrs {
                 return at - start;
             }
             if end >= self.horizon {
-                self.reach(from, end);
+                self.reach(start.max(self.frontier), end);
             }
             let Some(full) = self.last_full(from, end) else {
                 self.take(from, end);
@@ -224,12 +224,12 @@ impl Mshrs {
         }
     }
 
-    /// Forgets the chunks before the frontier, and keeps those up to `end`; or none but those from `start` on,
-    /// where the frontier then is, if that were too many.
+    /// Forgets the chunks before the frontier, and keeps those up to `end`; or, of a request that begins too far from the
+    /// frontier, none but those from `start` on, where the frontier then is.
     #[cold]
     fn reach(&mut self, start: u64, end: u64) {
         let chunk = CHUNK as u64;
-        let jump = (end - 1) / chunk - self.frontier / chunk >= MOST_CHUNKS as u64;
+        let jump = start / chunk - self.frontier / chunk >= MOST_CHUNKS as u64;
         let kept = self.chunks.len();
         let gone = if jump {
             self.frontier = start - start % chunk;
@@ -264,6 +264,15 @@ mod tests {
         assert_eq!(mshrs.earliest(5), 5);
         assert_eq!(mshrs.earliest(30), 30);
         assert_eq!(mshrs.book(5, 15, 0), 15, "from 10 to 20 there is no room");
+    }
+
+    #[test]
+    fn a_miss_of_a_million_cycles_makes_wait_too() {
+        let mut mshrs = Mshrs::new(1);
+        assert_eq!(mshrs.book(0, 1_000_000, 0), 0);
+        assert_eq!(mshrs.earliest(10), 1_000_000);
+        assert_eq!(mshrs.book(10, 1_000_010, 10), 999_990);
+        assert_eq!(mshrs.book(20, 30, 20), 1_999_980);
     }
 
     #[test]

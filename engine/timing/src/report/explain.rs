@@ -63,7 +63,8 @@ pub struct Explanation {
     /// Where the address lies in the scheme's narrower address space, if it was moved.
     pub moved_to: Option<String>,
     pub physical: String,
-    pub page: String,
+    /// The size of its page; absent where no page table says where it is.
+    pub page: Option<String>,
     pub steps: Vec<ExplainStep>,
     /// Entries that a walk reads now.
     pub accesses: u64,
@@ -93,14 +94,18 @@ pub fn explain(
     // What is explained is one core's.
     let configuration = RunConfiguration { cores: Some(1), ..configuration };
     let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
-    let limits = Limits { instructions: Some(instructions), ..Limits::default() };
+    // Of a sample, what is recorded counts: its first instructions may lie in a gap.
+    let most = (info.gap_instructions == 0).then_some(instructions);
+    let limits = Limits { instructions: most, ..Limits::default() };
     let mut reader = StretchReader::new(source, &limits, seed, Predictors::default());
     let os_error = |run: &Run, error| SimulateError::Os {
         scheme: scheme.clone(),
         instructions: run.instructions(),
         error,
     };
-    while let Some(window) = reader.next_stretch()? {
+    while run.instructions() < instructions
+        && let Some(window) = reader.next_stretch()?
+    {
         for piece in &window {
             run.take(piece).map_err(|error| os_error(&run, error))?;
         }
@@ -109,19 +114,36 @@ pub fn explain(
         Some(address) => (address, run.relocated_address(address)),
         None => (run.last_address(), run.last_address()),
     };
+    let mut explanation = Explanation {
+        scheme: scheme.clone(),
+        machine: machine.clone(),
+        workload: info.name,
+        instructions: run.instructions(),
+        address: format!("{given:#x}"),
+        moved_to: (given != address).then(|| format!("{address:#x}")),
+        physical: String::new(),
+        page: None,
+        steps: Vec::new(),
+        accesses: 0,
+        latency_cycles: None,
+    };
     let mut steps = Vec::new();
+    if let Some(physical) = explain_segment(&run, address, &mut steps) {
+        explanation.physical = format!("{physical:#x}");
+        explanation.steps = steps;
+        return Ok(explanation);
+    }
     let (found, whole) =
         map(&mut run, Gva::new(address), &mut steps).map_err(|error| os_error(&run, error))?;
     let within = run.system.geometry().within(address, found.level);
     let free = run.configuration.scheme.translation == TranslationMode::Free;
     let mut read = Vec::new();
-    let mut latency_cycles = None;
     if !free {
         explain_tlbs(&run, address, &mut steps);
+        explain_mechanisms(&mut run, address, &mut steps);
         explain_pwc(&run, address, &mut steps);
         // A walk changes caches, so it is made with copies, long after everything has arrived.
-        let began = 1 << 60;
-        let request = Request { address: Gva::new(address), kind: AccessKind::Load, at: began };
+        let request = Request { address: Gva::new(address), kind: AccessKind::Load, at: BEGAN };
         let mut with = run.mmu.clone();
         let mut reads = Reads::default();
         let result = match &run.timed {
@@ -131,30 +153,70 @@ pub fn explain(
             }
             None => with.walk_bare(request, &mut run.system, &mut NoClock, &mut reads),
         };
-        latency_cycles =
-            result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - began);
+        explanation.latency_cycles =
+            result.ok().filter(|_| run.timed.is_some()).map(|found| found.ready - BEGAN);
         debug_assert!(result.is_ok(), "the page was mapped just now");
         read = reads.0;
     }
-    let accesses = read.len() as u64;
+    explanation.accesses = read.len() as u64;
     if run.mmu.mechanisms().any(|mechanism| mechanism.hooks().part_of_walker) {
         // What such a walker reads again is said in words.
         read.truncate(whole.len());
     }
     explain_reads(&run, &whole, read, free, &mut steps);
-    Ok(Explanation {
-        scheme: scheme.clone(),
-        machine: machine.clone(),
-        workload: info.name,
-        instructions: run.instructions(),
-        address: format!("{given:#x}"),
-        moved_to: (given != address).then(|| format!("{address:#x}")),
-        physical: format!("{:#x}", found.frame.offset(within)),
-        page: page_size(run.system.geometry(), found.level),
-        steps,
-        accesses,
-        latency_cycles,
-    })
+    explanation.physical = format!("{:#x}", found.frame.offset(within));
+    explanation.page = Some(page_size(run.system.geometry(), found.level));
+    explanation.steps = steps;
+    Ok(explanation)
+}
+
+/// A cycle long after everything has arrived.
+const BEGAN: u64 = 1 << 60;
+
+/// Where a mechanism next to the first TLB translates `address` to, if one does.
+fn explain_segment(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) -> Option<Hpa> {
+    let (physical, name) = run.mmu.mechanisms().find_map(|mechanism| {
+        // What it counts is counted in a copy.
+        let found = mechanism.clone_box().translate(Gva::new(address))?;
+        Some((found, mechanism.name()))
+    })?;
+    let text = format!(
+        "{name}: it translates the address while the L1 TLB is looked up. No page table is read."
+    );
+    steps.push(ExplainStep::Tlb { text, name: name.to_owned(), hit: true });
+    Some(physical)
+}
+
+/// What mechanisms are asked for a translation before a walk, and answer.
+fn explain_mechanisms(run: &mut Run, address: u64, steps: &mut Vec<ExplainStep>) {
+    let request = Request { address: Gva::new(address), kind: AccessKind::Load, at: BEGAN };
+    let asked = run.mmu.mechanisms().filter(|mechanism| mechanism.hooks().look_up);
+    let names: Vec<_> = asked.map(|m| m.read_name().unwrap_or(m.name())).collect();
+    if names.is_empty() {
+        return;
+    }
+    let name = names.join(" and ");
+    // Asking changes contents and caches, so copies are asked.
+    let mut mmu = run.mmu.clone();
+    let (found, reads) = match &run.timed {
+        Some((_, caches)) => mmu.ask_mechanisms(request, &mut run.system, &mut *caches.clone()),
+        None => mmu.ask_mechanisms(request, &mut run.system, &mut NoClock),
+    };
+    let (ready, hit) = match found {
+        Ok(found) => (found.ready, true),
+        Err(missed) => (missed, false),
+    };
+    let after = match &run.timed {
+        Some(_) => format!(" after {} cycles", ready - BEGAN),
+        None => String::new(),
+    };
+    let lines = if reads == 1 { "line" } else { "lines" };
+    let text = if hit {
+        format!("{name}: hit{after}, {reads} {lines} read. What follows is what a miss would do.")
+    } else {
+        format!("{name}: miss{after}, {reads} {lines} read.")
+    };
+    steps.push(ExplainStep::Tlb { text, name, hit });
 }
 
 /// All that is known of each entry read.
@@ -477,9 +539,11 @@ fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::driver::run::Mode;
-    use crate::tests::testing::{DATA, Do, Scenario, chained_scheme, go, merging_scheme};
+    use crate::tests::testing::{DATA, Do, Scenario, chained_scheme, go, merging_scheme, scheme};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -519,6 +583,49 @@ mod tests {
         // … but a cache knows the PUD/PMD, so the walk begins there.
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false, false]);
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false]);
+    }
+
+    #[test]
+    fn a_segment_is_told_in_place_of_a_walk() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.mechanisms.set("direct_segment", json!({ "memory_fraction": 0.5 }));
+        let mut run = scenario.start(&[(DATA, LARGE), (DATA + PUD, 4096)], true);
+        go(&mut run, &[Do::Load(DATA)]);
+        let mut steps = Vec::new();
+        let end = run.configuration.machine.os.memory_bytes;
+        assert_eq!(explain_segment(&run, DATA, &mut steps), Some(Hpa::new(end - LARGE)));
+        let [ExplainStep::Tlb { hit: true, text, .. }] = &steps[..] else { panic!("{steps:?}") };
+        assert!(text.contains("direct_segment: it translates the address"), "{text}");
+        assert_eq!(explain_segment(&run, DATA + PUD, &mut steps), None);
+    }
+
+    #[test]
+    fn a_tlb_in_memory_is_asked_before_a_walk() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        let settings = json!({ "size_bytes": 1 << 20, "predictor_entries": 512 });
+        scenario.scheme.mechanisms.set("pom_tlb", settings);
+        let mut run = scenario.start(&[(DATA, LARGE)], true);
+        let told = |run: &mut Run, address| {
+            let mut steps = Vec::new();
+            explain_mechanisms(run, address, &mut steps);
+            let [ExplainStep::Tlb { hit, text, .. }] = &steps[..] else { panic!("{steps:?}") };
+            (*hit, text.clone())
+        };
+        let hit =
+            "POM-TLB: hit after 142 cycles, 1 line read. What follows is what a miss would do.";
+        for _ in 0..2 {
+            assert_eq!(
+                told(&mut run, DATA + 4096),
+                (true, hit.to_owned()),
+                "asking changes nothing"
+            );
+        }
+        let (hit, text) = told(&mut run, DATA + GIB);
+        assert!(!hit && text.starts_with("POM-TLB: miss after"), "{text}");
+        let mut plain = Scenario::new(scheme(4, &[])).start(&[(DATA, LARGE)], true);
+        let mut steps = Vec::new();
+        explain_mechanisms(&mut plain, DATA, &mut steps);
+        assert!(steps.is_empty());
     }
 
     #[test]

@@ -528,7 +528,14 @@ impl Hierarchy {
         if !bypass || there || self.others.iter().any(elsewhere) {
             return (self.access_l2(line, at, false, Requester::Walker), false);
         }
-        // What is spared is the time of the look-ups; the line fills both caches as any other.
+        // What is spared is the time of the look-ups; the line fills both caches as any other, and who watches them
+        // sees that.
+        if self.l2.watched {
+            self.l2.watch(line, true);
+        }
+        if self.llc.watched {
+            self.llc.watch(owned, true);
+        }
         let frontier = self.frontier.min(self.others_frontier);
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
