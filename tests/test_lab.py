@@ -569,6 +569,15 @@ def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result
         assert one["speed-up"] == pytest.approx(slow["ipc"] / fast["ipc"])
         assert one["low"] <= one["speed-up"] <= one["high"]
         assert one["speed-up"] < 1
+    done = flatwalk(
+        "results", "diff", "skylake-server", "zen4", "--by", "machine", "--results", stored, "--json",
+        "--where", '"llc.latency_cycles" = 40',
+    )  # fmt: skip
+    for one in json.loads(done.out):
+        first, second = (rows[machine, one["scheme"], 40] for machine in ("skylake-server", "zen4"))
+        clock = 5000 / 2000  # MHz of the two
+        assert one["speed-up"] == pytest.approx(clock * second["ipc"] / first["ipc"]), "time, not cycles"
+        assert one["low"] <= one["speed-up"] <= one["high"]
     done = flatwalk("results", "diff", "zen4", "zen9", "--by", "machine", "--results", stored)
     assert "no run has machine zen9" in done.err
     assert "there are skylake-server, zen4" in done.err

@@ -62,7 +62,7 @@ def diff(
     csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Compare runs in pairs that are alike but for one thing: how much faster B is than A.
+    """Compare runs in pairs that are alike but for one thing: how much faster B is than A, in time.
 
     The 95 % intervals are from the same windows on both sides.
     """

@@ -147,7 +147,7 @@ class Difference:
 
     #: What they have in common, by column.
     same: dict[str, Any]
-    #: Speed of the second over the first.
+    #: Speed of the second over the first, in time.
     speed: Estimate | None
     #: Walks per instruction of the second over the first's.
     walks: float | None
@@ -197,8 +197,13 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
     return [
         Difference(
             {name: run.get(name) for name in shown or ["scheme"]},
-            results.speed_ratio(other, run, store.sampling_of(run)),
+            results.time_ratio(_configured(other), _configured(run), store.sampling_of(run)),
             other["walks_per_1000"] / run["walks_per_1000"] if run["walks_per_1000"] else None,
         )
         for _, run, other in pairs
     ]
+
+
+def _configured(run: dict[str, Any]) -> results.Run:
+    """A stored run with its configuration, which has the clock of its machine."""
+    return cast("results.Run", run | {"configuration": json.loads(run["result"])["configuration"]})
