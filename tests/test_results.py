@@ -169,6 +169,8 @@ def test_half_the_warm_up_must_agree() -> None:
         "warmup_instructions": 200_000,
         "half_warmup_instructions": 100_000,
         "speedup": 1.25,
+        "speedup_low": pytest.approx(1.2446, abs=0.0001),
+        "speedup_high": pytest.approx(1.2554, abs=0.0001),
         "half_warmup_speedup": pytest.approx(1000 / 801),
         "agrees": True,
     }
@@ -185,6 +187,28 @@ def test_half_the_warm_up_must_agree() -> None:
         "+25.0 %, more apart than the interval allows; try --warmup 800k."
     )
     assert bias(response, fake.sample([fake.run("radix5")])) is None
+
+
+def test_what_is_within_the_noise_but_not_the_interval_is_not_said_to_be_in_it() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt+ptp", cycles=800)], own=0.001)
+    half = fake.sample([fake.run(), fake.run("fpt+ptp", cycles=803)])
+    found = bias(response, half)
+    assert found is not None
+    assert found["agrees"]
+    assert found["half_warmup_speedup"] < (found["speedup_low"] or 0)
+    words = (
+        "With half the warm-up fpt+ptp is +24.5 % against radix4, with all of it +25.0 %, "
+        "within ±0.5 % of each other."
+    )
+    assert bias_words(found) == words
+    for run in response["runs"]:
+        run["windows"].clear()
+    found = bias(response, half)
+    assert found is not None
+    assert (found["speedup_low"], bias_words(found)) == (None, words), "nothing is known, as of SimPoint's"
+    far = bias(response, fake.sample([fake.run(), fake.run("fpt+ptp", cycles=850)]))
+    assert far is not None
+    assert "with all of it +25.0 %, more apart than 0.5 %; try --warmup 800k." in bias_words(far)
 
 
 def _first_form(response: Response) -> dict[str, Any]:

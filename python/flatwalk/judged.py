@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import intervals, units
-from flatwalk.differences import NOISE, difference
+from flatwalk.differences import NOISE, WITHIN, difference
 from flatwalk.results import by_machine, coverage, grouped, machine_phrase, place_key, place_label
 from flatwalk.simpoints import TOLERANCE
 
@@ -251,8 +251,8 @@ def bias_of(
         warmups: Instructions of both.
     """
     (base, run), (speedup, half) = pair, speedups
-    low, high = (speedup, speedup) if interval is None else (1 + bound for bound in interval.bounds)
-    return {
+    low, high = (None, None) if interval is None else (interval.ratio.low, interval.ratio.high)
+    found: Bias = {
         "schemes": [base["scheme"], run["scheme"]],
         "machine": run["machine"],
         "settings": run["settings"],
@@ -261,9 +261,19 @@ def bias_of(
         "warmup_instructions": warmups[0],
         "half_warmup_instructions": warmups[1],
         "speedup": speedup,
+        "speedup_low": low,
+        "speedup_high": high,
         "half_warmup_speedup": half,
-        "agrees": abs(half - speedup) <= NOISE * speedup or low <= half <= high,
+        "agrees": abs(half - speedup) <= NOISE * speedup,
     }
+    found["agrees"] |= _is_in_interval(found)
+    return found
+
+
+def _is_in_interval(found: Bias) -> bool:
+    """Whether what half the warm-up gives lies in the interval of what all of it gives."""
+    low, high = found["speedup_low"], found["speedup_high"]
+    return low is not None and high is not None and low <= found["half_warmup_speedup"] <= high
 
 
 def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
@@ -275,10 +285,12 @@ def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
     said = f"with half the warm-up {scheme} is {values[0]} against {base}{on}, with all of it {values[1]}"
     if found["agrees"]:
         # That it is long enough, this cannot show: what half of it misses may be what all of it misses.
-        return f"{said[0].upper()}{said[1:]}, as near as the interval allows."
+        near = "as near as the interval allows" if _is_in_interval(found) else f"{WITHIN} of each other"
+        return f"{said[0].upper()}{said[1:]}, {near}."
     longer = units.count(4 * found["warmup_instructions"]).replace(" ", "")
     remedy = f"--warmup {longer}" if found["warmup_instructions"] else "a longer --warmup"
-    return f"The warm-up is too short: {said}, more apart than the interval allows; try {remedy}."
+    far = "the interval allows" if found["speedup_low"] is not None else f"{100 * NOISE:g} %"
+    return f"The warm-up is too short: {said}, more apart than {far}; try {remedy}."
 
 
 def _is_of(run: Run, found: Bias) -> bool:

@@ -49,6 +49,8 @@ class Bias(TypedDict):
     warmup_instructions: int
     half_warmup_instructions: int
     speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
     half_warmup_speedup: float
     agrees: bool
 
@@ -126,6 +128,8 @@ def read_answer(path: Path) -> Response:
                 run.setdefault(key, None)
             for key in ("windows", "cycle_stack"):
                 run.setdefault(key, [])
+    if found.get("bias") is not None:
+        found["bias"] = {"speedup_low": None, "speedup_high": None} | found["bias"]
     for run in found["runs"]:
         run.setdefault("settings", {})
     return cast("Response", found)
