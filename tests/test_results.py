@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from flatwalk import units
 from flatwalk.errors import FlatwalkError
 from flatwalk.judged import bias, bias_words, judged_words, missing
 from flatwalk.results import add_speedups, answer, read_answer
@@ -153,6 +154,20 @@ def test_what_an_asked_error_lacks() -> None:
     assert not found.reached
     assert "cannot be said" in found.words
     assert missing([fake.run()], None, 0.05) is None, "nothing is compared"
+
+
+def test_an_asked_error_is_what_the_tables_say() -> None:
+    """Of a speed-up of 25 %, ±1 % is 24 to 26 %."""
+    response = fake.sample([fake.run(), fake.run("fpt+ptp", cycles=800)])
+    run = response["runs"][1]
+    half = max((run["speedup_high"] or 0) - 1.25, 1.25 - (run["speedup_low"] or 0))
+    assert units.margin(1.25, run["speedup_low"], run["speedup_high"]) == f"±{100 * half:.1f}"
+    for error, is_reached in ((1.01 * half, True), (0.99 * half, False), (half / 1.25, False)):
+        found = missing(response["runs"], response["sampling"], error)
+        assert found is not None
+        assert found.half == pytest.approx(half)
+        assert found.reached == is_reached
+        assert (found.needed == 40) == is_reached
 
 
 def test_half_the_warm_up_must_agree() -> None:

@@ -47,10 +47,10 @@ class Estimate:
 
     @property
     def half(self) -> float | None:
-        """The farther bound's distance, relative to the value."""
-        if self.low is None or self.high is None or not self.value:
+        """The farther bound's distance."""
+        if self.low is None or self.high is None:
             return None
-        return max(self.high - self.value, self.value - self.low) / abs(self.value)
+        return max(self.high - self.value, self.value - self.low)
 
 
 @cache
@@ -121,7 +121,7 @@ def jackknife(without: Sequence[float]) -> tuple[float, ...]:
 
 
 def needed(count: int, half: float, error: float, coverage: float) -> int:
-    """Windows that bring an interval's relative half width from `half` down to `error`.
+    """Windows that bring an interval's half width from `half` down to `error`.
 
     Never more than there are in the whole program. An estimate itself: the windows to come may vary more.
     """

@@ -169,9 +169,10 @@ class Missing:
 
 
 def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing | None:
-    """What `--error` still lacks; `error` is 0.01 for 1 %. None where there is nothing to be sure of.
+    """What `--error` still lacks; `error` is 0.01 for ±1 %, as tables say it.
 
-    Counts the speed-ups of all schemes, and those of large pages; in functional mode the accesses.
+    None where there is nothing to be sure of. Counts the speed-ups of all schemes, and those of large
+    pages; in functional mode the accesses.
     """
     machines = by_machine(runs)
     pairs = [(run, members[0]) for pages in machines for members in pages for run in members[1:]]
@@ -191,7 +192,7 @@ def least_sure(
 
     Args:
         found: The figures, of `windows` windows.
-        error: As asked for: 0.01 is 1 %.
+        error: As asked for: with 0.01, a speed-up of 20 % is to be in 19 to 21 %.
         windows: How many there are.
         share: Share of the program that they cover; None where they are not a sample.
     """

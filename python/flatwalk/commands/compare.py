@@ -137,7 +137,8 @@ def compare(
     error: Annotated[
         str | None,
         Option(
-            metavar="PERCENT", help="Measure more windows until all speed-ups are known to this, as in 1%."
+            metavar="PERCENT",
+            help="Measure more windows until the table's ± of all speed-ups is at most this, as in 1%.",
         ),
     ] = None,
     exhaustive: Annotated[
