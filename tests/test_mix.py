@@ -252,6 +252,7 @@ def test_programs_are_in_step_when_they_run_together(monkeypatch: pytest.MonkeyP
         *[("fast", 1_000_000, 30), ("slow", 1_000_000, 30), ("short", 250_000, 30)],
     ], "each until it has as many windows as that with the fewest"
     assert [request["seed"] for request in standing.asked] == [7, 8, 9, 9, 10, 7, 8, 9, 7]
+    assert mixed.most_windows == 35, "`fast` is read 400 k before each of its windows, of 850 k in 30 M"
     together = [program["sampling"] for program in standing.asked[-1]["programs"]]
     assert [one["windows"] for one in together] == [30] * 5
     assert [one["warmup"] for one in together] == [400_000, 100_000, 200_000, 100_000, 400_000]
@@ -337,6 +338,28 @@ def test_more_windows_are_measured_until_a_mix_is_known_well_enough(flatwalk: Fl
     assert len(run["cores"][0]["windows"]) > 4
     half = run["relative_weighted_speedup_high"] - run["relative_weighted_speedup"]
     assert half <= 0.01
+
+
+_CLOSE = (
+    *("--mix", "2*gups:64MiB", "--schemes", "radix4,fpt+ptp", "--large-pages", "0", "--instructions", "5M"),
+    *("--window", "50k", "--warmup", "800k", "--no-report"),
+)
+
+
+def test_windows_that_stand_too_close_are_to_be_fewer(flatwalk: Flatwalk) -> None:
+    """Of 40 windows of 5 M instructions each has 25 k before it, and the least is 50 k."""
+    result = flatwalk("compare", *_CLOSE, "--windows", "40")
+    assert "The warm-up is too short" in result.err
+    assert "try --windows 5, or more --instructions: the windows leave no room for all of it" in result.err
+    assert "--warmup" not in result.err
+
+
+def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) -> None:
+    result = flatwalk("compare", *_CLOSE, "--windows", "3", "--error", "0.01%", "--json", "-")
+    answer = json.loads(result.out)
+    assert [one["windows"] for one in answer["sampling"]] == [5, 5]
+    assert all(one["warmup_instructions"] >= 750_000 for one in answer["sampling"])
+    assert "More than 5 windows leave no room for the warm-up before each; try more --instr" in result.err
 
 
 @pytest.mark.parametrize(

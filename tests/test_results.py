@@ -188,6 +188,7 @@ def test_half_the_warm_up_must_agree() -> None:
         "speedup_high": pytest.approx(1.2554, abs=0.0001),
         "half_warmup_speedup": pytest.approx(1000 / 801),
         "agrees": True,
+        "remedy": "--warmup 800k",
     }
     assert bias_words(found) == (
         "With half the warm-up fpt+ptp is +24.8 % against radix4, with all of it +25.0 %, as near as the "

@@ -234,7 +234,8 @@ def bias(response: Response, half: Response) -> Bias | None:
     interval = difference(run, base, response.get("sampling"))
     samplings = [one.get("sampling") for one in (response, half)]
     lengths = [sampling["warmup_instructions"] if sampling else 0 for sampling in samplings]
-    return bias_of((base, run), (speedup, short_speedup), interval, (lengths[0], lengths[1]))
+    remedy = longer_warmup(lengths[0])
+    return bias_of((base, run), (speedup, short_speedup), interval, (lengths[0], lengths[1]), remedy)
 
 
 def bias_of(
@@ -242,6 +243,7 @@ def bias_of(
     speedups: tuple[float, float],
     interval: Difference | None,
     warmups: tuple[int, int],
+    remedy: str,
 ) -> Bias:
     """Whether the second speed-up of a pair, of windows that were warmed half as long, agrees with the first.
 
@@ -250,6 +252,7 @@ def bias_of(
         speedups: Of windows with all of the warm-up, and with half of it.
         interval: How sure the first is.
         warmups: Instructions of both.
+        remedy: What to try if it does not.
     """
     (base, run), (speedup, half) = pair, speedups
     low, high = (None, None) if interval is None else (interval.ratio.low, interval.ratio.high)
@@ -266,9 +269,15 @@ def bias_of(
         "speedup_high": high,
         "half_warmup_speedup": half,
         "agrees": abs(half - speedup) <= NOISE * speedup,
+        "remedy": remedy,
     }
     found["agrees"] |= _is_in_interval(found)
     return found
+
+
+def longer_warmup(warmup: int) -> str:
+    """What to try where a warm-up is too short."""
+    return f"--warmup {units.count(4 * warmup).replace(' ', '')}" if warmup else "a longer --warmup"
 
 
 def _is_in_interval(found: Bias) -> bool:
@@ -288,10 +297,8 @@ def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
         # That it is long enough, this cannot show: what half of it misses may be what all of it misses.
         near = "as near as the interval allows" if _is_in_interval(found) else f"{WITHIN} of each other"
         return f"{said[0].upper()}{said[1:]}, {near}."
-    longer = units.count(4 * found["warmup_instructions"]).replace(" ", "")
-    remedy = f"--warmup {longer}" if found["warmup_instructions"] else "a longer --warmup"
     far = "the interval allows" if found["speedup_low"] is not None else f"{100 * NOISE:g} %"
-    return f"The warm-up is too short: {said}, more apart than {far}; try {remedy}."
+    return f"The warm-up is too short: {said}, more apart than {far}; try {found['remedy']}."
 
 
 def _is_of(run: Run, found: Bias) -> bool:

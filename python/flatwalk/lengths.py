@@ -101,9 +101,13 @@ class Lengths:
 
     def sample(self) -> dict[str, int]:
         """Windows and segments of a recording that holds what will be measured."""
-        warmup = WARMUP if self.warmup is None else self.warmup
-        segment = warmup + (self.window or WINDOW) + SPARE
+        segment = self.warmed + (self.window or WINDOW) + SPARE
         return {"segment": segment} | ({} if self.windows is None else {"windows": self.windows})
+
+    @property
+    def warmed(self) -> int:
+        """Instructions that are to be warmed before each window."""
+        return WARMUP if self.warmup is None else self.warmup
 
     def whole(self) -> Lengths:
         """The same of a trace that holds what was asked for, and nothing else."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, intervals, output, settings, units
 from flatwalk.errors import UsageError
-from flatwalk.judged import bias_of, bias_words, least_sure, mix_words
+from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import note_warnings, write_json
 from flatwalk.results import is_bound, machine_label, pages_label
@@ -106,15 +106,25 @@ def _answer(
         had = answer["sampling"][0]["windows"]
         if missing is None or missing.reached or missing.needed is None:
             break
+        wanted = max(missing.needed, had + 1)
+        if mixed.most_windows is not None:
+            wanted = min(wanted, mixed.most_windows)
+        if wanted <= had:
+            break
         output.note(missing.words)
-        lengths = lengths.with_windows(max(missing.needed, had + 1))
+        lengths = lengths.with_windows(wanted)
         mixed, answer = _weighed(options, mix, lengths, runs)
         if answer["sampling"][0]["windows"] <= had:
             break
     missing = None if options.error is None else _missing(answer, options.error)
     if missing is not None:
         output.note(missing.words)
-        if not missing.reached and any(map(is_trace, mix["programs"])):
+        if not missing.reached and _is_full(mixed, missing.needed or missing.windows):
+            output.note(
+                f"More than {mixed.most_windows} windows leave no room for the warm-up before each; try more "
+                "--instructions, or a shorter --warmup."
+            )
+        elif not missing.reached and any(map(is_trace, mix["programs"])):
             output.note(
                 "A mix has as many windows as its program with the fewest; to record more: "
                 f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
@@ -124,8 +134,23 @@ def _answer(
         asked = [result["cores"][0]["configuration"] for result in pair]
         simulated = _mix(options, mix, lengths)
         cores, of_half = simulated.together(asked, halved(mixed.requests), ", half warmed")
-        answer["bias"] = _bias(answer, pair, cores, of_half)
+        answer["bias"] = _bias(answer, pair, cores, of_half, _warmer(mixed, lengths))
     return answer
+
+
+def _is_full(mixed: Mixed, windows: int) -> bool:
+    """Whether so many windows leave no room for the whole warm-up before each."""
+    return mixed.most_windows is not None and windows > mixed.most_windows
+
+
+def _warmer(mixed: Mixed, lengths: Lengths) -> str:
+    """What to try where the warm-up is too short: a longer one, if there is room for what was asked for."""
+    windows = mixed.sampling[0]["windows"]
+    if not _is_full(mixed, windows):
+        return longer_warmup(lengths.warmed)
+    most = mixed.most_windows or 0
+    fewer = f"--windows {most}, or " if most >= intervals.LEAST else ""
+    return f"{fewer}more --instructions: the windows leave no room for all of it"
 
 
 def _weighed(
@@ -172,7 +197,11 @@ def _most_different(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _bias(
-    answer: dict[str, Any], pair: list[dict[str, Any]], cores: list[list[Run]], sampled: list[Sampling]
+    answer: dict[str, Any],
+    pair: list[dict[str, Any]],
+    cores: list[list[Run]],
+    sampled: list[Sampling],
+    remedy: str,
 ) -> Bias:
     """Whether windows that are warmed half as long agree: `cores` are those of `pair` with such windows."""
     weights = Weights.of(answer)
@@ -180,7 +209,7 @@ def _bias(
     speedups = (long.ratio.value if long else 1.0, short.value if short else 1.0)
     warmups = [min(one["warmup_instructions"] for one in of) for of in (answer["sampling"], sampled)]
     base, run = (result["cores"][0] for result in pair)
-    return bias_of((base, run), speedups, long, (warmups[0], warmups[1]))
+    return bias_of((base, run), speedups, long, (warmups[0], warmups[1]), remedy)
 
 
 def _missing(answer: dict[str, Any], error: float) -> Missing | None:

@@ -48,6 +48,8 @@ class Mixed:
     alone: dict[str, Run]
     #: By core: what the engine was asked for.
     requests: list[dict[str, Any]]
+    #: As many windows leave room for all of the warm-up before each; None where nothing limits them.
+    most_windows: int | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Mix:
             if sampled and (sampling["windows"] != fewest or not sampling["sampled"]):
                 found[name] = self._alone(name, _changed(request, windows=fewest), baseline)
         asked = _in_step(found) if sampled else requests
+        most = _most_windows(found) if sampled else None
         together = [asked[name] for name in self.programs]
         cores, measured = self.together(runs, together)
         totals = [found[name][1]["instructions_total"] for name in self.programs]
@@ -85,7 +88,7 @@ class Mix:
             {**one, "instructions_total": total} for one, total in zip(measured, totals, strict=True)
         ]
         alone = {name: run for name, (run, _, _) in found.items()}
-        return Mixed(cores, sampling_of_all, alone, together)
+        return Mixed(cores, sampling_of_all, alone, together, most)
 
     def together(
         self, runs: Sequence[dict[str, Any]], requests: Sequence[dict[str, Any]], what: str = ""
@@ -138,7 +141,7 @@ def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _in_step(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """By program: the request whose warm-up, and what runs behind a window, takes as long as all others'."""
-    speeds = {name: run["ipc"] or 1.0 for name, (run, _, _) in found.items()}
+    speeds = _speeds(found)
     slowest = min(speeds.values())
     # Cycles that all programs can be warmed for.
     cycles = math.inf
@@ -159,6 +162,24 @@ def _in_step(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[
         )
         for name, (_, _, request) in found.items()
     }
+
+
+def _most_windows(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> int | None:
+    """As many windows have room for the whole warm-up of every program; None where nothing limits them."""
+    speeds = _speeds(found)
+    slowest = min(speeds.values())
+    limits = []
+    for name, (_, sampling, request) in found.items():
+        if sampling["sampled"] and not _is_recorded_sample(request):
+            warmup = min(MOST_WARMUPS, speeds[name] / slowest) * request["sampling"]["warmup"]
+            span = warmup + request["sampling"]["window"] + DETAILED
+            limits.append(int(sampling["instructions_represented"] / span))
+    return min(limits, default=None)
+
+
+def _speeds(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[str, float]:
+    """Of each program by itself."""
+    return {name: run["ipc"] or 1.0 for name, (run, _, _) in found.items()}
 
 
 def _is_recorded_sample(request: dict[str, Any]) -> bool:

@@ -53,6 +53,7 @@ class Bias(TypedDict):
     speedup_high: float | None
     half_warmup_speedup: float
     agrees: bool
+    remedy: str
 
 
 class Run(RunResult):
@@ -129,7 +130,8 @@ def read_answer(path: Path) -> Response:
             for key in ("windows", "cycle_stack"):
                 run.setdefault(key, [])
     if found.get("bias") is not None:
-        found["bias"] = {"speedup_low": None, "speedup_high": None} | found["bias"]
+        lacking = {"speedup_low": None, "speedup_high": None, "remedy": "a longer --warmup"}
+        found["bias"] = lacking | found["bias"]
     for run in found["runs"]:
         run.setdefault("settings", {})
     return cast("Response", found)
