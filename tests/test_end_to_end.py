@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from flatwalk import cli, output, settings
+from flatwalk import cli, output, settings, units
 from tests.test_cli import COMMANDS
 from tests.test_foreign import thread
 
@@ -329,7 +329,12 @@ def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path
         *["--json", "out.json", "--", "python3", "-c", "print('the program ran')"],
     )
     assert result.code == 0, result.err
-    assert "Stopped it after 400 k instructions" in result.err
+    cut_short = "the run was stopped by --instructions 300k"
+    assert f"warning: {cut_short}: what would have come then is not judged" in result.err
+    answer = json.loads((tmp_path / "out.json").read_text())
+    assert answer["sampling"]["cut_short"] == cut_short
+    for run in answer["runs"]:
+        assert f"{cut_short}: what would have come then is not judged" in run["warnings"]
     assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
     assert flatwalk("trace", "info", "kept.fwt").code == 0
 
@@ -382,6 +387,7 @@ def test_what_is_no_trace_is_refused(flatwalk: Flatwalk, tmp_path: Path, content
 def test_a_truncated_trace_is_never_a_wrong_answer(flatwalk: Flatwalk, tmp_path: Path, program: Path) -> None:
     whole = program.read_bytes()
     full = json.loads(flatwalk("trace", "info", program, "--json").out)["instructions"]
+    compared = 0
     for share in (0.05, 0.5, 0.9, 0.999):
         (tmp_path / "cut.fwt").write_bytes(whole[: int(len(whole) * share)])
         result = flatwalk("trace", "info", "cut.fwt", "--json", "--verify")
@@ -389,9 +395,18 @@ def test_a_truncated_trace_is_never_a_wrong_answer(flatwalk: Flatwalk, tmp_path:
             info = json.loads(result.out)
             assert info["ended_early"] is True
             assert info["instructions"] <= full
+            if not info["instructions"]:
+                continue
+            compared += 1
+            result = flatwalk("compare", "--trace", "cut.fwt", "--schemes", "radix4", "--large-pages", "0")
+            words = "the trace was cut off when it was recorded or copied"
+            count = units.count(info["instructions"])
+            assert f"Judged: all {count} instructions until {words}." in result.out
+            assert f"warning: {words}: what would have come then is not judged" in result.err
         else:
             assert result.code == 1
             assert "cut.fwt" in result.err
+    assert compared
 
 
 def test_a_damaged_trace_is_found(flatwalk: Flatwalk, tmp_path: Path, program: Path) -> None:

@@ -124,6 +124,22 @@ def test_windows_that_are_not_the_same_are_not_compared() -> None:
             ),
         ),
         (
+            {"warmup_instructions": 0, "cut_short": "the run was stopped by --time 1"},
+            (
+                "Judged: 40 windows of 25 k instructions, spread over all 1 G until the run was stopped by "
+                "--time 1 (0.1 % of them)."
+            ),
+        ),
+        (
+            {
+                "sampled": False,
+                "coverage": 1.0,
+                "instructions_total": 1_000_000,
+                "cut_short": "the trace was cut off when it was recorded or copied",
+            },
+            "Judged: all 1 M instructions until the trace was cut off when it was recorded or copied.",
+        ),
+        (
             {"sampled": False, "coverage": 1.0, "instructions_total": 1_000_000},
             "Judged: the whole run, all of its 1 M instructions.",
         ),

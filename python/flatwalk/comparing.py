@@ -6,10 +6,9 @@ import shlex
 import signal
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, engine, mix, output, prototypes, sampling, simpoints, temporary, units
+from flatwalk import across, blame, mix, output, prototypes, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -19,13 +18,13 @@ from flatwalk.results import add_energy, answer, by_machine, grouped, machine_la
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flatwalk.configurations import Options
     from flatwalk.results import Response
 
 #: What is timed has at least so many instructions: loops of a few do not fill a core's window.
 FEWEST = 1000
-#: A doubt about every run of a trace that has no end.
-ENDED_EARLY = "the trace was cut off when it was recorded or copied: what came after is missing"
 
 
 def run(options: Options) -> None:
@@ -63,15 +62,15 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
         FlatwalkError: With what is wrong and what to do.
     """
     with ExitStack() as stack:
-        source = _source(options, lengths, stack)
+        source, cut_short = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
             lengths = lengths.whole()
         with prototypes.timed(runs):
             response = sampling.simulate(options, lengths, source, runs)
-        ended_early = _ended_early(source)
+        cut_short = cut_short or sampling.cut_off(source)
     add_energy(response["runs"])
-    for run_ in response["runs"] if ended_early else ():
-        run_["warnings"].append(ENDED_EARLY)
+    if cut_short is not None:
+        sampling.note_cut(cut_short, response["runs"], response.get("sampling"))
     return response
 
 
@@ -126,11 +125,14 @@ def _check_simpoints(options: Options) -> None:
             )
 
 
-def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
-    """The engine's source. Records a program into a file that lives as long as `stack`."""
+def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[str, Any], str | None]:
+    """The engine's source, and what stopped it before its end, if that is known.
+
+    Records a program into a file that lives as long as `stack`.
+    """
     if options.addresses is not None:
         each = options.instructions_per_access
-        return {"addresses": {"name": "addresses", "instructions_per_access": each}}
+        return {"addresses": {"name": "addresses", "instructions_per_access": each}}, None
     if sum([options.workload is not None, options.trace is not None, bool(options.command)]) > 1:
         raise UsageError(
             "more than one thing to simulate",
@@ -148,30 +150,30 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
             path = directory / "program.fwt"
         else:
             output.check_writable(path, "--keep-trace")
-        return {"trace": str(_record(options, lengths, path))}
+        trace, cut_short = _record(options, lengths, path)
+        return {"trace": str(trace)}, cut_short
     if options.trace is not None:
         output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
-        return {"trace": str(options.trace)}
-    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
+        return {"trace": str(options.trace)}, None
+    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
 
 
-def _record(options: Options, lengths: Lengths, path: Path) -> Path:
+def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str | None]:
     """Records a sample of the command's whole run, or of the part that is asked for.
 
     Returns:
-        The trace of its busiest process.
+        The trace of its busiest process, and what stopped the run if it did not end by itself.
     """
     from flatwalk.recorder import Sample, record  # noqa: PLC0415
 
     sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
-    limit = lengths.recorded
     output.note(f"Recording {shlex.join(options.command)} …")
     with output.Progress("Recording", is_shared=True) as progress:
         result = record(
             list(options.command),
             path,
             skip=lengths.skip,
-            limit=limit,
+            limit=lengths.recorded,
             sample=sample,
             seconds=options.time,
             progress=progress,
@@ -181,13 +183,13 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         output.note(f"warning: {warning}")
     if result.terminated:
         sys.exit(128 + signal.SIGTERM)
+    cut_short = None
     if result.status == -signal.SIGINT:
+        cut_short = "the run was stopped by Ctrl-C"
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
     elif result.status is None:
-        after = (
-            f"{options.time:g} s (--time)" if result.timed_out else f"{units.count(limit or 0)} instructions"
-        )
-        output.note(f"Stopped it after {after}: what would have come then is not judged.")
+        limit = f"--time {options.time:g}" if result.timed_out else f"--instructions {options.instructions}"
+        cut_short = f"the run was stopped by {limit}"
     elif result.status:
         output.note(f"warning: {result.ending}; what ran until then is judged")
     busiest = max(result.traces, key=lambda trace: trace.executed)
@@ -196,12 +198,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
             f"Simulating its busiest process, {shlex.join(busiest.command)}: "
             f"{units.count(busiest.executed)} of {units.count(result.executed)} instructions."
         )
-    return busiest.path
-
-
-def _ended_early(source: dict[str, Any]) -> bool:
-    """Whether a trace lacks its end mark. Foreign formats have none to lack."""
-    return "trace" in source and bool(engine.trace_info(Path(source["trace"])).get("ended_early"))
+    return busiest.path, cut_short
 
 
 def _present(options: Options, response: Response) -> None:

@@ -47,9 +47,10 @@ def _windows_words(response: Response) -> str:
     if weights := sampling.get("weights"):
         return _simpoint_words(sampling, weights)
     if coverage(sampling) == 1:
-        return (
-            f"Judged: the whole run, all of its {units.count(total or first['instructions'])} instructions."
-        )
+        count = units.count(total or first["instructions"])
+        if "cut_short" in sampling:
+            return f"Judged: all {count} instructions until {sampling['cut_short']}."
+        return f"Judged: the whole run, all of its {count} instructions."
     if not sampling["sampled"]:
         return _part_words(response, sampling["instructions_measured"], total)
     words = (
@@ -81,6 +82,8 @@ def _spread_words(sampling: Sampling) -> str:
     total, spread = sampling["instructions_total"], sampling["instructions_represented"]
     share = _share(sampling["coverage"] or sampling["instructions_measured"] / (spread or 1))
     if total is not None and spread > 0.99 * total:
+        if "cut_short" in sampling:
+            return f"all {units.count(total)} until {sampling['cut_short']} ({share} of them)"
         return f"the whole run of {units.count(total)} ({share} of it)"
     first = sampling["first_instruction"]
     words = f"instructions {units.count(first)} to {units.count(first + spread)}"
@@ -101,9 +104,11 @@ def _part_words(response: Response, measured: int, total: int | None) -> str:
 
 def mix_words(programs: Sequence[str], sampled: Sequence[Sampling]) -> str:
     """What was judged of the programs of a mix: `Judged: 40 windows of each program together. gups: …`."""
-    if all(coverage(one) == 1 for one in sampled):
+    if all(coverage(one) == 1 and "cut_short" not in one for one in sampled):
         return "Judged: the whole runs of all programs."
-    words = "Judged: one part of each program, so no interval can be given"
+    words = "Judged"
+    if all(coverage(one) is None for one in sampled):
+        words = "Judged: one part of each program, so no interval can be given"
     if any(one["sampled"] for one in sampled):
         windows = sampled[0]["windows"]
         words = f"Judged: {_number(windows, 'window')} of each program together"
@@ -118,7 +123,10 @@ def mix_words(programs: Sequence[str], sampled: Sequence[Sampling]) -> str:
 def _program_words(sampling: Sampling) -> str:
     """Of one program of a mix: which windows of which instructions, or which part."""
     if coverage(sampling) == 1:
-        return f"the whole run of {units.count(sampling['instructions_measured'])} instructions"
+        count = units.count(sampling["instructions_measured"])
+        if "cut_short" in sampling:
+            return f"all {count} instructions until {sampling['cut_short']}"
+        return f"the whole run of {count} instructions"
     if sampling["sampled"]:
         words = f"of {units.count(sampling['window_instructions'])} instructions"
         if sampling["warmup_instructions"]:

@@ -11,7 +11,7 @@ from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_
 from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import note_warnings, write_json
 from flatwalk.results import is_bound, machine_label, pages_label
-from flatwalk.sampling import ROUNDS
+from flatwalk.sampling import ROUNDS, cut_off, note_cut
 from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload
 
@@ -164,6 +164,9 @@ def _weighed(
             where="--skip and --warmup",
             remedy="leave out less",
         )
+    for core, program in enumerate(mix["programs"]):
+        if (cut_short := cut_off(source(program))) is not None:
+            note_cut(cut_short, [members[core] for members in mixed.cores], mixed.sampling[core])
     answer = {
         "schema": SCHEMA,
         "version": engine.version(),

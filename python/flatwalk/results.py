@@ -33,9 +33,13 @@ class Intervals(TypedDict):
 
 
 class Sampling(Sampled):
-    """What was measured; with SimPoint's intervals, the weight of each as its file says it."""
+    """What was measured; with SimPoint's intervals, the weight of each as its file says it.
+
+    `cut_short` says what stopped a run before its end; then the whole of it is what came until then.
+    """
 
     weights: NotRequired[list[float] | None]
+    cut_short: NotRequired[str]
 
 
 class Bias(TypedDict):

@@ -14,7 +14,7 @@ from flatwalk.results import add_speedups, by_machine, is_bound
 if TYPE_CHECKING:
     from flatwalk.configurations import Options
     from flatwalk.lengths import Lengths
-    from flatwalk.results import Response
+    from flatwalk.results import Response, Run, Sampling
     from flatwalk.simpoints import SimPoints
 
 #: Times that more windows are measured because the error is larger than asked for.
@@ -116,6 +116,20 @@ def _refine(
                 f"{math.ceil(missing.needed / 2)} -o FILE -- CMD"
             )
     return lengths, response
+
+
+def cut_off(source: dict[str, Any]) -> str | None:
+    """Says so if a trace lacks its end mark. Foreign formats have none to lack."""
+    is_cut = "trace" in source and engine.trace_info(Path(source["trace"])).get("ended_early")
+    return "the trace was cut off when it was recorded or copied" if is_cut else None
+
+
+def note_cut(cut_short: str, runs: list[Run], sampling: Sampling | None) -> None:
+    """Notes what stopped a program before its end, as a doubt about each run of it and in what was judged."""
+    for run in runs:
+        run["warnings"].append(f"{cut_short}: what would have come then is not judged")
+    if sampling is not None:
+        sampling["cut_short"] = cut_short
 
 
 def _most_different(response: Response) -> list[dict[str, Any]]:
