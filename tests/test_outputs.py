@@ -75,6 +75,44 @@ def test_messages_that_are_lost_are_a_failure_but_stop_nothing(tmp_path: Path) -
     assert "radix4" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "--trace", "t.fwt", "--report", "t.fwt"], "t.fwt is read, and would be replaced"),
+        (["compare", "--trace", "t.fwt", "--json", "link"], "where:  --trace and --json"),
+        (["compare", "--trace", "t.fwt", "--json", "hard"], "remedy: give --json another file"),
+        (["compare", "--mix", "gups,./t.fwt", "--report", "t.fwt"], "where:  --mix and --report"),
+        (["compare", "--simpoints", "w", "--weights", "w", "--window", "1M", "--json", "w"], "w is read"),
+        (["compare", "--json", "new", "--report", "./new"], "new is written twice"),
+        (["compare", "--json", "new", "--keep-trace", "new", "--", "true"], "--json and --keep-trace"),
+        (["trace", "export", "t.fwt", "t.fwt"], "where:  SOURCE and TARGET"),
+        (["trace", "import", "t.fwt", "t.fwt"], "where:  SOURCE and TARGET"),
+        (["trace", "import", ".", "t.fwt"], "where:  SOURCE and TARGET"),
+        (["machine", "import", "t.fwt", "t.fwt"], "where:  SOURCE and TARGET"),
+        (["walk", "--trace", "t.fwt", "--report", "t.fwt"], "where:  --trace and --report"),
+        (["reproduce", "--json", "new", "--markdown", "new"], "where:  --json and --markdown"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_no_file_is_written_over_another_of_the_command(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.fwt").write_bytes(b"mine")
+    (tmp_path / "w").write_bytes(b"1 0\n")
+    (tmp_path / "link").symlink_to("t.fwt")
+    (tmp_path / "hard").hardlink_to("t.fwt")
+    done = call(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert (tmp_path / "t.fwt").read_bytes() == b"mine"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_device_takes_several_outputs() -> None:
+    output.check_apart([(Path("/dev/null"), "--json"), (Path("/dev/null"), "--report"), (None, "--update")])
+
+
 def test_a_device_is_written_to_and_stays(call: Call, tmp_path: Path) -> None:
     device = tmp_path / "device"
     try:

@@ -332,6 +332,7 @@ def import_machine(path: Path, target: Path | None) -> None:
     """
     if target is not None:
         output.check_writable(target, "TARGET")
+        output.check_apart([(target, "TARGET")], [(path, "SOURCE")])
     found = load(path)
     if target is None:
         print(text(found), end="")

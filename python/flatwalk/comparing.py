@@ -148,8 +148,6 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
         if path is None:
             directory = stack.enter_context(temporary.directory())
             path = directory / "program.fwt"
-        else:
-            output.check_writable(path, "--keep-trace")
         trace, cut_short = _record(options, lengths, path)
         return {"trace": str(trace)}, cut_short
     if options.trace is not None:

@@ -55,18 +55,23 @@ class Options:
     keep_trace: Path | None = None
     jobs: int = 0
 
-    def check_writable(self) -> None:
-        """Fails early if a file could not be written.
+    def check_writable(self, programs: Sequence[Path] = ()) -> None:
+        """Fails early if a file could not be written, or would replace another one of the command.
+
+        Args:
+            programs: Traces of a mix.
 
         Raises:
-            UsageError: If one could not.
+            UsageError: If there is such a file.
         """
-        written = [(self.json, "--json"), (self.report, "--report")]
+        written = [(self.json, "--json"), (self.report, "--report"), (self.keep_trace, "--keep-trace")]
         if self.simpoints_out is not None:
             written += [(path, "--simpoints-out") for path in paths_of(self.simpoints_out)]
         for path, option in written:
             if path is not None and str(path) != "-":
                 output.check_writable(path, option)
+        read = [(self.trace, "--trace"), (self.simpoints, "--simpoints"), (self.weights, "--weights")]
+        output.check_apart(written, read + [(path, "--mix") for path in programs])
 
 
 def configurations(options: Options) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
     """
     mix = programs(name)
     _check(options, mix, runs[0]["machine"])
-    options.check_writable()
+    options.check_writable([Path(program) for program in mix["programs"] if is_trace(program)])
     answer = _answer(options, mix, lengths, runs)
     if options.json is not None:
         write_json(options.json, answer)

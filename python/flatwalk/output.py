@@ -256,6 +256,40 @@ def check_writable(path: Path, option: str) -> None:
         )
 
 
+def check_apart(
+    written: Iterable[tuple[Path | None, str]], read: Iterable[tuple[Path | None, str]] = ()
+) -> None:
+    """Fails if a file is to be written twice, or to replace one that is read.
+
+    Args:
+        written: Files with the options that name them; devices, and `-`, take any number of outputs.
+        read: Likewise.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    inputs = [(path, option) for path, option in read if path is not None]
+    outputs: list[tuple[Path, str]] = []
+    for path, option in written:
+        if path is None or str(path) == "-" or _is_special(path):
+            continue
+        for others, what in ((inputs, "read, and would be replaced"), (outputs, "written twice")):
+            where = next((its_option for other, its_option in others if _is_same(path, other)), None)
+            if where is not None:
+                raise UsageError(
+                    f"{path} is {what}", where=f"{where} and {option}", remedy=f"give {option} another file"
+                )
+        outputs.append((path, option))
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether two names are of one file, which need not be there yet."""
+    try:
+        return path.samefile(other)
+    except OSError:
+        return path.resolve() == other.resolve()
+
+
 def check_name(path: Path, where: str) -> None:
     """Checks that a file's whole name is UTF-8, as JSON takes it.
 

@@ -55,6 +55,8 @@ def import_trace(source: Path, target: Path, kind: str | None) -> None:
     if not source.is_dir():
         output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
+    read = source.rglob("*") if source.is_dir() else [source]
+    output.check_apart([(target, "TARGET")], [(path, "SOURCE") for path in read])
     with output.Progress("Importing") as progress:
         found = engine.trace_import(source, target, kind, progress)
     _print_info(found, as_json=False)
@@ -64,6 +66,7 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
     """Converts a trace to a foreign format; the target appears only when it is complete."""
     output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
+    output.check_apart([(target, "TARGET")], [(source, "SOURCE")])
     with output.Progress("Exporting") as progress:
         done = engine.trace_export(source, target, kind, progress)
     print(

@@ -40,6 +40,7 @@ def run(options: Options) -> None:
     """
     if options.report is not None:
         output.check_writable(options.report, "--report")
+        output.check_apart([(options.report, "--report")], [(options.trace, "--trace")])
     address = None if options.address is None else _address(options.address)
     grid = variations.grid(options.set)
     if len(grid) > 1:

@@ -102,6 +102,7 @@ def check(options: Options) -> None:
             raise UsageError("a rehearsal has nothing to write", where=option, remedy=remedy)
         if str(path) != "-":
             output.check_writable(path, option)
+    output.check_apart(files)
 
 
 def run(options: Options) -> None:
