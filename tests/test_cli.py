@@ -201,6 +201,18 @@ def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert result.err == "warning: the L2 TLB never filled\n"
 
 
+def test_a_recorded_sample_has_the_windows_that_it_has(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trace = tmp_path / "sample.fwt"
+    trace.touch()
+    monkeypatch.setattr(engine, "trace_info", lambda *_: {"gap_instructions": 1_000_000})
+    result = call("compare", "--trace", trace, "--windows", "5")
+    assert result.code == 2
+    assert "one window in each of its segments" in result.err
+    assert "record --windows N" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
@@ -214,6 +226,9 @@ def test_warnings_are_reported_once(call: Call, monkeypatch: pytest.MonkeyPatch)
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
         (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),
         (["compare", "--keep-trace", "a"], ["nothing to record"]),
+        (["compare", "--time", "1"], ["nothing to record", "--time"]),
+        (["compare", "--host-large-pages", "50"], ["no scheme runs in a guest", "--virt radix4/fpt"]),
+        (["compare", "--guest-frames", "compact"], ["no scheme runs in a guest", "--guest-frames"]),
         (["compare", "--large-pages", "0,150"], ["'150' is not a percentage"]),
         (["compare", "--large-pages", "0", "--thp", "always"], ["give one of them"]),
         (["compare", "--thp", "sometimes"], ["always, madvise or never"]),

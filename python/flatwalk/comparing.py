@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, mix, output, prototypes, sampling, simpoints, temporary, units
+from flatwalk import across, blame, engine, mix, output, prototypes, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
@@ -139,10 +139,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
             where="--workload, --trace and -- CMD",
             remedy="give one of them",
         )
-    if options.keep_trace is not None and not options.command:
-        raise UsageError(
-            "there is nothing to record", where="--keep-trace", remedy="give a program: -- CMD ARGS…"
-        )
+    options.check_recorded()
     if options.command:
         path = options.keep_trace
         if path is None:
@@ -152,6 +149,12 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
         return {"trace": str(trace)}, cut_short
     if options.trace is not None:
         output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
+        if options.windows is not None and engine.trace_info(options.trace).get("gap_instructions"):
+            raise UsageError(
+                "a recorded sample has one window in each of its segments",
+                where="--windows",
+                remedy="leave it out; flatwalk record --windows N records N to 2N of them",
+            )
         return {"trace": str(options.trace)}, None
     return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
 

@@ -73,6 +73,19 @@ class Options:
         read = [(self.trace, "--trace"), (self.simpoints, "--simpoints"), (self.weights, "--weights")]
         output.check_apart(written, read + [(path, "--mix") for path in programs])
 
+    def check_recorded(self) -> None:
+        """Refuses what is for a program that is recorded, where there is none.
+
+        Raises:
+            UsageError: If there is such an option.
+        """
+        given = {"--keep-trace": self.keep_trace, "--time": self.time}
+        for option, value in given.items():
+            if value is not None and not self.command:
+                raise UsageError(
+                    "there is nothing to record", where=option, remedy="give a program: -- CMD ARGS…"
+                )
+
 
 def configurations(options: Options) -> list[dict[str, Any]]:
     """Every run that the options ask for, as the engine takes it.
@@ -117,6 +130,17 @@ def runs_of(
     Raises:
         UsageError: If one is not possible.
     """
+    of_guests = {
+        "--host-large-pages": options.host_large_pages != Options.host_large_pages,
+        "--guest-frames": options.guest_frames != Options.guest_frames,
+    }
+    for option, is_given in of_guests.items():
+        if is_given and not any("host" in scheme for scheme in schemes):
+            raise UsageError(
+                "no scheme runs in a guest",
+                where=option,
+                remedy="leave it out, or add a guest, as in --virt radix4/fpt",
+            )
     runs = [
         {
             "scheme": scheme,

@@ -233,6 +233,11 @@ def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> No
             where="--mix, --workload, --trace and -- CMD",
             remedy="give one of them",
         )
+    options.check_recorded()
+    if options.energy:
+        raise UsageError(
+            "energy is of one program's run", where="--mix and --energy", remedy="leave one of them out"
+        )
     if options.mode != "timing":
         raise UsageError("programs share caches, which take time", where="--mode", remedy="leave it out")
     available = machine.get("multicore", {}).get("cores", 1)

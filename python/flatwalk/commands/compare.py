@@ -111,7 +111,12 @@ def compare(
     ] = None,
     windows: Annotated[
         int | None,
-        Option(metavar="N", min=3, help="Windows to measure, spread evenly over all of it [default: 40]."),
+        Option(
+            metavar="N",
+            min=3,
+            help="Windows to measure, spread evenly over all of it [default: 40]; of a program that is "
+            "recorded, N to 2N [32 to 64].",
+        ),
     ] = None,
     window: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions of each window [default: 400K].")
