@@ -276,7 +276,20 @@ def test_both_forms_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("no", "is not JSON"), ("[]", "not the result"), ('{"schema": "flatwalk-mix/1"}', "not the result")],
+    [
+        ("no", "is not JSON"),
+        ("[]", "not the result"),
+        ('{"schema": "flatwalk-mix/1"}', "not the result"),
+        ('{"schema": "flatwalk-compare/2"}', "it has no runs"),
+        ('{"schema": "flatwalk-compare/1"}', "it has no runs"),
+        ('{"schema": "flatwalk-compare/2", "runs": []}', "it has no runs"),
+        ('{"schema": "flatwalk-compare/2", "runs": [1]}', "it has no runs"),
+        ('{"schema": "flatwalk-compare/2", "runs": [{}]}', "it lacks version, trace"),
+        (
+            '{"schema": "flatwalk-compare/2", "version": "0", "trace": {}, "runs": [{}]}',
+            "it lacks scheme, machine, workload",
+        ),
+    ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "out.json"

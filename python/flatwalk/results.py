@@ -21,6 +21,13 @@ K = TypeVar("K")
 #: What `compare --json` writes, and what it once wrote.
 SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
 
+#: What runs of both forms have that is read without a question.
+_RUN_KEYS = (
+    *("scheme", "machine", "workload", "large_pages", "thp", "configuration"),
+    *("instructions", "cycles", "ipc", "walks", "accesses_per_walk", "walk_latency_cycles"),
+    *("page_table_bytes", "walk", "tlb", "caches", "os", "warnings"),
+)
+
 
 class Intervals(TypedDict):
     """Of each mean of a run its 95 % interval, `[low, high]`; None where nothing is known of it."""
@@ -126,9 +133,12 @@ def read_answer(path: Path) -> Response:
             f"{path} is not the result of a comparison",
             remedy=f"give a file that flatwalk compare --json wrote, whose schema is {SCHEMA}",
         )
+    runs = found.get("runs")
+    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+        raise _incomplete(path, "it has no runs")
     if schema == FIRST_SCHEMA:
         found |= {"schema": SCHEMA, "sampling": None, "bias": None}
-        for run in found["runs"]:
+        for run in runs:
             for key in ("speedup_low", "speedup_high", "intervals"):
                 run.setdefault(key, None)
             for key in ("windows", "cycle_stack"):
@@ -136,9 +146,19 @@ def read_answer(path: Path) -> Response:
     if found.get("bias") is not None:
         lacking = {"speedup_low": None, "speedup_high": None, "remedy": "a longer --warmup"}
         found["bias"] = lacking | found["bias"]
-    for run in found["runs"]:
+    for run in runs:
         run.setdefault("settings", {})
+    for of, keys in ((found, ("version", "trace")), *((run, _RUN_KEYS) for run in runs)):
+        if missing := [key for key in keys if key not in of]:
+            raise _incomplete(path, f"it lacks {', '.join(missing[:3])}")
     return cast("Response", found)
+
+
+def _incomplete(path: Path, why: str) -> FlatwalkError:
+    return FlatwalkError(
+        f"{path} is not a whole result: {why}",
+        remedy="write it again with flatwalk compare --json; older versions' may lack what is new",
+    )
 
 
 def pages_key(run: Run) -> tuple[int | None, str | None]:
