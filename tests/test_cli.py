@@ -241,6 +241,8 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["compare", "--report", "r.html", "--no-report"], ["give one of them"]),
         (["compare", "--shcemes", "fpt"], ["--shcemes", "compare --help"]),
         (["compare", "--instructions", "9" * 26], ["is too large", "--instructions"]),
+        (["compare", "--window", "999"], ["windows of 999 instructions", "give 1000 or more"]),
+        (["compare", "--mix", "2*gups", "--window", "1"], ["windows of 1 instructions", "--window"]),
         (["compare", "--instructions", "999"], ["999 instructions are too few", "--mode functional"]),
         (["compare", "--seed", "9" * 26], ["--seed", "18446744073709551615"]),
         (["compare", "--workload", f"gups:{'9' * 26}"], ["is too large"]),

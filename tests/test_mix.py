@@ -374,6 +374,10 @@ def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) 
         (["--mix", "2*gups", "--energy"], "energy is of one program's run"),
         (["--mix", "2*gups", "--time", "1"], "nothing to record"),
         (["--mix", "2*gups", "--keep-trace", "a.fwt"], "nothing to record"),
+        (
+            ["--mix", "gups:64MiB,chase:64MiB", "--skip", "20M", "--warmup", "0", "--instructions", "100k"],
+            "nothing is left to measure of chase:64MiB",
+        ),
         (["--mix", "gups,none.fwt"], "flatwalk record -o none.fwt"),
         (["--mix", "gups,gusp"], "no workload 'gusp'"),
     ],

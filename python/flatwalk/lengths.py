@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
+#: Shorter windows may lie within one block of a program, where none begins or ends.
+LEAST_WINDOW = 1000
 #: Instructions that a segment of a recording has in addition.
 SPARE = 100_000
 #: Instructions of a workload, which may have no end, that the windows are spread over.
@@ -68,6 +70,12 @@ class Lengths:
         for value, option in ((measured, "--instructions"), (length, "--window")):
             if value == 0:
                 raise UsageError("nothing is to be simulated", where=option, remedy="give a count above 0")
+        if length is not None and length < LEAST_WINDOW:
+            raise UsageError(
+                f"windows of {length} instructions are shorter than some programs' loops",
+                where="--window",
+                remedy=f"give {LEAST_WINDOW} or more",
+            )
         if exhaustive and (windows is not None or length is not None):
             raise UsageError(
                 "everything is to be measured, so there are no windows",

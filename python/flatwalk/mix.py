@@ -158,12 +158,6 @@ def _weighed(
 ) -> tuple[Mixed, dict[str, Any]]:
     """What is simulated with the windows that `lengths` ask for, and the answer."""
     mixed = _mix(options, mix, lengths).simulate(runs, runs[0])
-    if not all(run["instructions"] for members in mixed.cores for run in members):
-        raise UsageError(
-            "nothing is left to measure of a program: it has fewer instructions than are left out",
-            where="--skip and --warmup",
-            remedy="leave out less",
-        )
     for core, program in enumerate(mix["programs"]):
         if (cut_short := cut_off(source(program))) is not None:
             note_cut(cut_short, [members[core] for members in mixed.cores], mixed.sampling[core])

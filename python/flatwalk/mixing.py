@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
+from flatwalk.errors import UsageError
 from flatwalk.lengths import shortened
 
 if TYPE_CHECKING:
@@ -70,10 +71,18 @@ class Mix:
         """All programs together under `runs`, and each alone under `baseline`.
 
         Raises:
+            UsageError: If a program has nothing to measure.
             FlatwalkError: If a source cannot be read, or a configuration is not possible.
         """
         requests = dict(zip(self.programs, self.requests, strict=True))
         found = {name: self._alone(name, request, baseline) for name, request in requests.items()}
+        for name, (run, _, _) in found.items():
+            if not run["instructions"]:
+                raise UsageError(
+                    f"nothing is left to measure of {name}: it has fewer instructions than are left out",
+                    where="--skip and --warmup",
+                    remedy="leave out less",
+                )
         sampled = [sampling["windows"] for _, sampling, _ in found.values() if sampling["sampled"]]
         fewest = min(sampled, default=0)
         for name, (_, sampling, request) in found.items():

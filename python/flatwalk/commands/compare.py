@@ -119,7 +119,7 @@ def compare(
         ),
     ] = None,
     window: Annotated[
-        str | None, Option(metavar="COUNT", help="Instructions of each window [default: 400K].")
+        str | None, Option(metavar="COUNT", help="Instructions of each window, 1000 or more [default: 400K].")
     ] = None,
     warmup: Annotated[
         str | None,
