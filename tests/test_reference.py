@@ -37,6 +37,13 @@ def test_the_glossary_is_up_to_date() -> None:
     assert glossary.PATH.read_text(encoding="utf-8") == glossary.text(), REMEDY
 
 
+def test_the_schemes_of_a_usual_comparison_are_named() -> None:
+    assert f"[default: {', '.join(settings.DEFAULT_SCHEMES)}]" in commands.text().replace("\\", "")
+    guide = (commands.PATH.parent / "guide.md").read_text(encoding="utf-8")
+    (line,) = [line for line in guide.splitlines() if line.startswith("| `--schemes ")]
+    assert set(re.findall(r"`([a-z0-9+-]+)`", line)) == set(settings.DEFAULT_SCHEMES)
+
+
 def test_the_manual_page_is_up_to_date_and_names_every_command() -> None:
     text = man.PATH.read_text(encoding="utf-8")
     assert text == man.text(), REMEDY

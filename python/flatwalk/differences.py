@@ -2,7 +2,7 @@
 
 A simulation is deterministic, but it is a model: where pages happen to lie alone moves a result by some
 tenths of a per cent. So only what lies within `NOISE` with its whole interval is reported as no difference,
-and what neither leaves 0 nor stays within `NOISE` is reported as undecided.
+and what does not, but is below `NOISE` itself or has 0 in its interval, is reported as undecided.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def compare(
             metavar="A,B,...",
             autocompletion=complete_names("scheme"),
             help="Schemes by name, as path to a TOML file, or as FILE.py:NAME of Python; the first is the "
-            "baseline [default: radix4 and all other designs of `flatwalk list schemes` but the 1 GiB-node "
-            "and flattened five-level ones].",
+            "baseline [default: radix4, radix3, radix5, fpt-l4l3, fpt-l3l2, fpt-l2l1, fpt, fpt-nonf, "
+            "radix4+ptp, fpt+ptp, ideal].",
         ),
     ] = None,
     virt: Annotated[
