@@ -241,6 +241,7 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["compare", "--report", "r.html", "--no-report"], ["give one of them"]),
         (["compare", "--shcemes", "fpt"], ["--shcemes", "compare --help"]),
         (["compare", "--instructions", "9" * 26], ["is too large", "--instructions"]),
+        (["compare", "--error", "200%"], ["above 0 and below 100", "--error"]),
         (["compare", "--window", "999"], ["windows of 999 instructions", "give 1000 or more"]),
         (["compare", "--mix", "2*gups", "--window", "1"], ["windows of 1 instructions", "--window"]),
         (["compare", "--instructions", "999"], ["999 instructions are too few", "--mode functional"]),

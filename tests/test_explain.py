@@ -314,10 +314,11 @@ def test_data_that_arrives_earlier_because_walks_are_shorter() -> None:
 
 
 def test_the_cores_that_were_busy_are_said() -> None:
-    def core(idle: int) -> Any:
-        return {"cycle_stack": [{"part": "base", "cycles": 100 - idle}, {"part": "idle", "cycles": idle}]}
+    def core(idle: int, threads: int = 1) -> Any:
+        stack = [{"part": "base", "cycles": 100 - idle}, {"part": "idle", "cycles": idle}]
+        return {"threads": threads, "cycle_stack": stack}
 
-    run: Any = {"scheme": "radix4", "cycles": 100, "threads": 3, "cores": [core(0), core(50)]}
+    run: Any = {"scheme": "radix4", "cycles": 100, "threads": 3, "cores": [core(0), core(50), core(100, 0)]}
     words = judged._cores_words(run)  # noqa: SLF001
     assert words == [
         "Its 3 threads ran on 2 simulated cores, of which 1.5 were busy on average (with radix4)."

@@ -211,6 +211,10 @@ def test_latex_has_every_row_and_no_raw_character(tmp_path: Path, call: Call) ->
     assert len({line.count(" & ") for line in rows}) == 1
     assert not re.search(r"(?<!\\)[%#_]", out)
     out.encode("ascii")
+    answered = fake.sample([fake.run(), fake.run() | {"machine": "zen4"}])
+    (tmp_path / "b.json").write_text(json.dumps(answer(answered)))
+    captions = re.findall(r"caption{(.*)}", call("figures", "b.json", "--latex").out)
+    assert captions == ["gups:8GiB on skylake-server, 4 KiB pages", "gups:8GiB on zen4, 4 KiB pages"]
 
 
 def runs(**columns: Any) -> pa.Table:

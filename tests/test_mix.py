@@ -379,7 +379,7 @@ def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) 
             "nothing is left to measure of chase:64MiB",
         ),
         (["--mix", "gups,none.fwt"], "flatwalk record -o none.fwt"),
-        (["--mix", "gups,gusp"], "no workload 'gusp'"),
+        (["--mix", "gups,gusp"], "no workload 'gusp'\n  where:  --mix"),
     ],
 )
 def test_what_cannot_be_is_reported(flatwalk: Flatwalk, arguments: list[str], reported: str) -> None:

@@ -10,7 +10,7 @@ from flatwalk import figures as draw
 from flatwalk.errors import UsageError
 from flatwalk.lab import points
 from flatwalk.presenting import cells
-from flatwalk.results import grouped, machine_label, place_label, read_answer
+from flatwalk.results import grouped, machine_label, pages_label, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ def tables(runs: list[Run]) -> str:
     """The runs in LaTeX, a table for each setting."""
     found = []
     for members in grouped(runs):
-        caption = f"{members[0]['workload']} on {machine_label(members[0])}, {place_label(members[0], runs)}"
+        caption = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
         found.append(draw.latex(*cells(members), caption))
     return "".join(found)
 

@@ -26,7 +26,7 @@ def judged_words(response: Response) -> str:
 
 def _cores_words(run: Run) -> list[str]:
     """Where its threads ran, if there were several: `Its 4 threads ran on 4 simulated cores, …`."""
-    cores, threads = run.get("cores") or [], run.get("threads", 1)
+    cores, threads = [core for core in run.get("cores") or [] if core["threads"]], run.get("threads", 1)
     if threads < 2:
         return []
     words = f"Its {threads} threads ran on {_number(len(cores), 'simulated core')}"

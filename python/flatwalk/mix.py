@@ -65,7 +65,7 @@ def source(program: str) -> dict[str, Any]:
         UsageError: If there is no such trace or workload.
     """
     if not is_trace(program):
-        return {"workload": parse_workload(program)}
+        return {"workload": parse_workload(program, "--mix")}
     output.check_exists(Path(program), "--mix", remedy=f"record it: flatwalk record -o {program} -- CMD")
     return {"trace": program}
 

@@ -66,7 +66,9 @@ def parse_percent(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < 1:
-        raise UsageError(f"{text!r} is not a percentage above 0", where=where, remedy="for example 1%")
+        raise UsageError(
+            f"{text!r} is not a percentage above 0 and below 100", where=where, remedy="for example 1%"
+        )
     return value
 
 

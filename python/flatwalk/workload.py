@@ -30,7 +30,7 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
     if name not in known and name in programs.names():
         raise UsageError(
             f"{name!r} is a program of Debian, which is recorded first",
-            where="--workload",
+            where=where,
             remedy=f"flatwalk record --workload {text} -o {name}.fwt && flatwalk compare --trace {name}.fwt",
         )
     if name not in known:
