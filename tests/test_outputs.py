@@ -89,6 +89,7 @@ def test_messages_that_are_lost_are_a_failure_but_stop_nothing(tmp_path: Path) -
         (["trace", "import", "t.fwt", "t.fwt"], "where:  SOURCE and TARGET"),
         (["trace", "import", ".", "t.fwt"], "where:  SOURCE and TARGET"),
         (["machine", "import", "t.fwt", "t.fwt"], "where:  SOURCE and TARGET"),
+        (["host", "diff", "t.fwt", "w", "--plot", "w"], "where:  B and --plot"),
         (["walk", "--trace", "t.fwt", "--report", "t.fwt"], "where:  --trace and --report"),
         (["reproduce", "--json", "new", "--markdown", "new"], "where:  --json and --markdown"),
     ],

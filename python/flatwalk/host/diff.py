@@ -88,6 +88,7 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
     """Compares two files, prints what follows and draws it."""
     if plot is not None:
         output.check_writable(plot, "--plot")
+        output.check_apart([(plot, "--plot")], [(path_a, "A"), (path_b, "B")])
     a, b = results.load(path_a), results.load(path_b)
     names = str(path_a), str(path_b)
     results.check_comparable(a, b, names, other_host=other_host)

@@ -612,6 +612,7 @@ def bench(
     options.check()
     if report is not None:
         output.check_writable(report, "--report")
+        output.check_apart([(report, "--report")], [(update, "--update")])
     measured = measuring.measure(options)
     if update is not None:
         document.update(update, measured.tables)
