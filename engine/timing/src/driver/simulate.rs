@@ -300,6 +300,7 @@ impl<'a> StretchReader<'a> {
                 self.position += n;
                 if self.threads.insert(slice.thread) {
                     self.schedule.have_threads(self.threads.len());
+                    self.clock_begins_earlier();
                 }
                 if let Some(touched) = &mut self.touched {
                     follow(&slice, &self.blocks, &mut self.executed, touched);
@@ -323,6 +324,17 @@ impl<'a> StretchReader<'a> {
             }
         }
         Ok(0)
+    }
+
+    /// The warm-up under way ends where the schedule says by now, or here if that has passed.
+    fn clock_begins_earlier(&mut self) {
+        if self.phase == Phase::Warm {
+            let until = match self.schedule.at(self.position) {
+                Some((Phase::Warm, until)) => until,
+                _ => self.position,
+            };
+            self.until = self.until.min(until);
+        }
     }
 
     /// Begins the phase that is due.
@@ -429,6 +441,36 @@ mod tests {
             its.map(|&(_, at)| at).collect::<Vec<_>>()
         });
         assert_eq!(starts, [vec![10_000], vec![900, 10_900, 11_900]], "{phases:?}");
+    }
+
+    #[test]
+    fn a_thread_that_comes_within_the_warm_up_has_the_clock_begin_earlier() {
+        let slice =
+            |thread| Item::Slice(Slice { thread, blocks: vec![0; 500], addresses: Vec::new() });
+        // Where the clock begins if the second thread first runs behind so many thousands of instructions.
+        let clock = |first: u32| {
+            let slices = (0..1_100).map(|n| slice(if n < first { 0 } else { n % 2 }));
+            let items = std::iter::once(branching_block(0)).chain(slices).collect();
+            let mut source = Pieces::new(items, 1_100_000, None);
+            let places = Places::At(vec![1_000_000]);
+            let sampling =
+                Sampling { windows: 1, window: 50_000, warmup: 900_000, after: 0, places };
+            let limits = Limits { sampling: Some(sampling), ..Limits::default() };
+            let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
+            let mut pieces = Vec::new();
+            while let Some(more) = reader.next_stretch().unwrap() {
+                pieces.extend(more);
+            }
+            let begins = pieces.iter().find_map(|piece| match *piece {
+                Piece::Phase { phase: Phase::Detailed, at } => Some(at),
+                _ => None,
+            });
+            begins.unwrap()
+        };
+        assert_eq!(clock(2_000), 950_000, "it is alone");
+        assert_eq!(clock(301), 1_000_000 - 2 * 3 * 65_536);
+        assert_eq!(clock(50), 1_000_000 - 2 * 3 * 65_536, "it came before the warm-up");
+        assert_eq!(clock(701), 702_000, "no earlier than it is known");
     }
 
     #[test]
