@@ -1039,13 +1039,17 @@ impl Run {
 
     /// The window under way ends, if there is one.
     fn end_window(&mut self) {
-        let Some(start) = self.window.take() else { return };
-        let window = self.tally().since(start);
-        if window.instructions > 0 {
-            self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
-            self.pace = (window.instructions, window.cycles);
-            self.windows.push(window);
+        let Some(mut start) = self.window.take() else { return };
+        let now = self.tally();
+        if now.instructions == start.instructions {
+            // What passed without an instruction is counted, so it belongs to the window before.
+            let Some(before) = self.windows.pop() else { return };
+            start = start.since(before);
         }
+        let window = now.since(start);
+        self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
+        self.pace = (window.instructions, window.cycles);
+        self.windows.push(window);
     }
 
     /// The trace has ended: all is run, and counts are there to be read, of all cores together.

@@ -171,6 +171,32 @@ fn cuts_between_windows_make_no_core_wait() {
     assert!(cut.abs_diff(whole) * 20 < whole, "{cut} of {whole}");
 }
 
+/// What each part of the stacks of all windows adds up to.
+fn of_windows(run: &RunResult) -> Vec<u64> {
+    let parts = 0..run.cycle_stack.len();
+    parts.map(|part| run.windows.iter().map(|window| window.cycle_stack[part]).sum()).collect()
+}
+
+#[test]
+fn the_end_of_a_run_that_ends_where_a_window_does_is_in_that_window() {
+    let mut run = start(&Scenario::new(scheme(4, &[])));
+    phase(&mut run, Phase::Measured);
+    for (thread, loads) in [(0, 50_000), (1, 1_000)] {
+        let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
+        go_on(&mut run, thread, &lines);
+    }
+    // The next window would begin here, but nothing follows.
+    phase(&mut run, Phase::Measured);
+    let run = result(run);
+    assert_eq!(run.windows.len(), 1);
+    let stack: Vec<_> = run.cycle_stack.iter().map(|part| part.cycles).collect();
+    assert_eq!(of_windows(&run), stack);
+    let cycles = run.cycles.unwrap();
+    assert!(run.cores.iter().all(|core| all(core) == cycles), "all wait for the last");
+    let idle = part(&run.cores[1].cycle_stack, "idle");
+    assert!(idle > 5 * 48_000, "{idle}");
+}
+
 /// Each of two threads has turns of three quanta. Windows of one and a quarter begin once at each twelfth of two turns,
 /// `clock` quanta after the clock began to run.
 fn windows_of_turns(clock: u64) -> RunResult {
