@@ -173,7 +173,7 @@ impl CycleStack {
 
     /// The average of `cores` cores whose stacks this is the sum of, each of `cycles` cycles. What is
     /// divided is sums of parts, so that the parts add up to `cycles`.
-    pub fn average(&self, cycles: u64, cores: u64) -> impl Iterator<Item = (Part, u64)> {
+    pub fn average(self, cycles: u64, cores: u64) -> impl Iterator<Item = (Part, u64)> {
         self.parts(cores * cycles).scan(0, move |sum, (part, cycles)| {
             let before = *sum / cores;
             *sum += cycles;
@@ -182,7 +182,7 @@ impl CycleStack {
     }
 
     /// All parts in the order of output, where there were `cycles` altogether.
-    pub fn parts(&self, cycles: u64) -> impl Iterator<Item = (Part, u64)> {
+    pub fn parts(self, cycles: u64) -> impl Iterator<Item = (Part, u64)> {
         let waited = self.0.iter().sum();
         debug_assert!(waited <= cycles, "{waited} of {cycles} cycles are accounted for: {self:?}");
         let base = cycles.saturating_sub(waited);

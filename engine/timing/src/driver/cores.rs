@@ -71,8 +71,6 @@ pub(super) struct Own {
     pub(super) began: u64,
     /// … and its cycles in windows that have ended.
     pub(super) passed: u64,
-    /// It has run with a clock.
-    pub(super) has_run: bool,
     /// Threads that ran in windows.
     pub(super) threads: BTreeSet<ThreadId>,
 }
@@ -93,7 +91,6 @@ impl Own {
             missed: 0,
             began: 0,
             passed: 0,
-            has_run: false,
             threads: BTreeSet::new(),
         }
     }

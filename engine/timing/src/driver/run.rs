@@ -311,7 +311,16 @@ impl Run {
         stack.into_iter().flatten()
     }
 
-    /// What each core did that ran something in the measured part, in the order of their numbers.
+    /// The same of one window; the cores that came after it were idle.
+    pub(crate) fn stack_of(&self, window: &Tally) -> impl Iterator<Item = (Part, u64)> {
+        let cores = self.by_core.len().max(1) as u64;
+        let mut stack = window.stack;
+        stack.count(Part::Idle, window.cycles * (cores - window.cores));
+        stack.average(window.cycles, cores)
+    }
+
+    /// What each core did in the measured part, in the order of their numbers; without a clock, each that ran
+    /// something in it.
     pub(crate) fn by_core(&self) -> Vec<CoreFigures> {
         if self.by_core.is_empty() { vec![self.core_figures()] } else { self.by_core.clone() }
     }
@@ -575,7 +584,6 @@ impl Run {
             let blocks = &self.blocks;
             let Some(batch) = self.cores.take(core, |id| &blocks[id as usize]) else { break };
             self.wait_until(batch.at);
-            self.own.has_run = true;
             let Batch { slice, blocks, addresses, .. } = &batch;
             let (blocks, addresses) = (blocks.clone(), addresses.clone());
             let (first, blocks) = (blocks.start, &slice.blocks[blocks]);
@@ -1073,9 +1081,9 @@ impl Run {
                 core.statistics.stack.count(Part::Idle, run.own.missed);
             }
             let figures = run.core_figures();
-            // A core that ran nothing while there was a clock has no part in what was measured.
             let counts = Aside::take(|visit| run.counts(visit));
-            if figures.instructions > 0 || run.own.has_run || !run.cores.are_several() {
+            // Time passes on a core that runs nothing, too.
+            if run.timed.is_some() || figures.instructions > 0 || !run.cores.are_several() {
                 by_core.push(figures);
                 counted.push(counts);
             }

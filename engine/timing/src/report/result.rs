@@ -53,7 +53,7 @@ pub struct RunResult {
     pub seed: u64,
     /// Threads that ran in the measured part.
     pub threads: u64,
-    /// The cores on which they ran, in the order of their numbers.
+    /// All cores that there were, in the order of their numbers; without a clock, those on which they ran.
     pub cores: Vec<CoreResult>,
     /// Instructions measured, of all threads.
     pub instructions: u64,
@@ -568,7 +568,7 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         instructions: window.instructions,
         cycles: timed(window.cycles),
         cycle_stack: if run.timed.is_some() {
-            window.stack.average(window.cycles, window.cores).map(|(_, cycles)| cycles).collect()
+            run.stack_of(&window).map(|(_, cycles)| cycles).collect()
         } else {
             Vec::new()
         },
