@@ -30,6 +30,8 @@ use crate::mmu::Mmu;
 pub(crate) const QUANTUM: u64 = 1 << 16;
 /// Instructions in a turn, at least.
 pub(super) const TURN: u64 = 64;
+/// Instructions between two looks at the clock, where other processes take the cores.
+pub(super) const CLOCK: u64 = 10_000;
 
 /// What a new core is made of: parts that have run nothing.
 pub(super) struct Fresh {
@@ -125,9 +127,10 @@ pub(super) struct Switches {
 }
 
 impl Switches {
-    /// Of another core: as often, from its start.
-    pub(super) fn anew(self) -> Self {
-        Self { next: self.every.unwrap_or(u64::MAX), count: 0, look: self.look, ..self }
+    /// Of a core that has run nothing, whose clock says `now`.
+    pub(super) fn new(every: Option<u64>, now: u64) -> Self {
+        let [next, look] = every.map_or([u64::MAX; 2], |every| [now + every, CLOCK]);
+        Self { every, next, look, count: 0 }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::core::decode::DecodedBlock;
 use crate::core::stack::{CycleStack, Part};
 use crate::core::{Core, Environment};
 use crate::counts::{Add, Aside, Visitor, forget};
-use crate::driver::cores::{Batch, Cores, Fresh, Own, Parked, Switches, no_page};
+use crate::driver::cores::{Batch, CLOCK, Cores, Fresh, Own, Parked, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
 use crate::driver::piece::{Mispredicted, Phase, Piece, first_blocks};
@@ -89,9 +89,6 @@ impl Tally {
         }
     }
 }
-
-/// Instructions between two looks at the clock.
-const CLOCK: u64 = 10_000;
 
 /// A run in progress. What it has of a core is that of the one that has its turn.
 pub struct Run {
@@ -208,12 +205,7 @@ impl Run {
             [Some(&layout), host_layout.as_ref()].map(|l| l.map_or(0.0, Layout::merge_us));
         let merge_cycles = merge_us.map(|us| machine.cycles(1000.0 * us));
         let every = configuration.context_switch_ms.map(|ms| machine.cycles(1e6 * ms));
-        let switches = Switches {
-            every,
-            next: every.unwrap_or(u64::MAX),
-            look: if every.is_some() { CLOCK } else { u64::MAX },
-            count: 0,
-        };
+        let switches = Switches::new(every, 0);
         let most = configuration.most_cores();
         let policy = mechanisms::policy_for_threads(&configuration.machine)?;
         let fresh = Fresh {
@@ -532,13 +524,14 @@ impl Run {
                 // But in windows that have ended the core was idle.
                 missed = self.windows.iter().map(|window| window.cycles).sum();
             }
+            let switches = Switches::new(self.own.switches.every, self.started);
             let parked = Parked {
                 mmu: fresh.mmu.for_another_core(),
                 core: timed,
                 own: Own {
                     missed,
                     began: self.started,
-                    ..Own::new(core, next_observation(&fresh.mmu), self.own.switches.anew())
+                    ..Own::new(core, next_observation(&fresh.mmu), switches)
                 },
             };
             let (private, policy) = (fresh.private.clone(), fresh.policy.clone());

@@ -222,6 +222,27 @@ fn a_core_that_only_ran_while_warming_was_idle_in_windows() {
     assert!(early.contains("of 3 cores") && early.contains(&(9 * QUANTUM).to_string()), "{early}");
 }
 
+#[test]
+fn a_core_that_comes_later_is_taken_by_other_processes_as_often() {
+    // At 1 GHz 100,000 cycles, which are 20,000 loads.
+    let scenario = Scenario { context_switch_ms: Some(0.1), ..Scenario::new(scheme(4, &[])) };
+    let switches = |before: u64, thread: u32| {
+        let mut run = start(&scenario);
+        let go = |run: &mut Run, thread: u32, loads: u64| {
+            let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
+            go_on(run, thread, &lines);
+        };
+        phase(&mut run, Phase::Detailed);
+        go(&mut run, 0, before);
+        phase(&mut run, Phase::Measured);
+        go(&mut run, thread, 100_000);
+        result(run).os.context_switches.unwrap()
+    };
+    let alone = switches(1, 0);
+    assert!((3..=5).contains(&alone), "{alone}");
+    assert_eq!(switches(100_000, 1), alone);
+}
+
 /// Each of two threads has turns of three quanta. Windows of one and a quarter begin once at each twelfth of two turns,
 /// `clock` quanta after the clock began to run.
 fn windows_of_turns(clock: u64) -> RunResult {
