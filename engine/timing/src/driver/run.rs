@@ -923,7 +923,7 @@ impl Run {
                 untimed.translate(address, kind, instruction)?;
                 let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
                 if last >> 12 != address >> 12 {
-                    untimed.translate_rest(last, kind, instruction())?;
+                    untimed.translate_rest((address, last), kind, instruction())?;
                 }
             }
             let n = block.ops.len() as u64;
@@ -1248,15 +1248,20 @@ impl Untimed<'_, Warming<'_>> {
 }
 
 impl<R: TableReader> Untimed<'_, R> {
-    /// Where the rest of an access lies that ends in another page.
+    /// The pages of an access from `address` to `last` behind the first.
     #[cold]
     fn translate_rest(
         &mut self,
-        address: u64,
+        (address, last): (u64, u64),
         kind: AccessKind,
         instruction: u64,
-    ) -> Result<Hpa, OsError> {
-        self.translate(address, kind, || instruction)
+    ) -> Result<(), OsError> {
+        let mut at = address;
+        while at >> 12 != last >> 12 {
+            at = (at >> 12).wrapping_add(1) << 12;
+            self.translate(at, kind, || instruction)?;
+        }
+        Ok(())
     }
 
     /// Where `address` lies; faults are handled.
@@ -1300,8 +1305,11 @@ fn costs(
 
 #[cfg(test)]
 mod tests {
+    use flatwalk_trace::{Block, Branch, Instruction, Operands};
+
     use super::*;
-    use crate::tests::testing::{DATA, Do, Scenario, as_host, go, merging_scheme, scheme};
+    use crate::core::decode::BlockDecoder;
+    use crate::tests::testing::{DATA, Do, Scenario, as_host, figures, go, merging_scheme, scheme};
 
     const LARGE: u64 = 2 << 20;
     const MAPPED: [(u64, u64); 1] = [(DATA, 1 << 30)];
@@ -1381,6 +1389,30 @@ mod tests {
     fn walked(run: &Run) -> (u64, u64) {
         let total = run.mmu.statistics.total();
         (total.walks, total.accesses)
+    }
+
+    #[test]
+    fn each_page_of_an_access_is_translated_however_it_is_run() {
+        let ways = [
+            (Mode::Functional, Phase::Measured),
+            (Mode::Timing, Phase::Warm),
+            (Mode::Timing, Phase::Measured),
+        ];
+        for (mode, phase) in ways {
+            let scenario = Scenario { mode, ..Scenario::new(scheme(4, &[])) };
+            let mut run = scenario.start(&MAPPED, false);
+            run.take(&Piece::Phase { phase, at: 0 }).unwrap();
+            let operands =
+                Operands::Registers { reads: [0; 4], writes: [0; 4], branch: Branch::None };
+            let block = Block {
+                instructions: [Instruction { pc: 64, length: 4, operands }].into(),
+                accesses: [Access { instruction: 0, size: 3 * 4096, store: false }].into(),
+            };
+            run.take(&Piece::Define(Arc::new(BlockDecoder::default().decode(&block)))).unwrap();
+            let slice = Slice { thread: 0, blocks: vec![3], addresses: vec![DATA + 8] };
+            run.take(&Piece::Slice(slice)).unwrap();
+            assert_eq!(run.system.statistics().faults, 4, "{mode:?} {phase:?}");
+        }
     }
 
     #[test]

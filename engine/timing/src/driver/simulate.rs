@@ -17,7 +17,6 @@ use crate::driver::run::{Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::touched::Touched;
 use crate::driver::workers::Workers;
-use crate::memory::line::LINE_SHIFT;
 use crate::report::result::RunResult;
 
 /// What came out.
@@ -400,11 +399,8 @@ fn follow(
             block.lines.iter().for_each(|&line| touched.touch(line, false));
         }
         for (access, &address) in block.accesses.iter().zip(&mut addresses) {
-            touched.touch(address, access.store);
             let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
-            if address >> LINE_SHIFT != last >> LINE_SHIFT {
-                touched.touch(last, access.store);
-            }
+            touched.access(address, last, access.store);
         }
     }
 }
@@ -412,6 +408,8 @@ fn follow(
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use flatwalk_trace::{Access, Block, Branch, Instruction, Operands};
 
     use super::*;
     use crate::driver::sampling::{Places, Sampling};
@@ -471,6 +469,29 @@ mod tests {
         assert_eq!(clock(301), 1_000_000 - 2 * 3 * 65_536);
         assert_eq!(clock(50), 1_000_000 - 2 * 3 * 65_536, "it came before the warm-up");
         assert_eq!(clock(701), 702_000, "no earlier than it is known");
+    }
+
+    #[test]
+    fn each_page_of_an_access_in_a_part_that_is_passed_over_is_touched() {
+        let instruction = Instruction {
+            pc: 0x40_0000,
+            length: 4,
+            operands: Operands::Registers { reads: [0; 4], writes: [0; 4], branch: Branch::None },
+        };
+        let access = Access { instruction: 0, size: 3 * 4096, store: true };
+        let block = Block { instructions: [instruction].into(), accesses: [access].into() };
+        let slice =
+            |n| Item::Slice(Slice { thread: 0, blocks: vec![0; n], addresses: vec![DATA + 8; n] });
+        let items = vec![Item::Define { id: 0, block: block.into() }, slice(100), slice(10)];
+        let mut source = Pieces::new(items, 110, None);
+        let limits = Limits { skip: 100, ..Limits::default() };
+        let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
+        let pieces = reader.next_stretch().unwrap().unwrap();
+        let touched = pieces.iter().any(|piece| {
+            let populated = Event::Populate { address: DATA, length: 4 * 4096, store: true };
+            matches!(piece, Piece::Event(event) if *event == populated)
+        });
+        assert!(touched);
     }
 
     #[test]

@@ -40,6 +40,17 @@ impl Touched {
         }
     }
 
+    /// All from `address` to `last` is accessed.
+    #[inline]
+    pub(crate) fn access(&mut self, address: u64, last: u64, store: bool) {
+        self.touch(address, store);
+        let mut at = address;
+        while at >> PAGE_SHIFT != last >> PAGE_SHIFT {
+            at = (at >> PAGE_SHIFT).wrapping_add(1) << PAGE_SHIFT;
+            self.touch(at, store);
+        }
+    }
+
     fn touch_page(&mut self, page: u64, store: bool) {
         let words = self.regions.entry(page >> REGION_SHIFT).or_default();
         let within = page % REGION_PAGES;
