@@ -264,9 +264,14 @@ impl Core {
     pub fn drain(&mut self) {
         self.fetched = self.fetched.max(self.retire.cycle);
         self.pending = None;
+        self.forget_code();
+        self.end_runs();
+    }
+
+    /// The next fetch looks anew where its page lies.
+    pub fn forget_code(&mut self) {
         self.line = u64::MAX;
         self.code_page = None;
-        self.end_runs();
     }
 
     /// What was executed past mispredicted branches is thrown away.

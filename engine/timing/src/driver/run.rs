@@ -754,6 +754,9 @@ impl Run {
                 let (_, flushes) = self.system.apply(event)?;
                 self.mmu.carry_out(&flushes);
                 self.own.code_page = no_page();
+                if let Some((core, _)) = &mut self.timed {
+                    core.forget_code();
+                }
             }
             return Ok(());
         }

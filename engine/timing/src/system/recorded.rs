@@ -234,7 +234,7 @@ mod tests {
     use crate::driver::run::{Mode, Run};
     use crate::memory::reader::NoClock;
     use crate::mmu::event::Request;
-    use crate::tests::testing::{Do, Scenario, go, scheme};
+    use crate::tests::testing::{Do, Scenario, go, machine, scheme};
 
     const PAGE: u64 = 1 << 40 | 5 << 30 | 6 << 21 | 7 << 12;
     const CR4_FLAT: u64 = 1 << 29;
@@ -348,6 +348,26 @@ mod tests {
         take(&mut run, Event::Unmap { address: PAGE, length: 4096 }).unwrap();
         physical(&mut run, PAGE, AccessKind::Load);
         assert_eq!(walks(&run).0, before + 1);
+    }
+
+    #[test]
+    fn code_is_fetched_from_where_it_has_moved_to() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.recorded = true;
+        scenario.machine.tlb.l1i = machine().tlb.l1i;
+        let mut run = scenario.start(&[], false);
+        ordinary(&mut run, 0x7_0000);
+        // The tests' code is in page 0.
+        entry(&mut run, 4, 0x1000, 0x5000 | RIGHTS);
+        entry(&mut run, 3, 0x5000, 0x3000 | RIGHTS);
+        entry(&mut run, 2, 0x3000, 0x9000 | RIGHTS);
+        entry(&mut run, 1, 0x9000, 0xa_0000 | RIGHTS);
+        let walks = |run: &Run| run.mmu.statistics.instruction_side;
+        go(&mut run, &[Do::Load(PAGE)]);
+        assert_eq!(walks(&run), 1);
+        entry(&mut run, 1, 0x9000, 0xb_0000 | RIGHTS);
+        go(&mut run, &[Do::Load(PAGE)]);
+        assert_eq!(walks(&run), 2);
     }
 
     #[test]
