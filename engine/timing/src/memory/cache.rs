@@ -268,8 +268,9 @@ impl Cache {
     /// what a sample's cache holds at its start).
     ///
     /// Args: `above` lines of the cache above have not had the time to be written back here; `is_full`: places
-    /// that are empty would have been taken, too. Nothing is done where too few lines have been used to tell.
-    pub fn presume_history(&mut self, above: u64, is_full: bool) {
+    /// that are empty would have been taken, too; `is_clean` says of a line that it has not been modified.
+    /// Nothing is done where too few lines have been used to tell.
+    pub fn presume_history(&mut self, above: u64, is_full: bool, is_clean: impl Fn(Line) -> bool) {
         let count = |flags: u64| {
             let counted = |&&word: &&u64| word & (VALID | TABLE | OLD | flags) == VALID | flags;
             self.words.iter().filter(counted).count() as u64
@@ -293,13 +294,19 @@ impl Cache {
                 if can_tell {
                     sum += modified.min(known);
                     *word &= !DIRTY;
-                    if sum >= known {
+                    if sum >= known && !is_clean(Line(*word >> TAG_SHIFT)) {
                         sum -= known;
                         *word |= DIRTY;
                     }
                 }
             }
         }
+    }
+
+    /// The lines that are there; those that nothing is known of left out.
+    pub fn known_lines(&self) -> impl Iterator<Item = Line> {
+        let there = self.words.iter().filter(|&&word| word & VALID != 0);
+        there.map(|word| Line(word >> TAG_SHIFT)).filter(|line| line.0 < NOWHERE)
     }
 
     /// Lines that it has room for.
@@ -396,7 +403,7 @@ pub(crate) mod tests {
             (20..25).for_each(|n| assert!(cache.clean(Line(n))));
             let used = (20..25).chain(100..105);
             used.take(stores).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
-            cache.presume_history(0, false);
+            cache.presume_history(0, false, |_| false);
             let stores = stores as u64;
             assert_eq!(modified(&cache, 20, 5) + modified(&cache, 100, 5), stores);
             // 85 lines of data are old; those of tables are as they were, as is which of them goes first.
@@ -415,10 +422,10 @@ pub(crate) mod tests {
         cache.begin_history();
         (0..8).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
         // As many as the cache above may yet write back: nothing is known.
-        cache.presume_history(8, true);
+        cache.presume_history(8, true, |_| false);
         assert_eq!(fill(&mut cache, 8, false), None);
         assert_eq!(cache.access(Line(8), true), Lookup::Hit);
-        cache.presume_history(2, true);
+        cache.presume_history(2, true, |_| false);
         let gone = cache.fill(Line(9), false, false, false, None, &mut Random::new(1)).unwrap();
         assert!(gone.line.0 >= NOWHERE && gone.dirty);
         assert!((0..8).all(|n| cache.access(Line(n), false) == Lookup::Hit));

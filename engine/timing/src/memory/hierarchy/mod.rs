@@ -12,6 +12,7 @@ mod prefetching;
 
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
+use rustc_hash::FxHashSet;
 
 use crate::config::machine::{Machine, WalkerEntry};
 use crate::counts::{Add, Visitor, add};
@@ -262,7 +263,7 @@ impl Level {
     /// Of a last-level cache below L2 caches of `above` lines together; see [`Cache::presume_history`].
     fn presume_history(&mut self, above: u64, data_bytes: u64) {
         let is_full = fills(data_bytes, self.cache.lines());
-        self.cache.presume_history(above, is_full);
+        self.cache.presume_history(above, is_full, |_| false);
     }
 }
 
@@ -948,6 +949,16 @@ impl Hierarchy {
         others.chain([&mut self.l2]).map(|level| &mut level.cache)
     }
 
+    /// Lines that several cores' L2 caches have: none has been written since it has been in more than one.
+    fn shared_lines(&mut self) -> FxHashSet<Line> {
+        let mut seen = FxHashSet::default();
+        if !self.is_coherent() {
+            return seen;
+        }
+        let all = self.every_l2().flat_map(|cache| cache.known_lines());
+        all.filter(|&line| !seen.insert(line)).collect()
+    }
+
     /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
     /// `data_bytes` is how much the program has in memory. Nothing is done where no gap came before: all is known.
     pub fn presume_history(&mut self, data_bytes: u64) {
@@ -957,8 +968,9 @@ impl Hierarchy {
         let (l1d, l2) = (self.l1d.cache.lines(), self.l2_lines());
         let cores = self.others.len() as u64 + 1;
         let is_full = fills(data_bytes, l2 * cores);
+        let shared = self.shared_lines();
         for cache in self.every_l2() {
-            cache.presume_history(l1d, is_full);
+            cache.presume_history(l1d, is_full, |line| shared.contains(&line));
         }
         if !self.is_of_a_mix() {
             self.llc.presume_history(l2 * cores, data_bytes);
@@ -1193,6 +1205,43 @@ mod tests {
         assert_eq!(access(0, 0, 8000, true), (54, Served::Llc));
         assert_eq!(access(1, 0, 9000, true), (54, Served::Llc));
         assert_eq!(access(1, 0, 10_000, true), (4, Served::L1));
+    }
+
+    #[test]
+    fn a_line_that_two_cores_have_is_not_presumed_to_be_modified() {
+        let mut h = hierarchy();
+        let second = h.private();
+        let machine = crate::tests::testing::machine();
+        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
+        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
+        h.add_core(second, policy);
+        let warm = |h: &mut Hierarchy, lines: std::ops::Range<u64>, write: bool| {
+            for line in lines {
+                h.warm(Hpa::new(line * 64), write, Requester::Data);
+            }
+        };
+        // Of the 64 lines of each core's L2 both have 32. Behind the gap 24 others are used, and written.
+        for core in 0..2 {
+            warm(&mut h, 0..32, false);
+            warm(&mut h, 1000 * (core + 1)..1000 * (core + 1) + 8, false);
+            h.exchange(0);
+        }
+        h.begin_history();
+        for core in 0..2 {
+            warm(&mut h, 1000 * (core + 1) + 8..1000 * (core + 1) + 32, true);
+            h.exchange(0);
+        }
+        h.presume_history(1 << 30);
+        let modified = |core: &Level, lines: std::ops::Range<u64>| {
+            lines.filter(|&line| core.cache.is_modified(Line(line))).count()
+        };
+        let there =
+            |core: &Level| (0..32).filter(|&line| core.cache.mark(Line(line)).is_some()).count();
+        let other = &h.others[0].l2;
+        assert!(there(&h.l2) > 20 && there(other) > 20);
+        assert_eq!([modified(&h.l2, 0..32), modified(other, 0..32)], [0, 0]);
+        let own = [modified(&h.l2, 1000..1008), modified(other, 2000..2008)];
+        assert!(own.iter().all(|&own| own > 4), "{own:?}");
     }
 
     #[test]
