@@ -1064,6 +1064,9 @@ impl Run {
         self.run_waiting()?;
         self.align();
         self.end_window();
+        if self.phase == Phase::Measured {
+            self.on_each_core(|run| run.look_at_measurement(Mechanism::measurement_ends));
+        }
         if let Some(aside) = self.aside.take() {
             aside.put_back(|visit| self.shared_counts(visit));
         }
@@ -1416,6 +1419,22 @@ mod tests {
             run.take(&Piece::Slice(slice)).unwrap();
             assert_eq!(run.system.statistics().faults, 4, "{mode:?} {phase:?}");
         }
+    }
+
+    #[test]
+    fn what_is_measured_ends_with_the_run() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        let mode = serde_json::json!({ "page_table_priority": { "mode": "phases" } });
+        scenario.scheme.mechanisms = serde_json::from_value(mode).unwrap();
+        let mut run = scenario.start(&MAPPED, true);
+        run.take(&Piece::Phase { phase: Phase::Measured, at: 0 }).unwrap();
+        // It is decided every 10,000 instructions.
+        let loads: Vec<_> =
+            (0..16_000).map(|i| Do::Load(DATA + i * 7_919 % (1 << 17) * 4096)).collect();
+        go(&mut run, &loads);
+        run.end().unwrap();
+        let figures: serde_json::Value = figures(&run, "page_table_priority").unwrap();
+        assert_eq!(figures["active_fraction"], 6_000.0 / 16_000.0);
     }
 
     #[test]
