@@ -130,10 +130,15 @@ def _answer(
                 f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
             )
     pair = _most_different([result for result in answer["runs"] if not is_bound(result["cores"][0])])
-    if pair and any(one["sampled"] and one["warmup_instructions"] for one in answer["sampling"]):
+    halves = halved(mixed.requests)
+    # Where recorded segments hold no more than half, both would be the same.
+    if pair and any(
+        one["sampled"] and one["warmup_instructions"] > half["sampling"]["warmup"]
+        for one, half in zip(answer["sampling"], halves, strict=True)
+    ):
         asked = [result["cores"][0]["configuration"] for result in pair]
         simulated = _mix(options, mix, lengths)
-        cores, of_half = simulated.together(asked, halved(mixed.requests), ", half warmed")
+        cores, of_half = simulated.together(asked, halves, ", half warmed")
         answer["bias"] = _bias(answer, pair, cores, of_half, _warmer(mixed, lengths))
     return answer
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, judged, output, simpoints
+from flatwalk import engine, judged, output, simpoints, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import simulate_all
 from flatwalk.results import add_speedups, by_machine, is_bound
@@ -36,10 +37,29 @@ def simulate(
         lengths, response = _refine(options, options.error, lengths, source, response)
     sampling = response.get("sampling")
     pair = _most_different(response)
-    if sampling is not None and sampling["sampled"] and sampling["warmup_instructions"] and pair:
-        half = _simulate(options, lengths.with_half_warmup(), source, pair)
-        response["bias"] = judged.bias(response, half)
+    if sampling is not None and sampling["sampled"] and pair:
+        half = lengths.with_half_warmup()
+        warmup = sampling["warmup_instructions"]
+        # A recorded segment may hold no more than that, either: then both would be the same.
+        if half.request(source)["sampling"]["warmup"] < warmup:
+            bias = response["bias"] = judged.bias(response, _simulate(options, half, source, pair))
+            if bias is not None and (remedy := _segments_for(replace(lengths, warmup=4 * warmup), source)):
+                bias["remedy"] = remedy
     return response
+
+
+def _segments_for(longer: Lengths, source: dict[str, Any]) -> str | None:
+    """How to record more of a program, if its recording has no room for a longer warm-up."""
+    segment, needed = _segment(source), longer.sample()["segment"]
+    if segment is None or segment >= needed:
+        return None
+    return f"flatwalk record --segment {needed} -o FILE -- CMD: those of {units.count(segment)} have no room for more"
+
+
+def _segment(source: dict[str, Any]) -> int | None:
+    """Instructions of a segment, if the source is a recorded sample."""
+    info = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
+    return info.get("segment_instructions") if info.get("gap_instructions") else None
 
 
 def _simulate(
@@ -93,9 +113,7 @@ def _refine(
     response: Response,
 ) -> tuple[Lengths, Response]:
     """More windows and their answer, until the error is reached or there are no more."""
-    is_recorded_sample = "trace" in source and bool(
-        engine.trace_info(Path(source["trace"])).get("gap_instructions")
-    )
+    is_recorded_sample = _segment(source) is not None
     for _ in range(ROUNDS):
         sampling = response.get("sampling")
         missing = judged.missing(response["runs"], sampling, error)

@@ -384,11 +384,16 @@ impl Schedule {
         let represented = if sampled { position.saturating_sub(first) } else { measured };
         let total = self.total.or(has_ended.then_some(position));
         let whole = if sampled { Some(represented) } else { total };
+        let Sampling { window, warmup, .. } = self.sampling;
+        let recorded = match self.windows {
+            Windows::Segments { segment, .. } => segment.saturating_sub(window),
+            Windows::Adjacent { .. } | Windows::Listed { .. } => u64::MAX,
+        };
         Sampled {
             sampled,
             windows,
-            window_instructions: self.sampling.window,
-            warmup_instructions: self.sampling.warmup,
+            window_instructions: window,
+            warmup_instructions: warmup.min(recorded),
             first_instruction: first,
             instructions_total: total,
             instructions_measured: measured,
@@ -518,6 +523,17 @@ mod tests {
         assert_eq!(schedule.at(1_250_000), Some((Phase::Pass, 1_269_000)));
         assert_eq!(schedule.at(1_299_000), Some((Phase::Detailed, 1_300_000)));
         assert_eq!(schedule.at(1_300_000), None);
+    }
+
+    #[test]
+    fn a_window_of_a_segment_has_no_more_warm_up_than_the_segment() {
+        let warmed = |segment| {
+            let schedule = Schedule::new(&sampled(0, None), &info(Some(300_000), 1, segment), 1);
+            schedule.summary(300_001, true, 3, 3_000).warmup_instructions
+        };
+        assert_eq!(warmed(Some(100_000)), 80_000);
+        assert_eq!(warmed(Some(50_000)), 49_000);
+        assert_eq!(warmed(None), 80_000);
     }
 
     #[test]

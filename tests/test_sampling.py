@@ -1,0 +1,60 @@
+"""What is simulated of a sample, and what is said of its warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from flatwalk import engine, sampling
+from flatwalk.lengths import Lengths
+from tests import fake
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Sample:
+    """A recording whose segments hold windows of 400 k and 2.1 M instructions before each."""
+
+    info: dict[str, Any]
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.info = {
+            "instructions": 10**8,
+            "gap_instructions": 10**10,
+            "segment_instructions": 2_500_000,
+        }
+        self.warmups: list[int] = []
+        monkeypatch.setattr(engine, "trace_info", lambda _path: self.info)
+        monkeypatch.setattr(sampling, "_simulate", self._simulate)
+
+    def _simulate(self, _options: object, lengths: Lengths, source: dict[str, Any], _runs: object) -> Any:
+        self.warmups.append(min(lengths.request(source)["sampling"]["warmup"], 2_100_000))
+        response = fake.sample([fake.run(), fake.run("fpt", cycles=900 - 50 * len(self.warmups))])
+        cast("Any", response["sampling"])["warmup_instructions"] = self.warmups[-1]
+        return response
+
+    def compare(self, warmup: int) -> Any:
+        """The answer with so much warm-up."""
+        options = cast("Any", type("Options", (), {"error": None}))
+        lengths = replace(Lengths(None, None, 0), warmup=warmup)
+        return sampling.simulate(options, lengths, {"trace": "program.fwt"}, [])
+
+
+def test_half_the_warm_up_is_not_tried_where_segments_hold_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, tried in ((0, [0]), (8_000_000, [2_100_000]), (4_000_000, [2_100_000, 2_000_000])):
+        sample = Sample(monkeypatch)
+        bias = sample.compare(asked)["bias"]
+        assert sample.warmups == tried
+        assert (bias is None) == (len(tried) == 1)
+
+
+def test_segments_too_short_for_more_warm_up_are_to_be_recorded_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sample = Sample(monkeypatch)
+    bias = sample.compare(2_000_000)["bias"]
+    assert not bias["agrees"]
+    assert bias["remedy"].startswith("flatwalk record --segment 8500000 -o FILE")
+    sample.info["gap_instructions"] = 0
+    assert sample.compare(2_000_000)["bias"]["remedy"] == "--warmup 8M"
