@@ -61,6 +61,15 @@ def test_what_leaves_nothing_to_measure_is_refused(trace: dict[str, int]) -> Non
     assert asked(warmup="999999").request(TRACE)["skip"] == 999_999
 
 
+def test_a_window_must_fit_into_a_recorded_segment(trace: dict[str, int]) -> None:
+    trace |= {"gap_instructions": 10**9, "segment_instructions": 400_000}
+    with pytest.raises(UsageError, match=r"400000 .* segments of 400000(?s:.*)--segment 2500000 -o FILE"):
+        asked().request(TRACE)
+    assert asked(window="399k").request(TRACE)["sampling"]["window"] == 399_000
+    trace["gap_instructions"] = 0
+    assert asked().request(TRACE)["sampling"]["window"] == 400_000, "there is but one segment"
+
+
 def test_a_recording_holds_what_will_be_measured() -> None:
     assert asked().sample() == {"segment": 2_500_000}
     assert asked(windows=100, window="1M", warmup="5M").sample() == {"segment": 6_100_000, "windows": 100}

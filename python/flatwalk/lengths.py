@@ -178,6 +178,14 @@ class Lengths:
                 else "--simpoints",
                 remedy="leave it out, or record everything: flatwalk record --exhaustive -o FILE -- CMD",
             )
+        segment, window = info.get("segment_instructions"), self.window or WINDOW
+        if gaps and segment is not None and window >= segment:
+            raise UsageError(
+                f"a window of {window} instructions does not fit into recorded segments of {segment}",
+                where="--window",
+                remedy="give a shorter one, or record longer segments: "
+                f"flatwalk record --segment {self.sample()['segment']} -o FILE -- CMD",
+            )
         recorded = info["instructions"]
         if recorded == 0:
             raise UsageError(
