@@ -129,6 +129,8 @@ pub struct Tlb {
     /// The slowest array's.
     latency: u64,
     lookups: u64,
+    /// Entries that were valid at most when some were dropped.
+    fullest: u32,
 }
 
 impl Tlb {
@@ -148,7 +150,8 @@ impl Tlb {
         }
         let latency = arrays.iter().map(|array| array.latency).max().unwrap_or(0);
         let known = Box::new([Known::NOTHING; KNOWN]);
-        Self { arrays, searched: Vec::new(), homes, known, shifts, latency, lookups: 0 }
+        let searched = Vec::new();
+        Self { arrays, searched, homes, known, shifts, latency, lookups: 0, fullest: 0 }
     }
 
     /// Notes anew what is to be searched.
@@ -255,6 +258,8 @@ impl Tlb {
 
     /// Drops every entry of a page that overlaps `length_bytes` from `start`.
     pub fn flush(&mut self, start: u64, length_bytes: u64) {
+        // Nothing else lets it have fewer entries.
+        self.fullest = self.fullest.max(self.occupied());
         let last = start.wrapping_add(length_bytes.wrapping_sub(1));
         for array in &mut self.arrays {
             let live = &mut array.live;
@@ -278,10 +283,15 @@ impl Tlb {
         all
     }
 
-    /// How many entries are valid, of how many.
-    pub fn occupancy(&self) -> (usize, usize) {
-        let tags = || self.arrays.iter().flat_map(|array| array.sets.tags());
-        (tags().filter(|&tag| tag != 0).count(), tags().count())
+    /// How many entries are valid.
+    fn occupied(&self) -> u32 {
+        self.arrays.iter().flat_map(|array| array.live).sum()
+    }
+
+    /// How many entries were valid at most at a time, of how many.
+    pub fn fullest(&self) -> (u32, usize) {
+        let entries = self.arrays.iter().flat_map(|array| array.sets.tags()).count();
+        (self.fullest.max(self.occupied()), entries)
     }
 
     /// Shows its counts.

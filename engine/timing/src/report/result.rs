@@ -797,9 +797,8 @@ fn warnings(run: &Run) -> Vec<String> {
                 .to_owned(),
         );
     } else if instructions < 1_000_000 {
-        warnings.push(format!(
-            "only {instructions} instructions were measured; caches and TLBs are hardly warm"
-        ));
+        warnings
+            .push(format!("only {instructions} instructions were measured: figures are uncertain"));
     }
     let walks = run.mmu.statistics.total().walks;
     let scheme = &run.configuration.scheme;
@@ -812,8 +811,8 @@ fn warnings(run: &Run) -> Vec<String> {
                  matters to this run"
             ));
         }
-        let (used, entries) = run.mmu.tlbs()[2].1.occupancy();
-        if entries > 0 && used * 2 < entries {
+        let (used, entries) = run.mmu.tlbs()[2].1.fullest();
+        if used as usize * 2 < entries {
             warnings.push(format!(
                 "the L2 TLB was never more than half full ({used} of {entries} entries): the run \
                  is too short or too small to stress translation"

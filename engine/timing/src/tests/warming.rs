@@ -1,10 +1,12 @@
 //! What is warmed is what it would be if it had been run, and only windows are counted.
 
 use flatwalk_os::Random;
+use flatwalk_symbols::Symbols;
 
 use crate::config::scheme::Scheme;
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::{Mode, Run};
+use crate::report::result::RunResult;
 use crate::tests::prefetching;
 use crate::tests::testing::{DATA, Do, Scenario, go, go_on, scheme, shipped};
 
@@ -229,4 +231,18 @@ fn only_windows_are_counted() {
             );
         }
     }
+}
+#[test]
+fn a_tlb_that_other_processes_emptied_was_full_before() {
+    let mut scenario = scenario(&scheme(4, &[]), Mode::Timing);
+    scenario.large_pages = 0;
+    let mut run = scenario.start(&[(DATA, SIZE)], true);
+    let is_empty = |run: &Run| run.mmu.tlbs()[2].1.peek(DATA).is_none();
+    for page in 0..16 {
+        go(&mut run, &[Do::Load(DATA + page * 4096)]);
+    }
+    run.mmu.switch_context();
+    assert!(is_empty(&run));
+    let result = RunResult::new(&run, "test", 1, &mut Symbols::default());
+    assert!(!result.warnings.iter().any(|warning| warning.contains("half full")));
 }
