@@ -53,7 +53,8 @@ def _segments_for(longer: Lengths, source: dict[str, Any]) -> str | None:
     segment, needed = _segment(source), longer.sample()["segment"]
     if segment is None or segment >= needed:
         return None
-    return f"flatwalk record --segment {needed} -o FILE -- CMD: those of {units.count(segment)} have no room for more"
+    held = units.count(segment)
+    return f"flatwalk record --segment {needed} -o FILE -- CMD: segments of {held} have no room for more"
 
 
 def _segment(source: dict[str, Any]) -> int | None:

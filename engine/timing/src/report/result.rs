@@ -842,10 +842,11 @@ fn warnings(run: &Run) -> Vec<String> {
             os.protection_mismatches
         ));
     }
-    if os.large_page_fallbacks > 0 {
+    // Before and between windows as well: most pages are there by then.
+    let fallbacks = run.system.statistics().large_page_fallbacks;
+    if fallbacks > 0 {
         warnings.push(format!(
-            "{} large pages could not be had and became 4 KiB pages (memory is fragmented or full)",
-            os.large_page_fallbacks
+            "{fallbacks} large pages could not be had and became 4 KiB pages (memory is fragmented or full)",
         ));
     }
     if os.node_fallbacks > 0 {

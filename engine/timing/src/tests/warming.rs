@@ -232,6 +232,22 @@ fn only_windows_are_counted() {
         }
     }
 }
+
+#[test]
+fn large_pages_that_could_not_be_had_outside_of_windows_are_told_of() {
+    let mut scenario = scenario(&scheme(4, &[]), Mode::Functional);
+    (scenario.large_pages, scenario.fragmentation) = (100, 1.0);
+    let mut run = scenario.start(&[(DATA, SIZE)], true);
+    enter(&mut run, Phase::Measured);
+    go(&mut run, &accesses(1, 1_000));
+    run.end().unwrap();
+    let result = RunResult::new(&run, "test", 1, &mut Symbols::default());
+    assert_eq!(result.os.large_page_fallbacks, 0, "in the window all was there");
+    let told = |words| result.warnings.iter().any(|warning| warning.contains(words));
+    assert!(told("large pages could not be had"), "{:?}", result.warnings);
+    assert!(told("only 1000 instructions were measured: figures are uncertain"));
+}
+
 #[test]
 fn a_tlb_that_other_processes_emptied_was_full_before() {
     let mut scenario = scenario(&scheme(4, &[]), Mode::Timing);
