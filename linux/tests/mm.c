@@ -1733,6 +1733,44 @@ static void test_retract(void)
 	verify(memory, bytes, PAGE, 82);
 }
 
+/*
+ * Reclaim clears the accessed bit of what hardware walks a block by, to see whether anybody does. With five levels that is
+ * an entry of the root, and still one. Without a system call that waits nothing of the program need be walked to again.
+ */
+static void mostly_idle(void)
+{
+	const size_t step = 512 * GIB, kept = 16;
+	char *start = (char *)0x100000000000, *memory = start + kept * step;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	for (size_t range = 0; range < kept; range++)
+		fill(map_at(start + range * step, PAGE, MAP_PRIVATE), PAGE, PAGE, range);
+	for (size_t round = 0; round < 100; round++) {
+		/* New memory is walked to, so that the block stays. */
+		fill(map_at(memory, 8 * PAGE, MAP_PRIVATE), 8 * PAGE, PAGE, round);
+		for (size_t i = 0; i < kept; i++) {
+			size_t range = mix(round + i) % kept;
+
+			verify(start + range * step, PAGE, PAGE, range);
+		}
+		CHECK(!put("/proc/sys/vm/drop_caches", "2"));
+		CHECK(!munmap(memory, 8 * PAGE));
+	}
+	for (size_t range = 0; range < kept; range++)
+		verify(start + range * step, PAGE, PAGE, range);
+}
+
+static void test_idle(void)
+{
+	/* From here on the kernel says nothing of it, which would take long. */
+	CHECK(!put("/proc/sys/vm/drop_caches", "4"));
+	/* It goes on for as long as it finds much, and would take the block for idle the second time. */
+	for (int i = 0; i < 3; i++)
+		CHECK(!put("/proc/sys/vm/drop_caches", "2"));
+	in_child(mostly_idle);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1748,7 +1786,7 @@ static const struct {
 	{ "fits", test_fits },	       { "cgroup", test_cgroup }, { "merge", test_merge },
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
-	{ "retract", test_retract },
+	{ "retract", test_retract },   { "idle", test_idle },
 };
 
 int main(int argc, char **argv)
