@@ -37,6 +37,18 @@ struct uffdio_move {
 };
 #define UFFDIO_MOVE _IOWR(UFFDIO, 0x05, struct uffdio_move)
 #endif
+#ifndef UFFDIO_POISON /* since Linux 6.6 */
+#define UFFD_FEATURE_POISON (1 << 14)
+struct uffdio_poison {
+	struct uffdio_range range;
+	__u64 mode;
+	__s64 updated;
+};
+#define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
+#endif
+#ifndef MAP_HUGE_1GB
+#define MAP_HUGE_1GB (30 << 26)
+#endif
 #define PR_SET_FLAT_PAGE_TABLES 0x464c4154
 #define PR_GET_FLAT_PAGE_TABLES 0x464c4155
 #define FLAT_NEVER 1
@@ -1771,6 +1783,44 @@ static void test_idle(void)
 	in_child(mostly_idle);
 }
 
+/* An entry of level 3 that belongs to a page of 1 GB is no table, present or not. */
+static void poisoned_page(void)
+{
+	char *memory = FAR, *other = FAR + 2 * GIB;
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_POISON };
+	struct uffdio_register range = {
+		.range = { (uintptr_t)memory, GIB },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	struct uffdio_poison poison = { .range = range.range };
+
+	map_at(memory, GIB, MAP_PRIVATE | MAP_HUGETLB | MAP_HUGE_1GB);
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	CHECK(uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api));
+	CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+	CHECK(!ioctl(uffd, UFFDIO_POISON, &poison) && poison.updated == (__s64)GIB);
+	for (int round = 0; round < 2; round++) {
+		if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+			CHECK(errno == EINVAL);
+		fill(map_at(other, 64 * MIB, MAP_PRIVATE), 64 * MIB, 2 * MIB, 46);
+		read_from("/sys/kernel/debug/x86/flat_page_tables", 0, SIZE_MAX);
+		verify(other, 64 * MIB, 2 * MIB, 46);
+		if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0))
+			CHECK(errno == EINVAL);
+		verify(other, 64 * MIB, 2 * MIB, 46);
+		CHECK(!munmap(other, 64 * MIB));
+	}
+	CHECK(!munmap(memory, GIB));
+}
+
+static void test_poisoned(void)
+{
+	/* What the machine's command line has to ask for. */
+	if (access("/sys/kernel/mm/hugepages/hugepages-1048576kB", F_OK))
+		exit(SKIPPED);
+	in_child(poisoned_page);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1786,7 +1836,7 @@ static const struct {
 	{ "fits", test_fits },	       { "cgroup", test_cgroup }, { "merge", test_merge },
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
-	{ "retract", test_retract },   { "idle", test_idle },
+	{ "retract", test_retract },   { "idle", test_idle },	  { "poisoned", test_poisoned },
 };
 
 int main(int argc, char **argv)

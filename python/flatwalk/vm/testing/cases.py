@@ -21,7 +21,7 @@ _PARAMETERS = {"debug": ("page_poison=1",), "kcsan": ("kcsan.skip_watch=400",)}
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
-    *("idle",),
+    *("idle", "poisoned"),
 )
 #: All tests of ours.
 OURS = (
@@ -211,7 +211,8 @@ def usual_machine(levels: int, *, kernel: str = "usual") -> Machine:
         check=True,
         grace_ms=_SLOW_GRACE_MS if kernel in ("debug", "kcsan") else GRACE_MS,
         # An address space that is used after it was freed must not look like one, nor must a freed table.
-        parameters=("slub_debug=FZP,mm_struct", *_PARAMETERS.get(kernel, ())),
+        # A mapping may have pages of 1 GB, but there are none.
+        parameters=("slub_debug=FZP,mm_struct", "hugepagesz=1G", *_PARAMETERS.get(kernel, ())),
         kernel=kernel,
     )
 
