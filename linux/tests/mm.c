@@ -1821,6 +1821,47 @@ static void test_poisoned(void)
 	in_child(poisoned_page);
 }
 
+/*
+ * A fork() fails when it has copied many tables, and the daemon, which was about to look at these, looks at what is left: a
+ * list of mappings whose end is none. What cannot be copied is memory of which there is too much.
+ */
+static void fork_in_vain(void)
+{
+	enum { ROUNDS = 60, DELAY_US = 4000 };
+	const size_t copied = 64 * MIB, large = GIB;
+
+	if (!access(SYSCTL "scan_millisecs", F_OK)) {
+		set(SYSCTL "scan_millisecs", 1);
+		set("/sys/kernel/debug/x86/flat_page_tables_delay", DELAY_US);
+		/* The child has the same policy from the start. */
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0));
+	}
+	CHECK(!put("/proc/sys/vm/overcommit_memory", "0"));
+	/* Copied first, and counted for nothing. */
+	fill(map_at(FAR, copied, MAP_PRIVATE), copied, PAGE, 47);
+	CHECK(mmap(FAR + 512 * GIB, large, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
+	      FAR + 512 * GIB);
+	set("/proc/sys/vm/overcommit_kbytes", number("/proc/meminfo", "Committed_AS:") + large / 2 / KIB -
+						      number("/proc/meminfo", "SwapTotal:"));
+	CHECK(!put("/proc/sys/vm/overcommit_memory", "2"));
+	for (int round = 0; round < ROUNDS; round++) {
+		CHECK(fork() < 0 && errno == ENOMEM);
+		/* Not always at the same time after the daemon came. */
+		if (round % 4)
+			usleep(mix(round) % DELAY_US);
+	}
+	verify(FAR, copied, PAGE, 47);
+}
+
+static void test_halfway(void)
+{
+	const size_t before = number("/proc/sys/vm/overcommit_memory", "");
+
+	in_child(fork_in_vain);
+	CHECK(!put("/proc/sys/vm/overcommit_ratio", "50"));
+	set("/proc/sys/vm/overcommit_memory", before);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1837,6 +1878,7 @@ static const struct {
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
 	{ "retract", test_retract },   { "idle", test_idle },	  { "poisoned", test_poisoned },
+	{ "halfway", test_halfway },
 };
 
 int main(int argc, char **argv)
