@@ -228,7 +228,10 @@ def _other_machines(machine: Machine, tests: tuple[str, ...]) -> list[Case]:
     found = [Case(f"{mode}, isolated", isolated_machine(machine), tests, flattens=True)]
     if machine.levels == 4:
         found.append(Case(f"{mode}, 5 levels", replace(machine, levels=5), tests, flattens=True))
-    found.append(Case(f"{mode}, no feature", replace(machine, feature=False, check=False), tests))
+    unable = replace(machine, feature=False, check=False)
+    found.append(Case(f"{mode}, no feature", unable, tests))
+    forced = replace(unable, parameters=(f"flat_page_tables={mode},force", *unable.parameters))
+    found.append(Case(f"{mode}, forced", isolated_machine(forced), tests, flattens=True))
     found.append(Case(f"{mode}, usual threshold", machine, tests, threshold=64))
     return found
 
