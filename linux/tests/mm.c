@@ -1862,6 +1862,52 @@ static void test_halfway(void)
 	set("/proc/sys/vm/overcommit_memory", before);
 }
 
+/* A large page that is asked for comes to a flat range that has no table in its place. */
+static void collapsed_elsewhere(void)
+{
+	const bool flattens = mode_is("l2l1 l4l3+l2l1 compendia");
+	const size_t bytes = 2 * MIB;
+	int file = memfd_create("asked", 0);
+	char *first = map_aligned(bytes, bytes), *second = FAR + 128 * MIB;
+
+	CHECK(file >= 0 && !ftruncate(file, bytes));
+	CHECK(mmap(first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == first);
+	fill(first, bytes, PAGE, 83);
+	if (madvise(first, bytes, MADV_COLLAPSE) && errno == EINVAL)
+		_exit(SKIPPED);
+	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == bytes / KIB);
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	fill(map_at(FAR, PAGE, MAP_PRIVATE), PAGE, PAGE, 84);
+	if (flattens)
+		CHECK(is_flat(2, FAR));
+	CHECK(mmap(second, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0) == second);
+	CHECK(!madvise(second, bytes, MADV_COLLAPSE));
+	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == 2 * bytes / KIB);
+	if (flattens)
+		CHECK(!is_flat(2, FAR));
+	verify(second, bytes, PAGE, 83);
+	verify(FAR, PAGE, PAGE, 84);
+}
+
+static void test_asked(void)
+{
+	pid_t child;
+	int status;
+
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		collapsed_elsewhere();
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	if (WEXITSTATUS(status))
+		exit(WEXITSTATUS(status));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1878,7 +1924,7 @@ static const struct {
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
 	{ "retract", test_retract },   { "idle", test_idle },	  { "poisoned", test_poisoned },
-	{ "halfway", test_halfway },
+	{ "halfway", test_halfway },   { "asked", test_asked },
 };
 
 int main(int argc, char **argv)

@@ -184,7 +184,7 @@ for name; do
     case $name in
     flush*) flush "$name" ;;
     hugetlb | pressure | stress) $name ;;
-    later | large | fits | cgroup | merge | counted | cap | exits | idle | poisoned | halfway) tuned "$name" ;;
+    later | large | fits | cgroup | merge | counted | cap | exits | idle | poisoned | halfway | asked) tuned "$name" ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     kvm-*:*) kvm_selftest "${name#*:}" ;;
     *:*) selftest "${name#*:}" ;;

@@ -21,7 +21,7 @@ _PARAMETERS = {"debug": ("page_poison=1",), "kcsan": ("kcsan.skip_watch=400",)}
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
-    *("idle", "poisoned", "halfway"),
+    *("idle", "poisoned", "halfway", "asked"),
 )
 #: All tests of ours.
 OURS = (
