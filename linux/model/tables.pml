@@ -354,13 +354,13 @@ inline demote_locked()
 #ifndef NO_SYNC_DEMOTE
 		sync_one();
 #endif
-		live = false;
 #ifndef NO_HEAD_KEPT
 		/* The glue keeps the head: get_page(), or it is not freed. */
 		refs[BLOCK(0)]++;
 #endif
 		split_table(0);
-		split_table(1)
+		split_table(1);
+		live = false
 	:: else
 	fi
 }
