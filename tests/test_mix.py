@@ -275,6 +275,9 @@ def test_what_was_judged_of_each_program_is_said() -> None:
         "Judged: 20 windows of each program together: a, of 1 k instructions after 5 k of warm-up, spread "
         "over the whole run of 1 M (2.0 % of it); b, the whole run of 0 instructions."
     )
+    assert judged.mix_words(["a", "b"], [cast("Sampling", part), sampled(0, 1.0)]).startswith(
+        "Judged: one part of each program, so no interval can be given: a, instructions 0 to 50 k; b, the "
+    )
     cut = sampled(0, 1.0) | {"cut_short": "the trace was cut off"}
     assert judged.mix_words(["a"], [cut]).endswith(": a, all 0 instructions until the trace was cut off.")
     assert judged.mix_words(["a"], [cast("Sampling", part)]) == (

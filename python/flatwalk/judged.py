@@ -107,7 +107,7 @@ def mix_words(programs: Sequence[str], sampled: Sequence[Sampling]) -> str:
     if all(coverage(one) == 1 and "cut_short" not in one for one in sampled):
         return "Judged: the whole runs of all programs."
     words = "Judged"
-    if all(coverage(one) is None for one in sampled):
+    if any(coverage(one) is None for one in sampled):
         words = "Judged: one part of each program, so no interval can be given"
     if any(one["sampled"] for one in sampled):
         windows = sampled[0]["windows"]

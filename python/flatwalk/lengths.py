@@ -72,7 +72,7 @@ class Lengths:
                 raise UsageError("nothing is to be simulated", where=option, remedy="give a count above 0")
         if length is not None and length < LEAST_WINDOW:
             raise UsageError(
-                f"windows of {length} instructions are shorter than some programs' loops",
+                f"windows of {length} instructions are too short to measure",
                 where="--window",
                 remedy=f"give {LEAST_WINDOW} or more",
             )
