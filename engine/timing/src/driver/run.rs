@@ -103,6 +103,8 @@ pub struct Run {
     phase: Phase,
     /// Windows that have ended.
     windows: Vec<Tally>,
+    /// Instructions run when the last of them did.
+    measured_to: Option<u64>,
     /// Windows that began before the cores' clocks had drifted apart.
     early_windows: u64,
     /// What had been counted when the window under way began.
@@ -226,6 +228,7 @@ impl Run {
             cores,
             phase: Phase::Measured,
             windows: Vec::new(),
+            measured_to: None,
             early_windows: 0,
             window: Some(Tally::default()),
             aside: None,
@@ -1046,13 +1049,15 @@ impl Run {
         let Some(mut start) = self.window.take() else { return };
         let now = self.tally();
         if now.instructions == start.instructions {
-            // What passed without an instruction is counted, so it belongs to the window before.
-            let Some(before) = self.windows.pop() else { return };
+            // What passed without an instruction is counted, so it belongs to the window that ended here.
+            let ended_here = self.measured_to == Some(start.instructions);
+            let Some(before) = self.windows.pop_if(|_| ended_here) else { return };
             start = start.since(before);
         }
         let window = now.since(start);
         self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
         self.pace = (window.instructions, window.cycles);
+        self.measured_to = Some(now.instructions);
         self.windows.push(window);
     }
 
@@ -1062,7 +1067,12 @@ impl Run {
     /// As [`Self::take`].
     pub(crate) fn end(&mut self) -> Result<(), OsError> {
         self.run_waiting()?;
-        self.align();
+        // Where the trace ends as a window begins, there is nothing to wait for in it.
+        let now = self.instructions();
+        let begins = self.window.is_some_and(|start| start.instructions == now);
+        if !begins || self.measured_to.is_none_or(|to| to == now) {
+            self.align();
+        }
         self.end_window();
         if self.phase == Phase::Measured {
             self.on_each_core(|run| run.look_at_measurement(Mechanism::measurement_ends));

@@ -198,6 +198,32 @@ fn the_end_of_a_run_that_ends_where_a_window_does_is_in_that_window() {
 }
 
 #[test]
+fn the_end_of_a_run_that_ends_where_a_first_window_would_begin_is_in_none() {
+    let go = |run: &mut Run, loads: [u64; 2]| {
+        for (thread, loads) in (0..).zip(loads) {
+            let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
+            go_on(run, thread, &lines);
+        }
+    };
+    let windows = |next: Option<Phase>| {
+        let mut run = start(&Scenario::new(scheme(4, &[])));
+        phase(&mut run, Phase::Measured);
+        go(&mut run, [1_000, 1_000]);
+        phase(&mut run, Phase::Detailed);
+        go(&mut run, [50_000, 1_000]);
+        if let Some(next) = next {
+            phase(&mut run, next);
+        }
+        let run = result(run);
+        assert_eq!(run.windows.len(), 1);
+        let stack: Vec<_> = run.cycle_stack.iter().map(|part| part.cycles).collect();
+        assert_eq!(of_windows(&run), stack);
+        stack
+    };
+    assert_eq!(windows(Some(Phase::Measured)), windows(None));
+}
+
+#[test]
 fn a_core_that_only_ran_while_warming_was_idle_in_windows() {
     let mut run = start(&Scenario::new(scheme(4, &[])));
     let go = |run: &mut Run, threads: u32| {
