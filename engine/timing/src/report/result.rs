@@ -768,11 +768,11 @@ fn left_out_prefetchers(run: &Run) -> Option<String> {
 fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
     let mut warnings = Vec::new();
     let threads: usize = cores.iter().map(|core| core.threads).sum();
-    if threads > cores.len() {
+    let theirs = cores.iter().filter(|core| core.threads > 0).count();
+    if threads > theirs {
         warnings.push(format!(
-            "{threads} threads shared {} simulated core{}, in the recorded order",
-            cores.len(),
-            if cores.len() == 1 { "" } else { "s" }
+            "{threads} threads shared {theirs} simulated core{}, in the recorded order",
+            if theirs == 1 { "" } else { "s" }
         ));
     }
     if let Some(instructions) = run.longer_warmup() {

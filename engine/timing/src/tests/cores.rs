@@ -249,6 +249,25 @@ fn a_core_that_only_ran_while_warming_was_idle_in_windows() {
 }
 
 #[test]
+fn threads_that_share_a_core_are_told_of_beside_an_idle_core() {
+    let mut run = start(&Scenario { cores: Some(2), ..Scenario::new(scheme(4, &[])) });
+    phase(&mut run, Phase::Warm);
+    for thread in 0..2 {
+        go_on(&mut run, thread, &[Do::Chase(own(thread))]);
+    }
+    phase(&mut run, Phase::Measured);
+    // The third has the first's core.
+    for thread in [0, 2] {
+        go_on(&mut run, thread, &[Do::Chase(own(thread))]);
+    }
+    let run = result(run);
+    assert_eq!((run.threads, run.cores.len()), (2, 2));
+    assert!(
+        run.warnings.iter().any(|warning| warning.contains("2 threads shared 1 simulated core"))
+    );
+}
+
+#[test]
 fn a_core_that_comes_later_is_taken_by_other_processes_as_often() {
     // At 1 GHz 100,000 cycles, which are 20,000 loads.
     let scenario = Scenario { context_switch_ms: Some(0.1), ..Scenario::new(scheme(4, &[])) };
