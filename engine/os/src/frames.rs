@@ -163,7 +163,9 @@ mod tests {
         assert_eq!(frames.set_aside.count, 512);
         let rest = std::iter::from_fn(|| frames.allocate_movable(0)).count() as u64;
         assert_eq!(rest, (4 << 18) - 2000 - 400 * 512);
-        nodes.into_iter().for_each(|node| frames.free(node, 0));
+        for node in nodes {
+            frames.free(node, 0);
+        }
         assert_eq!((frames.free_frames(), frames.set_aside.count), (2000, 512));
     }
 

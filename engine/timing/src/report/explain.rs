@@ -198,7 +198,7 @@ fn explain_mechanisms(run: &mut Run, address: u64, steps: &mut Vec<ExplainStep>)
     let name = names.join(" and ");
     // Asking changes contents and caches, so copies are asked.
     let mut mmu = run.mmu.clone();
-    let (found, reads) = match &run.timed {
+    let (found, count) = match &run.timed {
         Some((_, caches)) => mmu.ask_mechanisms(request, &mut run.system, &mut *caches.clone()),
         None => mmu.ask_mechanisms(request, &mut run.system, &mut NoClock),
     };
@@ -210,11 +210,11 @@ fn explain_mechanisms(run: &mut Run, address: u64, steps: &mut Vec<ExplainStep>)
         Some(_) => format!(" after {} cycles", ready - BEGAN),
         None => String::new(),
     };
-    let lines = if reads == 1 { "line" } else { "lines" };
+    let lines = if count == 1 { "line" } else { "lines" };
     let text = if hit {
-        format!("{name}: hit{after}, {reads} {lines} read. What follows is what a miss would do.")
+        format!("{name}: hit{after}, {count} {lines} read. What follows is what a miss would do.")
     } else {
-        format!("{name}: miss{after}, {reads} {lines} read.")
+        format!("{name}: miss{after}, {count} {lines} read.")
     };
     steps.push(ExplainStep::Tlb { text, name, hit });
 }
