@@ -12,7 +12,7 @@ use crate::counts::forget;
 use crate::driver::piece::Piece;
 use crate::driver::run::{Mode, Run};
 use crate::system::System;
-use crate::tests::testing::{DATA, Do, Scenario, chained_scheme, go, host_table, scheme};
+use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -376,21 +376,6 @@ fn mistake_11_a_flattened_node_costs_its_two_megabytes_to_zero() {
     let (flat, radix) = (cost(&["L2L1"]), cost(&[]));
     // The kernel's own walk is shorter by an entry or two: a few cycles.
     assert!(flat + 50 >= radix + (2 * MIB - 2 * PAGE) / 16, "{flat}, {radix}");
-}
-
-#[test]
-fn mistake_11_a_chain_faults_as_often_as_it_is_long() {
-    // Buckets in turn: each page of nodes has one of every chain, and chains have 80.
-    let mut scenario = Scenario::new(chained_scheme("hashed", 64));
-    scenario.scheme.host = Some(host_table(4, &[]));
-    let pages = 64 * 80;
-    let mut run = scenario.start(&[(DATA, pages * PAGE)], true);
-    // What populates backs data; the host backs nodes as walks read them.
-    let faults = run.system.host_statistics().unwrap().faults;
-    let loads: Vec<_> = (0..pages).map(|page| Do::Load(DATA + page * PAGE)).collect();
-    go(&mut run, &loads[pages as usize - 64..]);
-    let faults = run.system.host_statistics().unwrap().faults - faults;
-    assert!(faults > 48, "{faults} pages of nodes");
 }
 
 #[test]
