@@ -117,7 +117,6 @@ def test_a_machine_takes_a_setting_and_nothing_else_changes() -> None:
         ("frequency_mhz.x=1", "is not a table"),
         ("frequency_mhz=2", "100 to 20000"),
         ("pwc.latency_cycles=9223372036854775808", "0 to 1000"),
-        ("virtualisation.pwc.latency_cycles=1001", "0 to 1000"),
         ("os.shootdown_cycles=9223372036854775807", "0 to 1000000000"),
         ("memory.banks=1024", "65536 at most with channels and ranks"),
     ],
@@ -128,9 +127,16 @@ def test_a_setting_that_no_machine_has_is_refused(option: str, words: str) -> No
         _changed("golden-cove", option, *others)
 
 
-def test_memory_has_some_bandwidth() -> None:
-    with pytest.raises(UsageError, match=r"0\.001 to"):
-        _changed("emt", "memory.bandwidth_gbs=1e-10")
+@pytest.mark.parametrize(
+    ("machine", "option", "words"),
+    [
+        ("emt", "memory.bandwidth_gbs=1e-10", r"0\.001 to"),
+        ("skylake-server", "virtualisation.pwc.latency_cycles=1001", "0 to 1000"),
+    ],
+)
+def test_what_only_some_machines_have_has_limits_too(machine: str, option: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        _changed(machine, option)
 
 
 def _schemes(*options: str) -> list[dict[str, Any]]:

@@ -38,7 +38,9 @@ class PartOfMemory(fw.Mechanism):
         self.counts["lookups"] += 1
         slot = self.prediction(miss.address)
         first, bypass = int(slot in self.large), slot in self.bypass
-        for probe, size in enumerate((first, 1 - first)):
+        # A size that never had a page is not looked for.
+        sizes = [size for size in (first, 1 - first) if self.sets[size]]
+        for probe, size in enumerate(sizes):
             page = miss.address >> SHIFTS[size]
             entries = self.sets[size].get(page % self.count, {})
             found = entries.pop(page, None)
