@@ -8,11 +8,11 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, engine, mix, output, prototypes, sampling, simpoints, temporary, units
+from flatwalk import across, blame, mix, output, prototypes, sampling, simpoints, temporary, units
 from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
-from flatwalk.lengths import Lengths
+from flatwalk.lengths import Lengths, recorded_sample
 from flatwalk.presenting import note_warnings, show_blame, show_table, write_json
 from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
@@ -149,13 +149,14 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
         return {"trace": str(trace)}, cut_short
     if options.trace is not None:
         output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
-        if options.windows is not None and engine.trace_info(options.trace).get("gap_instructions"):
+        source = {"trace": str(options.trace)}
+        if options.windows is not None and recorded_sample(source) is not None:
             raise UsageError(
                 "a recorded sample has one window in each of its segments",
                 where="--windows",
                 remedy="leave it out; flatwalk record --windows N records N to 2N of them",
             )
-        return {"trace": str(options.trace)}, None
+        return source, None
     return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
 
 

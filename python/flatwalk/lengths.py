@@ -207,6 +207,12 @@ class Lengths:
             )
 
 
+def recorded_sample(source: dict[str, Any]) -> dict[str, Any] | None:
+    """What a trace says of itself, if it is a recorded sample, which has a window in each of its segments."""
+    info = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
+    return info if info.get("gap_instructions") else None
+
+
 def shortened(request: dict[str, Any], measured: Sampled) -> dict[str, Any] | None:
     """The request that spreads windows over what there is, of a source that ended where that was not known.
 

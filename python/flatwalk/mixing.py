@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
 from flatwalk.errors import UsageError
-from flatwalk.lengths import shortened
+from flatwalk.lengths import recorded_sample, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,8 +192,7 @@ def _speeds(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[s
 
 def _is_recorded_sample(request: dict[str, Any]) -> bool:
     """Whether no more instructions lie before a window than it is warmed with."""
-    path = request["source"].get("trace")
-    return path is not None and bool(engine.trace_info(Path(path)).get("gap_instructions"))
+    return recorded_sample(request["source"]) is not None
 
 
 def _changed(request: dict[str, Any], **sampling: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output, simpoints, units
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lengths import simulate_all
+from flatwalk.lengths import recorded_sample, simulate_all
 from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
@@ -50,17 +50,12 @@ def simulate(
 
 def _segments_for(longer: Lengths, source: dict[str, Any]) -> str | None:
     """How to record more of a program, if its recording has no room for a longer warm-up."""
-    segment, needed = _segment(source), longer.sample()["segment"]
+    recorded, needed = recorded_sample(source) or {}, longer.sample()["segment"]
+    segment = recorded.get("segment_instructions")
     if segment is None or segment >= needed:
         return None
     held = units.count(segment)
     return f"flatwalk record --segment {needed} -o FILE -- CMD: segments of {held} have no room for more"
-
-
-def _segment(source: dict[str, Any]) -> int | None:
-    """Instructions of a segment, if the source is a recorded sample."""
-    info = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
-    return info.get("segment_instructions") if info.get("gap_instructions") else None
 
 
 def _simulate(
@@ -114,7 +109,7 @@ def _refine(
     response: Response,
 ) -> tuple[Lengths, Response]:
     """More windows and their answer, until the error is reached or there are no more."""
-    is_recorded_sample = _segment(source) is not None
+    is_recorded_sample = recorded_sample(source) is not None
     for _ in range(ROUNDS):
         sampling = response.get("sampling")
         missing = judged.missing(response["runs"], sampling, error)
