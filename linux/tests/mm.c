@@ -1251,17 +1251,21 @@ static bool is_flat(int level, const char *at)
 	return flat;
 }
 
-/* In a child, which has no memory of the tests before. */
+/* In a child, which has no memory of the tests before. What it skips, the test skips. */
 static void in_child(void (*work)(void))
 {
 	pid_t child = fork();
+	int status;
 
 	CHECK(child >= 0);
 	if (!child) {
 		work();
 		_exit(0);
 	}
-	wait_for(child);
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	if (WEXITSTATUS(status) == SKIPPED)
+		exit(SKIPPED);
+	CHECK(WEXITSTATUS(status) == 0);
 }
 
 /* A range that has large pages only becomes flat, whatever they are, if its block can hold them. */
@@ -1414,20 +1418,10 @@ static void large_moved(void)
 
 static void test_move(void)
 {
-	pid_t child;
-	int status;
-
 	/* Both blocks of 2 MB are to be had. */
 	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
 	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
-	child = fork();
-	CHECK(child >= 0);
-	if (!child) {
-		large_moved();
-		_exit(0);
-	}
-	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-	exit(WEXITSTATUS(status));
+	in_child(large_moved);
 }
 
 /* A process in a small cgroup lives on what lies idle in its blocks. */
@@ -1892,20 +1886,9 @@ static void collapsed_elsewhere(void)
 
 static void test_asked(void)
 {
-	pid_t child;
-	int status;
-
 	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
 	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
-	child = fork();
-	CHECK(child >= 0);
-	if (!child) {
-		collapsed_elsewhere();
-		_exit(0);
-	}
-	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-	if (WEXITSTATUS(status))
-		exit(WEXITSTATUS(status));
+	in_child(collapsed_elsewhere);
 }
 
 static const struct {
