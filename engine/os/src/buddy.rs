@@ -22,6 +22,9 @@ pub const FRAME_BYTES: u64 = 4096;
 /// The order of a 2 MiB block: a large page, or a page-table node of two flattened levels.
 pub const LARGE_ORDER: u32 = 9;
 
+/// Draws after which no free frame is looked for at random any more.
+pub(crate) const TRIES: usize = 64;
+
 /// Makes large allocations fail at random, reproducibly.
 struct Failure {
     probability: f64,
@@ -184,7 +187,6 @@ impl Buddy {
     /// A free frame or 2 MiB block drawn at random and the order of the free block that contains it, where
     /// they are to be drawn. Gives up when memory is so full that the lowest free one serves.
     fn drawn(&mut self) -> Option<(u64, u32)> {
-        const TRIES: usize = 64;
         let frames = self.frames;
         for _ in 0..TRIES {
             let Drawing { of, random } = self.drawing.as_mut()?;

@@ -1,7 +1,7 @@
 //! The frames of physical memory, by mobility.
 
 use crate::block_set::BlockSet;
-use crate::buddy::{Buddy, LARGE_ORDER};
+use crate::buddy::{Buddy, LARGE_ORDER, TRIES};
 
 /// Of all 2 MiB blocks, one in so many at most is set aside for scattered page-table nodes, so that data finds
 /// blocks too.
@@ -61,7 +61,6 @@ impl Frames {
     /// A block at a random place among those without data: of memory set aside, or to be set aside if that is not
     /// much of all yet. `None` where no blocks are drawn, or none is met.
     fn allocate_scattered(&mut self, order: u32) -> Option<u64> {
-        const TRIES: usize = 64;
         let most = (self.movable.frames() >> LARGE_ORDER) / MOST_SET_ASIDE;
         for _ in 0..TRIES {
             let frame = self.movable.draw()?;

@@ -1050,6 +1050,17 @@ mod tests {
         Hierarchy::new(&crate::tests::testing::machine(), 1).unwrap()
     }
 
+    /// Of two cores that run one program.
+    fn two_cores() -> Hierarchy {
+        let machine = crate::tests::testing::machine();
+        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
+        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
+        let mut h = hierarchy();
+        let second = h.private();
+        h.add_core(second, policy);
+        h
+    }
+
     fn read(h: &mut Hierarchy, address: u64, at: u64, by: Requester) -> (u64, Served) {
         let r = h.access(Hpa::new(address), at, false, by);
         (r.ready - at, r.served())
@@ -1171,12 +1182,7 @@ mod tests {
 
     /// Two cores of one program, of which one reads or writes at its turn.
     fn pair() -> impl FnMut(usize, u64, u64, bool) -> (u64, Served) {
-        let machine = crate::tests::testing::machine();
-        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
-        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
-        let mut h = hierarchy();
-        let second = h.private();
-        h.add_core(second, policy);
+        let mut h = two_cores();
         let mut turn = 0;
         move |core, address, at, write| {
             if core != turn {
@@ -1209,12 +1215,7 @@ mod tests {
 
     #[test]
     fn a_line_that_two_cores_have_is_not_presumed_to_be_modified() {
-        let mut h = hierarchy();
-        let second = h.private();
-        let machine = crate::tests::testing::machine();
-        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
-        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
-        h.add_core(second, policy);
+        let mut h = two_cores();
         let warm = |h: &mut Hierarchy, lines: std::ops::Range<u64>, write: bool| {
             for line in lines {
                 h.warm(Hpa::new(line * 64), write, Requester::Data);
@@ -1246,12 +1247,7 @@ mod tests {
 
     #[test]
     fn a_line_that_another_core_wrote_reaches_memory_once() {
-        let mut h = hierarchy();
-        let second = h.private();
-        let machine = crate::tests::testing::machine();
-        let multicore = Multicore { cores: 2, isolation: Isolation::Owners };
-        let policy = page_table_priority::shared_policy(&machine, multicore).unwrap();
-        h.add_core(second, policy);
+        let mut h = two_cores();
         h.access(Hpa::new(0), 0, true, Requester::Data);
         h.exchange(0);
         h.access(Hpa::new(0), 1000, true, Requester::Data);
