@@ -27,4 +27,4 @@ pub use placement::Placement;
 pub use policy::{LargePages, Thp};
 pub use process::{Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};
 pub use random::Random;
-pub use virtual_machine::VirtualMachine;
+pub use virtual_machine::{Handled, VirtualMachine};

@@ -5,13 +5,16 @@
 //! addresses, and the host's a [`Process`] from guest-physical to host-physical ones; any layout goes
 //! with any. The host backs memory when it is first used, as KVM does.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use flatwalk_paging::{Address, Fault, Flush, Gpa, Gva, Hpa};
+use flatwalk_paging::{AccessKind, Address, EntryMemory, Fault, Flush, Gpa, Gva, Hpa, Line};
 use flatwalk_trace::{Backing, Event, Protection};
 
+use crate::buddy::FRAME_BYTES;
 use crate::error::OsError;
-use crate::process::{Configuration, Outcome, Process};
+use crate::memory::PhysicalMemory;
+use crate::process::{Configuration, FaultOutcome, Outcome, Process};
 
 /// A guest and what it runs on.
 pub struct VirtualMachine {
@@ -71,6 +74,45 @@ impl VirtualMachine {
         Ok((outcome, flushes))
     }
 
+    /// Lets a program in the guest access each page of `length_bytes` from `address`, as
+    /// [`Process::access_pages`]: its own kernel handles faults, and the host those of the guest's memory that
+    /// is used for the first time, of tables as well as pages.
+    ///
+    /// # Errors
+    /// As [`Process::fault`].
+    pub fn access_pages(
+        &mut self,
+        address: Gva,
+        length_bytes: u64,
+        access: AccessKind,
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(), OsError> {
+        let end = address.raw().saturating_add(length_bytes);
+        let mut at = address.raw() & !(FRAME_BYTES - 1);
+        while at < end {
+            let input = Gva::new(at);
+            let guest = &mut |outcome| handled(Handled::ByGuest(outcome));
+            self.guest.access_pages(input, FRAME_BYTES, access, guest)?;
+            let reads = Reads::new(self.guest.memory());
+            let table = self.guest.table();
+            let segment = self.guest.segment();
+            let frame = if segment.contains(&at) {
+                let base = reads.memory.size_bytes() - (segment.end - segment.start);
+                Some(Gpa::new(base + (at - segment.start)))
+            } else {
+                let leaf = table.translate(&reads, input).ok();
+                leaf.map(|leaf| leaf.frame.offset(table.geometry().within(at, leaf.level)))
+            };
+            let entries = reads.places.into_inner().into_iter().map(|at| (at, AccessKind::Load));
+            for (place, access) in entries.chain(frame.map(|frame| (frame, access))) {
+                let host = &mut |outcome| handled(Handled::ByHost(outcome));
+                self.host.access_pages(place, 1, access, host)?;
+            }
+            at += FRAME_BYTES;
+        }
+        Ok(())
+    }
+
     /// Where `address` lies in the host's memory now, if both tables map it.
     ///
     /// # Errors
@@ -82,6 +124,38 @@ impl VirtualMachine {
         let leaf = self.host.table().translate(self.host.memory(), at).map_err(|_| None)?;
         let within = at.raw() & (self.host.table().geometry().span(leaf.level) - 1);
         Ok(leaf.frame.offset(within))
+    }
+}
+
+/// A fault that was handled.
+pub enum Handled {
+    /// By the guest.
+    ByGuest(FaultOutcome<Gva>),
+    /// By the host.
+    ByHost(FaultOutcome<Gpa>),
+}
+
+/// A guest's memory, and which entries of its table are read.
+struct Reads<'a> {
+    memory: &'a PhysicalMemory<Gpa>,
+    places: RefCell<Vec<Gpa>>,
+}
+
+impl<'a> Reads<'a> {
+    fn new(memory: &'a PhysicalMemory<Gpa>) -> Self {
+        Self { memory, places: RefCell::default() }
+    }
+}
+
+impl EntryMemory<Gpa> for Reads<'_> {
+    fn read(&self, at: Gpa) -> u64 {
+        self.places.borrow_mut().push(at);
+        self.memory.read(at)
+    }
+
+    fn read_line(&self, at: Gpa) -> Line {
+        self.places.borrow_mut().push(at);
+        self.memory.read_line(at)
     }
 }
 

@@ -3,7 +3,8 @@
 use flatwalk_paging::{AccessKind, Address, Flush, Physical};
 
 use super::Process;
-use super::outcome::{Flushes, Outcome};
+use super::outcome::{FaultOutcome, Flushes, Outcome};
+use super::rights::permits;
 use crate::error::OsError;
 use crate::vma::Pages;
 
@@ -41,6 +42,42 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.statistics.large_page_faults += touched.large;
         let _: Outcome<In> = self.outcome(Flushes::default());
         Ok(all)
+    }
+
+    /// Lets a program access each page of `length_bytes` from `address`: those that are not mapped, or not for that,
+    /// raise faults, of which `handled` learns one by one.
+    ///
+    /// # Errors
+    /// As [`Process::fault`].
+    pub fn access_pages(
+        &mut self,
+        address: In,
+        length_bytes: u64,
+        access: AccessKind,
+        handled: &mut impl FnMut(FaultOutcome<In>),
+    ) -> Result<(), OsError> {
+        let pages = self.pages(address.raw(), length_bytes)?;
+        let mut page = pages.start;
+        while page < pages.end {
+            if self.segment.contains(&page) {
+                page = self.segment.end;
+                continue;
+            }
+            let input = self.address(page);
+            let found = self.table.translate(&self.memory.physical, input);
+            let level = if let Ok(leaf) = found
+                && permits(leaf.rights, access)
+            {
+                leaf.level
+            } else {
+                let outcome = self.fault(input, access)?;
+                let level = outcome.level;
+                handled(outcome);
+                level
+            };
+            page = if level > 1 { self.region(page).end } else { page + 1 };
+        }
+        Ok(())
     }
 
     /// Maps each page of `pages` that is not mapped.

@@ -22,6 +22,7 @@
 
 pub mod branch;
 pub mod decode;
+pub mod kernel;
 mod reconvergence;
 pub mod stack;
 
@@ -32,6 +33,7 @@ use flatwalk_trace::Access;
 use crate::config::machine;
 use crate::core::branch::{Branch, Predictor};
 use crate::core::decode::{DecodedBlock, FEW_READS, FEW_WRITES, Kind, NO_READ, NO_WRITE, Op};
+use crate::core::kernel::KernelTime;
 use crate::core::reconvergence::Reconvergence;
 pub use crate::core::reconvergence::ReconvergenceStatistics;
 use crate::core::stack::{CycleStack, Part};
@@ -198,6 +200,8 @@ pub struct Core {
     stores: Vec<(u64, u64)>,
     /// What it did.
     pub statistics: CoreStatistics,
+    /// What kernels did on it since the start, whether time passed or not.
+    pub kernel: KernelTime,
 }
 
 impl Core {
@@ -228,6 +232,7 @@ impl Core {
             held: u64::MAX,
             stores: vec![(u64::MAX, 0); FORWARDING],
             statistics: CoreStatistics::default(),
+            kernel: KernelTime::default(),
         }
     }
 
@@ -283,10 +288,11 @@ impl Core {
     }
 
     /// Lets the kernel carry out a system call that changes the address space and costs `cost`.
-    pub fn kernel(&mut self, cost: Cost) {
+    pub fn call(&mut self, cost: Cost) {
         self.account_refill();
         self.drain();
         self.statistics.call_cycles += cost.cycles();
+        self.kernel.call(cost);
         self.fetched = self.account_work(Part::SystemCalls, cost, self.fetched);
         self.retire.pass(self.fetched);
     }
@@ -392,15 +398,8 @@ impl Core {
     /// The same of a kernel's work from cycle `start` on, which counts as `part` but for some of it; when
     /// that is done.
     fn account_work(&mut self, part: Part, cost: Cost, start: u64) -> u64 {
-        let Cost { work, merges, exits, shootdowns } = cost;
-        self.statistics.merge_cycles += merges;
-        let parts = [
-            (part, work),
-            (Part::Merges, merges),
-            (Part::GuestExits, exits),
-            (Part::Shootdowns, shootdowns),
-        ];
-        parts.into_iter().fold(start, |now, (part, cycles)| {
+        self.statistics.merge_cycles += cost.merges;
+        kernel::parts(part, cost).into_iter().fold(start, |now, (part, cycles)| {
             self.account(part, now, now + cycles);
             now + cycles
         })
@@ -812,8 +811,9 @@ impl Core {
             }
             self.account_translation(request, instruction, (asked, at), of);
             let cost = costs.fault(handled, caches.l1d_latency());
-            let part = if handled.by_host { Part::HostFaults } else { Part::PageFaults };
+            let part = Part::of_fault(handled.by_host);
             self.statistics.fault_cycles += cost.cycles();
+            self.kernel.fault(cost, handled.by_host);
             let resume = self.account_work(part, cost, at.max(self.retire.cycle));
             (self.refill, self.refilled) = (part, resume + self.frontend);
             self.fetched = self.fetched.max(self.refilled);

@@ -129,6 +129,11 @@ impl Part {
         }
     }
 
+    /// Of a fault that the host handles, or the process's own kernel.
+    pub(super) fn of_fault(by_host: bool) -> Self {
+        if by_host { Self::HostFaults } else { Self::PageFaults }
+    }
+
     /// Of a translation of data.
     pub(super) fn of_translation(spent: Spent) -> Self {
         match spent {
@@ -164,6 +169,35 @@ impl CycleStack {
     #[inline]
     pub(super) fn add_data(&mut self, from: Served, cycles: u64) {
         self.0[Part::DataL1 as usize + from as usize] += cycles;
+    }
+
+    /// What went to `part`; of [`Part::Base`] nothing is counted.
+    pub(crate) fn of(&self, part: Part) -> u64 {
+        self.0[part as usize]
+    }
+
+    /// `part` has so many cycles.
+    pub(crate) fn set(&mut self, part: Part, cycles: u64) {
+        self.0[part as usize] = cycles;
+    }
+
+    /// Of some parts, each with its cycles.
+    pub(crate) fn of_parts(parts: impl IntoIterator<Item = (Part, u64)>) -> Self {
+        let mut stack = Self::default();
+        parts.into_iter().for_each(|(part, cycles)| stack.count(part, cycles));
+        stack
+    }
+
+    /// All that is counted.
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// What is in `before`, and in this one, gives way to `after`.
+    pub(crate) fn replace(&mut self, before: &Self, after: &Self) {
+        for (part, (before, after)) in self.0.iter_mut().zip(before.0.iter().zip(after.0)) {
+            *part = *part - before + after;
+        }
     }
 
     /// What was added since `start`.

@@ -19,6 +19,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::core::Core;
 use crate::core::decode::DecodedBlock;
+use crate::core::kernel::KernelTime;
 use crate::counts::{Aside, add};
 use crate::driver::piece::first_blocks;
 use crate::memory::hierarchy::Private;
@@ -75,6 +76,12 @@ pub(super) struct Own {
     pub(super) passed: u64,
     /// Threads that ran in windows.
     pub(super) threads: BTreeSet<ThreadId>,
+    /// What kernels had done on it before the part that is sampled …
+    pub(super) kernel_before: KernelTime,
+    /// … before the window under way …
+    pub(super) kernel_began: KernelTime,
+    /// … and in windows that have ended.
+    pub(super) kernel_passed: KernelTime,
 }
 
 impl Own {
@@ -94,6 +101,9 @@ impl Own {
             began: 0,
             passed: 0,
             threads: BTreeSet::new(),
+            kernel_before: KernelTime::default(),
+            kernel_began: KernelTime::default(),
+            kernel_passed: KernelTime::default(),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Phases come with the trace's pieces ([`Phase`]): what is warmed, what runs with its clock, what is
 //! counted. While nothing is counted, counts are put aside ([`crate::counts`]).
 
+pub(crate) mod whole;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use crate::ConfigError;
 pub use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::decode::DecodedBlock;
+use crate::core::kernel::KernelTime;
 use crate::core::stack::{CycleStack, Part};
 use crate::core::{Core, Environment};
 use crate::counts::{Add, Aside, Visitor, forget};
@@ -22,6 +25,7 @@ use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
 use crate::driver::piece::{Mispredicted, Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
+use crate::driver::run::whole::OsCounts;
 use crate::driver::sampling::clock_before;
 use crate::mechanisms::{self, Setup};
 use crate::memory::hierarchy::{CacheStatistics, Requester};
@@ -61,6 +65,10 @@ pub(crate) struct Tally {
     pub os: flatwalk_os::Statistics,
     /// What the cycles went to.
     pub stack: CycleStack,
+    /// What kernels did, on all cores.
+    pub kernel: KernelTime,
+    /// The same since the start.
+    pub kernel_to: KernelTime,
     /// Cores whose cycles these are.
     pub cores: u64,
     /// What went through L1D, L2 and the last-level cache.
@@ -83,6 +91,8 @@ impl Tally {
             host_faults: self.host_faults - start.host_faults,
             os: self.os - start.os,
             stack: self.stack.since(start.stack),
+            kernel: self.kernel.since(start.kernel),
+            kernel_to: self.kernel_to,
             cores: self.cores,
             caches: std::array::from_fn(|n| self.caches[n].since(start.caches[n])),
             dram_lines: self.dram_lines - start.dram_lines,
@@ -113,6 +123,12 @@ pub struct Run {
     aside: Option<Aside>,
     /// Instructions and cycles of the last window.
     pace: (u64, u64),
+    /// Instruction that the part that is sampled begins with, until it has begun.
+    sampled_from: Option<u64>,
+    /// What the operating system, and the host's, had counted before it.
+    os_before: OsCounts,
+    /// What they counted in as many instructions as were measured, where that is known of the whole part.
+    os_known: Option<OsCounts>,
     /// Cycle in which, on average over the cores, the phase began.
     started: u64,
     /// What was measured, core by core, once all has ended.
@@ -233,6 +249,9 @@ impl Run {
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
+            sampled_from: None,
+            os_before: OsCounts::default(),
+            os_known: None,
             started: 0,
             by_core: Vec::new(),
             merge_cycles,
@@ -322,12 +341,15 @@ impl Run {
 
     /// What the operating system counted in the measured part.
     pub(crate) fn os_measured(&self) -> flatwalk_os::Statistics {
-        self.measured_sum(|window| window.os)
+        let measured = self.measured_sum(|window| window.os);
+        self.os_known.map_or(measured, |known| known.own_of(measured))
     }
 
     /// Faults that the host answered in the measured part; `None` without a host.
     pub(crate) fn host_faults(&self) -> Option<u64> {
-        self.system.host_statistics().map(|_| self.measured_sum(|window| window.host_faults))
+        let measured = || self.measured_sum(|window| window.host_faults);
+        let host = self.system.host_statistics();
+        host.map(|_| self.os_known.map_or_else(measured, |known| known.host_faults))
     }
 
     /// All cores; none without a clock.
@@ -351,6 +373,7 @@ impl Run {
         all().for_each(|walks| total.add(&walks.total()));
         let (caches, dram_lines) =
             self.timed.as_ref().map(|(_, caches)| caches.totals()).unwrap_or_default();
+        let kernel = KernelTime::sum(self.timed_cores().map(|core| core.kernel));
         Tally {
             at: 0,
             instructions: self.instructions(),
@@ -362,6 +385,8 @@ impl Run {
             host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
             os: self.system.statistics(),
             stack: self.stacks(),
+            kernel,
+            kernel_to: kernel,
             cores: self.cores.parked.len() as u64 + 1,
             caches,
             dram_lines,
@@ -471,6 +496,15 @@ impl Run {
                     None => self.event(event),
                     Some(relocation) => {
                         relocation.event(event).iter().try_for_each(|event| self.event(event))
+                    }
+                }
+            }
+            Piece::Touched(event) => {
+                self.run_waiting()?;
+                match &self.relocation {
+                    None => self.touch(event),
+                    Some(relocation) => {
+                        relocation.event(event).iter().try_for_each(|event| self.touch(event))
                     }
                 }
             }
@@ -614,6 +648,11 @@ impl Run {
         self.timed.as_ref().map_or(0, |(core, _)| core.cycle())
     }
 
+    /// What kernels did on the core that has its turn, since the start.
+    pub(super) fn own_kernel(&self) -> KernelTime {
+        self.timed.as_ref().map_or_else(KernelTime::default, |(core, _)| core.kernel)
+    }
+
     /// The clock of a core.
     fn clock_of(&self, number: usize) -> u64 {
         let parked = self.cores.parked.iter().find(|core| core.own.number == number);
@@ -671,13 +710,15 @@ impl Run {
             return;
         }
         let costs = costs(&self.configuration, self.merge_cycles, true);
-        let takes_time = takes_time && self.phase.has_clock();
+        let has_clock = self.phase.has_clock();
         for Parked { mmu, core, own } in &mut self.cores.parked {
             own.code_page = no_page();
             for flushes in &flushes {
                 mmu.carry_out_here(flushes);
                 if let Some(core) = core {
                     let cycles = if takes_time { costs.shootdown(flushes) } else { 0 };
+                    core.kernel.shootdown(cycles);
+                    let cycles = if has_clock { cycles } else { 0 };
                     core.wait_until(Part::Shootdowns, core.settled() + cycles);
                 }
             }
@@ -765,25 +806,52 @@ impl Run {
         }
         let (work, flushes) = self.system.apply(event)?;
         self.mmu.carry_out(&flushes);
+        self.show_populated(event);
+        self.own.code_page = no_page();
+        if let Some((core, caches)) = &mut self.timed
+            && is_call(event)
+        {
+            let others = self.cores.are_several();
+            let costs = costs(&self.configuration, self.merge_cycles, others);
+            let cost = costs.call(&work, &flushes, caches.l1d_latency());
+            if self.phase.has_clock() {
+                core.call(cost);
+            } else {
+                core.drain();
+                core.kernel.call(cost);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages were touched where the program is not run: they are in memory, and what the kernel did for that is
+    /// counted, but no time passes.
+    fn touch(&mut self, event: &Event) -> Result<(), OsError> {
+        let &Event::Populate { address, length, store } = event else { return Ok(()) };
+        let kind = if store { AccessKind::Store } else { AccessKind::Load };
+        let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let Self { system, mmu, timed, .. } = self;
+        let mut timed = timed.as_mut().map(|(core, caches)| (core, caches.l1d_latency()));
+        system.access_pages(Gva::new(address), length, kind, &mut |handled| {
+            mmu.carry_out(&handled.flushes);
+            if let Some((core, l1d_latency)) = &mut timed {
+                core.kernel.fault(costs.fault(&handled, *l1d_latency), handled.by_host);
+            }
+        })?;
+        self.show_populated(event);
+        self.own.code_page = no_page();
+        self.tell_flushes(true);
+        Ok(())
+    }
+
+    /// Shows pages that were populated to mechanisms that want to know of them.
+    fn show_populated(&mut self, event: &Event) {
         if let &Event::Populate { address, length, .. } = event
             && self.mmu.wants_populated()
         {
             let Self { system, mmu, .. } = self;
             system.visit(address, length, &mut |page| mmu.populated(&page));
         }
-        self.own.code_page = no_page();
-        if let Some((core, caches)) = &mut self.timed
-            && is_call(event)
-        {
-            if !self.phase.has_clock() {
-                core.drain();
-                return Ok(());
-            }
-            let others = self.cores.are_several();
-            let costs = costs(&self.configuration, self.merge_cycles, others);
-            core.kernel(costs.call(&work, &flushes, caches.l1d_latency()));
-        }
-        Ok(())
     }
 
     /// The same on the core that has its turn.
@@ -903,7 +971,7 @@ impl Run {
         stop: u64,
     ) -> Result<usize, OsError> {
         let (mmu, system) = (&mut self.mmu, &mut self.system);
-        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0 };
+        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0, kernel: None };
         let fetches = untimed.mmu.translates_fetches();
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -955,8 +1023,12 @@ impl Run {
     ) -> Result<usize, OsError> {
         let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
         let (mmu, system) = (&mut self.mmu, &mut self.system);
-        let mut untimed = Untimed { mmu, system, reader: Warming(caches), at: core.cycle() };
+        let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let kernel = Some((costs, caches.l1d_latency(), KernelTime::default()));
+        let reader = Warming(caches);
+        let mut untimed = Untimed { mmu, system, reader, at: core.cycle(), kernel };
         let fetches = untimed.mmu.translates_fetches();
+        let mut done = blocks.len();
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
             let (addresses, remaining) = rest.split_at(block.accesses.len());
@@ -985,14 +1057,21 @@ impl Run {
             }
             self.own.instructions += block.ops.len() as u64;
             if self.own.instructions >= stop {
-                return Ok(i + 1);
+                done = i + 1;
+                break;
             }
         }
-        Ok(blocks.len())
+        if let Some((.., kernel)) = untimed.kernel {
+            core.kernel.add(&kernel);
+        }
+        Ok(done)
     }
 
     /// Another phase begins, or another window, before instruction `at` of the program.
     fn enter(&mut self, phase: Phase, at: u64) {
+        if self.sampled_from.is_some_and(|from| at >= from) {
+            self.begin_sampled_part();
+        }
         if self.phase.has_clock() {
             self.cut(phase);
         } else if phase.has_clock() {
@@ -1033,7 +1112,10 @@ impl Run {
         }
         if is_measured {
             self.window = Some(Tally { at, ..self.tally() });
-            self.on_each_core(|run| run.own.began = run.own_clock());
+            self.on_each_core(|run| {
+                run.own.began = run.own_clock();
+                run.own.kernel_began = run.own_kernel();
+            });
         }
         if !phase.has_clock() {
             self.on_each_core(|run| {
@@ -1055,7 +1137,11 @@ impl Run {
             start = start.since(before);
         }
         let window = now.since(start);
-        self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
+        self.on_each_core(|run| {
+            run.own.passed += run.own_clock() - run.own.began;
+            let passed = run.own_kernel().since(run.own.kernel_began);
+            run.own.kernel_passed.add(&passed);
+        });
         self.pace = (window.instructions, window.cycles);
         self.measured_to = Some(now.instructions);
         self.windows.push(window);
@@ -1197,6 +1283,8 @@ struct Untimed<'a, R> {
     reader: R,
     /// The cycle that it is all the time.
     at: u64,
+    /// What kernels do, and what that would take.
+    kernel: Option<(Costs<'a>, u64, KernelTime)>,
 }
 
 impl Untimed<'_, Warming<'_>> {
@@ -1229,7 +1317,7 @@ impl Untimed<'_, Warming<'_>> {
         instruction: impl FnOnce() -> u64,
     ) {
         if self.reader.0.prefetches() {
-            let Self { mmu, system, reader, at } = self;
+            let Self { mmu, system, reader, at, .. } = self;
             let instruction = instruction();
             let access = DataAccess { instruction, address, physical, at: *at, store };
             mmu.access_and_prefetch(access, system, reader);
@@ -1299,8 +1387,13 @@ impl<R: TableReader> Untimed<'_, R> {
 
     #[cold]
     fn fault(&mut self, request: Request, stopped: Stopped) -> Result<Translated, OsError> {
-        let Self { mmu, system, reader, at } = self;
-        mmu.translate_after_fault(request, stopped, system, reader, |_, _, _, _| *at)
+        let Self { mmu, system, reader, at, kernel } = self;
+        mmu.translate_after_fault(request, stopped, system, reader, |handled, _, _, _| {
+            if let Some((costs, l1d_latency, kernel)) = kernel {
+                kernel.fault(costs.fault(handled, *l1d_latency), handled.by_host);
+            }
+            *at
+        })
     }
 }
 

@@ -93,6 +93,9 @@ impl Limits {
 pub struct Sampled {
     /// Whether windows were spread over more than what was measured.
     pub sampled: bool,
+    /// Whether windows have their part of all work of kernels that was done since the window before: what that takes
+    /// is known of all that they stand for. `false`: they have what came in them.
+    pub kernels_followed: bool,
     /// Windows measured.
     pub windows: u64,
     /// Instructions of a window; the last may have fewer.
@@ -122,6 +125,16 @@ enum Windows {
     /// At the end of each segment of a recording, of which `segment` instructions are recorded, from
     /// `first` on.
     Segments { segment: u64, first: u64, end: u64 },
+}
+
+impl Windows {
+    /// The same, and what follows the source's last instruction is measured if that is.
+    fn open_ended(mut self) -> Self {
+        if let Self::Adjacent { end, .. } = &mut self {
+            *end = u64::MAX;
+        }
+        self
+    }
 }
 
 /// What to do at each instruction.
@@ -163,7 +176,8 @@ impl Schedule {
                     ..sampling.clone()
                 };
                 let length = available.min(instructions.unwrap_or(u64::MAX));
-                Self::spread(sampling, skip, length, info, seed)
+                let (windows, sampling) = Self::spread(sampling, skip, length, info, seed);
+                (if length == available { windows.open_ended() } else { windows }, sampling)
             }
         };
         let recorded = info.instructions;
@@ -265,6 +279,13 @@ impl Schedule {
         !matches!(self.windows, Windows::Adjacent { .. })
     }
 
+    /// Whether all is known that kernels do in what the windows stand for: they are spread over it, and where a
+    /// recording described by `info` has gaps, it names the pages that were touched in them.
+    pub(crate) fn follows_kernels(&self, info: &SourceInfo) -> bool {
+        let is_spread = !matches!(self.sampling.places, Places::At(_));
+        self.is_sampled() && is_spread && info.gap_instructions == 0
+    }
+
     /// Windows that there will be, about; `None` where that is not known. A recording's segments are taken to
     /// be as many to an instruction everywhere.
     pub(crate) fn expected_windows(&self) -> Option<u64> {
@@ -287,6 +308,19 @@ impl Schedule {
 
     /// What is done at `position`, and up to where; `None` after the end.
     pub(crate) fn at(&self, position: u64) -> Option<(Phase, u64)> {
+        let (phase, until) = self.planned(position)?;
+        // It is noted where what windows stand for begins.
+        let is_before = position < self.first_instruction && !phase.has_clock();
+        Some((phase, if is_before { until.min(self.first_instruction) } else { until }))
+    }
+
+    /// The same behind the source's last instruction: kernels go on.
+    pub(crate) fn behind(&self, position: u64) -> Option<(Phase, u64)> {
+        let is_there = self.is_sampled() && self.total.is_some_and(|total| position >= total);
+        is_there.then_some((Phase::Pass, u64::MAX))
+    }
+
+    fn planned(&self, position: u64) -> Option<(Phase, u64)> {
         let Sampling { window, warmup, .. } = self.sampling;
         match self.windows {
             Windows::Adjacent { first, end } => {
@@ -391,6 +425,7 @@ impl Schedule {
         };
         Sampled {
             sampled,
+            kernels_followed: false,
             windows,
             window_instructions: window,
             warmup_instructions: warmup.min(recorded),
@@ -426,7 +461,11 @@ mod tests {
         {
             assert!(until > at, "{phase:?} at {at} ends at {until}");
             let until = until.min(length);
-            all.push((phase, at, until));
+            // What is before the part that is sampled ends within a phase.
+            match all.last_mut() {
+                Some((before, _, to)) if *before == phase && phase == Phase::Warm => *to = until,
+                _ => all.push((phase, at, until)),
+            }
             at = until;
         }
         all

@@ -13,6 +13,7 @@ use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress, follow_all};
 use crate::driver::piece::{Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
+use crate::driver::run::whole::Share;
 use crate::driver::run::{Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::touched::Touched;
@@ -71,19 +72,25 @@ pub fn simulate(
     for configuration in configurations {
         let mut run = new_run(configuration, &info, seed)?;
         run.share_predictions(&mut predictors);
+        run.sample_from(limits.skip);
         runs.push(run);
     }
     let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
+    let (mut sampled, share) = (reader.summary(), reader.share());
+    sampled.kernels_followed = share.is_some();
     for run in &mut runs {
         run.end().map_err(|error| os_failure(run, error))?;
+        if let Some(share) = share {
+            run.know_kernels(share);
+        }
     }
     let mut symbols = Symbols::default();
     let result = |run: &Run| RunResult::new(run, &info.name, seed, &mut symbols);
     let results = runs.iter().map(result);
     let instructions = runs.first().map_or(0, Run::instructions);
-    Ok(Simulation { runs: results.collect(), instructions, sampled: reader.summary(), info })
+    Ok(Simulation { runs: results.collect(), instructions, sampled, info })
 }
 
 /// A run of `configuration` over a source described by `info`.
@@ -134,6 +141,8 @@ pub(crate) struct StretchReader<'a> {
     touched: Option<Touched>,
     /// … and the blocks whose code was.
     executed: Vec<bool>,
+    /// What comes next is behind a gap, and names the pages that were touched in it.
+    is_behind_gap: bool,
     ended: Option<End>,
     windows: u64,
     measured: u64,
@@ -168,6 +177,7 @@ impl<'a> StretchReader<'a> {
             rest: None,
             touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
             executed: Vec::new(),
+            is_behind_gap: false,
             ended: None,
             windows: 0,
             measured: 0,
@@ -182,6 +192,17 @@ impl<'a> StretchReader<'a> {
     pub(crate) fn summary(&self) -> Sampled {
         let is_all = self.ended == Some(End::Source);
         self.schedule.summary(self.position, is_all, self.windows, self.measured)
+    }
+
+    /// How much was measured, if it stands for more and all that kernels did in that is known.
+    pub(crate) fn share(&self) -> Option<Share> {
+        let Sampled { instructions_measured, instructions_represented, first_instruction, .. } =
+            self.summary();
+        self.schedule.follows_kernels(self.source.info()).then_some(Share {
+            first: first_instruction,
+            measured: instructions_measured,
+            represented: instructions_represented,
+        })
     }
 
     /// The next stretch; `None` at the end.
@@ -215,6 +236,31 @@ impl<'a> StretchReader<'a> {
             }
         }
         Ok(Some(pieces))
+    }
+
+    /// What is left is passed over; nothing if that has been read.
+    pub(crate) fn take_rest(&mut self) -> Result<Vec<Piece>, TraceError> {
+        let mut pieces = Vec::new();
+        if self.ended.is_none() {
+            self.enter_phase(&mut pieces, Phase::Pass, self.position);
+        }
+        while self.ended.is_none() {
+            if self.position < self.until {
+                self.read_item(&mut pieces)?;
+                continue;
+            }
+            match self.due() {
+                Some((_, until)) => self.until = until,
+                None => self.ended = Some(End::Schedule),
+            }
+        }
+        self.show_touched(&mut pieces);
+        Ok(pieces)
+    }
+
+    /// What is done from here on, and up to where; `None` at the end.
+    fn due(&self) -> Option<(Phase, u64)> {
+        self.schedule.at(self.position).or_else(|| self.schedule.behind(self.position))
     }
 
     /// Instructions of what has been read that are to be warmed, since this was last asked for.
@@ -280,6 +326,7 @@ impl<'a> StretchReader<'a> {
                 }
                 self.schedule.begin_segment(self.position);
                 self.until = self.position;
+                self.is_behind_gap = true;
             }
             Some(Item::Event(event)) => {
                 self.show_touched(pieces);
@@ -292,9 +339,13 @@ impl<'a> StretchReader<'a> {
                 if is_call(&event) {
                     self.predictors.drain();
                 }
-                pieces.push(Piece::Event(event));
+                self.is_behind_gap &= !matches!(event, Event::Marker { .. });
+                let is_touch = self.is_behind_gap && matches!(event, Event::Populate { .. });
+                let piece = if is_touch { Piece::Touched } else { Piece::Event };
+                pieces.push(piece(event));
             }
             Some(Item::Slice(slice)) => {
+                self.is_behind_gap = false;
                 let (slice, n) = self.cut(slice);
                 self.position += n;
                 if self.threads.insert(slice.thread) {
@@ -341,7 +392,7 @@ impl<'a> StretchReader<'a> {
         if self.phase == Phase::Pass {
             self.schedule.end_pass(self.position);
         }
-        let Some((phase, until)) = self.schedule.at(self.position) else {
+        let Some((phase, until)) = self.due() else {
             self.ended = Some(End::Schedule);
             return;
         };
@@ -363,7 +414,7 @@ impl<'a> StretchReader<'a> {
     fn show_touched(&mut self, pieces: &mut Vec<Piece>) {
         if let Some(touched) = &mut self.touched {
             let is_passing = self.phase == Phase::Pass;
-            pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Event));
+            pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Touched));
         }
     }
 
@@ -438,7 +489,8 @@ mod tests {
             let its = phases.iter().filter(|&&(other, _)| other == phase);
             its.map(|&(_, at)| at).collect::<Vec<_>>()
         });
-        assert_eq!(starts, [vec![10_000], vec![900, 10_900, 11_900]], "{phases:?}");
+        // The last phase has the events behind the last instruction.
+        assert_eq!(starts, [vec![10_000, 12_000], vec![900, 10_900, 11_900]], "{phases:?}");
     }
 
     #[test]
@@ -489,7 +541,7 @@ mod tests {
         let pieces = reader.next_stretch().unwrap().unwrap();
         let touched = pieces.iter().any(|piece| {
             let populated = Event::Populate { address: DATA, length: 4 * 4096, store: true };
-            matches!(piece, Piece::Event(event) if *event == populated)
+            matches!(piece, Piece::Touched(event) if *event == populated)
         });
         assert!(touched);
     }

@@ -92,27 +92,18 @@ impl Touched {
         }
     }
 
+    /// Pages of whole regions are forgotten: a process's pages may be larger than these, and which of them were in
+    /// memory all the same, runs know.
     fn forget(&mut self, address: u64, length: u64) {
         self.recent = [u64::MAX; RECENT];
-        let first = address >> PAGE_SHIFT;
-        let end = address.saturating_add(length).div_ceil(PAGE);
-        let clear = |region: u64, words: &mut [u64; 8]| {
-            let start = region << REGION_SHIFT;
-            for page in first.max(start)..end.min(start + REGION_PAGES) {
-                let within = page - start;
-                words[within as usize / 64] &= !(1 << (within % 64));
-            }
-        };
-        let regions = first >> REGION_SHIFT..end.div_ceil(REGION_PAGES);
+        let end = address.saturating_add(length).div_ceil(PAGE).div_ceil(REGION_PAGES);
+        let regions = address >> PAGE_SHIFT >> REGION_SHIFT..end;
         if regions.end.saturating_sub(regions.start) > self.regions.len() as u64 {
-            let within = |region: &u64| regions.contains(region);
-            self.regions.iter_mut().filter(|(r, _)| within(r)).for_each(|(&r, w)| clear(r, w));
+            self.regions.retain(|region, _| !regions.contains(region));
         } else {
-            for region in regions {
-                if let Some(words) = self.regions.get_mut(&region) {
-                    clear(region, words);
-                }
-            }
+            regions.for_each(|region| {
+                self.regions.remove(&region);
+            });
         }
     }
 }
@@ -146,12 +137,16 @@ mod tests {
         }
         touched.take().for_each(drop);
         touched.apply(&Event::Unmap { address: 510 * PAGE, length: 4 * PAGE });
+        for page in 500..530 {
+            touched.touch(page * PAGE, true);
+        }
+        // All of two regions: what of them was left is known to runs.
+        assert_eq!(touched.take().collect::<Vec<_>>(), [populate(500, 30, true)]);
         // More regions than are known.
         touched.apply(&Event::Unmap { address: 520 * PAGE, length: 1 << 50 });
         for page in 500..530 {
             touched.touch(page * PAGE, true);
         }
-        let fresh: Vec<_> = touched.take().collect();
-        assert_eq!(fresh, [populate(510, 4, true), populate(520, 10, true)]);
+        assert_eq!(touched.take().collect::<Vec<_>>(), [populate(512, 18, true)]);
     }
 }

@@ -50,6 +50,16 @@ pub struct Handled {
     pub by_host: bool,
 }
 
+impl Handled {
+    fn by_own(FaultOutcome { work, flushes: own, .. }: FaultOutcome<Gva>) -> Self {
+        Self { work, flushes: Flushes { own, ..Flushes::default() }, by_host: false }
+    }
+
+    fn by_host(FaultOutcome { work, flushes: host, .. }: FaultOutcome<Gpa>) -> Self {
+        Self { work, flushes: Flushes { host, ..Flushes::default() }, by_host: true }
+    }
+}
+
 /// The table, or tables, and who answers their faults.
 pub enum System {
     /// A process on the machine itself.
@@ -81,23 +91,48 @@ impl System {
         untranslated: Untranslated,
         kind: AccessKind,
     ) -> Result<Handled, OsError> {
-        let own = |outcome: FaultOutcome<Gva>| Handled {
-            work: outcome.work,
-            flushes: Flushes { own: outcome.flushes, ..Flushes::default() },
-            by_host: false,
-        };
         match (self, untranslated) {
-            (Self::Native(process), Untranslated::Virtual(at)) => process.fault(at, kind).map(own),
-            (Self::Virtual(vm), Untranslated::Virtual(at)) => vm.guest.fault(at, kind).map(own),
+            (Self::Native(process), Untranslated::Virtual(at)) => {
+                process.fault(at, kind).map(Handled::by_own)
+            }
+            (Self::Virtual(vm), Untranslated::Virtual(at)) => {
+                vm.guest.fault(at, kind).map(Handled::by_own)
+            }
             (Self::Virtual(vm), Untranslated::GuestPhysical(at)) => {
-                let outcome = vm.host.fault(at, kind)?;
-                let flushes = Flushes { host: outcome.flushes, ..Flushes::default() };
-                Ok(Handled { work: outcome.work, flushes, by_host: true })
+                vm.host.fault(at, kind).map(Handled::by_host)
             }
             (Self::Recorded(recorded), Untranslated::Virtual(at)) => Err(recorded.missing(at)),
             (Self::Native(_) | Self::Recorded(_), Untranslated::GuestPhysical(_)) => {
                 unreachable!("there is no guest")
             }
+        }
+    }
+
+    /// Lets the program access each page of `length_bytes` from `address`; `handled` learns of each fault that
+    /// this raises. A recorded machine's tables say themselves what is mapped.
+    ///
+    /// # Errors
+    /// When the operating system, or the host's, cannot handle one.
+    pub fn access_pages(
+        &mut self,
+        address: Gva,
+        length_bytes: u64,
+        kind: AccessKind,
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(), OsError> {
+        match self {
+            Self::Native(process) => {
+                process.access_pages(address, length_bytes, kind, &mut |outcome| {
+                    handled(Handled::by_own(outcome));
+                })
+            }
+            Self::Virtual(vm) => vm.access_pages(address, length_bytes, kind, &mut |by| {
+                handled(match by {
+                    flatwalk_os::Handled::ByGuest(outcome) => Handled::by_own(outcome),
+                    flatwalk_os::Handled::ByHost(outcome) => Handled::by_host(outcome),
+                });
+            }),
+            Self::Recorded(_) => Ok(()),
         }
     }
 

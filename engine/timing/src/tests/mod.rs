@@ -2,6 +2,7 @@
 
 mod blame;
 mod cores;
+mod kernels;
 mod mistakes;
 mod predictions;
 mod prefetching;

@@ -91,8 +91,11 @@ fn by_windows(
     let mut followers = Vec::new();
     for configuration in configurations {
         let mut members = Members::new(configuration, &infos, seed)?;
-        for (member, predictors) in members.all.iter_mut().zip(&mut predictors) {
+        for ((member, predictors), limits) in
+            members.all.iter_mut().zip(&mut predictors).zip(limits)
+        {
             member.run.share_predictions(predictors);
+            member.run.sample_from(limits.skip);
         }
         followers.push(Windows { members });
     }
@@ -106,8 +109,13 @@ fn by_windows(
     let mut reader = RoundReader::new(readers.collect(), rounds);
     let report = &mut |done| progress(done, total);
     let followers = follow_all(followers, || reader.next(), ALIVE, workers, report)?;
-    let runs: Result<_, _> = followers.into_iter().map(Windows::into_results).collect();
-    Ok(Mixed { runs: runs?, sampled: reader.summaries() })
+    let (mut sampled, shares) = (reader.summaries(), reader.shares());
+    for (sampled, share) in sampled.iter_mut().zip(&shares) {
+        sampled.kernels_followed = share.is_some();
+    }
+    let runs: Result<_, _> =
+        followers.into_iter().map(|windows| windows.into_results(&shares)).collect();
+    Ok(Mixed { runs: runs?, sampled })
 }
 
 /// Each program as one part.

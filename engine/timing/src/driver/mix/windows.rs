@@ -16,11 +16,12 @@
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::Source;
 
-use super::members::Members;
+use super::members::{Member, Members};
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::{Phase, Piece};
+use crate::driver::run::whole::Share;
 use crate::driver::run::{Run, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::simulate::{StretchReader, os_failure};
@@ -32,6 +33,8 @@ const WARMING_TURN: u64 = 1024;
 /// What is done of all programs up to the end of a window of each.
 pub(super) struct Round {
     parts: Vec<Part>,
+    /// There are no windows: it is what comes behind all of them.
+    is_rest: bool,
 }
 
 /// What is done of one of them.
@@ -165,11 +168,12 @@ impl<'a> RoundReader<'a> {
     pub(super) fn next(&mut self) -> Result<Option<Round>, SimulateError> {
         let mut parts = Vec::new();
         if self.left == 0 {
-            // So that it is known how far each program goes.
+            // How far each program goes, and what kernels do there.
             for (reader, _) in &mut self.programs {
-                while reader.next_window(true)?.is_some() {}
+                parts.push(Part::new(reader.take_rest()?, 0));
             }
-            return Ok(None);
+            let has_rest = parts.iter().any(|part| !part.pieces.is_empty());
+            return Ok(has_rest.then_some(Round { parts, is_rest: true }));
         }
         self.left -= 1;
         for (reader, choice) in &mut self.programs {
@@ -184,12 +188,17 @@ impl<'a> RoundReader<'a> {
             }
             parts.push(Part::new(pieces, reader.take_warmed()));
         }
-        Ok(Some(Round { parts }))
+        Ok(Some(Round { parts, is_rest: false }))
     }
 
     /// What was measured of each program.
     pub(super) fn summaries(&self) -> Vec<Sampled> {
         self.programs.iter().map(|(reader, _)| reader.summary()).collect()
+    }
+
+    /// How much was measured of each, where all is known that kernels did in it.
+    pub(super) fn shares(&self) -> Vec<Option<Share>> {
+        self.programs.iter().map(|(reader, _)| reader.share()).collect()
     }
 }
 
@@ -209,6 +218,9 @@ impl Follower for Windows {
             while part.is_untimed(members.all[core].piece(), |phase| phase != Phase::Pass) {
                 members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
             }
+        }
+        if round.is_rest {
+            return Ok(());
         }
         // What is warmed.
         let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
@@ -308,16 +320,22 @@ fn time(instructions: u64, run: &Run) -> u128 {
 }
 
 impl Windows {
-    /// The cores' results.
+    /// The cores' results, of whose programs so much was measured.
     ///
     /// # Errors
     /// When an operating system could not go on.
-    pub(super) fn into_results(self) -> Result<Vec<RunResult>, SimulateError> {
+    pub(super) fn into_results(
+        self,
+        shares: &[Option<Share>],
+    ) -> Result<Vec<RunResult>, SimulateError> {
         let mut symbols = Symbols::default();
-        let result = |mut member: super::members::Member| {
+        let result = |(mut member, share): (Member, &Option<Share>)| {
             member.run.end().map_err(|error| os_failure(&member.run, error))?;
+            if let Some(share) = *share {
+                member.run.know_kernels(share);
+            }
             Ok(member.result(&mut symbols))
         };
-        self.members.all.into_iter().map(result).collect()
+        self.members.all.into_iter().zip(shares).map(result).collect()
     }
 }

@@ -1,0 +1,250 @@
+//! Of a sampled run, what is known of all that its windows stand for: the work of operating systems.
+//!
+//! What a fault or a system call takes depends on no cache and no clock, and address spaces follow the program in
+//! and between windows. So a window's own share of that work, which may be much or nothing by chance, gives way to
+//! its part of all that was done since the window before. The sum over the windows is then to all of the work as
+//! their instructions are to all instructions: a stratified sample whose rare events are known (Cochran,
+//! "Sampling Techniques", 1977, section 5A).
+//!
+//! Where a kernel works on one core, others may have nothing to run. As many of them are idle meanwhile as are in
+//! windows.
+
+use flatwalk_os::Statistics;
+
+use super::{Run, Tally};
+use crate::core::kernel::KernelTime;
+use crate::core::stack::{CycleStack, Part};
+use crate::counts::Add;
+
+/// Parts of the cycle stack that are work of kernels.
+const KERNELS: [Part; 6] = [
+    Part::PageFaults,
+    Part::HostFaults,
+    Part::SystemCalls,
+    Part::Merges,
+    Part::GuestExits,
+    Part::Shootdowns,
+];
+
+/// What operating systems counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OsCounts {
+    /// The process's own.
+    pub(super) own: Statistics,
+    /// Faults that the host answered.
+    pub(super) host_faults: u64,
+}
+
+impl OsCounts {
+    /// `measured`, with what is known of all instead of it.
+    pub(super) fn own_of(&self, measured: Statistics) -> Statistics {
+        let Statistics { faults, large_page_faults, large_page_fallbacks, .. } = self.own;
+        Statistics { faults, large_page_faults, large_page_fallbacks, ..measured }
+    }
+}
+
+/// How much of a part was measured, in instructions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// The first that windows stand for.
+    pub(crate) first: u64,
+    /// Those measured.
+    pub(crate) measured: u64,
+    /// All that windows stand for.
+    pub(crate) represented: u64,
+}
+
+impl Share {
+    /// So much of `all`, to the nearest.
+    fn of(self, all: u64) -> u64 {
+        let (measured, represented) = (u128::from(self.measured), u128::from(self.represented));
+        let rounded = (u128::from(all) * measured + represented / 2) / represented.max(1);
+        u64::try_from(rounded).unwrap_or(u64::MAX)
+    }
+}
+
+/// Divides `total` in the proportions of `weights`, so that the parts add up to it; nothing where they are all 0.
+fn divide(total: u64, weights: &[f64]) -> Vec<u64> {
+    let sum: f64 = weights.iter().sum();
+    let (mut so_far, mut given) = (0.0, 0);
+    let last = weights.iter().rposition(|&weight| weight > 0.0);
+    let part = |(number, &weight): (usize, &f64)| {
+        so_far += weight;
+        let up_to = match last {
+            None => 0,
+            Some(last) if number >= last => total,
+            Some(_) => {
+                // Weights are never negative.
+                #[allow(clippy::cast_sign_loss)]
+                let nearest = (total as f64 * (so_far / sum)).round() as u64;
+                nearest.clamp(given, total)
+            }
+        };
+        up_to - std::mem::replace(&mut given, up_to)
+    };
+    weights.iter().enumerate().map(part).collect()
+}
+
+impl Run {
+    /// What is sampled begins with instruction `first`.
+    pub(crate) fn sample_from(&mut self, first: u64) {
+        self.sampled_from = (first > 0).then_some(first);
+    }
+
+    /// It begins.
+    pub(super) fn begin_sampled_part(&mut self) {
+        self.sampled_from = None;
+        self.os_before = self.os_counts();
+        self.on_each_core(|run| run.own.kernel_before = run.own_kernel());
+    }
+
+    fn os_counts(&self) -> OsCounts {
+        let host_faults = self.system.host_statistics().map_or(0, |host| host.faults);
+        OsCounts { own: self.system.statistics(), host_faults }
+    }
+
+    /// Lets windows have their part of all that kernels did, where the run has ended and the share is of what it
+    /// measured.
+    pub(crate) fn know_kernels(&mut self, share: Share) {
+        if self.windows.is_empty() || share.measured >= share.represented {
+            return;
+        }
+        let (now, before) = (self.os_counts(), self.os_before);
+        let mut own = now.own - before.own;
+        for count in [&mut own.faults, &mut own.large_page_faults, &mut own.large_page_fallbacks] {
+            *count = share.of(*count);
+        }
+        let host_faults = share.of(now.host_faults - before.host_faults);
+        self.os_known = Some(OsCounts { own, host_faults });
+        if self.timed.is_some() {
+            self.share_kernel_time(share);
+        }
+    }
+
+    fn share_kernel_time(&mut self, share: Share) {
+        let mut numbers = Vec::new();
+        let mut by_core = Vec::new();
+        self.on_each_core(|run| {
+            numbers.push(run.own.number);
+            let all = run.own_kernel().since(run.own.kernel_before);
+            by_core.push((all, run.own.kernel_passed));
+        });
+        let before = self.kernel_before();
+        let all = KernelTime::sum(by_core.iter().map(|(all, _)| *all));
+        let due = CycleStack::of_parts(KERNELS.map(|part| (part, share.of(all.stack.of(part)))));
+        let idle = self.idle_others();
+        let parts = self.of_windows(&due, before, share);
+        let mut idle_gained = 0_i64;
+        let cores = self.by_core.len().max(1) as u64;
+        let mut total =
+            self.timed.as_ref().map_or_else(CycleStack::default, |(core, _)| core.statistics.stack);
+        for (window, part) in self.windows.iter_mut().zip(parts) {
+            let (cycles, was_idle) = (window.cycles, window.stack.of(Part::Idle));
+            replace(window, &part, idle);
+            let more = window.cycles.cast_signed() - cycles.cast_signed();
+            // Cores that came later were idle.
+            let late = (cores - window.cores).cast_signed() * more;
+            idle_gained +=
+                window.stack.of(Part::Idle).cast_signed() - was_idle.cast_signed() + late;
+        }
+        let measured = KernelTime::sum(by_core.iter().map(|(_, measured)| *measured));
+        total.replace(&measured.stack, &due);
+        total.set(Part::Idle, total.of(Part::Idle).saturating_add_signed(idle_gained));
+        if let Some((core, _)) = &mut self.timed {
+            let statistics = &mut core.statistics;
+            statistics.stack = total;
+            statistics.fault_cycles = share.of(all.faults);
+            statistics.call_cycles = share.of(all.calls);
+            statistics.merge_cycles = due.of(Part::Merges);
+        }
+        self.share_among_cores(&numbers, &by_core, &due, idle_gained);
+    }
+
+    /// What all cores' kernels had done before the part that is sampled.
+    fn kernel_before(&mut self) -> KernelTime {
+        let mut before = KernelTime::default();
+        self.on_each_core(|run| before.add(&run.own.kernel_before));
+        before
+    }
+
+    /// Of the cores other than one that works, how many are idle in windows.
+    fn idle_others(&self) -> f64 {
+        let several = || self.windows.iter().filter(|window| window.cores > 1);
+        let idle: u64 = several().map(|window| window.stack.of(Part::Idle)).sum();
+        let cycles: u64 = several().map(|window| window.cycles).sum();
+        if cycles == 0 { 0.0 } else { idle as f64 / cycles as f64 }
+    }
+
+    /// Of what is `due` in all windows, each one's part: as it was done since the window before, by instruction, or
+    /// up to the end by the last.
+    fn of_windows(&self, due: &CycleStack, before: KernelTime, share: Share) -> Vec<CycleStack> {
+        let end = share.first + share.represented;
+        let last = self.windows.len() - 1;
+        let now = KernelTime::sum(self.timed_cores().map(|core| core.kernel));
+        let (mut from, mut had) = (share.first, before.stack);
+        let mut since = Vec::new();
+        for (number, window) in self.windows.iter().enumerate() {
+            let is_last = number == last;
+            let to = if is_last { end } else { window.at + window.instructions };
+            let has = if is_last { now.stack } else { window.kernel_to.stack };
+            let of = window.instructions as f64 / (to.saturating_sub(from).max(1)) as f64;
+            since.push((has.since(had), of));
+            (from, had) = (to, has);
+        }
+        let mut parts = vec![CycleStack::default(); self.windows.len()];
+        for part in KERNELS {
+            let weights: Vec<f64> =
+                since.iter().map(|(done, of)| done.of(part) as f64 * of).collect();
+            let divided = divide(due.of(part), &weights);
+            parts.iter_mut().zip(divided).for_each(|(stack, cycles)| stack.set(part, cycles));
+        }
+        parts
+    }
+
+    /// The same of each core's figures.
+    fn share_among_cores(
+        &mut self,
+        numbers: &[usize],
+        kernels: &[(KernelTime, KernelTime)],
+        due: &CycleStack,
+        idle_gained: i64,
+    ) {
+        let shares = KERNELS.map(|part| {
+            let weights: Vec<f64> =
+                kernels.iter().map(|(all, _)| all.stack.of(part) as f64).collect();
+            (part, divide(due.of(part), &weights))
+        });
+        let idle: Vec<f64> =
+            self.by_core.iter().map(|core| core.stack.of(Part::Idle) as f64 + 1e-9).collect();
+        let idle = divide(idle_gained.unsigned_abs(), &idle);
+        for (core, idle) in self.by_core.iter_mut().zip(idle) {
+            let place = numbers.iter().position(|&number| number == core.number);
+            let Some(place) = place else { continue };
+            let own = CycleStack::of_parts(
+                shares.each_ref().map(|(part, divided)| (*part, divided[place])),
+            );
+            let measured = kernels[place].1.stack;
+            core.stack.replace(&measured, &own);
+            let gained = own.sum().cast_signed() - measured.sum().cast_signed();
+            let idle = idle.cast_signed() * idle_gained.signum();
+            core.stack.set(Part::Idle, core.stack.of(Part::Idle).saturating_add_signed(idle));
+            core.cycles = core.cycles.map(|cycles| cycles.saturating_add_signed(gained + idle));
+        }
+    }
+}
+
+/// Gives a window `part` instead of what kernels did in it. So many of the other cores, `idle`, are idle meanwhile.
+fn replace(window: &mut Tally, part: &CycleStack, idle: f64) {
+    let cores = window.cores.cast_signed();
+    let gained = part.sum().cast_signed() - window.kernel.stack.sum().cast_signed();
+    let was_idle = window.stack.of(Part::Idle);
+    let others = if cores > 1 { idle.min((cores - 1) as f64) } else { 0.0 };
+    let wanted = gained + (gained as f64 * others).round() as i64;
+    // All cores have the same time, and none is idle for less than nothing.
+    let least = gained.saturating_sub_unsigned(was_idle);
+    let more = (wanted.div_euclid(cores) + i64::from(wanted.rem_euclid(cores) > 0))
+        .max(least.div_euclid(cores) + i64::from(least.rem_euclid(cores) > 0));
+    window.stack.replace(&window.kernel.stack, part);
+    window.stack.set(Part::Idle, was_idle.saturating_add_signed(cores * more - gained));
+    window.cycles = window.cycles.saturating_add_signed(more);
+}

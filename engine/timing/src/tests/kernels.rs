@@ -1,0 +1,205 @@
+//! Of a sampled run, what kernels did is known of all of it: it is what the same run has that measures everything.
+
+use std::ops::ControlFlow;
+
+use flatwalk_os::Random;
+use flatwalk_trace::{
+    Access, Advice, Backing, Block, Branch, Event, Instruction, Item, Operands, Protection, Slice,
+};
+
+use crate::config::scheme::Scheme;
+use crate::core::stack::Part;
+use crate::driver::sampling::{Limits, Places, Sampled, Sampling};
+use crate::driver::simulate::simulate;
+use crate::report::result::RunResult;
+use crate::tests::testing::{DATA, Pieces, Scenario, machine, merging_scheme, scheme, shipped};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// Instructions between two events, and how many of these parts there are.
+const PART: u64 = 400;
+const PARTS: u64 = 400;
+
+/// A program that touches more and more pages, gives some back and moves others.
+fn program() -> Vec<Item> {
+    let block = |id: u32, store| {
+        let registers = Operands::Registers { reads: [0; 4], writes: [0; 4], branch: Branch::None };
+        let instruction = Instruction { pc: 4 * u64::from(id), length: 4, operands: registers };
+        let access = Access { instruction: 0, size: 8, store };
+        let block = Block { instructions: [instruction].into(), accesses: [access].into() };
+        Item::Define { id, block: block.into() }
+    };
+    let map = |address, length| {
+        let protection = Protection { read: true, write: true, execute: address == 0 };
+        let backing = Backing::Anonymous;
+        Item::Event(Event::Map { address, length, protection, backing, shared: false })
+    };
+    let mut items = vec![block(0, false), block(1, true), map(0, PAGE), map(DATA, 512 * MIB)];
+    let populated = Event::Populate { address: DATA, length: 2 * MIB, store: true };
+    items.push(Item::Event(populated));
+    let mut random = Random::new(5);
+    for part in 0..PARTS {
+        // Dense at first, then sparse.
+        let reach = if part < PARTS / 2 { 4 * MIB + part * MIB / 8 } else { 512 * MIB };
+        let blocks: Vec<u32> = (0..PART).map(|_| random.below(2) as u32).collect();
+        let thread = 0;
+        let addresses = blocks.iter().map(|_| DATA + random.below(reach / 8) * 8).collect();
+        items.push(Item::Slice(Slice { thread, blocks, addresses }));
+        let (address, length) = (DATA + random.below(128) * 4 * MIB, 3 * MIB);
+        // Of what is accessed, all is mapped.
+        items.extend(match part % 4 {
+            0 => vec![Item::Event(Event::Unmap { address, length }), map(address, length)],
+            1 => vec![Item::Event(Event::Advise { address, length, advice: Advice::DontNeed })],
+            2 => {
+                let (to, to_length) = (DATA + (600 + part) * MIB, 2 * PAGE);
+                let moved = Event::Remap { from: address, from_length: PAGE, to, to_length };
+                vec![map(address, length), Item::Event(moved), map(address, PAGE)]
+            }
+            _ => vec![map(address, length)],
+        });
+    }
+    items
+}
+
+fn run(scenario: &Scenario, limits: &Limits) -> (RunResult, Sampled) {
+    let mut source = Pieces::new(program(), PART * PARTS, None);
+    source.info.touched = vec![(0, PAGE), (DATA, DATA + 1024 * MIB)];
+    let configuration = scenario.configuration();
+    let mut progress = |_| ControlFlow::Continue(());
+    let mut done =
+        simulate(Box::new(source), vec![configuration], limits, 3, 1, &mut progress).unwrap();
+    (done.runs.remove(0), done.sampled)
+}
+
+fn sampling(windows: u64, warmup: u64, places: Places) -> Limits {
+    let sampling = Sampling { windows, window: 500, warmup, after: 0, places };
+    Limits { sampling: Some(sampling), ..Limits::default() }
+}
+
+/// Schemes with no state that decides by time what their kernels do.
+fn schemes() -> impl Iterator<Item = Scheme> {
+    let own = [merging_scheme(64, 32, 20.0), scheme(4, &["L2L1"]), scheme(5, &["L4L3", "L2L1"])];
+    let all = shipped().into_iter().chain(own);
+    all.filter(|scheme| Scenario::new(scheme.clone()).configuration().validate().is_ok())
+}
+
+fn part(run: &RunResult, named: Part) -> u64 {
+    run.cycle_stack.iter().find(|one| one.part == named).unwrap().cycles
+}
+
+fn of_kernels(run: &RunResult) -> [u64; 5] {
+    let os = &run.os;
+    let clocked = |cycles: Option<u64>| cycles.unwrap();
+    [
+        os.faults,
+        os.host_faults.unwrap_or(0),
+        clocked(os.fault_cycles),
+        clocked(os.call_cycles),
+        clocked(os.merge_cycles),
+    ]
+}
+
+#[test]
+fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
+    let mut merged = 0;
+    for scheme in schemes() {
+        for (large_pages, host_large_pages) in [(0, 0), (50, 50)] {
+            // With a TLB for code, whose pages are touched as they are where no code runs.
+            let machine = machine();
+            let scenario = Scenario {
+                machine,
+                large_pages,
+                host_large_pages,
+                ..Scenario::new(scheme.clone())
+            };
+            let (whole, _) = run(&scenario, &Limits::default());
+            let all = of_kernels(&whole);
+            let has_faults = all[0] > 400 || scheme.name.contains("direct");
+            assert!(has_faults && all[3] > 1000, "{}: {all:?}", scheme.name);
+            merged += all[4];
+            for (windows, warmup) in [(20, 1_000), (5, 0)] {
+                let (sample, sampled) = run(&scenario, &sampling(windows, warmup, Places::Spread));
+                assert!(sampled.kernels_followed && sampled.windows == windows);
+                let measured = u128::from(sampled.instructions_measured);
+                let represented = u128::from(sampled.instructions_represented);
+                assert_eq!(represented, u128::from(PART * PARTS));
+                let due = all.map(|one| {
+                    let rounded = u128::from(one) * measured + represented / 2;
+                    u64::try_from(rounded / represented).unwrap()
+                });
+                assert_eq!(of_kernels(&sample), due, "{} {large_pages} {windows}", scheme.name);
+                assert_eq!(part(&sample, Part::Merges), due[4], "{}", scheme.name);
+                let faults = part(&sample, Part::PageFaults) + part(&sample, Part::HostFaults);
+                assert!(faults + part(&sample, Part::GuestExits) + due[4] >= due[2]);
+                closes(&sample);
+            }
+        }
+    }
+    assert!(merged > 0);
+}
+
+/// Parts add up to cycles, of each window and of all, and windows to the run.
+fn closes(run: &RunResult) {
+    let cycles = run.cycles.unwrap();
+    assert_eq!(run.cycle_stack.iter().map(|part| part.cycles).sum::<u64>(), cycles);
+    assert_eq!(run.windows.iter().map(|window| window.cycles.unwrap()).sum::<u64>(), cycles);
+    for (number, part) in run.cycle_stack.iter().enumerate() {
+        let windows: u64 = run.windows.iter().map(|window| window.cycle_stack[number]).sum();
+        assert_eq!(windows, part.cycles, "{:?}", part.part);
+    }
+    for window in &run.windows {
+        assert_eq!(Some(window.cycle_stack.iter().sum()), window.cycles);
+    }
+    let core: u64 = run.cores[0].cycle_stack.iter().map(|part| part.cycles).sum();
+    assert_eq!(core, cycles);
+}
+
+#[test]
+fn what_comes_before_the_sampled_part_or_at_chosen_places_is_not_in_it() {
+    let scenario = Scenario::new(scheme(4, &[]));
+    let (all, _) = run(&scenario, &Limits::default());
+    let skip = PART * PARTS / 2;
+    let (second, _) = run(&scenario, &Limits { skip, ..Limits::default() });
+    let (sample, sampled) = run(&scenario, &Limits { skip, ..sampling(20, 1_000, Places::Spread) });
+    assert_eq!(sampled.instructions_represented, PART * PARTS / 2);
+    let share = sampled.instructions_represented as f64 / sampled.instructions_measured as f64;
+    let scaled = sample.os.fault_cycles.unwrap() as f64 * share;
+    let (all, second) =
+        (all.os.fault_cycles.unwrap() as f64, second.os.fault_cycles.unwrap() as f64);
+    // Pages that were left out are new in either; those of the last warm-up before are not.
+    assert!((scaled / second - 1.0).abs() < 0.01, "{scaled} {second}");
+    assert!(second < 0.9 * all);
+    let at = (1..20).map(|number| number * 8_000).collect();
+    let (chosen, sampled) = run(&scenario, &sampling(0, 1_000, Places::At(at)));
+    assert!(!sampled.kernels_followed);
+    let windows: u64 = chosen.windows.iter().map(|window| window.cycles.unwrap()).sum();
+    assert_eq!(Some(windows), chosen.cycles);
+}
+
+#[test]
+fn each_window_has_its_part_of_what_came_since_the_one_before() {
+    // One thread fills memory for a tenth of its time, and then does nothing of the kind.
+    let scenario = Scenario::new(scheme(4, &[]));
+    let mut items = program();
+    items.retain(|item| {
+        !matches!(
+            item,
+            Item::Event(Event::Unmap { .. } | Event::Advise { .. } | Event::Remap { .. })
+        )
+    });
+    let limits = sampling(20, 1_000, Places::Spread);
+    let (sample, _) = {
+        let mut source = Pieces::new(items, PART * PARTS, None);
+        source.info.touched = vec![(0, PAGE), (DATA, DATA + 1024 * MIB)];
+        let mut progress = |_| ControlFlow::Continue(());
+        let configurations = vec![scenario.configuration()];
+        let mut done =
+            simulate(Box::new(source), configurations, &limits, 3, 1, &mut progress).unwrap();
+        (done.runs.remove(0), done.sampled)
+    };
+    let place = Part::ALL.iter().position(|&part| part == Part::PageFaults).unwrap();
+    let faults: Vec<u64> = sample.windows.iter().map(|window| window.cycle_stack[place]).collect();
+    // It goes through 4 to 29 MiB, and then through 512 MiB.
+    let (dense, sparse) = (faults[5], faults[12]);
+    assert!(sparse > 5 * dense && dense > 0, "{faults:?}");
+}
