@@ -100,7 +100,11 @@ impl Pages {
                 let old = self.remove(from, from_length);
                 self.remove(to, to_length) || old
             }
-            Event::Break { from, to } if to < from => self.remove(to, from - to),
+            Event::Break { from, to } if to < from => {
+                // The page that the break lies in stays.
+                let to = to.saturating_add((1 << SHIFT) - 1) >> SHIFT << SHIFT;
+                self.remove(to, from.saturating_sub(to))
+            }
             _ => false,
         }
     }
@@ -141,6 +145,8 @@ mod tests {
         let (from, to) = (0x1000, 0x5000);
         assert_eq!(follow(Event::Remap { from, from_length: 0x1000, to, to_length: 0x1000 }), 8);
         assert_eq!(follow(Event::Break { from: 0x9000, to: 0x4000 }), 5);
+        assert_eq!(follow(Event::Break { from: 0x8001, to: 0x4001 }), 6);
+        assert_eq!(follow(Event::Break { from: 0x4fff, to: 0x4001 }), 10);
         assert_eq!(follow(Event::Break { from: 0x4000, to: 0x9000 }), 10);
         let advise = |advice| Event::Advise { address: 0, length: 0x3000, advice };
         assert_eq!(follow(advise(Advice::DontNeed)), 7);

@@ -4,6 +4,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -296,6 +297,29 @@ pub fn give_up_room(file: &File, offset: u64, length: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: plain system call on an open descriptor.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) };
+}
+
+/// Gives back the pages of private anonymous memory at these addresses, which reads as zeros from then on.
+///
+/// # Safety
+/// It is mapped like that, and nobody needs what is in it.
+pub unsafe fn give_up_pages(addresses: &Range<u64>) {
+    let length = (addresses.end - addresses.start) as usize;
+    // SAFETY: the caller's promise.
+    unsafe { libc::madvise(addresses.start as *mut c_void, length, libc::MADV_DONTNEED) };
+}
+
+/// The same open file under a number above those that programs use, if there is one.
+///
+/// # Errors
+/// When there is none.
+pub fn renumber(file: File) -> io::Result<File> {
+    const ABOVE: c_int = 1000;
+    // SAFETY: plain system call on an open descriptor; the old one is closed with `file`.
+    unsafe {
+        let new = check(libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, ABOVE).into())?;
+        Ok(File::from_raw_fd(new as RawFd))
+    }
 }
 
 /// Ends the whole process at once.

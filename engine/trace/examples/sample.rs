@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         origin: "flatwalk's example `sample`".into(),
         architecture: "x86_64".into(),
         segment_instructions: Some(5_000_000),
+        gap_pages: true,
     };
     let mut writer = Writer::create(Path::new(&path), header)?;
     let (mut sizes, mut epoch) = (Vec::new(), 0);

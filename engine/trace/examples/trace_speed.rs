@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         origin: "speed".into(),
         architecture: "unknown".into(),
         segment_instructions: None,
+        gap_pages: false,
     };
     let mut writer = Writer::with_options(&file, header, Options { level })?;
     let mut epoch = 0;

@@ -33,6 +33,9 @@ pub struct Info {
     /// Of a sampled recording: how many instructions a segment was to have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment_instructions: Option<u64>,
+    /// Of a sampled recording: its events name every page that was touched in gaps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gap_pages: bool,
     /// Totals over the content.
     #[serde(flatten)]
     pub summary: Summary,
@@ -57,6 +60,7 @@ impl Info {
             origin: header.origin,
             architecture: header.architecture,
             segment_instructions: header.segment_instructions,
+            gap_pages: header.gap_pages,
             summary,
             ended_early: false,
             verified: true,
@@ -105,6 +109,7 @@ pub fn open_with_progress(
         touched: summary.touched,
         gap_instructions: 0,
         segment_instructions: None,
+        gap_pages: false,
     });
     Ok(Box::new(importer))
 }
@@ -224,6 +229,7 @@ fn header(importer: &Importer, format: Format) -> Header {
         origin: format.name().into(),
         architecture: importer.architecture().into(),
         segment_instructions: None,
+        gap_pages: false,
     }
 }
 

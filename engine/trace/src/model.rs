@@ -219,6 +219,10 @@ pub struct SourceInfo {
     pub gap_instructions: u64,
     /// Of a sampled recording: how many instructions a segment (a stretch without a gap) was to have.
     pub segment_instructions: Option<u64>,
+    /// The events in and around gaps name every page that was touched in them, also those that were given
+    /// back before the gap's end (docs/trace-format.md says which do not count). If not, only those that
+    /// were still in memory then.
+    pub gap_pages: bool,
 }
 
 /// Anything that yields a trace.

@@ -60,7 +60,7 @@ proptest! {
 fn gaps_are_added_up_whether_or_not_the_trace_has_its_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("trace");
-    let header = Header { segment_instructions: Some(1000), ..common::header() };
+    let header = Header { segment_instructions: Some(1000), gap_pages: true, ..common::header() };
     let mut writer = Writer::create(&path, header).expect("created");
     let id = writer.define(common::simple_block(0x1000, 1)).expect("defined");
     let slice = Slice { thread: 0, blocks: vec![id], addresses: vec![8] };
@@ -76,6 +76,7 @@ fn gaps_are_added_up_whether_or_not_the_trace_has_its_end() {
         assert_eq!(reader.info().instructions, Some(1));
         assert_eq!(reader.info().gap_instructions, 34);
         assert_eq!(reader.info().segment_instructions, Some(1000));
+        assert!(reader.info().gap_pages);
         reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).expect("sound");
     }
 }

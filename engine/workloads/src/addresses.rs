@@ -89,6 +89,7 @@ pub fn open(
         touched,
         gap_instructions: 0,
         segment_instructions: None,
+        gap_pages: false,
     };
     Ok(Box::new(AddressSource { info, before, addresses, read: 0 }))
 }

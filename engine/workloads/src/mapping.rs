@@ -162,6 +162,7 @@ impl MappingSource {
             touched,
             gap_instructions: 0,
             segment_instructions: None,
+            gap_pages: false,
         };
         let before = set_up(&mapping);
         Self { info, before, first, units, mapping, made: 0, state }

@@ -201,6 +201,7 @@ impl<K: Kernel> Program<K> {
             touched,
             gap_instructions: 0,
             segment_instructions: None,
+            gap_pages: false,
         };
         Self { info, prelude: items.into_iter(), kernel, capacity: (0, 0) }
     }

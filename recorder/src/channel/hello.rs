@@ -15,6 +15,8 @@ pub struct Hello {
     pub command: Vec<String>,
     /// Instructions of a segment, if the recording is a sample.
     pub segment: Option<u64>,
+    /// Whether it will say which pages were touched in gaps.
+    pub gap_pages: bool,
 }
 
 /// How a recorded process came to be.
@@ -30,4 +32,4 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/5");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/6");

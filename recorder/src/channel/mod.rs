@@ -5,7 +5,7 @@
 //! ring and come back through another ([`buffers`]). Definitions of code and events travel through a
 //! third, the control ring ([`control`]).
 //!
-//! The process keeps no descriptor open (the guest program shares its descriptor table and may
+//! The process needs no descriptor for it (the guest program shares its descriptor table and may
 //! close or reuse any), and nothing has to happen at its end: whatever it wrote before it exited,
 //! crashed or was killed is in the region, and the collector takes it from there.
 //!

@@ -64,6 +64,7 @@ impl<'a> Session<'a> {
             },
             architecture: "x86_64".into(),
             segment_instructions: hello.segment,
+            gap_pages: hello.gap_pages,
         };
         Ok(Session {
             pid: client.pid(),

@@ -53,7 +53,7 @@ pub fn fail(why: &str) -> ! {
 }
 
 /// Makes a region, at the place of the old one if there is one, and introduces this process to the
-/// collector.
+/// collector. `knows_pages` says whether it can be known which pages are in memory.
 ///
 /// # Errors
 /// A message for the user.
@@ -62,6 +62,7 @@ pub fn attach(
     socket: &Path,
     command: &[String],
     segment: Option<u64>,
+    knows_pages: bool,
 ) -> Result<(), String> {
     let describe = |what: &str, error: io::Error| format!("{what}: {error}");
     let memory = sys::shared_memory(REGION_BYTES).map_err(|e| describe("no shared memory", e))?;
@@ -79,6 +80,7 @@ pub fn attach(
         origin,
         command: command.to_vec(),
         segment,
+        gap_pages: segment.is_some() && knows_pages,
     };
     let hello = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
     let mut stream =
@@ -95,11 +97,11 @@ pub fn attach(
 /// In a forked child: makes a connection of its own. The parent's region is not mapped here, so nothing
 /// of the parent's can be written or sent twice. Without a collector the child has memory of its own to
 /// write to, and goes on unrecorded.
-pub fn renew(socket: &Path, command: &[String], segment: Option<u64>) {
+pub fn renew(socket: &Path, command: &[String], segment: Option<u64>, knows_pages: bool) {
     CONTROL.renew(());
     let is_wanted = phase() != Phase::Detached;
     let is_attached = is_wanted
-        && match attach(Origin::Fork, socket, command, segment) {
+        && match attach(Origin::Fork, socket, command, segment, knows_pages) {
             Ok(()) => true,
             Err(error) => {
                 eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());

@@ -87,7 +87,9 @@ fn install(id: qemu::PluginId, options: Options, is_guest: bool) -> Result<(), S
     }
     let command = options.name.clone().map_or_else(program, |name| vec![name]);
     let origin = if is_guest { Origin::Guest } else { Origin::Start };
-    connection::attach(origin, &options.socket, &command, options.segment)?;
+    // Guests have no gaps.
+    let knows_pages = !is_guest && process::pagemap::is_readable();
+    connection::attach(origin, &options.socket, &command, options.segment, knows_pages)?;
     budget::set_up(&options);
     let hooks = if is_guest { guest::HOOKS } else { process::HOOKS };
     setup::set_up(Setup { qemu, options, command, hooks });

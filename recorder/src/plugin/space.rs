@@ -1,6 +1,7 @@
 //! A program's address space: which mappings there are, as its system calls change them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use flatwalk_trace::{Advice, Backing, Event, Protection};
@@ -186,6 +187,63 @@ impl Space {
         self.mappings.iter().map(|(&address, mapping)| (address, mapping))
     }
 
+    /// What is mapped of a range, in ascending order, up to its ends.
+    pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &Mapping)> {
+        let &Range { start, end } = range;
+        let first = self.mappings.range(..=start).next_back().map_or(start, |(&first, _)| first);
+        let overlapping = self.mappings.range(first.min(end)..end);
+        overlapping
+            .map(move |(&first, mapping)| (first.max(start)..mapping.end.min(end), mapping))
+            .filter(|(part, _)| !part.is_empty())
+    }
+
+    /// The addresses whose pages a system call takes from memory if it succeeds, given its arguments; the
+    /// space is not yet changed. Pages that it moves are not among them.
+    pub fn taken_by(&self, number: i64, arguments: &[u64; 6]) -> [Range<u64>; 2] {
+        let &[a, b, c, d, e, _] = arguments;
+        let pages = |address: u64, length| address..address.saturating_add(page_up(length));
+        let (mut first, mut second) = (0..0, 0..0);
+        match number {
+            libc::SYS_mmap if d & libc::MAP_FIXED as u64 != 0 => first = pages(a, b),
+            libc::SYS_munmap => first = pages(a, b),
+            libc::SYS_mremap => {
+                first = a.saturating_add(page_up(c))..a.saturating_add(page_up(b));
+                if d & libc::MREMAP_FIXED as u64 != 0 {
+                    second = pages(e, c);
+                }
+            }
+            libc::SYS_madvise if advice(c) == Some(Advice::DontNeed) => first = pages(a, b),
+            libc::SYS_brk if a != 0 => {
+                first = page_up(a)..self.program_break.map_or(0, page_up);
+            }
+            libc::SYS_shmat if c & libc::SHM_REMAP as u64 != 0 => {
+                first = pages(b, segment_length(a as i32).unwrap_or(0));
+            }
+            libc::SYS_shmdt => first = pages(a, self.attached.get(&a).copied().unwrap_or(0)),
+            _ => {}
+        }
+        [first, second].map(|range| if range.is_empty() { 0..0 } else { range })
+    }
+
+    /// The addresses whose pages Linux gives back, or has not yet given, when a system call succeeded with
+    /// `result`, and QEMU 7.2 does not; the space is not yet changed. A heap that shrinks keeps its pages, and QEMU fills
+    /// all of them as it grows again. `MADV_FREE` it ignores, of which the trace says that the pages are gone.
+    pub fn left_by_qemu(&self, number: i64, arguments: &[u64; 6], result: u64) -> Vec<Range<u64>> {
+        let &[a, b, c, ..] = arguments;
+        match number {
+            libc::SYS_brk => {
+                let grown = page_up(self.program_break.unwrap_or(result))..page_up(result);
+                Some(grown).into_iter().filter(|grown| !grown.is_empty()).collect()
+            }
+            libc::SYS_madvise if c == libc::MADV_FREE as u64 => self
+                .within(&(a..a.saturating_add(page_up(b))))
+                .filter(|(_, mapping)| !mapping.shared && mapping.backing != Backing::File)
+                .map(|(part, _)| part)
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// What stays in the old place of a mapping that was moved with `MREMAP_DONTUNMAP`; the space is
     /// not yet changed.
     pub fn left_behind(&self, number: i64, arguments: &[u64; 6]) -> Option<Event> {
@@ -231,16 +289,7 @@ impl Space {
                 Some(Event::Protect { address: a, length: page_up(b), protection: protection(c) })
             }
             libc::SYS_madvise if b > 0 => {
-                let advice = match i32::try_from(c).ok()? {
-                    libc::MADV_HUGEPAGE => Advice::HugePage,
-                    libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
-                    libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => Advice::DontNeed,
-                    libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_WILLNEED => {
-                        Advice::Populate
-                    }
-                    _ => return None,
-                };
-                Some(Event::Advise { address: a, length: page_up(b), advice })
+                Some(Event::Advise { address: a, length: page_up(b), advice: advice(c)? })
             }
             libc::SYS_brk => {
                 let from = self.program_break.replace(result).unwrap_or(result);
@@ -283,6 +332,19 @@ pub fn is_mapping_call(number: i64) -> bool {
             | libc::SYS_shmat
             | libc::SYS_shmdt
     )
+}
+
+/// What `madvise` is asked for, if it is of interest.
+fn advice(number: u64) -> Option<Advice> {
+    Some(match i32::try_from(number).ok()? {
+        libc::MADV_HUGEPAGE => Advice::HugePage,
+        libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => Advice::DontNeed,
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_WILLNEED => {
+            Advice::Populate
+        }
+        _ => return None,
+    })
 }
 
 fn protection(bits: u64) -> Protection {
@@ -387,6 +449,91 @@ mod tests {
             copy.apply(event);
         }
         assert_eq!(copy.mappings, space.mappings);
+    }
+
+    #[test]
+    fn a_range_is_looked_at_mapping_by_mapping() {
+        let mut space = Space::default();
+        for (address, length) in [(0x1000, 0x2000), (0x3000, 0x1000), (0x6000, 0x4000)] {
+            space.apply(&map(address, length));
+        }
+        let within = |range| space.within(&range).map(|(part, _)| part).collect::<Vec<_>>();
+        assert_eq!(within(0..u64::MAX), [0x1000..0x3000, 0x3000..0x4000, 0x6000..0xa000]);
+        assert_eq!(within(0x2000..0x7000), [0x2000..0x3000, 0x3000..0x4000, 0x6000..0x7000]);
+        assert_eq!(within(0x7000..0x8000), [0x7000..0x8000]);
+        for nothing in [0x4000..0x6000, 0..0x1000, 0xa000..u64::MAX, 0x2000..0x2000] {
+            assert_eq!(within(nothing), []);
+        }
+    }
+
+    #[test]
+    fn calls_take_pages_away() {
+        let mut space = Space::default();
+        space.event_of(libc::SYS_brk, &[0; 6], 0x9800);
+        space.attached.insert(0x20_0000, 0x3000);
+        let taken = |number, arguments: &[u64]| {
+            let mut all = [0; 6];
+            all[..arguments.len()].copy_from_slice(arguments);
+            let mut taken = space.taken_by(number, &all).to_vec();
+            taken.retain(|range| !range.is_empty());
+            taken
+        };
+        let none: [Range<u64>; 0] = [];
+        let (fixed, anonymous) = (libc::MAP_FIXED as u64, libc::MAP_ANONYMOUS as u64);
+        assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, fixed | anonymous]), [0x1000..0x3000]);
+        assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, anonymous]), none);
+        assert_eq!(taken(libc::SYS_munmap, &[0x1000, 0x1001]), [0x1000..0x3000]);
+        assert_eq!(taken(libc::SYS_munmap, &[0x1000, u64::MAX]), [0x1000..u64::MAX]);
+        let [movable, there] = [libc::MREMAP_MAYMOVE as u64, libc::MREMAP_FIXED as u64];
+        let (old, new) = (0x10_0000, 0x50_0000);
+        let shrinks = &[old, 0x4000, 0x2000];
+        assert_eq!(taken(libc::SYS_mremap, shrinks), [old + 0x2000..old + 0x4000]);
+        assert_eq!(taken(libc::SYS_mremap, &[old, 0x2000, 0x4000, movable]), none);
+        let both = [old + 0x2000..old + 0x4000, new..new + 0x2000];
+        assert_eq!(taken(libc::SYS_mremap, &[old, 0x4000, 0x2000, movable | there, new]), both);
+        for (advice, takes) in [
+            (libc::MADV_DONTNEED, true),
+            (libc::MADV_FREE, true),
+            (libc::MADV_HUGEPAGE, false),
+            (libc::MADV_WILLNEED, false),
+        ] {
+            let found = taken(libc::SYS_madvise, &[0x1000, 0x1000, advice as u64]);
+            assert_eq!(found.len(), usize::from(takes));
+        }
+        // The page that the break lies in stays.
+        assert_eq!(taken(libc::SYS_brk, &[0x6001]), [0x7000..0xa000]);
+        for stays in [0, 0x9001, 0x9800, 0xb000] {
+            assert_eq!(taken(libc::SYS_brk, &[stays]), none);
+        }
+        assert_eq!(taken(libc::SYS_shmdt, &[0x20_0000]), [0x20_0000..0x20_3000]);
+        assert_eq!(taken(libc::SYS_shmdt, &[0x20_1000]), none);
+        assert_eq!(taken(libc::SYS_mprotect, &[0x1000, 0x1000, 0]), none);
+    }
+
+    #[test]
+    fn what_qemu_leaves_is_private_and_nobodys() {
+        let mut space = Space::default();
+        let grown = |space: &Space, to| space.left_by_qemu(libc::SYS_brk, &[to, 0, 0, 0, 0, 0], to);
+        let none: [Range<u64>; 0] = [];
+        assert_eq!(grown(&space, 0x5800), none);
+        space.event_of(libc::SYS_brk, &[0; 6], 0x5800);
+        assert_eq!(grown(&space, 0x5900), none);
+        assert_eq!(grown(&space, 0x5000), none);
+        assert_eq!(grown(&space, 0x8001), [0x6000..0x9000]);
+        for (address, backing, shared) in [
+            (0x10000, Backing::Anonymous, false),
+            (0x11000, Backing::File, false),
+            (0x12000, Backing::Anonymous, true),
+            (0x13000, Backing::Heap, false),
+        ] {
+            space.apply(&Event::Map { address, length: 0x1000, protection: RW, backing, shared });
+        }
+        let free = |advice: i32| {
+            let arguments = [0x10000, 0x10000, advice as u64, 0, 0, 0];
+            space.left_by_qemu(libc::SYS_madvise, &arguments, 0)
+        };
+        assert_eq!(free(libc::MADV_FREE), [0x10000..0x11000, 0x13000..0x14000]);
+        assert_eq!(free(libc::MADV_DONTNEED), none);
     }
 
     #[test]

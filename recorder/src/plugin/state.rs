@@ -97,8 +97,8 @@ pub fn begin_sample(_: &mut Space) {
     }
 }
 
-/// Recording begins, after a part that was not to be recorded: emits which pages that part populated. Of a
-/// sample, what begins may also be the rest of a gap.
+/// Recording begins, after a part that was not to be recorded: emits which pages that part populated, so that
+/// they are in no gap. Of a sample, what begins may also be the rest of a gap.
 pub fn start_recording() {
     with_space(|space| {
         if !matches!(phase(), Phase::Skip | Phase::Wait) {
@@ -107,16 +107,19 @@ pub fn start_recording() {
         let region = region();
         let gaps = GAPS.load(Ordering::Relaxed);
         region.discarded.store(region.passed().wrapping_sub(gaps), Ordering::Relaxed);
-        if budget::is_in_gap() {
+        (setup().hooks.populate)(space);
+        let is_in_gap = budget::is_in_gap();
+        if !is_in_gap {
+            (setup().hooks.watch)();
+            set_phase(Phase::Record);
+        }
+        emit(space, &Event::Marker { name: "start".into() });
+        if is_in_gap {
             region.gaps_count.store(1, Ordering::Relaxed);
             set_phase(Phase::Gap);
-            return;
+        } else {
+            begin_sample(space);
         }
-        (setup().hooks.populate)(space);
-        (setup().hooks.watch)();
-        set_phase(Phase::Record);
-        emit(space, &Event::Marker { name: "start".into() });
-        begin_sample(space);
     });
 }
 
@@ -124,8 +127,12 @@ pub fn start_recording() {
 pub fn pause_recording() {
     with_space(|space| {
         if matches!(phase(), Phase::Record | Phase::Gap) {
+            let was_gap = phase() == Phase::Gap;
             set_phase(Phase::Wait);
             emit_gap(space);
+            if was_gap {
+                (setup().hooks.populate)(space);
+            }
             region().gaps_count.store(0, Ordering::Relaxed);
             emit(space, &Event::Marker { name: "stop".into() });
         }
@@ -149,6 +156,21 @@ fn emit_gap(space: &mut Space) {
         GAPS.store(passed, Ordering::Relaxed);
         emit(space, &Event::Gap { instructions: passed - before });
     }
+}
+
+/// Emits how long the gap was, and which pages came into memory in it.
+fn close_gap(space: &mut Space) {
+    emit_gap(space);
+    (setup().hooks.populate)(space);
+}
+
+/// If this is a gap, it may end here with the program.
+pub fn end_gap() {
+    with_space(|space| {
+        if phase() == Phase::Gap {
+            close_gap(space);
+        }
+    });
 }
 
 /// Of what is recorded, all is granted: turns to what comes next. False if nothing does.
@@ -189,9 +211,8 @@ pub fn begin_segment() -> bool {
             return true;
         }
         let goes_on = budget::begin_segment();
-        emit_gap(space);
+        close_gap(space);
         if goes_on {
-            (setup().hooks.populate)(space);
             set_phase(Phase::Record);
             begin_sample(space);
         }

@@ -28,6 +28,11 @@ struct Replay {
     hash: String,
     /// Instructions of each stretch between gaps.
     stretches: Vec<u64>,
+    /// Pages of anonymous memory that came so far, and those of them in pauses: where gaps begin, and where they
+    /// end. Of a whole run, behind and in front of blocks.
+    fresh: [Vec<(u64, [u64; 2])>; 2],
+    /// Whether the last that there is is a gap.
+    ends_in_gap: bool,
     /// What happened to the address space, behind how many instructions, and whether in a gap.
     events: Vec<(Event, u64, bool)>,
 }
@@ -37,13 +42,17 @@ struct Replay {
 struct Memory {
     anonymous: Pages,
     present: BTreeSet<u64>,
+    /// Pages that came, and those of them in a pause.
+    fresh: [u64; 2],
+    pauses: bool,
 }
 
 impl Memory {
     fn touch(&mut self, address: u64, bytes: u64) {
         for page in address >> 12..=(address + bytes - 1) >> 12 {
-            if self.anonymous.contains(page) {
-                self.present.insert(page);
+            if self.anonymous.contains(page) && self.present.insert(page) {
+                self.fresh[0] += 1;
+                self.fresh[1] += u64::from(self.pauses);
             }
         }
     }
@@ -51,9 +60,9 @@ impl Memory {
     fn follow(&mut self, event: &Event) {
         // As the kernel does it, a moved mapping takes its pages along.
         let mut moved = Vec::new();
-        if let Event::Remap { from, from_length, to, .. } = *event {
+        if let Event::Remap { from, from_length, to, to_length } = *event {
             moved.extend(
-                (0..from_length >> 12)
+                (0..from_length.min(to_length) >> 12)
                     .filter(|page| self.present.contains(&((from >> 12) + page)))
                     .map(|page| (to >> 12) + page),
             );
@@ -69,6 +78,8 @@ impl Memory {
                 self.anonymous.insert_range(address, length);
             }
             Event::Remap { to, to_length, .. } => self.anonymous.insert_range(to, to_length),
+            Event::Break { from, to } if to > from => self.anonymous.insert_range(from, to - from),
+            Event::Marker { ref name } => self.pauses = name == "stop",
             _ => {}
         }
         self.present.extend(moved);
@@ -92,6 +103,9 @@ fn replay(file: &Path, starts: Option<&[u64]>) -> Replay {
         match item {
             Item::Define { block, .. } => blocks.push(block),
             Item::Event(Event::Gap { instructions }) => {
+                if !after_gap {
+                    replay.fresh[0].push((at, memory.fresh));
+                }
                 replay.passed += instructions;
                 at += instructions;
                 after_gap = true;
@@ -111,12 +125,18 @@ fn replay(file: &Path, starts: Option<&[u64]>) -> Replay {
                     if after_gap && stretch > 0 {
                         replay.stretches.push(std::mem::take(&mut stretch));
                     }
+                    if after_gap || starts.is_some() {
+                        replay.fresh[1].push((at, memory.fresh));
+                    }
                     after_gap = false;
                     let made: Vec<u64> = addresses.by_ref().take(block.accesses.len()).collect();
                     for (access, &address) in block.accesses.iter().zip(&made) {
                         memory.touch(address, u64::from(access.size));
                     }
                     let count = block.instructions.len() as u64;
+                    if starts.is_some() {
+                        replay.fresh[0].push((at + count, memory.fresh));
+                    }
                     replay.executed.push(Executed {
                         at,
                         block: (**block).clone(),
@@ -129,6 +149,8 @@ fn replay(file: &Path, starts: Option<&[u64]>) -> Replay {
         }
     }
     replay.stretches.push(stretch);
+    replay.fresh[0].push((at, memory.fresh));
+    replay.ends_in_gap = after_gap;
     assert_eq!(reader.info().gap_instructions, replay.passed);
     replay
 }
@@ -194,6 +216,44 @@ fn a_sample_is_a_part_of_the_whole() {
         assert_eq!(replay(&sampled(&scratch, &program, &options).output, None).hash, part.hash);
     }
     assert!(hashes.len() > 1);
+}
+
+#[test]
+fn every_page_that_a_gap_touches_is_in_the_trace() {
+    let scratch = Scratch::new();
+    let mut ended_in_gaps = 0;
+    for end in ["ENDS", "ABORTS", "EXECUTES", "LEAVES", "PAUSES"] {
+        let define = format!("-D{end}");
+        let program = compile(&scratch, "gives", &[BARE, &[&define]].concat());
+        let replayed = |options: &str, starts| {
+            let recorded = record(&scratch, options, &[path(&program)]);
+            assert_eq!(recorded.warnings, [""; 0]);
+            let file = Path::new(recorded.ends[0]["file"].as_str().unwrap());
+            let info = Reader::open(file).unwrap().info().clone();
+            assert_eq!(info.gap_pages, options.contains("segment"));
+            replay(file, starts)
+        };
+        let whole = replayed(",follow-exec=off", Some(&[]));
+        assert_eq!(whole.passed, 0);
+        let &(instructions, [all, paused]) = whole.fresh[0].last().unwrap();
+        assert!(all > 10_000 && (paused > 500) == (end == "PAUSES"), "{all} {paused}");
+        for seed in 0..4 {
+            let segment = if seed % 2 == 0 { 10_000 } else { instructions / 11 };
+            let options = format!(",follow-exec=off,segment={segment},windows=4,seed={seed}");
+            let part = replayed(&options, None);
+            assert_eq!(part.recorded + part.passed, instructions);
+            assert!(part.passed > instructions / 3);
+            for (found, expected) in part.fresh.iter().zip(&whole.fresh) {
+                for &(at, fresh) in found {
+                    let until = expected.partition_point(|&(then, _)| then <= at);
+                    let what = format!("at {at} of {instructions} of {end}, {options}");
+                    assert_eq!((at, fresh), expected[until - 1], "{what}");
+                }
+            }
+            ended_in_gaps += u32::from(part.ends_in_gap);
+        }
+    }
+    assert!(ended_in_gaps > 5, "{ended_in_gaps}");
 }
 
 #[test]

@@ -450,6 +450,7 @@ mod tests {
             touched: Vec::new(),
             gap_instructions: gap,
             segment_instructions: segment,
+            gap_pages: false,
         }
     }
 

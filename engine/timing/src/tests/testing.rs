@@ -52,6 +52,7 @@ impl Pieces {
             touched: vec![(DATA, DATA + (2 << 20))],
             gap_instructions: gaps.map_or(0, |(in_gaps, _)| in_gaps),
             segment_instructions: gaps.map(|(_, segment)| segment),
+            gap_pages: false,
         };
         Self { info, items: items.into_iter() }
     }
@@ -281,6 +282,7 @@ impl Scenario {
             touched: mapped.iter().map(|&(start, length)| (start, start + length)).collect(),
             gap_instructions: 0,
             segment_instructions: None,
+            gap_pages: false,
         };
         let mut run = Run::new(self.configuration(), &info, 1).unwrap();
         for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {

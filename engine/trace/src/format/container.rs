@@ -38,6 +38,9 @@ pub struct Header {
     /// the totals, so that it is known of a trace that ended early, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment_instructions: Option<u64>,
+    /// Of a sampled recording: the events in and around gaps name every page that was touched in them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gap_pages: bool,
 }
 
 /// The file header's bytes.

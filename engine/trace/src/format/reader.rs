@@ -77,6 +77,7 @@ impl Reader {
             touched: summary.touched.clone(),
             gap_instructions: summary.gap_instructions,
             segment_instructions: header.segment_instructions,
+            gap_pages: header.gap_pages,
         };
         Ok(Self {
             disk,

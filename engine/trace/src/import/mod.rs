@@ -144,6 +144,7 @@ impl Importer {
                 touched: Vec::new(),
                 gap_instructions: 0,
                 segment_instructions: None,
+                gap_pages: false,
             },
         })
     }

@@ -38,6 +38,7 @@ pub fn header() -> Header {
         origin: "test 1".into(),
         architecture: "x86_64".into(),
         segment_instructions: None,
+        gap_pages: false,
     }
 }
 

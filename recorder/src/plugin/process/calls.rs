@@ -7,11 +7,11 @@ use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::connection::{region, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::{exec, fork, naming, roi, watching};
+use crate::plugin::process::{exec, fork, memory, naming, pagemap, roi, threads, watching};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
-use crate::plugin::state::{emit, emit_mapping_call, with_space};
+use crate::plugin::state::{emit, emit_mapping_call, end_gap, with_space};
 
 /// A system call under way.
 struct Call {
@@ -48,8 +48,12 @@ pub unsafe extern "C" fn on_syscall(
     _: u64,
 ) {
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
-    for (kept, value) in call.arguments.iter().zip([a1, a2, a3, a4, a5, a6]) {
+    let arguments = [a1, a2, a3, a4, a5, a6];
+    for (kept, value) in call.arguments.iter().zip(arguments) {
         kept.store(value, Ordering::Relaxed);
+    }
+    if may_end_program(number, &arguments) {
+        end_gap();
     }
     if is_made(number) {
         watching::hold();
@@ -59,6 +63,9 @@ pub unsafe extern "C" fn on_syscall(
     if is_mapping_call(number) {
         MAPPING.acquire();
         call.mapping.store(true, Ordering::Relaxed);
+        if phase() == Phase::Gap {
+            with_space(|space| pagemap::populate_taken(space, number, &arguments));
+        }
     } else if fork::is_fork(number, a1) {
         fork::prepare();
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
@@ -94,6 +101,11 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
                 .then(|| naming::of_file(&arguments, result as u64))
                 .flatten();
             with_space(|space| {
+                if setup().options.segment.is_some() {
+                    for range in space.left_by_qemu(number, &arguments, result as u64) {
+                        memory::give_up_pages(range);
+                    }
+                }
                 emit_mapping_call(space, number, &arguments, result as u64);
                 if let Some(event) = &named {
                     emit(space, event);
@@ -127,6 +139,23 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
     if is_made(number) {
         watching::release();
     }
+}
+
+/// Whether this may be the program's last system call. What it goes on with if it is not is the rest of the
+/// same gap.
+fn may_end_program(number: i64, arguments: &[u64; 6]) -> bool {
+    let process = u64::from(std::process::id());
+    let &[first, second, third, ..] = arguments;
+    let (to, signal) = match number {
+        libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat => return true,
+        libc::SYS_exit => return threads::is_last_to_leave(),
+        // `abort` uses these, and whoever kills himself.
+        libc::SYS_kill | libc::SYS_tkill => (first, second),
+        libc::SYS_tgkill => (second, third),
+        _ => return false,
+    };
+    let is_own = to == process || number == libc::SYS_tgkill && first == process;
+    is_own && [libc::SIGABRT, libc::SIGKILL].contains(&(signal as i32))
 }
 
 /// True for system calls that make a process or a thread.

@@ -8,7 +8,7 @@ use flatwalk_trace::Event;
 use crate::pages::Pages;
 use crate::plugin::budget::{self, Budget};
 use crate::plugin::phase::{Phase, phase, set_phase};
-use crate::plugin::process::pagemap::populate;
+use crate::plugin::process::pagemap::{self, populate};
 use crate::plugin::process::roi::{self, Unresolved};
 use crate::plugin::process::{threads, watching};
 use crate::plugin::setup::{Setup, setup};
@@ -40,6 +40,7 @@ pub fn is_fork(number: i64, flags: u64) -> bool {
 
 /// A process is about to fork.
 pub fn prepare() {
+    pagemap::close();
     BEFORE_FORK.set(Some(BeforeFork {
         parent: std::process::id(),
         space: with_space(|space| space.clone()),
@@ -60,8 +61,9 @@ pub fn become_child(vcpu: c_uint, before: BeforeFork) {
     let mappings = before.space.as_events();
     state::renew(before.space);
     roi::renew(before.unresolved);
-    connection::renew(&options.socket, command, options.segment);
+    connection::renew(&options.socket, command, options.segment, pagemap::is_readable());
     buffers::renew();
+    pagemap::renew();
     budget::renew(options, before.budget);
     threads::renew(vcpu);
     watching::renew();

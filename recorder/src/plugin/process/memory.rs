@@ -1,5 +1,6 @@
 //! The process's memory, by guest addresses.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys;
@@ -15,6 +16,13 @@ pub fn guest_base() -> u64 {
 /// Before the first instruction: fixes the difference.
 pub fn set_guest_base(base: u64) {
     GUEST_BASE.store(base, Ordering::Relaxed);
+}
+
+/// Gives back the pages of private anonymous memory at these guest addresses, whose content is nobody's.
+pub fn give_up_pages(addresses: Range<u64>) {
+    let base = guest_base();
+    // SAFETY: the guest has it mapped like that, and has just been given it, or given it back.
+    unsafe { sys::give_up_pages(&(addresses.start + base..addresses.end + base)) };
 }
 
 /// The NUL-terminated string at guest address `address`, at most 128 KiB long (the kernel's limit

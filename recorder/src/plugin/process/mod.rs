@@ -11,7 +11,7 @@ mod fork;
 mod initial;
 mod memory;
 mod naming;
-mod pagemap;
+pub mod pagemap;
 mod roi;
 mod threads;
 mod translate;

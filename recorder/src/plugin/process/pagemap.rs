@@ -1,46 +1,79 @@
-//! Which of the process's pages are in memory.
+//! Which of the process's pages are in memory, as the kernel's page tables say (`/proc/self/pagemap`; the
+//! guest's address `a` is QEMU's `a + guest_base`).
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::mem;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatwalk_trace::{Backing, Event};
 
 use crate::plugin::connection::warn;
+use crate::plugin::lock::Lock;
 use crate::plugin::process::memory::guest_base;
 use crate::plugin::space::{PAGE, Space};
 use crate::plugin::state::{emit, push_populate};
+use crate::sys;
+
+const PATH: &str = "/proc/self/pagemap";
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const FILE_PAGE: u64 = 1 << 61;
+/// Pages that are read of at a time.
+const AT_A_TIME: u64 = 8192;
+
+/// Whether what is in memory can be known.
+pub fn is_readable() -> bool {
+    let here = 0_u8;
+    let mut entry = [0; 8];
+    let at = (&raw const here) as u64 / PAGE * 8;
+    File::open(PATH).and_then(|map| map.read_exact_at(&mut entry, at)).is_ok()
+        && u64::from_le_bytes(entry) & (PRESENT | SWAPPED) != 0
+}
 
 /// Emits which pages are in memory.
 pub fn populate(space: &mut Space) {
-    match populated(space, guest_base()) {
-        Ok(events) => events.iter().for_each(|event| emit(space, event)),
-        Err(error) => warn(&format!(
-            "which pages were in memory before the recorded part could not be read from \
-             /proc/self/pagemap ({error}); their first touches will look like page faults"
-        )),
+    let found = File::open(PATH).and_then(|map| populated(&map, space, &(0..u64::MAX)));
+    emit_all(space, found);
+}
+
+/// In a gap, before a system call is carried out: emits which pages it takes from memory.
+pub fn populate_taken(space: &mut Space, number: i64, arguments: &[u64; 6]) {
+    for range in space.taken_by(number, arguments) {
+        if space.within(&range).next().is_some() {
+            let found = KEPT.with(|kept| populated(open(kept)?, space, &range));
+            emit_all(space, found);
+        }
     }
 }
 
-/// `Populate` events for every page that is in memory now and was not known to be, as the kernel's page tables say
-/// (`/proc/self/pagemap`; the guest's address `a` is QEMU's `a + guest_base`). A page that
+fn emit_all(space: &mut Space, found: io::Result<Vec<Event>>) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    match found {
+        Ok(events) => events.iter().for_each(|event| emit(space, event)),
+        Err(error) if !WARNED.swap(true, Ordering::Relaxed) => warn(&format!(
+            "which pages were in memory before the recorded part could not be read from \
+             {PATH} ({error}); their first touches will look like page faults"
+        )),
+        Err(_) => {}
+    }
+}
+
+/// `Populate` events for every page of a range that is in memory now and was not known to be. A page that
 /// is still the file's own counts as loaded, any other as stored to.
-fn populated(space: &mut Space, guest_base: u64) -> io::Result<Vec<Event>> {
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    const FILE_PAGE: u64 = 1 << 61;
-    let map = File::open("/proc/self/pagemap")?;
+fn populated(map: &File, space: &mut Space, range: &Range<u64>) -> io::Result<Vec<Event>> {
     let mut found = Vec::new();
     let mut events: Vec<Event> = Vec::new();
-    let mut entries = vec![0u8; 8 * 8192];
-    for (start, mapping) in space.mappings() {
-        let mut page = start / PAGE;
-        let end = mapping.end / PAGE;
+    let mut entries = Vec::new();
+    for (part, mapping) in space.within(range) {
+        let mut page = part.start / PAGE;
+        let end = part.end.div_ceil(PAGE);
         while page < end {
-            let count = (end - page).min(8192) as usize;
-            let bytes = &mut entries[..8 * count];
-            map.read_exact_at(bytes, (page + guest_base / PAGE) * 8)?;
-            for entry in bytes.chunks_exact(8) {
+            entries.resize(8 * (end - page).min(AT_A_TIME) as usize, 0);
+            map.read_exact_at(&mut entries, (page + guest_base() / PAGE) * 8)?;
+            for entry in entries.chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
                 if entry & (PRESENT | SWAPPED) != 0 && !space.known.contains(page) {
                     found.push(page);
@@ -56,4 +89,48 @@ fn populated(space: &mut Space, guest_base: u64) -> io::Result<Vec<Event>> {
         space.known.insert(page);
     }
     Ok(events)
+}
+
+/// The file, open from one call in a gap to the next: to open it costs as much as many of these calls.
+struct Kept {
+    file: File,
+    /// Its device and inode.
+    identity: (u64, u64),
+}
+
+static KEPT: Lock<Option<Kept>> = Lock::new(None);
+
+/// The kept file, opened if it is not. The program shares our descriptors: it may have closed this one,
+/// and have something else there.
+fn open(kept: &mut Option<Kept>) -> io::Result<&File> {
+    if let Some(lost) = kept.take_if(|kept| identity(&kept.file).ok() != Some(kept.identity)) {
+        mem::forget(lost.file);
+    }
+    if kept.is_none() {
+        // Out of the way: programs expect the lowest free number, and close those that they know.
+        let file = sys::renumber(File::open(PATH)?)?;
+        let identity = identity(&file)?;
+        *kept = Some(Kept { file, identity });
+    }
+    kept.as_ref().map(|kept| &kept.file).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|about| (about.dev(), about.ino()))
+}
+
+/// Before a fork: closes the kept file, which would be of the parent's memory in the child.
+pub fn close() {
+    KEPT.with(|kept| {
+        if let Some(Kept { file, identity: known }) = kept.take()
+            && identity(&file).ok() != Some(known)
+        {
+            mem::forget(file);
+        }
+    });
+}
+
+/// In a forked child: no file is kept.
+pub fn renew() {
+    KEPT.renew(None);
 }

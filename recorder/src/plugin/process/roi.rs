@@ -21,7 +21,7 @@ use crate::plugin::qemu::{
     ExecuteCallback, NO_REGISTERS, Qemu, TranslatedInstruction, TranslationBlock,
 };
 use crate::plugin::space::PAGE;
-use crate::plugin::state::{emit, pause_recording, start_recording, with_space};
+use crate::plugin::state::{emit, end_gap, pause_recording, start_recording, with_space};
 use crate::sys;
 
 /// Whether the program's markers start and stop anything: not before the place to start at.
@@ -185,6 +185,7 @@ unsafe extern "C" fn on_pause(_: c_uint, _: *mut c_void) {
 /// The place was reached at which the user wants the recording to end.
 unsafe extern "C" fn on_stop(_: c_uint, _: *mut c_void) {
     if matches!(phase(), Phase::Record | Phase::Gap) {
+        end_gap();
         region().state.store(STATE_LIMIT, Ordering::Release);
         sys::exit_now(0);
     }

@@ -16,11 +16,14 @@ use crate::sys;
 
 /// How many there have been.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// How many have not asked for their end.
+static LEFT: AtomicU32 = AtomicU32::new(0);
 
 /// In a forked child, with a new region: `vcpu` runs its only thread.
 pub fn renew(vcpu: c_uint) {
     region().vcpus.store(vcpu + 1, Ordering::Release);
     COUNT.store(1, Ordering::Relaxed);
+    LEFT.store(1, Ordering::Relaxed);
     set_thread(vcpu, 0);
 }
 
@@ -41,9 +44,15 @@ pub unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
         );
     }
     region().vcpus.fetch_max(vcpu + 1, Ordering::Release);
+    LEFT.fetch_add(1, Ordering::Relaxed);
     let thread: ThreadId = COUNT.fetch_add(1, Ordering::Relaxed);
     set_thread(vcpu, thread);
     with_space(|space| emit(space, &Event::ThreadStart { thread }));
+}
+
+/// A thread asks for its end; true of the last.
+pub fn is_last_to_leave() -> bool {
+    LEFT.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
 /// A thread ends.
