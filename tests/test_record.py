@@ -200,6 +200,7 @@ def test_a_sample_says_how_much_of_the_run_it_is(tmp_path: Path, output: Path) -
     info = engine.trace_info(output, verify=True)
     assert info["gap_instructions"] == trace.gap_instructions
     assert info["segment_instructions"] == 10_000
+    assert info["gap_pages"]
     again = record([str(program)], output, sample=sample).traces[0]
     assert engine.trace_info(output)["hash"] == info["hash"]
     assert again.instructions == trace.instructions
@@ -237,7 +238,8 @@ def test_what_is_sampled(tmp_path: Path, output: Path, options: list[str], *, sa
     subprocess.run(
         [sys.executable, "-P", "-m", "flatwalk", "record", *options, "-o", output, "--", program], check=True
     )
-    assert ("segment_instructions" in engine.trace_info(output)) == sampled
+    info = engine.trace_info(output)
+    assert ("segment_instructions" in info) == ("gap_pages" in info) == sampled
 
 
 def test_places(tmp_path: Path, output: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_written_trace(written: Path) -> None:
     assert len(trace.found["events"]) == 14
     assert trace.found["gap_instructions"] > 0
     assert trace.header["segment_instructions"] == 5_000_000
+    assert trace.header["gap_pages"]
     # Every way to code an address, but for the rarest.
     assert set(trace.codes) >= set(range(18))
     epochs = [epoch for epoch, item in trace.stored if isinstance(item, Slice)]
