@@ -480,7 +480,10 @@ mod tests {
         };
         let none: [Range<u64>; 0] = [];
         let (fixed, anonymous) = (libc::MAP_FIXED as u64, libc::MAP_ANONYMOUS as u64);
-        assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, fixed | anonymous]), [0x1000..0x3000]);
+        assert_eq!(
+            taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, fixed | anonymous]),
+            [0x1000..0x3000]
+        );
         assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, anonymous]), none);
         assert_eq!(taken(libc::SYS_munmap, &[0x1000, 0x1001]), [0x1000..0x3000]);
         assert_eq!(taken(libc::SYS_munmap, &[0x1000, u64::MAX]), [0x1000..u64::MAX]);
