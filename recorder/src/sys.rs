@@ -309,13 +309,13 @@ pub unsafe fn give_up_pages(addresses: &Range<u64>) {
     unsafe { libc::madvise(addresses.start as *mut c_void, length, libc::MADV_DONTNEED) };
 }
 
-/// The same open file under a number above those that programs use, if there is one.
+/// The same open file, also under a number above those that programs use.
 ///
 /// # Errors
 /// When there is none.
-pub fn renumber(file: File) -> io::Result<File> {
+pub fn renumber(file: &File) -> io::Result<File> {
     const ABOVE: c_int = 1000;
-    // SAFETY: plain system call on an open descriptor; the old one is closed with `file`.
+    // SAFETY: plain system call on an open descriptor; the new one is nobody else's.
     unsafe {
         let new = check(libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, ABOVE).into())?;
         Ok(File::from_raw_fd(new as RawFd))

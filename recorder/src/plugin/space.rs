@@ -200,16 +200,16 @@ impl Space {
     /// The addresses whose pages a system call takes from memory if it succeeds, given its arguments; the
     /// space is not yet changed. Pages that it moves are not among them.
     pub fn taken_by(&self, number: i64, arguments: &[u64; 6]) -> [Range<u64>; 2] {
-        let &[a, b, c, d, e, _] = arguments;
+        let &[a, b, c, flags, to, _] = arguments;
         let pages = |address: u64, length| address..address.saturating_add(page_up(length));
         let (mut first, mut second) = (0..0, 0..0);
         match number {
-            libc::SYS_mmap if d & libc::MAP_FIXED as u64 != 0 => first = pages(a, b),
+            libc::SYS_mmap if flags & libc::MAP_FIXED as u64 != 0 => first = pages(a, b),
             libc::SYS_munmap => first = pages(a, b),
             libc::SYS_mremap => {
                 first = a.saturating_add(page_up(c))..a.saturating_add(page_up(b));
-                if d & libc::MREMAP_FIXED as u64 != 0 {
-                    second = pages(e, c);
+                if flags & libc::MREMAP_FIXED as u64 != 0 {
+                    second = pages(to, c);
                 }
             }
             libc::SYS_madvise if advice(c) == Some(Advice::DontNeed) => first = pages(a, b),
@@ -451,16 +451,22 @@ mod tests {
         assert_eq!(copy.mappings, space.mappings);
     }
 
+    /// Ends of the ranges that have any.
+    fn bounds(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<(u64, u64)> {
+        let some = ranges.into_iter().filter(|range| !range.is_empty());
+        some.map(|range| (range.start, range.end)).collect()
+    }
+
     #[test]
     fn a_range_is_looked_at_mapping_by_mapping() {
         let mut space = Space::default();
         for (address, length) in [(0x1000, 0x2000), (0x3000, 0x1000), (0x6000, 0x4000)] {
             space.apply(&map(address, length));
         }
-        let within = |range| space.within(&range).map(|(part, _)| part).collect::<Vec<_>>();
-        assert_eq!(within(0..u64::MAX), [0x1000..0x3000, 0x3000..0x4000, 0x6000..0xa000]);
-        assert_eq!(within(0x2000..0x7000), [0x2000..0x3000, 0x3000..0x4000, 0x6000..0x7000]);
-        assert_eq!(within(0x7000..0x8000), [0x7000..0x8000]);
+        let within = |range| bounds(space.within(&range).map(|(part, _)| part));
+        assert_eq!(within(0..u64::MAX), [(0x1000, 0x3000), (0x3000, 0x4000), (0x6000, 0xa000)]);
+        assert_eq!(within(0x2000..0x7000), [(0x2000, 0x3000), (0x3000, 0x4000), (0x6000, 0x7000)]);
+        assert_eq!(within(0x7000..0x8000), [(0x7000, 0x8000)]);
         for nothing in [0x4000..0x6000, 0..0x1000, 0xa000..u64::MAX, 0x2000..0x2000] {
             assert_eq!(within(nothing), []);
         }
@@ -474,25 +480,22 @@ mod tests {
         let taken = |number, arguments: &[u64]| {
             let mut all = [0; 6];
             all[..arguments.len()].copy_from_slice(arguments);
-            let mut taken = space.taken_by(number, &all).to_vec();
-            taken.retain(|range| !range.is_empty());
-            taken
+            bounds(space.taken_by(number, &all))
         };
-        let none: [Range<u64>; 0] = [];
         let (fixed, anonymous) = (libc::MAP_FIXED as u64, libc::MAP_ANONYMOUS as u64);
         assert_eq!(
             taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, fixed | anonymous]),
-            [0x1000..0x3000]
+            [(0x1000, 0x3000)]
         );
-        assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, anonymous]), none);
-        assert_eq!(taken(libc::SYS_munmap, &[0x1000, 0x1001]), [0x1000..0x3000]);
-        assert_eq!(taken(libc::SYS_munmap, &[0x1000, u64::MAX]), [0x1000..u64::MAX]);
+        assert_eq!(taken(libc::SYS_mmap, &[0x1000, 0x1801, 3, anonymous]), []);
+        assert_eq!(taken(libc::SYS_munmap, &[0x1000, 0x1001]), [(0x1000, 0x3000)]);
+        assert_eq!(taken(libc::SYS_munmap, &[0x1000, u64::MAX]), [(0x1000, u64::MAX)]);
         let [movable, there] = [libc::MREMAP_MAYMOVE as u64, libc::MREMAP_FIXED as u64];
         let (old, new) = (0x10_0000, 0x50_0000);
         let shrinks = &[old, 0x4000, 0x2000];
-        assert_eq!(taken(libc::SYS_mremap, shrinks), [old + 0x2000..old + 0x4000]);
-        assert_eq!(taken(libc::SYS_mremap, &[old, 0x2000, 0x4000, movable]), none);
-        let both = [old + 0x2000..old + 0x4000, new..new + 0x2000];
+        assert_eq!(taken(libc::SYS_mremap, shrinks), [(old + 0x2000, old + 0x4000)]);
+        assert_eq!(taken(libc::SYS_mremap, &[old, 0x2000, 0x4000, movable]), []);
+        let both = [(old + 0x2000, old + 0x4000), (new, new + 0x2000)];
         assert_eq!(taken(libc::SYS_mremap, &[old, 0x4000, 0x2000, movable | there, new]), both);
         for (advice, takes) in [
             (libc::MADV_DONTNEED, true),
@@ -504,25 +507,25 @@ mod tests {
             assert_eq!(found.len(), usize::from(takes));
         }
         // The page that the break lies in stays.
-        assert_eq!(taken(libc::SYS_brk, &[0x6001]), [0x7000..0xa000]);
+        assert_eq!(taken(libc::SYS_brk, &[0x6001]), [(0x7000, 0xa000)]);
         for stays in [0, 0x9001, 0x9800, 0xb000] {
-            assert_eq!(taken(libc::SYS_brk, &[stays]), none);
+            assert_eq!(taken(libc::SYS_brk, &[stays]), []);
         }
-        assert_eq!(taken(libc::SYS_shmdt, &[0x20_0000]), [0x20_0000..0x20_3000]);
-        assert_eq!(taken(libc::SYS_shmdt, &[0x20_1000]), none);
-        assert_eq!(taken(libc::SYS_mprotect, &[0x1000, 0x1000, 0]), none);
+        assert_eq!(taken(libc::SYS_shmdt, &[0x20_0000]), [(0x20_0000, 0x20_3000)]);
+        assert_eq!(taken(libc::SYS_shmdt, &[0x20_1000]), []);
+        assert_eq!(taken(libc::SYS_mprotect, &[0x1000, 0x1000, 0]), []);
     }
 
     #[test]
     fn what_qemu_leaves_is_private_and_nobodys() {
         let mut space = Space::default();
-        let grown = |space: &Space, to| space.left_by_qemu(libc::SYS_brk, &[to, 0, 0, 0, 0, 0], to);
-        let none: [Range<u64>; 0] = [];
-        assert_eq!(grown(&space, 0x5800), none);
+        let grown =
+            |space: &Space, to| bounds(space.left_by_qemu(libc::SYS_brk, &[to, 0, 0, 0, 0, 0], to));
+        assert_eq!(grown(&space, 0x5800), []);
         space.event_of(libc::SYS_brk, &[0; 6], 0x5800);
-        assert_eq!(grown(&space, 0x5900), none);
-        assert_eq!(grown(&space, 0x5000), none);
-        assert_eq!(grown(&space, 0x8001), [0x6000..0x9000]);
+        assert_eq!(grown(&space, 0x5900), []);
+        assert_eq!(grown(&space, 0x5000), []);
+        assert_eq!(grown(&space, 0x8001), [(0x6000, 0x9000)]);
         for (address, backing, shared) in [
             (0x10000, Backing::Anonymous, false),
             (0x11000, Backing::File, false),
@@ -533,10 +536,10 @@ mod tests {
         }
         let free = |advice: i32| {
             let arguments = [0x10000, 0x10000, advice as u64, 0, 0, 0];
-            space.left_by_qemu(libc::SYS_madvise, &arguments, 0)
+            bounds(space.left_by_qemu(libc::SYS_madvise, &arguments, 0))
         };
-        assert_eq!(free(libc::MADV_FREE), [0x10000..0x11000, 0x13000..0x14000]);
-        assert_eq!(free(libc::MADV_DONTNEED), none);
+        assert_eq!(free(libc::MADV_FREE), [(0x10000, 0x11000), (0x13000, 0x14000)]);
+        assert_eq!(free(libc::MADV_DONTNEED), []);
     }
 
     #[test]

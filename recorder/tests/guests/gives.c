@@ -61,10 +61,12 @@ int main(void) {
             touch(other + 12 * PAGE, 20);
             unmap(other, BYTES);
             break;
-        case 2: // MADV_DONTNEED, also of what was not touched.
+        case 2: // MADV_DONTNEED, also of what was not touched, and MADV_FREE, not all of which is touched again.
             touch(area, PAGES);
             call3(28, (long)area + 3 * PAGE, 20 * PAGE, 4);
             touch(area, PAGES);
+            call3(28, (long)area + 10 * PAGE, 20 * PAGE, 8);
+            touch(area, PAGES / 2);
             break;
         case 3: // The break moves up, down within a page, and down.
             brk(heap + 20 * PAGE + 100);
@@ -110,6 +112,12 @@ int main(void) {
             *slot = random_number() % 4 ? map(BYTES) : 0;
             if (*slot) touch(*slot, PAGES);
         }
+        // The recorder's descriptor, if it has one, is closed or another: dup2, close.
+        if (round % 20 == 3) call3(33, 0, 1000, 0);
+        if (round % 20 == 13) call3(3, 1000, 0, 0);
+#ifdef FORKS
+        if (round == ROUNDS / 2 && call3(57, 0, 0, 0)) return 0;
+#endif
 #ifdef PAUSES
         if (round % 7 == 0) {
             flatwalk_stop();

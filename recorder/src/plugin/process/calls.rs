@@ -101,10 +101,8 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
                 .then(|| naming::of_file(&arguments, result as u64))
                 .flatten();
             with_space(|space| {
-                if setup().options.segment.is_some() {
-                    for range in space.left_by_qemu(number, &arguments, result as u64) {
-                        memory::give_up_pages(range);
-                    }
+                for range in space.left_by_qemu(number, &arguments, result as u64) {
+                    memory::give_up_pages(range);
                 }
                 emit_mapping_call(space, number, &arguments, result as u64);
                 if let Some(event) = &named {

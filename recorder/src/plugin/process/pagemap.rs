@@ -43,7 +43,7 @@ pub fn populate(space: &mut Space) {
 pub fn populate_taken(space: &mut Space, number: i64, arguments: &[u64; 6]) {
     for range in space.taken_by(number, arguments) {
         if space.within(&range).next().is_some() {
-            let found = KEPT.with(|kept| populated(open(kept)?, space, &range));
+            let found = with_kept(|map| populated(map, space, &range));
             emit_all(space, found);
         }
     }
@@ -100,19 +100,25 @@ struct Kept {
 
 static KEPT: Lock<Option<Kept>> = Lock::new(None);
 
-/// The kept file, opened if it is not. The program shares our descriptors: it may have closed this one,
-/// and have something else there.
-fn open(kept: &mut Option<Kept>) -> io::Result<&File> {
-    if let Some(lost) = kept.take_if(|kept| identity(&kept.file).ok() != Some(kept.identity)) {
-        mem::forget(lost.file);
-    }
-    if kept.is_none() {
-        // Out of the way: programs expect the lowest free number, and close those that they know.
-        let file = sys::renumber(File::open(PATH)?)?;
-        let identity = identity(&file)?;
-        *kept = Some(Kept { file, identity });
-    }
-    kept.as_ref().map(|kept| &kept.file).ok_or_else(|| io::ErrorKind::NotFound.into())
+/// Runs `work` on the kept file, opened if it is not. The program shares our descriptors: it may have
+/// closed this one, and have something else there.
+fn with_kept<R>(work: impl FnOnce(&File) -> io::Result<R>) -> io::Result<R> {
+    KEPT.with(|kept| {
+        if let Some(lost) = kept.take_if(|kept| identity(&kept.file).ok() != Some(kept.identity)) {
+            mem::forget(lost.file);
+        }
+        if let Some(kept) = kept {
+            return work(&kept.file);
+        }
+        let file = File::open(PATH)?;
+        // Out of the way, if there is such a number: programs expect the lowest free one, and close those
+        // that they know.
+        if let Ok(file) = sys::renumber(&file) {
+            let identity = identity(&file)?;
+            *kept = Some(Kept { file, identity });
+        }
+        work(&file)
+    })
 }
 
 fn identity(file: &File) -> io::Result<(u64, u64)> {
