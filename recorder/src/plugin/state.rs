@@ -117,6 +117,8 @@ pub fn start_recording() {
         if is_in_gap {
             region.gaps_count.store(1, Ordering::Relaxed);
             set_phase(Phase::Gap);
+            // Pages that are named from here on were touched in it.
+            emit(space, &Event::Gap { instructions: 0 });
         } else {
             begin_sample(space);
         }

@@ -824,18 +824,24 @@ impl Run {
         Ok(())
     }
 
-    /// Pages were touched where the program is not run: they are in memory, and what the kernel did for that is
-    /// counted, but no time passes.
+    /// Pages were touched where the program is not run: they are in memory, and what kernels did for that is
+    /// counted. Time passes only where a window begins right behind the segment before.
     fn touch(&mut self, event: &Event) -> Result<(), OsError> {
         let &Event::Populate { address, length, store } = event else { return Ok(()) };
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let has_clock = self.phase.has_clock();
         let Self { system, mmu, timed, .. } = self;
         let mut timed = timed.as_mut().map(|(core, caches)| (core, caches.l1d_latency()));
         system.access_pages(Gva::new(address), length, kind, &mut |handled| {
             mmu.carry_out(&handled.flushes);
             if let Some((core, l1d_latency)) = &mut timed {
-                core.kernel.fault(costs.fault(&handled, *l1d_latency), handled.by_host);
+                let cost = costs.fault(&handled, *l1d_latency);
+                if has_clock {
+                    core.foreign_fault(cost, handled.by_host);
+                } else {
+                    core.kernel.fault(cost, handled.by_host);
+                }
             }
         })?;
         self.show_populated(event);

@@ -283,7 +283,7 @@ impl Schedule {
     /// recording described by `info` has gaps, it names the pages that were touched in them.
     pub(crate) fn follows_kernels(&self, info: &SourceInfo) -> bool {
         let is_spread = !matches!(self.sampling.places, Places::At(_));
-        self.is_sampled() && is_spread && info.gap_instructions == 0
+        self.is_sampled() && is_spread && (info.gap_instructions == 0 || info.gap_pages)
     }
 
     /// Windows that there will be, about; `None` where that is not known. A recording's segments are taken to

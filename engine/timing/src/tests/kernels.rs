@@ -61,8 +61,60 @@ fn program() -> Vec<Item> {
     items
 }
 
+/// A recording of the program, of which every tenth part is a segment: what comes in a gap is in the events, and
+/// pages that were touched in it stand behind the gap, or before they are given back.
+fn recorded() -> Pieces {
+    let mut items = Vec::new();
+    let (mut part, mut passed, mut in_gaps) = (0, 0, 0);
+    let mut touched: Vec<(u64, bool)> = Vec::new();
+    let populate = |touched: &mut Vec<(u64, bool)>, items: &mut Vec<Item>| {
+        for (page, store) in touched.drain(..) {
+            let address = page * PAGE;
+            items.push(Item::Event(Event::Populate { address, length: PAGE, store }));
+        }
+    };
+    let gap = |instructions| Item::Event(Event::Gap { instructions });
+    for item in program() {
+        match item {
+            Item::Slice(slice) => {
+                if part == 0 {
+                    items.push(gap(0));
+                }
+                part += 1;
+                if part % 10 == 5 {
+                    items.push(gap(passed));
+                    populate(&mut touched, &mut items);
+                    (passed, in_gaps) = (0, in_gaps + passed);
+                    items.push(Item::Slice(slice));
+                    items.push(gap(0));
+                    continue;
+                }
+                passed += slice.blocks.len() as u64;
+                for (&block, address) in slice.blocks.iter().zip(slice.addresses) {
+                    let page = address / PAGE;
+                    if touched.iter().all(|&(known, _)| known != page) {
+                        touched.push((page, block == 1));
+                    }
+                }
+            }
+            other => {
+                populate(&mut touched, &mut items);
+                items.push(other);
+            }
+        }
+    }
+    items.push(gap(passed));
+    in_gaps += passed;
+    let mut source = Pieces::new(items, PART * PARTS - in_gaps, Some((in_gaps, PART)));
+    source.info.gap_pages = true;
+    source
+}
+
 fn run(scenario: &Scenario, limits: &Limits) -> (RunResult, Sampled) {
-    let mut source = Pieces::new(program(), PART * PARTS, None);
+    run_of(Pieces::new(program(), PART * PARTS, None), scenario, limits)
+}
+
+fn run_of(mut source: Pieces, scenario: &Scenario, limits: &Limits) -> (RunResult, Sampled) {
     source.info.touched = vec![(0, PAGE), (DATA, DATA + 1024 * MIB)];
     let configuration = scenario.configuration();
     let mut progress = |_| ControlFlow::Continue(());
@@ -127,10 +179,18 @@ fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
                     let rounded = u128::from(one) * measured + represented / 2;
                     u64::try_from(rounded / represented).unwrap()
                 });
-                assert_eq!(of_kernels(&sample), due, "{} {large_pages} {windows}", scheme.name);
+                let found = of_kernels(&sample);
+                if scheme.host.is_none() {
+                    assert_eq!(found, due, "{} {large_pages} {windows}", scheme.name);
+                }
+                // In a guest, the order in which the host backs pages may move other entries of a hashed table.
+                let is_near = |(found, due): (u64, u64)| found.abs_diff(due) <= due / 100_000;
+                assert!(found.into_iter().zip(due).all(is_near), "{}: {found:?}", scheme.name);
                 assert_eq!(part(&sample, Part::Merges), due[4], "{}", scheme.name);
                 let faults = part(&sample, Part::PageFaults) + part(&sample, Part::HostFaults);
-                assert!(faults + part(&sample, Part::GuestExits) + due[4] >= due[2]);
+                // Each part is rounded.
+                let in_stack = faults + part(&sample, Part::GuestExits) + due[4];
+                assert!(in_stack + 3 >= found[2], "{}: {in_stack}", scheme.name);
                 closes(&sample);
             }
         }
@@ -152,6 +212,30 @@ fn closes(run: &RunResult) {
     }
     let core: u64 = run.cores[0].cycle_stack.iter().map(|part| part.cycles).sum();
     assert_eq!(core, cycles);
+}
+
+#[test]
+fn a_recorded_sample_has_it_if_its_gaps_name_all_pages() {
+    let (whole, _) =
+        run(&Scenario { machine: machine(), ..Scenario::new(scheme(4, &[])) }, &Limits::default());
+    let all = of_kernels(&whole);
+    // Of a segment all is measured, or its end.
+    for (names_pages, window) in [(true, PART), (true, 300), (false, 300)] {
+        let scenario = Scenario { machine: machine(), ..Scenario::new(scheme(4, &[])) };
+        let mut source = recorded();
+        source.info.gap_pages = names_pages;
+        let mut limits = sampling(20, 1_000, Places::Spread);
+        limits.sampling.as_mut().unwrap().window = window;
+        let (sample, sampled) = run_of(source, &scenario, &limits);
+        assert_eq!((sampled.windows, sampled.kernels_followed), (PARTS / 10, names_pages));
+        assert_eq!(sampled.instructions_represented, PART * PARTS);
+        let share = sampled.instructions_measured as f64 / sampled.instructions_represented as f64;
+        let due = all.map(|one| one as f64 * share);
+        let found = of_kernels(&sample);
+        let is_near = |n: usize| (found[n] as f64 - due[n]).abs() < 1.0;
+        assert_eq!([is_near(0), is_near(2), is_near(3)], [names_pages; 3], "{found:?} {due:?}");
+        closes(&sample);
+    }
 }
 
 #[test]
@@ -188,15 +272,7 @@ fn each_window_has_its_part_of_what_came_since_the_one_before() {
         )
     });
     let limits = sampling(20, 1_000, Places::Spread);
-    let (sample, _) = {
-        let mut source = Pieces::new(items, PART * PARTS, None);
-        source.info.touched = vec![(0, PAGE), (DATA, DATA + 1024 * MIB)];
-        let mut progress = |_| ControlFlow::Continue(());
-        let configurations = vec![scenario.configuration()];
-        let mut done =
-            simulate(Box::new(source), configurations, &limits, 3, 1, &mut progress).unwrap();
-        (done.runs.remove(0), done.sampled)
-    };
+    let (sample, _) = run_of(Pieces::new(items, PART * PARTS, None), &scenario, &limits);
     let place = Part::ALL.iter().position(|&part| part == Part::PageFaults).unwrap();
     let faults: Vec<u64> = sample.windows.iter().map(|window| window.cycle_stack[place]).collect();
     // It goes through 4 to 29 MiB, and then through 512 MiB.

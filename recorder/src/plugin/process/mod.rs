@@ -18,6 +18,7 @@ mod translate;
 mod watched;
 pub mod watching;
 
+use crate::plugin::connection::warn;
 use crate::plugin::phase::{Phase, set_phase};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Hooks, Setup, setup};
@@ -38,6 +39,13 @@ pub const HOOKS: Hooks = Hooks {
 /// `id` is this plugin's, and QEMU is at its installation.
 pub unsafe fn install(id: PluginId) {
     let Setup { qemu, options, .. } = setup();
+    // A large page of the host's would say of all its pages that the program touched them.
+    // SAFETY: it changes nothing but how this process and its children get memory.
+    if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0 {
+        warn(
+            "large pages of the host could not be switched off: more pages may look touched than were",
+        );
+    }
     let phase = roi::first_phase(options);
     set_phase(phase);
     if phase == Phase::Record {
