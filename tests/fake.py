@@ -336,6 +336,7 @@ def sample(
         "instructions_represented": total or 10**9,
         "coverage": None if total is None else measured / total,
         "sampled": True,
+        "kernels_followed": False,
     }
     add_speedups(runs, sampling)
     return {**response(runs), "sampling": sampling, "bias": None}  # type: ignore[typeddict-item]

@@ -47,6 +47,7 @@ def sampled(windows: int = 0, coverage: float | None = None, total: int | None =
     """What was measured of a program: so many windows, or all of it."""
     return {
         "sampled": bool(windows),
+        "kernels_followed": False,
         "windows": windows or 40,
         "window_instructions": 1000,
         "warmup_instructions": 5000 if windows else 0,

@@ -92,6 +92,29 @@ def test_windows_that_are_not_the_same_are_not_compared() -> None:
     assert response["runs"][1]["speedup_low"] is None
 
 
+def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900)])
+    steady, flattened = response["runs"]
+    half = (flattened["speedup_high"] or 0) - (flattened["speedup_low"] or 0)
+    # A node is taken apart in one window's stretch: known of the whole run, it is in the figure alone.
+    cost = 2 * flattened["windows"][7]["cycles"]  # type: ignore[operator]
+    flattened["windows"][7]["cycles"] += cost  # type: ignore[operator]
+    flattened["cycles"] += cost  # type: ignore[operator]
+    flattened["ipc"] = flattened["instructions"] / (flattened["cycles"] or 1)
+    add_speedups(response["runs"], response["sampling"])
+    sampled = (flattened["speedup_high"] or 0) - (flattened["speedup_low"] or 0)
+    assert sampled > 4 * half
+    for run in (steady, flattened):
+        for window in run["windows"]:
+            window["kernel_cycles"] = 0
+    flattened["windows"][7]["kernel_cycles"] = cost
+    speed = flattened["speedup"]
+    add_speedups(response["runs"], response["sampling"])
+    known = (flattened["speedup_high"] or 0) - (flattened["speedup_low"] or 0)
+    assert flattened["speedup"] == speed
+    assert known < 1.5 * half
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -100,6 +123,13 @@ def test_windows_that_are_not_the_same_are_not_compared() -> None:
             (
                 "Judged: 40 windows of 500 k instructions, spread over the whole run of 1 G (0.1 % of it), "
                 "after 4.5 M of warm-up each."
+            ),
+        ),
+        (
+            {"kernels_followed": True},
+            (
+                "Judged: 40 windows of 25 k instructions, spread over the whole run of 1 G (0.1 % of it), "
+                "after 200 k of warm-up each; all page faults and system calls count."
             ),
         ),
         (

@@ -12,6 +12,9 @@ logarithm is taken to first order: a window's residual is by how much its shares
 schemes that run over the same windows are compared window by window in this way; what windows have in
 common drops out.
 
+What is known of the whole run, the work of kernels, is not sampled, and varies for other reasons: who
+gives columns spreads it evenly (`results.sampled_cycles`).
+
 What this cannot do: see what no window has met. A figure that a few rare stretches decide (one in a
 thousand instructions makes half of the walks) has intervals that are too narrow where the sample missed
 them. And an interval

@@ -59,6 +59,8 @@ def _windows_words(response: Response) -> str:
     words += f" instructions, spread over {_spread_words(sampling)}"
     if sampling["warmup_instructions"]:
         words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    if sampling.get("kernels_followed"):
+        words += "; all page faults and system calls count"
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."

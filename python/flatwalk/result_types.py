@@ -161,6 +161,7 @@ class WindowResult(TypedDict):
     at: int
     instructions: int
     cycles: int | None
+    kernel_cycles: NotRequired[int | None]
     cycle_stack: list[int]
     walks: int
     walk_accesses: int
@@ -513,6 +514,7 @@ class Sampled(TypedDict):
     """What was measured of a source."""
 
     sampled: bool
+    kernels_followed: bool
     windows: int
     window_instructions: int
     warmup_instructions: int

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 from flatwalk import intervals, units
 from flatwalk.errors import FlatwalkError
 from flatwalk.intervals import Estimate
-from flatwalk.result_types import RunResult, Sampled, TraceSummary
+from flatwalk.result_types import RunResult, Sampled, TraceSummary, WindowResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -295,8 +295,22 @@ def coverage(sampling: Sampling | None) -> float | None:
 
 
 def _columns(run: Run, *keys: str) -> list[list[float]]:
-    windows = cast("list[dict[str, float | None]]", run.get("windows") or [])
-    return [[window[key] or 0 for window in windows] for key in keys]
+    windows = run.get("windows") or []
+    cells = cast("list[dict[str, float | None]]", windows)
+    return [
+        sampled_cycles(windows) if key == "cycles" else [window[key] or 0 for window in cells] for key in keys
+    ]
+
+
+def sampled_cycles(windows: Sequence[WindowResult]) -> list[float]:
+    """Cycles of windows for intervals: what is known of the whole run is the same in each.
+
+    That is the work of kernels, where it is followed between windows, too. Which window has how much of it is
+    no accident of the sample. The sum is the windows' own.
+    """
+    known = [window.get("kernel_cycles") or 0 for window in windows]
+    each = sum(known) / max(len(windows), 1)
+    return [(window["cycles"] or 0) - part + each for window, part in zip(windows, known, strict=True)]
 
 
 def _bounded(value: float, found: Estimate) -> Estimate:

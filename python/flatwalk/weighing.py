@@ -8,12 +8,12 @@ leaving it out of all of them at once (the jackknife; `flatwalk.intervals` has w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from flatwalk import intervals
 from flatwalk.differences import WITHIN, Difference, Standing, joined
 from flatwalk.intervals import Estimate
-from flatwalk.results import coverage, grouped_by, is_bound, pages_key
+from flatwalk.results import coverage, grouped_by, is_bound, pages_key, sampled_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,12 +88,13 @@ class Weights:
 
 def _ipc(run: Run, left_out: int | None, windows: int) -> float | None:
     """The IPC of a run, or that without one of its windows; of a program that is measured whole, its own."""
-    found = cast("list[dict[str, float]]", run.get("windows") or [])
+    found = run.get("windows") or []
     if left_out is None or len(found) != windows:
         return run["ipc"]
-    others = [window for at, window in enumerate(found) if at != left_out]
-    cycles = sum(window["cycles"] for window in others)
-    return sum(window["instructions"] for window in others) / cycles if cycles else None
+    instructions = [window["instructions"] for window in found]
+    each = (instructions, sampled_cycles(found))
+    executed, cycles = (sum(column) - column[left_out] for column in each)
+    return executed / cycles if cycles else None
 
 
 def weigh(weights: Weights, cores: Sequence[list[Run]]) -> list[Result]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import intervals
-from flatwalk.results import coverage
+from flatwalk.results import coverage, sampled_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,8 @@ def _without(run: Run, left_out: int) -> Run:
     def total(key: str) -> float:
         return sum(cast("dict[str, float | None]", window)[key] or 0 for window in others)
 
-    instructions, cycles, walks = total("instructions"), total("cycles"), total("walks")
+    instructions, walks = total("instructions"), total("walks")
+    cycles = sum(one for at, one in enumerate(sampled_cycles(run["windows"])) if at != left_out)
     latency, queue = total("walk_latency_cycles"), total("walk_queue_cycles")
     accesses = total("walk_accesses")
 

@@ -69,6 +69,8 @@ pub(crate) struct Tally {
     pub kernel: KernelTime,
     /// The same since the start.
     pub kernel_to: KernelTime,
+    /// Of the cycles, those that are known of all of the run: what kernels do.
+    pub kernel_cycles: Option<u64>,
     /// Cores whose cycles these are.
     pub cores: u64,
     /// What went through L1D, L2 and the last-level cache.
@@ -93,6 +95,7 @@ impl Tally {
             stack: self.stack.since(start.stack),
             kernel: self.kernel.since(start.kernel),
             kernel_to: self.kernel_to,
+            kernel_cycles: None,
             cores: self.cores,
             caches: std::array::from_fn(|n| self.caches[n].since(start.caches[n])),
             dram_lines: self.dram_lines - start.dram_lines,
@@ -387,6 +390,7 @@ impl Run {
             stack: self.stacks(),
             kernel,
             kernel_to: kernel,
+            kernel_cycles: None,
             cores: self.cores.parked.len() as u64 + 1,
             caches,
             dram_lines,

@@ -282,7 +282,8 @@ impl Schedule {
     /// Whether all is known that kernels do in what the windows stand for: they are spread over it, and where a
     /// recording described by `info` has gaps, it names the pages that were touched in them.
     pub(crate) fn follows_kernels(&self, info: &SourceInfo) -> bool {
-        let is_spread = !matches!(self.sampling.places, Places::At(_));
+        // Intervals that SimPoint is to weigh keep what comes in them.
+        let is_spread = self.sampling.places == Places::Spread;
         self.is_sampled() && is_spread && (info.gap_instructions == 0 || info.gap_pages)
     }
 

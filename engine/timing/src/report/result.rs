@@ -155,6 +155,10 @@ pub struct WindowResult {
     pub instructions: u64,
     /// Time.
     pub cycles: Option<u64>,
+    /// Of that, work of kernels, and what other cores were idle for it, where it is this window's part of all that
+    /// was done since the window before (`kernels_followed`): sampling has no share in that. Absent elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_cycles: Option<u64>,
     /// What the cycles went to: the run's `cycle_stack`, in its order. Empty in functional mode.
     pub cycle_stack: Vec<u64>,
     /// Page walks.
@@ -567,6 +571,7 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         at: window.at,
         instructions: window.instructions,
         cycles: timed(window.cycles),
+        kernel_cycles: window.kernel_cycles,
         cycle_stack: if run.timed.is_some() {
             run.stack_of(&window).map(|(_, cycles)| cycles).collect()
         } else {

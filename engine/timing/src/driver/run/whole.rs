@@ -247,4 +247,7 @@ fn replace(window: &mut Tally, part: &CycleStack, idle: f64) {
     window.stack.replace(&window.kernel.stack, part);
     window.stack.set(Part::Idle, was_idle.saturating_add_signed(cores * more - gained));
     window.cycles = window.cycles.saturating_add_signed(more);
+    #[allow(clippy::cast_sign_loss)] // It is a sum of what is not negative.
+    let known = (part.sum() as f64 * (1.0 + others) / window.cores as f64).round() as u64;
+    window.kernel_cycles = Some(known.min(window.cycles));
 }
