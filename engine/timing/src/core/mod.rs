@@ -136,6 +136,8 @@ pub struct CoreStatistics {
     pub merge_cycles: u64,
     /// What all cycles went to.
     pub stack: CycleStack,
+    /// Of these, what kernels did, refills not included.
+    pub kernel: CycleStack,
 }
 
 add!(CoreStatistics {
@@ -146,7 +148,8 @@ add!(CoreStatistics {
     fault_cycles,
     call_cycles,
     merge_cycles,
-    stack
+    stack,
+    kernel
 });
 
 /// What a core works with.
@@ -318,7 +321,10 @@ impl Core {
         let until = until.max(self.settled());
         self.account_refill();
         self.drain();
-        self.account(part, 0, until);
+        let counted = self.account(part, 0, until);
+        if part == Part::Shootdowns {
+            self.statistics.kernel.count(part, counted);
+        }
         if until > self.retire.cycle {
             self.fetched = self.fetched.max(until);
             self.retire.pass(until);
@@ -411,7 +417,8 @@ impl Core {
     fn account_work(&mut self, part: Part, cost: Cost, start: u64) -> u64 {
         self.statistics.merge_cycles += cost.merges;
         kernel::parts(part, cost).into_iter().fold(start, |now, (part, cycles)| {
-            self.account(part, now, now + cycles);
+            let counted = self.account(part, now, now + cycles);
+            self.statistics.kernel.count(part, counted);
             now + cycles
         })
     }

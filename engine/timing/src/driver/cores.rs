@@ -76,12 +76,8 @@ pub(super) struct Own {
     pub(super) passed: u64,
     /// Threads that ran in windows.
     pub(super) threads: BTreeSet<ThreadId>,
-    /// What kernels had done on it before the part that is sampled …
+    /// What kernels had done on it before the part that is sampled.
     pub(super) kernel_before: KernelTime,
-    /// … before the window under way …
-    pub(super) kernel_began: KernelTime,
-    /// … and in windows that have ended.
-    pub(super) kernel_passed: KernelTime,
 }
 
 impl Own {
@@ -102,8 +98,6 @@ impl Own {
             passed: 0,
             threads: BTreeSet::new(),
             kernel_before: KernelTime::default(),
-            kernel_began: KernelTime::default(),
-            kernel_passed: KernelTime::default(),
         }
     }
 }

@@ -65,9 +65,9 @@ pub(crate) struct Tally {
     pub os: flatwalk_os::Statistics,
     /// What the cycles went to.
     pub stack: CycleStack,
-    /// What kernels did, on all cores.
-    pub kernel: KernelTime,
-    /// The same since the start.
+    /// Of these, what kernels did, on all cores.
+    pub kernel: CycleStack,
+    /// What they had done by the end, measured or not.
     pub kernel_to: KernelTime,
     /// Of the cycles, those that are known of all of the run: what kernels do.
     pub kernel_cycles: Option<u64>,
@@ -161,6 +161,8 @@ pub(crate) struct CoreFigures {
     pub cycles: Option<u64>,
     /// What they went to.
     pub stack: CycleStack,
+    /// Of these, what kernels did.
+    pub kernel: CycleStack,
     /// Its walks.
     pub walks: WalkCount,
     /// Cycles in which retirement waited for a translation.
@@ -361,13 +363,6 @@ impl Run {
         parked.chain(self.timed.as_ref().map(|(core, _)| &**core))
     }
 
-    /// What the cycles of all cores went to; nothing without a clock.
-    fn stacks(&self) -> CycleStack {
-        let mut sum = CycleStack::default();
-        self.timed_cores().for_each(|core| sum.add(&core.statistics.stack));
-        sum
-    }
-
     /// What is counted now.
     fn tally(&self) -> Tally {
         let parked = self.cores.parked.iter().map(|core| &core.mmu);
@@ -376,7 +371,11 @@ impl Run {
         all().for_each(|walks| total.add(&walks.total()));
         let (caches, dram_lines) =
             self.timed.as_ref().map(|(_, caches)| caches.totals()).unwrap_or_default();
-        let kernel = KernelTime::sum(self.timed_cores().map(|core| core.kernel));
+        let (mut stack, mut kernel) = (CycleStack::default(), CycleStack::default());
+        for core in self.timed_cores() {
+            stack.add(&core.statistics.stack);
+            kernel.add(&core.statistics.kernel);
+        }
         Tally {
             at: 0,
             instructions: self.instructions(),
@@ -387,9 +386,9 @@ impl Run {
             walk_queue_cycles: all().map(|walks| walks.queue_cycles).sum(),
             host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
             os: self.system.statistics(),
-            stack: self.stacks(),
+            stack,
             kernel,
-            kernel_to: kernel,
+            kernel_to: KernelTime::sum(self.timed_cores().map(|core| core.kernel)),
             kernel_cycles: None,
             cores: self.cores.parked.len() as u64 + 1,
             caches,
@@ -1122,10 +1121,7 @@ impl Run {
         }
         if is_measured {
             self.window = Some(Tally { at, ..self.tally() });
-            self.on_each_core(|run| {
-                run.own.began = run.own_clock();
-                run.own.kernel_began = run.own_kernel();
-            });
+            self.on_each_core(|run| run.own.began = run.own_clock());
         }
         if !phase.has_clock() {
             self.on_each_core(|run| {
@@ -1147,11 +1143,7 @@ impl Run {
             start = start.since(before);
         }
         let window = now.since(start);
-        self.on_each_core(|run| {
-            run.own.passed += run.own_clock() - run.own.began;
-            let passed = run.own_kernel().since(run.own.kernel_began);
-            run.own.kernel_passed.add(&passed);
-        });
+        self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
         self.pace = (window.instructions, window.cycles);
         self.measured_to = Some(now.instructions);
         self.windows.push(window);
@@ -1211,6 +1203,7 @@ impl Run {
             cycles: (self.cores.are_several() && !self.windows.is_empty())
                 .then_some(self.own.missed + self.own.passed),
             stack: core.stack,
+            kernel: core.kernel,
             walks: self.mmu.statistics.total(),
             translation_cycles: core.translation_cycles,
         }

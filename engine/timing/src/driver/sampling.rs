@@ -311,7 +311,7 @@ impl Schedule {
     pub(crate) fn at(&self, position: u64) -> Option<(Phase, u64)> {
         let (phase, until) = self.planned(position)?;
         // It is noted where what windows stand for begins.
-        let is_before = position < self.first_instruction && !phase.has_clock();
+        let is_before = position < self.first_instruction;
         Some((phase, if is_before { until.min(self.first_instruction) } else { until }))
     }
 
@@ -465,7 +465,9 @@ mod tests {
             let until = until.min(length);
             // What is before the part that is sampled ends within a phase.
             match all.last_mut() {
-                Some((before, _, to)) if *before == phase && phase == Phase::Warm => *to = until,
+                Some((before, _, to)) if *before == phase && phase != Phase::Measured => {
+                    *to = until
+                }
                 _ => all.push((phase, at, until)),
             }
             at = until;

@@ -207,7 +207,7 @@ fn explain_mechanisms(run: &mut Run, address: u64, steps: &mut Vec<ExplainStep>)
         Err(missed) => (missed, false),
     };
     let after = match &run.timed {
-        Some(_) => format!(" after {} cycles", ready - BEGAN),
+        Some(_) => format!(" after {}", cycles_words(ready - BEGAN)),
         None => String::new(),
     };
     let lines = if count == 1 { "line" } else { "lines" };
@@ -260,6 +260,11 @@ fn map(
     }
 }
 
+/// `1 cycle`, `7 cycles`.
+fn cycles_words(cycles: u64) -> String {
+    format!("{cycles} {}", if cycles == 1 { "cycle" } else { "cycles" })
+}
+
 fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
     for (name, tlb) in run.mmu.tlbs() {
         if name == "L1I" || tlb.is_empty() {
@@ -270,10 +275,10 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
         let found = tlb.look_up(address);
         let text = match found {
             Some((entry, latency)) => format!(
-                "{name} TLB: hit, a {} page at {:#x}, after {latency} cycles. What follows is what \
-                 a miss would do.",
+                "{name} TLB: hit, a {} page at {:#x}, after {}. What follows is what a miss would do.",
                 page_size(run.system.geometry(), entry.level),
-                entry.frame
+                entry.frame,
+                cycles_words(latency)
             ),
             None => format!("{name} TLB: miss."),
         };
@@ -465,7 +470,7 @@ fn served(
     let how = match (&read, served_by.zip(cycles)) {
         (None, _) if free => " (translation is free: nothing is read)".to_owned(),
         (None, _) => " (skipped: a cache knows the way)".to_owned(),
-        (Some(_), Some((by, cycles))) => format!(" ({by}, {cycles} cycles)"),
+        (Some(_), Some((by, cycles))) => format!(" ({by}, {})", cycles_words(cycles)),
         (Some(_), None) => String::new(),
     };
     (served_by, cycles, how)

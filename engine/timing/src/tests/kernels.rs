@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 /// Instructions between two events, and how many of these parts there are.
 const PART: u64 = 400;
-const PARTS: u64 = 400;
+const PARTS: u64 = 200;
 
 /// A program that touches more and more pages, gives some back and moves others.
 fn program() -> Vec<Item> {
@@ -166,7 +166,7 @@ fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
             };
             let (whole, _) = run(&scenario, &Limits::default());
             let all = of_kernels(&whole);
-            let has_faults = all[0] > 400 || scheme.name.contains("direct");
+            let has_faults = all[0] > 200 || scheme.name.contains("direct");
             assert!(has_faults && all[3] > 1000, "{}: {all:?}", scheme.name);
             merged += all[4];
             for (windows, warmup) in [(20, 1_000), (5, 0)] {
@@ -250,10 +250,10 @@ fn what_comes_before_the_sampled_part_or_at_chosen_places_is_not_in_it() {
     let scaled = sample.os.fault_cycles.unwrap() as f64 * share;
     let (all, second) =
         (all.os.fault_cycles.unwrap() as f64, second.os.fault_cycles.unwrap() as f64);
-    // Pages that were left out are new in either; those of the last warm-up before are not.
-    assert!((scaled / second - 1.0).abs() < 0.01, "{scaled} {second}");
-    assert!(second < 0.9 * all);
-    let at = (1..20).map(|number| number * 8_000).collect();
+    // Of what came before, pages are in memory in either.
+    assert!((scaled / second - 1.0).abs() < 1e-4, "{scaled} {second}");
+    assert!(second < 0.99 * all, "{second} {all}");
+    let at = (1..20).map(|number| number * 4_000).collect();
     let (chosen, sampled) = run(&scenario, &sampling(0, 1_000, Places::At(at)));
     assert!(!sampled.kernels_followed);
     let windows: u64 = chosen.windows.iter().map(|window| window.cycles.unwrap()).sum();
@@ -275,7 +275,7 @@ fn each_window_has_its_part_of_what_came_since_the_one_before() {
     let (sample, _) = run_of(Pieces::new(items, PART * PARTS, None), &scenario, &limits);
     let place = Part::ALL.iter().position(|&part| part == Part::PageFaults).unwrap();
     let faults: Vec<u64> = sample.windows.iter().map(|window| window.cycle_stack[place]).collect();
-    // It goes through 4 to 29 MiB, and then through 512 MiB.
+    // It goes through 4 to 16 MiB, and then through 512 MiB.
     let (dense, sparse) = (faults[5], faults[12]);
     assert!(sparse > 5 * dense && dense > 0, "{faults:?}");
 }

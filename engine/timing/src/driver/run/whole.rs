@@ -122,22 +122,18 @@ impl Run {
     }
 
     fn share_kernel_time(&mut self, share: Share) {
-        let mut numbers = Vec::new();
-        let mut by_core = Vec::new();
+        // By core, in no order; then of all.
+        let (mut done, mut before) = (Vec::new(), KernelTime::default());
         self.on_each_core(|run| {
-            numbers.push(run.own.number);
-            let all = run.own_kernel().since(run.own.kernel_before);
-            by_core.push((all, run.own.kernel_passed));
+            done.push((run.own.number, run.own_kernel().since(run.own.kernel_before)));
+            before.add(&run.own.kernel_before);
         });
-        let before = self.kernel_before();
-        let all = KernelTime::sum(by_core.iter().map(|(all, _)| *all));
+        let all = KernelTime::sum(done.iter().map(|(_, all)| *all));
         let due = CycleStack::of_parts(KERNELS.map(|part| (part, share.of(all.stack.of(part)))));
         let idle = self.idle_others();
         let parts = self.of_windows(&due, before, share);
         let mut idle_gained = 0_i64;
         let cores = self.by_core.len().max(1) as u64;
-        let mut total =
-            self.timed.as_ref().map_or_else(CycleStack::default, |(core, _)| core.statistics.stack);
         for (window, part) in self.windows.iter_mut().zip(parts) {
             let (cycles, was_idle) = (window.cycles, window.stack.of(Part::Idle));
             replace(window, &part, idle);
@@ -147,24 +143,17 @@ impl Run {
             idle_gained +=
                 window.stack.of(Part::Idle).cast_signed() - was_idle.cast_signed() + late;
         }
-        let measured = KernelTime::sum(by_core.iter().map(|(_, measured)| *measured));
-        total.replace(&measured.stack, &due);
-        total.set(Part::Idle, total.of(Part::Idle).saturating_add_signed(idle_gained));
         if let Some((core, _)) = &mut self.timed {
             let statistics = &mut core.statistics;
-            statistics.stack = total;
+            let stack = &mut statistics.stack;
+            stack.replace(&statistics.kernel, &due);
+            stack.set(Part::Idle, stack.of(Part::Idle).saturating_add_signed(idle_gained));
+            statistics.kernel = due;
             statistics.fault_cycles = share.of(all.faults);
             statistics.call_cycles = share.of(all.calls);
             statistics.merge_cycles = due.of(Part::Merges);
         }
-        self.share_among_cores(&numbers, &by_core, &due, idle_gained);
-    }
-
-    /// What all cores' kernels had done before the part that is sampled.
-    fn kernel_before(&mut self) -> KernelTime {
-        let mut before = KernelTime::default();
-        self.on_each_core(|run| before.add(&run.own.kernel_before));
-        before
+        self.share_among_cores(&done, &due, idle_gained);
     }
 
     /// Of the cores other than one that works, how many are idle in windows.
@@ -204,28 +193,27 @@ impl Run {
     /// The same of each core's figures.
     fn share_among_cores(
         &mut self,
-        numbers: &[usize],
-        kernels: &[(KernelTime, KernelTime)],
+        done: &[(usize, KernelTime)],
         due: &CycleStack,
         idle_gained: i64,
     ) {
         let shares = KERNELS.map(|part| {
-            let weights: Vec<f64> =
-                kernels.iter().map(|(all, _)| all.stack.of(part) as f64).collect();
+            let weights: Vec<f64> = done.iter().map(|(_, all)| all.stack.of(part) as f64).collect();
             (part, divide(due.of(part), &weights))
         });
+        // None is idle for less than nothing; where none was, the first is.
         let idle: Vec<f64> =
             self.by_core.iter().map(|core| core.stack.of(Part::Idle) as f64 + 1e-9).collect();
         let idle = divide(idle_gained.unsigned_abs(), &idle);
         for (core, idle) in self.by_core.iter_mut().zip(idle) {
-            let place = numbers.iter().position(|&number| number == core.number);
+            let place = done.iter().position(|&(number, _)| number == core.number);
             let Some(place) = place else { continue };
             let own = CycleStack::of_parts(
                 shares.each_ref().map(|(part, divided)| (*part, divided[place])),
             );
-            let measured = kernels[place].1.stack;
-            core.stack.replace(&measured, &own);
-            let gained = own.sum().cast_signed() - measured.sum().cast_signed();
+            let gained = own.sum().cast_signed() - core.kernel.sum().cast_signed();
+            core.stack.replace(&core.kernel, &own);
+            core.kernel = own;
             let idle = idle.cast_signed() * idle_gained.signum();
             core.stack.set(Part::Idle, core.stack.of(Part::Idle).saturating_add_signed(idle));
             core.cycles = core.cycles.map(|cycles| cycles.saturating_add_signed(gained + idle));
@@ -236,7 +224,7 @@ impl Run {
 /// Gives a window `part` instead of what kernels did in it. So many of the other cores, `idle`, are idle meanwhile.
 fn replace(window: &mut Tally, part: &CycleStack, idle: f64) {
     let cores = window.cores.cast_signed();
-    let gained = part.sum().cast_signed() - window.kernel.stack.sum().cast_signed();
+    let gained = part.sum().cast_signed() - window.kernel.sum().cast_signed();
     let was_idle = window.stack.of(Part::Idle);
     let others = if cores > 1 { idle.min((cores - 1) as f64) } else { 0.0 };
     let wanted = gained + (gained as f64 * others).round() as i64;
@@ -244,7 +232,8 @@ fn replace(window: &mut Tally, part: &CycleStack, idle: f64) {
     let least = gained.saturating_sub_unsigned(was_idle);
     let more = (wanted.div_euclid(cores) + i64::from(wanted.rem_euclid(cores) > 0))
         .max(least.div_euclid(cores) + i64::from(least.rem_euclid(cores) > 0));
-    window.stack.replace(&window.kernel.stack, part);
+    window.stack.replace(&window.kernel, part);
+    window.kernel = *part;
     window.stack.set(Part::Idle, was_idle.saturating_add_signed(cores * more - gained));
     window.cycles = window.cycles.saturating_add_signed(more);
     #[allow(clippy::cast_sign_loss)] // It is a sum of what is not negative.
