@@ -466,7 +466,7 @@ mod tests {
             // What is before the part that is sampled ends within a phase.
             match all.last_mut() {
                 Some((before, _, to)) if *before == phase && phase != Phase::Measured => {
-                    *to = until
+                    *to = until;
                 }
                 _ => all.push((phase, at, until)),
             }
