@@ -163,8 +163,10 @@ pub(super) struct Cores {
     /// Instructions taken in the quantum, and in the one before.
     taken: u64,
     taken_before: u64,
-    /// Quanta that have ended since all clocks were at one time.
+    /// Quanta that have ended since time began to pass.
     ended: u32,
+    /// They have been enough before.
+    drifted: bool,
     /// Cycle in which the quantum began anywhere …
     began: u64,
     /// … and the one before: no core names a cycle before this any more.
@@ -193,6 +195,7 @@ impl Cores {
             taken: 0,
             taken_before: 0,
             ended: 0,
+            drifted: false,
             began: 0,
             floor: 0,
         }
@@ -297,9 +300,21 @@ impl Cores {
         (self.floor, self.began) = (now, now);
     }
 
+    /// Time passes again; of the clocks, the first is at `floor` and the last at `began`.
+    pub(super) fn resume(&mut self, floor: u64, began: u64) {
+        self.drifted |= self.have_drifted();
+        (self.taken_before, self.taken, self.ended) = (0, 0, 0);
+        (self.floor, self.began) = (floor, began);
+    }
+
+    /// It is known how far cores are ahead and behind.
+    pub(super) fn know_drift(&self) -> bool {
+        self.are_several() && (self.drifted || self.have_drifted())
+    }
+
     /// Cores are as far ahead and behind as they are later on: what one may do depends on two quanta.
     pub(super) fn have_drifted(&self) -> bool {
-        self.ended >= 2
+        self.ended >= 3
     }
 
     /// Where [`Self::floor`] will have got to by now, if it goes as evenly as instructions are taken: it is at

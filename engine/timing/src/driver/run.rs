@@ -769,6 +769,18 @@ impl Run {
         self.settle(if is_between { self.cores.floor } else { self.cores.even_floor() });
     }
 
+    /// Time passes again. How far each core was ahead or behind when it last did is the best that is known of how far
+    /// they are now; where they never were, all begin at one time.
+    fn resume(&mut self) {
+        if !self.cores.know_drift() {
+            return self.align();
+        }
+        let clocks = || self.timed_cores().map(Core::settled);
+        let (first, last) = (clocks().min().unwrap_or(0), clocks().max().unwrap_or(0));
+        self.cores.resume(first, last);
+        self.started = self.mean_clock();
+    }
+
     /// All cores wait for the one that is furthest ahead.
     fn align(&mut self) {
         if self.cores.are_several() {
@@ -1084,7 +1096,7 @@ impl Run {
         if self.phase.has_clock() {
             self.cut(phase);
         } else if phase.has_clock() {
-            self.align();
+            self.resume();
         }
         if let Some((_, caches)) = &mut self.timed {
             if self.phase == Phase::Pass && phase != Phase::Pass {

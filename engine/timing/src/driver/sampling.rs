@@ -52,9 +52,9 @@ pub enum Places {
 /// full as they are in the window.
 pub const DETAILED: u64 = 50_000;
 /// Quanta ([`QUANTUM`]) before a window of several threads that run with the clock, so that each core is as
-/// far ahead or behind as it is in the window: when the clock begins to run they are all at one time, and
-/// what a core may do depends on the two quanta before.
-const DETAILED_QUANTA: u64 = 3;
+/// far ahead or behind as it is in the window: when the clock begins to run they are as they were at the end of the
+/// last window, where another thread may have had its turn, and what a core may do depends on the two quanta before.
+const DETAILED_QUANTA: u64 = 5;
 
 /// Instructions before a window of several threads that run with the clock.
 pub(crate) fn clock_before(threads: u64) -> u64 {
@@ -581,10 +581,10 @@ mod tests {
 
     #[test]
     fn several_threads_have_the_clock_for_longer() {
-        let sampling = Some(Sampling { warmup: 400_000, ..SAMPLING });
+        let sampling = Some(Sampling { warmup: 800_000, ..SAMPLING });
         let limits = Limits { sampling, ..sampled(0, None) };
-        let mut schedule = Schedule::new(&limits, &info(Some(1_000_000), 1, Some(500_000)), 1);
-        let clock = |schedule: &Schedule| schedule.at(99_000).map(|(_, until)| 499_000 - until);
+        let mut schedule = Schedule::new(&limits, &info(Some(1_800_000), 1, Some(900_000)), 1);
+        let clock = |schedule: &Schedule| schedule.at(99_000).map(|(_, until)| 899_000 - until);
         assert_eq!(clock(&schedule), Some(DETAILED));
         schedule.have_threads(1);
         assert_eq!(clock(&schedule), Some(DETAILED));
@@ -597,7 +597,7 @@ mod tests {
             "the other core is still there"
         );
         schedule.have_threads(4);
-        assert_eq!(schedule.at(99_000), Some((Phase::Detailed, 499_000)), "all of the warm-up");
+        assert_eq!(schedule.at(99_000), Some((Phase::Detailed, 899_000)), "all of the warm-up");
     }
 
     /// Starts and ends of what is measured.

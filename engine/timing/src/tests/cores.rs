@@ -246,7 +246,7 @@ fn a_core_that_only_ran_while_warming_was_idle_in_windows() {
     assert_eq!(of_windows(&run), stack);
     // What is advised is for as many cores as are named.
     let early = run.warnings.iter().find(|warning| warning.contains("ahead or behind")).unwrap();
-    assert!(early.contains("of 3 cores") && early.contains(&(9 * QUANTUM).to_string()), "{early}");
+    assert!(early.contains("of 3 cores") && early.contains(&(15 * QUANTUM).to_string()), "{early}");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn is_early(run: &RunResult) -> bool {
 
 #[test]
 fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
-    let run = windows_of_turns(3);
+    let run = windows_of_turns(5);
     // By hand: a switch lets one quantum overlap, so that six take the time of four. A load takes five cycles.
     let by_hand = 5 * run.instructions * 4 / 6;
     let cycles = run.cycles.unwrap();
@@ -332,7 +332,7 @@ fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
 fn windows_that_begin_too_early_say_so() {
     let run = windows_of_turns(1);
     assert!(is_early(&run), "{:?}", run.warnings);
-    assert!(run.warnings.iter().any(|warning| warning.contains("393216")));
+    assert!(run.warnings.iter().any(|warning| warning.contains("655360")));
 }
 
 /// The cycles that passed for a core.
