@@ -303,14 +303,17 @@ def _columns(run: Run, *keys: str) -> list[list[float]]:
 
 
 def sampled_cycles(windows: Sequence[WindowResult]) -> list[float]:
-    """Cycles of windows for intervals: what is known of the whole run is the same in each.
+    """Cycles of windows for intervals: what is known of the whole run is as much in each instruction.
 
     That is the work of kernels, where it is followed between windows, too. Which window has how much of it is
     no accident of the sample. The sum is the windows' own.
     """
     known = [window.get("kernel_cycles") or 0 for window in windows]
-    each = sum(known) / max(len(windows), 1)
-    return [(window["cycles"] or 0) - part + each for window, part in zip(windows, known, strict=True)]
+    each = sum(known) / max(sum(window["instructions"] for window in windows), 1)
+    return [
+        (window["cycles"] or 0) - part + each * window["instructions"]
+        for window, part in zip(windows, known, strict=True)
+    ]
 
 
 def _bounded(value: float, found: Estimate) -> Estimate:

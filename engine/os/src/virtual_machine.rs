@@ -89,7 +89,7 @@ impl VirtualMachine {
     ) -> Result<(), OsError> {
         let end = address.raw().saturating_add(length_bytes);
         let mut at = address.raw() & !(FRAME_BYTES - 1);
-        while at < end {
+        while at < end && length_bytes > 0 {
             let input = Gva::new(at);
             let guest = &mut |outcome| handled(Handled::ByGuest(outcome));
             self.guest.access_pages(input, FRAME_BYTES, access, guest)?;
@@ -108,7 +108,9 @@ impl VirtualMachine {
                 let host = &mut |outcome| handled(Handled::ByHost(outcome));
                 self.host.access_pages(place, 1, access, host)?;
             }
-            at += FRAME_BYTES;
+            // The last page of all has none behind it.
+            let Some(next) = at.checked_add(FRAME_BYTES) else { break };
+            at = next;
         }
         Ok(())
     }

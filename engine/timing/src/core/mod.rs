@@ -294,20 +294,9 @@ impl Core {
     pub fn call(&mut self, cost: Cost) {
         self.statistics.call_cycles += cost.cycles();
         self.kernel.call(cost);
-        self.kernel_works(Part::SystemCalls, cost);
-    }
-
-    /// Lets a fault be handled that no instruction of those that are run has raised.
-    pub fn foreign_fault(&mut self, cost: Cost, by_host: bool) {
-        self.statistics.fault_cycles += cost.cycles();
-        self.kernel.fault(cost, by_host);
-        self.kernel_works(Part::of_fault(by_host), cost);
-    }
-
-    fn kernel_works(&mut self, part: Part, cost: Cost) {
         self.account_refill();
         self.drain();
-        self.fetched = self.account_work(part, cost, self.fetched);
+        self.fetched = self.account_work(Part::SystemCalls, cost, self.fetched);
         self.retire.pass(self.fetched);
     }
 

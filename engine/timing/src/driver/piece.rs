@@ -42,8 +42,8 @@ pub enum Piece {
     Slice(flatwalk_trace::Slice),
     /// The address space changes.
     Event(Event),
-    /// Pages were touched in a part that is passed over, as [`Event::Populate`] names them.
-    Touched(Event),
+    /// The same in a part that is passed over: no time passes. [`Event::Populate`] names pages that were touched in it.
+    Passed(Event),
     /// Another phase begins, or another window, before instruction `at` of the program.
     Phase {
         /// The phase.

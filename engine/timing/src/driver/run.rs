@@ -126,6 +126,8 @@ pub struct Run {
     aside: Option<Aside>,
     /// Instructions and cycles of the last window.
     pace: (u64, u64),
+    /// What comes now is of a part that is passed over.
+    passes: bool,
     /// Instruction that the part that is sampled begins with, until it has begun.
     sampled_from: Option<u64>,
     /// What the operating system, and the host's, had counted before it.
@@ -254,6 +256,7 @@ impl Run {
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
+            passes: false,
             sampled_from: None,
             os_before: OsCounts::default(),
             os_known: None,
@@ -502,14 +505,18 @@ impl Run {
                     }
                 }
             }
-            Piece::Touched(event) => {
+            Piece::Passed(event) => {
                 self.run_waiting()?;
-                match &self.relocation {
-                    None => self.touch(event),
+                self.mmu.blame.apply(event);
+                self.passes = true;
+                let passed = match &self.relocation {
+                    None => self.passed(event),
                     Some(relocation) => {
-                        relocation.event(event).iter().try_for_each(|event| self.touch(event))
+                        relocation.event(event).iter().try_for_each(|event| self.passed(event))
                     }
-                }
+                };
+                self.passes = false;
+                passed
             }
             Piece::Slice(slice) => {
                 self.take_part(slice, 0..slice.blocks.len(), 0..slice.addresses.len())
@@ -713,7 +720,7 @@ impl Run {
             return;
         }
         let costs = costs(&self.configuration, self.merge_cycles, true);
-        let has_clock = self.phase.has_clock();
+        let has_clock = self.phase.has_clock() && !self.passes;
         for Parked { mmu, core, own } in &mut self.cores.parked {
             own.code_page = no_page();
             for flushes in &flushes {
@@ -829,7 +836,7 @@ impl Run {
             let others = self.cores.are_several();
             let costs = costs(&self.configuration, self.merge_cycles, others);
             let cost = costs.call(&work, &flushes, caches.l1d_latency());
-            if self.phase.has_clock() {
+            if self.phase.has_clock() && !self.passes {
                 core.call(cost);
             } else {
                 core.drain();
@@ -839,24 +846,20 @@ impl Run {
         Ok(())
     }
 
-    /// Pages were touched where the program is not run: they are in memory, and what kernels did for that is
-    /// counted. Time passes only where a window begins right behind the segment before.
-    fn touch(&mut self, event: &Event) -> Result<(), OsError> {
-        let &Event::Populate { address, length, store } = event else { return Ok(()) };
+    /// What came in a part that is passed over. Pages that were touched in it are in memory, and what kernels did is
+    /// counted, but no time passes.
+    fn passed(&mut self, event: &Event) -> Result<(), OsError> {
+        let &Event::Populate { address, length, store } = event else {
+            return if let Event::Name { .. } = event { Ok(()) } else { self.event(event) };
+        };
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
-        let has_clock = self.phase.has_clock();
         let Self { system, mmu, timed, .. } = self;
         let mut timed = timed.as_mut().map(|(core, caches)| (core, caches.l1d_latency()));
         system.access_pages(Gva::new(address), length, kind, &mut |handled| {
             mmu.carry_out(&handled.flushes);
             if let Some((core, l1d_latency)) = &mut timed {
-                let cost = costs.fault(&handled, *l1d_latency);
-                if has_clock {
-                    core.foreign_fault(cost, handled.by_host);
-                } else {
-                    core.kernel.fault(cost, handled.by_host);
-                }
+                core.kernel.fault(costs.fault(&handled, *l1d_latency), handled.by_host);
             }
         })?;
         self.show_populated(event);
@@ -992,7 +995,11 @@ impl Run {
         stop: u64,
     ) -> Result<usize, OsError> {
         let (mmu, system) = (&mut self.mmu, &mut self.system);
-        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0, kernel: None };
+        let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let kernel = self.timed.as_ref().map(|(_, caches)| caches.l1d_latency());
+        let kernel = kernel.map(|l1d_latency| (costs, l1d_latency, KernelTime::default()));
+        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0, kernel };
+        let mut done = blocks.len();
         let fetches = untimed.mmu.translates_fetches();
         for (i, &id) in blocks.iter().enumerate() {
             let block = &*self.blocks[id as usize];
@@ -1028,10 +1035,14 @@ impl Run {
             self.own.counts.loads += loads;
             self.own.counts.stores += addresses.len() as u64 - loads;
             if self.own.instructions >= stop {
-                return Ok(i + 1);
+                done = i + 1;
+                break;
             }
         }
-        Ok(blocks.len())
+        if let (Some((.., kernel)), Some((core, _))) = (untimed.kernel, &mut self.timed) {
+            core.kernel.add(&kernel);
+        }
+        Ok(done)
     }
 
     /// The same, and what caches, memory's rows and branch predictors hold changes as if time had passed.

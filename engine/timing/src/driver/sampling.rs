@@ -317,7 +317,8 @@ impl Schedule {
 
     /// The same behind the source's last instruction: kernels go on.
     pub(crate) fn behind(&self, position: u64) -> Option<(Phase, u64)> {
-        let is_there = self.is_sampled() && self.total.is_some_and(|total| position >= total);
+        let has_ended = self.total.is_some_and(|total| position >= total) && position < u64::MAX;
+        let is_there = self.is_sampled() && has_ended;
         is_there.then_some((Phase::Pass, u64::MAX))
     }
 

@@ -79,7 +79,7 @@ pub fn simulate(
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
     let (mut sampled, share) = (reader.summary(), reader.share());
-    sampled.kernels_followed = share.is_some();
+    sampled.kernels_followed = share.is_some() && sampled.windows > 0;
     for run in &mut runs {
         run.end().map_err(|error| os_failure(run, error))?;
         if let Some(share) = share {
@@ -122,6 +122,25 @@ enum End {
     Source,
 }
 
+/// Where a source is in what a recording says of a gap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gap {
+    /// No slice has come since it was named.
+    is_here: bool,
+    /// The recording pauses: what comes then is in no gap.
+    is_paused: bool,
+}
+
+impl Gap {
+    /// Whether the event that comes next is of the gap.
+    fn has(&mut self, event: &Event) -> bool {
+        if let Event::Marker { name } = event {
+            self.is_paused = name == "stop" || self.is_paused && name != "start";
+        }
+        self.is_here && !self.is_paused
+    }
+}
+
 /// Cuts a source into stretches of decoded pieces, as a schedule says.
 pub(crate) struct StretchReader<'a> {
     source: &'a mut dyn Source,
@@ -141,8 +160,8 @@ pub(crate) struct StretchReader<'a> {
     touched: Option<Touched>,
     /// … and the blocks whose code was.
     executed: Vec<bool>,
-    /// What comes next is behind a gap, and names the pages that were touched in it.
-    is_behind_gap: bool,
+    /// What comes next, up to the next slice, is of a gap, and names the pages that were touched in it.
+    gap: Gap,
     ended: Option<End>,
     windows: u64,
     measured: u64,
@@ -177,7 +196,7 @@ impl<'a> StretchReader<'a> {
             rest: None,
             touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
             executed: Vec::new(),
-            is_behind_gap: false,
+            gap: Gap::default(),
             ended: None,
             windows: 0,
             measured: 0,
@@ -260,7 +279,8 @@ impl<'a> StretchReader<'a> {
 
     /// What is done from here on, and up to where; `None` at the end.
     fn due(&self) -> Option<(Phase, u64)> {
-        self.schedule.at(self.position).or_else(|| self.schedule.behind(self.position))
+        let due = self.schedule.at(self.position).or_else(|| self.schedule.behind(self.position));
+        due.filter(|&(_, until)| until > self.position)
     }
 
     /// Instructions of what has been read that are to be warmed, since this was last asked for.
@@ -318,6 +338,7 @@ impl<'a> StretchReader<'a> {
                 pieces.push(Piece::Define(block));
             }
             Some(Item::Event(Event::Gap { instructions })) => {
+                self.show_touched(pieces);
                 self.position = self.position.saturating_add(instructions);
                 if instructions > 0 {
                     // Even if what comes next is all warmed or run, a part has been passed over.
@@ -326,7 +347,7 @@ impl<'a> StretchReader<'a> {
                 }
                 self.schedule.begin_segment(self.position);
                 self.until = self.position;
-                self.is_behind_gap = true;
+                self.gap.is_here = true;
             }
             Some(Item::Event(event)) => {
                 self.show_touched(pieces);
@@ -339,13 +360,14 @@ impl<'a> StretchReader<'a> {
                 if is_call(&event) {
                     self.predictors.drain();
                 }
-                self.is_behind_gap &= !matches!(event, Event::Marker { .. });
-                let is_touch = self.is_behind_gap && matches!(event, Event::Populate { .. });
-                let piece = if is_touch { Piece::Touched } else { Piece::Event };
-                pieces.push(piece(event));
+                pieces.push(if self.gap.has(&event) {
+                    Piece::Passed(event)
+                } else {
+                    Piece::Event(event)
+                });
             }
             Some(Item::Slice(slice)) => {
-                self.is_behind_gap = false;
+                self.gap.is_here = false;
                 let (slice, n) = self.cut(slice);
                 self.position += n;
                 if self.threads.insert(slice.thread) {
@@ -414,7 +436,7 @@ impl<'a> StretchReader<'a> {
     fn show_touched(&mut self, pieces: &mut Vec<Piece>) {
         if let Some(touched) = &mut self.touched {
             let is_passing = self.phase == Phase::Pass;
-            pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Touched));
+            pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Passed));
         }
     }
 
@@ -541,7 +563,7 @@ mod tests {
         let pieces = reader.next_stretch().unwrap().unwrap();
         let touched = pieces.iter().any(|piece| {
             let populated = Event::Populate { address: DATA, length: 4 * 4096, store: true };
-            matches!(piece, Piece::Touched(event) if *event == populated)
+            matches!(piece, Piece::Passed(event) if *event == populated)
         });
         assert!(touched);
     }

@@ -100,6 +100,15 @@ fn recorded() -> Pieces {
             other => {
                 populate(&mut touched, &mut items);
                 items.push(other);
+                // The program marks a place, or the recording pauses, in which pages are touched, too.
+                let mark = |name: &str| Item::Event(Event::Marker { name: name.to_owned() });
+                if part % 7 == 0 {
+                    items.push(mark("iteration"));
+                } else if part == 23 {
+                    let (address, length) = (DATA + 1000 * MIB, 64 * PAGE);
+                    let meanwhile = Event::Populate { address, length, store: true };
+                    items.extend([mark("stop"), Item::Event(meanwhile), mark("start")]);
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ fn by_windows(
     let followers = follow_all(followers, || reader.next(), ALIVE, workers, report)?;
     let (mut sampled, shares) = (reader.summaries(), reader.shares());
     for (sampled, share) in sampled.iter_mut().zip(&shares) {
-        sampled.kernels_followed = share.is_some();
+        sampled.kernels_followed = share.is_some() && sampled.windows > 0;
     }
     let runs: Result<_, _> =
         followers.into_iter().map(|windows| windows.into_results(&shares)).collect();
