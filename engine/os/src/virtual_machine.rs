@@ -57,8 +57,7 @@ impl VirtualMachine {
             let (first, last) = (address.max(segment.start), (address + length).min(segment.end));
             let mut ranges = Ranges::default();
             if first < last {
-                let base = guest.memory().size_bytes() - (segment.end - segment.start);
-                ranges.add(base + (first - segment.start), last - first);
+                ranges.add(in_segment(guest, first), last - first);
             }
             guest
                 .table()
@@ -93,12 +92,10 @@ impl VirtualMachine {
             let input = Gva::new(at);
             let guest = &mut |outcome| handled(Handled::ByGuest(outcome));
             self.guest.access_pages(input, FRAME_BYTES, access, guest)?;
-            let reads = Reads::new(self.guest.memory());
+            let reads = Reads { memory: self.guest.memory(), places: RefCell::default() };
             let table = self.guest.table();
-            let segment = self.guest.segment();
-            let frame = if segment.contains(&at) {
-                let base = reads.memory.size_bytes() - (segment.end - segment.start);
-                Some(Gpa::new(base + (at - segment.start)))
+            let frame = if self.guest.segment().contains(&at) {
+                Some(Gpa::new(in_segment(&self.guest, at)))
             } else {
                 let leaf = table.translate(&reads, input).ok();
                 leaf.map(|leaf| leaf.frame.offset(table.geometry().within(at, leaf.level)))
@@ -129,6 +126,11 @@ impl VirtualMachine {
     }
 }
 
+/// Where `address`, which a direct segment of the guest's maps, lies in its memory: the segment is the end of that.
+fn in_segment(guest: &Process<Gva, Gpa>, address: u64) -> u64 {
+    guest.memory().size_bytes() - (guest.segment().end - address)
+}
+
 /// A fault that was handled.
 pub enum Handled {
     /// By the guest.
@@ -141,12 +143,6 @@ pub enum Handled {
 struct Reads<'a> {
     memory: &'a PhysicalMemory<Gpa>,
     places: RefCell<Vec<Gpa>>,
-}
-
-impl<'a> Reads<'a> {
-    fn new(memory: &'a PhysicalMemory<Gpa>) -> Self {
-        Self { memory, places: RefCell::default() }
-    }
 }
 
 impl EntryMemory<Gpa> for Reads<'_> {

@@ -1,20 +1,9 @@
 // Takes memory, touches pages of it and gives them back in all ways, over and over.
 #include "../../flatwalk.h"
 #include "bare.h"
+#include "random.h"
 
 enum { PAGE = 4096, PAGES = 32, BYTES = PAGES * PAGE, ROUNDS = 600 };
-
-static long call6(long number, long a, long b, long c, long d, long e, long f) {
-    long result;
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-}
 
 static char *map_at(char *at, long bytes, long fixed) {
     return (char *)call6(9, (long)at, bytes, 3, 0x22 | fixed, -1, 0);
@@ -22,13 +11,6 @@ static char *map_at(char *at, long bytes, long fixed) {
 static char *map(long bytes) { return map_at(0, bytes, 0); }
 static void unmap(char *at, long bytes) { call3(11, (long)at, bytes, 0); }
 static long brk(long to) { return call3(12, to, 0, 0); }
-
-static unsigned long state = 88172645463325252ul;
-static unsigned long random_number(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
 
 // Some of so many pages: most by stores, one by a load.
 __attribute__((noinline)) static void touch(char *at, int pages) {

@@ -1,29 +1,11 @@
 // Fills memory, then reads and writes at random while its mappings come, go, move and are emptied.
 #include "bare.h"
+#include "random.h"
 
 enum { PAGE = 4096, CHUNKS = 32, CHUNK = 32 * PAGE };
 static const long BIG = 1 << 22;
 
-static long call6(long number, long a, long b, long c, long d, long e, long f) {
-    long result;
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
 static char *map(long bytes) { return (char *)call6(9, 0, bytes, 3, 0x22, -1, 0); }
-
-static unsigned long state = 88172645463325252ul;
-static unsigned long random_number(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
 
 __attribute__((noinline)) static void touch(char *at, int pages) {
     for (int i = 0; i < pages; i++) at[i * PAGE] += 1;

@@ -126,8 +126,6 @@ pub struct Run {
     aside: Option<Aside>,
     /// Instructions and cycles of the last window.
     pace: (u64, u64),
-    /// What comes now is of a part that is passed over.
-    passes: bool,
     /// Instruction that the part that is sampled begins with, until it has begun.
     sampled_from: Option<u64>,
     /// What the operating system, and the host's, had counted before it.
@@ -256,7 +254,6 @@ impl Run {
             window: Some(Tally::default()),
             aside: None,
             pace: (0, 0),
-            passes: false,
             sampled_from: None,
             os_before: OsCounts::default(),
             os_known: None,
@@ -490,33 +487,20 @@ impl Run {
                 self.enter(phase, at);
                 Ok(())
             }
-            Piece::Event(event @ Event::Name { .. }) => {
+            Piece::Event(event) | Piece::Passed(event) => {
                 self.run_waiting()?;
                 self.mmu.blame.apply(event);
-                Ok(())
-            }
-            Piece::Event(event) => {
-                self.run_waiting()?;
-                self.mmu.blame.apply(event);
+                if let Event::Name { .. } = event {
+                    return Ok(());
+                }
+                let passes = matches!(piece, Piece::Passed(_));
                 match &self.relocation {
-                    None => self.event(event),
+                    None => self.event(event, passes),
                     Some(relocation) => {
-                        relocation.event(event).iter().try_for_each(|event| self.event(event))
+                        let moved = relocation.event(event);
+                        moved.iter().try_for_each(|event| self.event(event, passes))
                     }
                 }
-            }
-            Piece::Passed(event) => {
-                self.run_waiting()?;
-                self.mmu.blame.apply(event);
-                self.passes = true;
-                let passed = match &self.relocation {
-                    None => self.passed(event),
-                    Some(relocation) => {
-                        relocation.event(event).iter().try_for_each(|event| self.passed(event))
-                    }
-                };
-                self.passes = false;
-                passed
             }
             Piece::Slice(slice) => {
                 self.take_part(slice, 0..slice.blocks.len(), 0..slice.addresses.len())
@@ -675,7 +659,7 @@ impl Run {
     /// The core `number` has its turn. What the one before flushed, it flushes, and so do all others.
     fn turn_to(&mut self, number: usize) {
         if self.own.number != number {
-            self.tell_flushes(true);
+            self.tell_flushes(true, self.phase.has_clock());
             let place = self.cores.parked.iter().position(|core| core.own.number == number);
             if let Some(place) = place {
                 self.exchange(place);
@@ -713,14 +697,13 @@ impl Run {
         }
     }
 
-    /// All other cores flush what this one did: each is interrupted.
-    fn tell_flushes(&mut self, takes_time: bool) {
+    /// All other cores flush what this one did: each is interrupted, which takes time at all, and now if there is a clock.
+    fn tell_flushes(&mut self, takes_time: bool, has_clock: bool) {
         let flushes = self.mmu.take_flushes();
         if flushes.is_empty() {
             return;
         }
         let costs = costs(&self.configuration, self.merge_cycles, true);
-        let has_clock = self.phase.has_clock() && !self.passes;
         for Parked { mmu, core, own } in &mut self.cores.parked {
             own.code_page = no_page();
             for flushes in &flushes {
@@ -802,18 +785,28 @@ impl Run {
         self.started = self.clock();
     }
 
-    fn event(&mut self, event: &Event) -> Result<(), OsError> {
+    /// Something happens to the address space, or to threads; in a part that `passes` no time does.
+    fn event(&mut self, event: &Event, passes: bool) -> Result<(), OsError> {
+        if let &Event::Populate { address, length, store } = event
+            && passes
+        {
+            self.touch(Gva::new(address), length, store)?;
+            self.show_populated(event);
+            self.tell_flushes(true, false);
+            return Ok(());
+        }
+        let has_clock = self.phase.has_clock() && !passes;
         match *event {
             Event::ThreadStart { thread } => self.cores.start_thread(thread, self.clock()),
             Event::ThreadExit { thread } => self.cores.end_thread(thread),
             _ => {}
         }
-        self.apply(event)?;
-        self.tell_flushes(is_call(event));
+        self.apply(event, has_clock)?;
+        self.tell_flushes(is_call(event), has_clock);
         Ok(())
     }
 
-    fn apply(&mut self, event: &Event) -> Result<(), OsError> {
+    fn apply(&mut self, event: &Event, has_clock: bool) -> Result<(), OsError> {
         if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
             // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
             if self.configuration.scheme.recorded {
@@ -836,7 +829,7 @@ impl Run {
             let others = self.cores.are_several();
             let costs = costs(&self.configuration, self.merge_cycles, others);
             let cost = costs.call(&work, &flushes, caches.l1d_latency());
-            if self.phase.has_clock() && !self.passes {
+            if has_clock {
                 core.call(cost);
             } else {
                 core.drain();
@@ -846,26 +839,19 @@ impl Run {
         Ok(())
     }
 
-    /// What came in a part that is passed over. Pages that were touched in it are in memory, and what kernels did is
-    /// counted, but no time passes.
-    fn passed(&mut self, event: &Event) -> Result<(), OsError> {
-        let &Event::Populate { address, length, store } = event else {
-            return if let Event::Name { .. } = event { Ok(()) } else { self.event(event) };
-        };
+    /// Pages were touched in a part that is passed over: they are in memory, and what kernels did for that is counted.
+    fn touch(&mut self, address: Gva, length: u64, store: bool) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
         let Self { system, mmu, timed, .. } = self;
         let mut timed = timed.as_mut().map(|(core, caches)| (core, caches.l1d_latency()));
-        system.access_pages(Gva::new(address), length, kind, &mut |handled| {
+        self.own.code_page = no_page();
+        system.access_pages(address, length, kind, &mut |handled| {
             mmu.carry_out(&handled.flushes);
             if let Some((core, l1d_latency)) = &mut timed {
                 core.kernel.fault(costs.fault(&handled, *l1d_latency), handled.by_host);
             }
-        })?;
-        self.show_populated(event);
-        self.own.code_page = no_page();
-        self.tell_flushes(true);
-        Ok(())
+        })
     }
 
     /// Shows pages that were populated to mechanisms that want to know of them.

@@ -127,16 +127,6 @@ enum Windows {
     Segments { segment: u64, first: u64, end: u64 },
 }
 
-impl Windows {
-    /// The same, and what follows the source's last instruction is measured if that is.
-    fn open_ended(mut self) -> Self {
-        if let Self::Adjacent { end, .. } = &mut self {
-            *end = u64::MAX;
-        }
-        self
-    }
-}
-
 /// What to do at each instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
@@ -146,6 +136,8 @@ pub(crate) struct Schedule {
     total: Option<u64>,
     /// Instructions that are not in gaps.
     recorded: Option<u64>,
+    /// All pages are known that are touched, in gaps too.
+    names_pages: bool,
     /// First instruction of the segment under way.
     segment_start: u64,
     /// Instructions before a window that run with the clock, as far as the warm-up goes.
@@ -176,20 +168,23 @@ impl Schedule {
                     ..sampling.clone()
                 };
                 let length = available.min(instructions.unwrap_or(u64::MAX));
-                let (windows, sampling) = Self::spread(sampling, skip, length, info, seed);
-                (if length == available { windows.open_ended() } else { windows }, sampling)
+                Self::spread(sampling, skip, length, info, seed)
             }
         };
-        let recorded = info.instructions;
-        Self {
+        let mut schedule = Self {
             windows,
             sampling,
             first_instruction: skip,
             total,
-            recorded,
+            recorded: info.instructions,
+            names_pages: info.gap_instructions == 0 || info.gap_pages,
             segment_start: 0,
             detailed: DETAILED,
+        };
+        if limits.sampling.is_some() && instructions.is_none_or(|length| length >= available) {
+            schedule.measure_on();
         }
+        schedule
     }
 
     /// Windows of the sampled part of `length` instructions from `skip` on, and their lengths.
@@ -279,12 +274,10 @@ impl Schedule {
         !matches!(self.windows, Windows::Adjacent { .. })
     }
 
-    /// Whether all is known that kernels do in what the windows stand for: they are spread over it, and where a
-    /// recording described by `info` has gaps, it names the pages that were touched in them.
-    pub(crate) fn follows_kernels(&self, info: &SourceInfo) -> bool {
-        // Intervals that SimPoint is to weigh keep what comes in them.
-        let is_spread = self.sampling.places == Places::Spread;
-        self.is_sampled() && is_spread && (info.gap_instructions == 0 || info.gap_pages)
+    /// Whether all is known that kernels do in what the windows stand for, as they are spread over it. Intervals that
+    /// SimPoint is to weigh keep what comes in them.
+    fn follows_kernels(&self) -> bool {
+        self.is_sampled() && self.sampling.places == Places::Spread && self.names_pages
     }
 
     /// Windows that there will be, about; `None` where that is not known. A recording's segments are taken to
@@ -427,7 +420,7 @@ impl Schedule {
         };
         Sampled {
             sampled,
-            kernels_followed: false,
+            kernels_followed: self.follows_kernels() && windows > 0,
             windows,
             window_instructions: window,
             warmup_instructions: warmup.min(recorded),

@@ -13,7 +13,6 @@ use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress, follow_all};
 use crate::driver::piece::{Phase, Piece, first_blocks};
 use crate::driver::predictions::Predictors;
-use crate::driver::run::whole::Share;
 use crate::driver::run::{Run, RunConfiguration, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::touched::Touched;
@@ -78,13 +77,9 @@ pub fn simulate(
     let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
-    let (mut sampled, share) = (reader.summary(), reader.share());
-    sampled.kernels_followed = share.is_some() && sampled.windows > 0;
+    let sampled = reader.summary();
     for run in &mut runs {
-        run.end().map_err(|error| os_failure(run, error))?;
-        if let Some(share) = share {
-            run.know_kernels(share);
-        }
+        end(run, &sampled)?;
     }
     let mut symbols = Symbols::default();
     let result = |run: &Run| RunResult::new(run, &info.name, seed, &mut symbols);
@@ -105,6 +100,15 @@ pub(super) fn new_run(
         machine,
         error,
     })
+}
+
+/// The trace has ended, of which so much was measured by `run`.
+pub(super) fn end(run: &mut Run, sampled: &Sampled) -> Result<(), SimulateError> {
+    run.end().map_err(|error| os_failure(run, error))?;
+    if sampled.kernels_followed {
+        run.know_kernels(sampled);
+    }
+    Ok(())
 }
 
 /// The operating system of a run could not go on.
@@ -211,17 +215,6 @@ impl<'a> StretchReader<'a> {
     pub(crate) fn summary(&self) -> Sampled {
         let is_all = self.ended == Some(End::Source);
         self.schedule.summary(self.position, is_all, self.windows, self.measured)
-    }
-
-    /// How much was measured, if it stands for more and all that kernels did in that is known.
-    pub(crate) fn share(&self) -> Option<Share> {
-        let Sampled { instructions_measured, instructions_represented, first_instruction, .. } =
-            self.summary();
-        self.schedule.follows_kernels(self.source.info()).then_some(Share {
-            first: first_instruction,
-            measured: instructions_measured,
-            represented: instructions_represented,
-        })
     }
 
     /// The next stretch; `None` at the end.

@@ -10,8 +10,8 @@ use flatwalk_trace::{Advice, Event, Protection};
 use crate::config::machine::Memory;
 use crate::driver::cores::QUANTUM;
 use crate::driver::piece::{Phase, Piece};
-use crate::driver::run::whole::Share;
 use crate::driver::run::{Mode, Run};
+use crate::driver::sampling::Sampled;
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
 use crate::report::result::{CoreResult, RunResult};
@@ -395,8 +395,20 @@ fn sums_close() {
         assert_eq!(mmu_walks(&mut run), 0, "counts are put aside");
         run.end().unwrap();
         if known {
-            let measured = run.windows().map(|window| window.instructions).sum();
-            run.know_kernels(Share { first: 0, measured, represented: run.instructions() });
+            let measured: u64 = run.windows().map(|window| window.instructions).sum();
+            let sampled = Sampled {
+                sampled: true,
+                kernels_followed: true,
+                windows: 6,
+                window_instructions: measured / 6,
+                warmup_instructions: 0,
+                first_instruction: 0,
+                instructions_total: None,
+                instructions_measured: measured,
+                instructions_represented: run.instructions(),
+                coverage: None,
+            };
+            run.know_kernels(&sampled);
         }
         let run = RunResult::new(&run, "test", 1, &mut Symbols::default());
         let name = &scenario.scheme.name;

@@ -142,18 +142,17 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
 /// Whether this may be the program's last system call. What it goes on with if it is not is the rest of the
 /// same gap.
 fn may_end_program(number: i64, arguments: &[u64; 6]) -> bool {
-    let process = u64::from(std::process::id());
     let &[first, second, third, ..] = arguments;
-    let (to, signal) = match number {
+    let (to, signal, is_in) = match number {
         libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat => return true,
         libc::SYS_exit => return threads::is_last_to_leave(),
         // `abort` uses these, and whoever kills himself.
-        libc::SYS_kill | libc::SYS_tkill => (first, second),
-        libc::SYS_tgkill => (second, third),
+        libc::SYS_kill | libc::SYS_tkill => (first, second, first),
+        libc::SYS_tgkill => (second, third, first),
         _ => return false,
     };
-    let is_own = to == process || number == libc::SYS_tgkill && first == process;
-    is_own && [libc::SIGABRT, libc::SIGKILL].contains(&(signal as i32))
+    let process = u64::from(std::process::id());
+    [to, is_in].contains(&process) && [libc::SIGABRT, libc::SIGKILL].contains(&(signal as i32))
 }
 
 /// True for system calls that make a process or a thread.

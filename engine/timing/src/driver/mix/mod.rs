@@ -109,12 +109,9 @@ fn by_windows(
     let mut reader = RoundReader::new(readers.collect(), rounds);
     let report = &mut |done| progress(done, total);
     let followers = follow_all(followers, || reader.next(), ALIVE, workers, report)?;
-    let (mut sampled, shares) = (reader.summaries(), reader.shares());
-    for (sampled, share) in sampled.iter_mut().zip(&shares) {
-        sampled.kernels_followed = share.is_some() && sampled.windows > 0;
-    }
+    let sampled = reader.summaries();
     let runs: Result<_, _> =
-        followers.into_iter().map(|windows| windows.into_results(&shares)).collect();
+        followers.into_iter().map(|windows| windows.into_results(&sampled)).collect();
     Ok(Mixed { runs: runs?, sampled })
 }
 

@@ -21,10 +21,9 @@ use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::{Phase, Piece};
-use crate::driver::run::whole::Share;
 use crate::driver::run::{Run, is_call};
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::{StretchReader, os_failure};
+use crate::driver::simulate::{StretchReader, end, os_failure};
 use crate::report::result::RunResult;
 
 /// Instructions in a turn in which no time passes.
@@ -195,11 +194,6 @@ impl<'a> RoundReader<'a> {
     pub(super) fn summaries(&self) -> Vec<Sampled> {
         self.programs.iter().map(|(reader, _)| reader.summary()).collect()
     }
-
-    /// How much was measured of each, where all is known that kernels did in it.
-    pub(super) fn shares(&self) -> Vec<Option<Share>> {
-        self.programs.iter().map(|(reader, _)| reader.share()).collect()
-    }
 }
 
 /// One configuration.
@@ -324,18 +318,12 @@ impl Windows {
     ///
     /// # Errors
     /// When an operating system could not go on.
-    pub(super) fn into_results(
-        self,
-        shares: &[Option<Share>],
-    ) -> Result<Vec<RunResult>, SimulateError> {
+    pub(super) fn into_results(self, sampled: &[Sampled]) -> Result<Vec<RunResult>, SimulateError> {
         let mut symbols = Symbols::default();
-        let result = |(mut member, share): (Member, &Option<Share>)| {
-            member.run.end().map_err(|error| os_failure(&member.run, error))?;
-            if let Some(share) = *share {
-                member.run.know_kernels(share);
-            }
+        let result = |(mut member, sampled): (Member, &Sampled)| {
+            end(&mut member.run, sampled)?;
             Ok(member.result(&mut symbols))
         };
-        self.members.all.into_iter().zip(shares).map(result).collect()
+        self.members.all.into_iter().zip(sampled).map(result).collect()
     }
 }

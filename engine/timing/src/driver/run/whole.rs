@@ -15,6 +15,7 @@ use super::{Run, Tally};
 use crate::core::kernel::KernelTime;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::Add;
+use crate::driver::sampling::Sampled;
 
 /// Parts of the cycle stack that are work of kernels.
 const KERNELS: [Part; 6] = [
@@ -45,16 +46,24 @@ impl OsCounts {
 
 /// How much of a part was measured, in instructions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+struct Share {
     /// The first that windows stand for.
-    pub(crate) first: u64,
+    first: u64,
     /// Those measured.
-    pub(crate) measured: u64,
+    measured: u64,
     /// All that windows stand for.
-    pub(crate) represented: u64,
+    represented: u64,
 }
 
 impl Share {
+    fn of_sample(sampled: &Sampled) -> Self {
+        Self {
+            first: sampled.first_instruction,
+            measured: sampled.instructions_measured,
+            represented: sampled.instructions_represented,
+        }
+    }
+
     /// So much of `all`, to the nearest.
     fn of(self, all: u64) -> u64 {
         let (measured, represented) = (u128::from(self.measured), u128::from(self.represented));
@@ -103,9 +112,9 @@ impl Run {
         OsCounts { own: self.system.statistics(), host_faults }
     }
 
-    /// Lets windows have their part of all that kernels did, where the run has ended and the share is of what it
-    /// measured.
-    pub(crate) fn know_kernels(&mut self, share: Share) {
+    /// Lets windows have their part of all that kernels did, where the run has ended and `sampled` is what it measured.
+    pub(crate) fn know_kernels(&mut self, sampled: &Sampled) {
+        let share = Share::of_sample(sampled);
         if self.windows.is_empty() || share.measured >= share.represented {
             return;
         }
