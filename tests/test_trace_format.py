@@ -77,7 +77,7 @@ def test_a_written_trace(written: Path) -> None:
     trace = compare(written)
     assert not trace.ended_early
     assert trace.found["threads"] > 2
-    assert len(trace.found["events"]) == 14
+    assert len(trace.found["events"]) == 16
     assert trace.found["gap_instructions"] > 0
     assert trace.header["segment_instructions"] == 5_000_000
     assert trace.header["gap_pages"]

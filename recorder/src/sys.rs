@@ -107,6 +107,17 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// How often this thread has slept in the kernel.
+pub fn times_slept() -> u64 {
+    // SAFETY: an all-zero `rusage` is valid, and the call fills one that outlives it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    usage.ru_nvcsw as u64
+}
+
 /// Listens at `socket`, however long its path.
 ///
 /// # Errors

@@ -150,7 +150,7 @@ fn event(random: &mut Random) -> Event {
     let protection = Protection { read, write, execute };
     let backings = [Backing::Anonymous, Backing::File, Backing::Stack, Backing::Heap];
     let advices = [Advice::HugePage, Advice::NoHugePage, Advice::DontNeed, Advice::Populate];
-    match random.below(14) {
+    match random.below(16) {
         0 => Event::Map {
             address,
             length,
@@ -176,6 +176,8 @@ fn event(random: &mut Random) -> Event {
             name: format!("/böx/{}", random.below(100)),
             build_id: format!("{:x}", random.below(1 << 20)),
         },
+        13 => Event::Wake { thread: random.below(4) as u32 },
+        14 => Event::Woken { thread: random.below(4) as u32, by: random.below(4) as u32 },
         _ => Event::Marker { name: format!("märker {}", random.below(100)) },
     }
 }

@@ -103,12 +103,16 @@ impl Sample {
     /// # Errors
     /// When the disk fails.
     pub fn event(&mut self, epoch: u64, event: &Event) -> Result<(), TraceError> {
-        self.latest = epoch;
-        self.known.follow(event);
         let Some(Piece { events, gap, .. }) = self.pieces.last_mut() else { return Ok(()) };
         if let Some(events) = events {
             events.push(epoch, event, &mut self.spool)?;
         }
+        if let Event::Wake { .. } | Event::Woken { .. } = event {
+            // Who waits for whom is of no interest where nothing runs, and does nothing to pages.
+            return Ok(());
+        }
+        self.latest = epoch;
+        self.known.follow(event);
         if let Event::Gap { instructions } = *event {
             gap.pass(epoch, instructions);
             return Ok(());

@@ -11,6 +11,51 @@ use flatwalk_trace::Event;
 use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
 
 #[test]
+fn a_thread_that_slept_goes_on_behind_what_woke_it() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "pings", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.stdout, b"1200\n");
+    let trace = Trace::read(&recorded.output);
+    let step = symbol(&program, "step");
+    // Threads 1 and 2 use pipes, 3 and 4 a futex; whoever is second of two has its turn first, or last.
+    let mut steps = [0; 6];
+    let mut slices = trace.slices.iter().zip(&trace.epochs).peekable();
+    let (mut woke, mut sleeps) = ([false; 6], [0; 6]);
+    for (number, event) in trace.events.iter().enumerate() {
+        while let Some((slice, _)) = slices.next_if(|&(_, &before)| before <= number) {
+            let of_slice = slice.blocks.iter().map(|&id| &trace.blocks[id as usize]);
+            steps[slice.thread as usize] +=
+                of_slice.filter(|block| block.instructions[0].pc == step).count();
+        }
+        match *event {
+            Event::Wake { thread } => woke[thread as usize] = true,
+            Event::Woken { thread, by } => {
+                assert!(woke[by as usize], "thread {by} woke nobody");
+                sleeps[thread as usize] += 1;
+                let (own, other) = (steps[thread as usize], steps[by as usize]);
+                match (thread, by) {
+                    // Joins what has ended.
+                    (0, 1..=5) => {}
+                    (1, 2) | (4, 3) => {
+                        assert!(other > own, "{thread} after {own}, {by} after {other}");
+                    }
+                    (2, 1) | (3, 4) => {
+                        assert!(other >= own, "{thread} after {own}, {by} after {other}");
+                    }
+                    _ => panic!("thread {thread} was not woken by {by}"),
+                }
+            }
+            _ => {}
+        }
+    }
+    // Of two that take turns, at least one sleeps in each round.
+    let [joins, first, second, third, fourth, alone] = sleeps;
+    assert!(joins > 0 && first + second >= 150 && third + fourth >= 150, "{sleeps:?}");
+    assert_eq!(alone, 0);
+}
+
+#[test]
 fn every_thread_has_its_own_run() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "threads", STATIC);

@@ -51,6 +51,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             }
             Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
+            | Event::Wake { .. }
+            | Event::Woken { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }

@@ -9,7 +9,8 @@
 //! runs a few blocks, as in a mix ([`super::mix`]). Requests reach what is shared in the order of time but
 //! for a turn. The recorded order holds between quanta: a core begins one no earlier than the quantum
 //! before began anywhere. It is idle until then; so are cores without work. What changes the address
-//! space, and where windows begin and end, is done between all slices before and all after it.
+//! space, and where windows begin and end, is done between all slices before and all after it. A thread that
+//! slept goes on no earlier than the thread was awake that woke it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -154,8 +155,10 @@ pub(super) struct Cores {
     /// All but the one that has its turn, in the order in which the hierarchy has them.
     pub(super) parked: Vec<Parked>,
     by_thread: HashMap<ThreadId, usize, FxBuildHasher>,
-    /// Threads that have started and not run, and in which cycle they did.
-    born: HashMap<ThreadId, u64, FxBuildHasher>,
+    /// Threads that have not run since they started or were woken, and in which cycle that was.
+    from: HashMap<ThreadId, u64, FxBuildHasher>,
+    /// Threads that may have woken others, and in which cycle they last did.
+    wakes: HashMap<ThreadId, u64, FxBuildHasher>,
     /// By core: living threads.
     living: Vec<usize>,
     /// By core: what waits.
@@ -189,7 +192,8 @@ impl Cores {
             fresh: Box::new(fresh),
             parked: Vec::new(),
             by_thread: HashMap::default(),
-            born: HashMap::default(),
+            from: HashMap::default(),
+            wakes: HashMap::default(),
             living: vec![0],
             queues: vec![VecDeque::new()],
             taken: 0,
@@ -223,14 +227,33 @@ impl Cores {
         core
     }
 
-    /// The thread starts in cycle `at`.
-    pub(super) fn start_thread(&mut self, thread: ThreadId, at: u64) {
-        self.born.insert(thread, at);
+    /// The core of a thread that has run.
+    pub(super) fn has(&self, thread: ThreadId) -> Option<usize> {
+        self.by_thread.get(&thread).copied()
+    }
+
+    /// The thread does nothing before cycle `at`.
+    pub(super) fn not_before(&mut self, thread: ThreadId, at: u64) {
+        let from = self.from.entry(thread).or_default();
+        *from = at.max(*from);
+    }
+
+    /// The thread may wake others in cycle `at`.
+    pub(super) fn wake(&mut self, thread: ThreadId, at: u64) {
+        self.wakes.insert(thread, at);
+    }
+
+    /// The thread slept until it was woken by another one. Where that happened in a part that is not in the
+    /// trace, or took no time, it is not known when.
+    pub(super) fn woken(&mut self, thread: ThreadId, by: ThreadId) {
+        if let Some(&at) = self.wakes.get(&by) {
+            self.not_before(thread, at);
+        }
     }
 
     /// The thread has ended.
     pub(super) fn end_thread(&mut self, thread: ThreadId) {
-        self.born.remove(&thread);
+        self.from.remove(&thread);
         if let Some(core) = self.by_thread.remove(&thread) {
             self.living[core] -= 1;
         }
@@ -243,7 +266,7 @@ impl Cores {
 
     /// A slice of `instructions` waits for its core's turn. True if all that waits is to be run now.
     pub(super) fn queue(&mut self, core: usize, slice: Slice, instructions: u64) -> bool {
-        let at = self.born.remove(&slice.thread).unwrap_or(0);
+        let at = self.from.remove(&slice.thread).unwrap_or(0);
         self.queues[core].push_back(Queued { at, slice, block: 0, address: 0 });
         self.taken += instructions;
         self.taken >= self.quantum()

@@ -647,12 +647,20 @@ impl Run {
         self.timed.as_ref().map_or_else(KernelTime::default, |(core, _)| core.kernel)
     }
 
-    /// The clock of a core.
+    /// The clock of a core; 0 without one.
     fn clock_of(&self, number: usize) -> u64 {
-        let parked = self.cores.parked.iter().find(|core| core.own.number == number);
-        match parked {
-            Some(parked) => parked.core.as_ref().map_or(0, |core| core.cycle()),
-            None => self.own_clock(),
+        self.timed_core(number).map_or(0, Core::cycle)
+    }
+
+    /// When a core has completed what it has begun; 0 without one.
+    fn settled_of(&self, number: usize) -> u64 {
+        self.timed_core(number).map_or(0, Core::settled)
+    }
+
+    fn timed_core(&self, number: usize) -> Option<&Core> {
+        match self.cores.parked.iter().find(|core| core.own.number == number) {
+            Some(parked) => parked.core.as_deref(),
+            None => self.timed.as_ref().map(|(core, _)| &**core),
         }
     }
 
@@ -797,8 +805,18 @@ impl Run {
         }
         let has_clock = self.phase.has_clock() && !passes;
         match *event {
-            Event::ThreadStart { thread } => self.cores.start_thread(thread, self.clock()),
+            Event::ThreadStart { thread } => self.cores.not_before(thread, self.clock()),
             Event::ThreadExit { thread } => self.cores.end_thread(thread),
+            Event::Wake { thread } => {
+                if let Some(core) = self.cores.has(thread) {
+                    self.cores.wake(thread, self.settled_of(core));
+                }
+                return Ok(());
+            }
+            Event::Woken { thread, by } => {
+                self.cores.woken(thread, by);
+                return Ok(());
+            }
             _ => {}
         }
         self.apply(event, has_clock)?;
@@ -1280,6 +1298,8 @@ pub(super) fn is_call(event: &Event) -> bool {
             | Event::Root { .. }
             | Event::Entry { .. }
             | Event::Name { .. }
+            | Event::Wake { .. }
+            | Event::Woken { .. }
     )
 }
 

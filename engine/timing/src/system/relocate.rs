@@ -154,6 +154,8 @@ impl Relocation {
             }
             Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
+            | Event::Wake { .. }
+            | Event::Woken { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }

@@ -141,6 +141,69 @@ fn what_was_recorded_one_after_the_other_stays_so() {
     assert!(idle(0) > one - 2 * quantum && idle(1) > one - 2 * quantum);
 }
 
+/// Two threads take turns: each loads for `loads`, wakes the other and sleeps, which the trace may say. A third one
+/// loads half as much meanwhile.
+fn ping_pong(turns: u64, loads: u64, say: bool) -> RunResult {
+    let mut run = start(&Scenario::new(scheme(4, &[])));
+    let lines = |thread: u32, n: u64| -> Vec<_> {
+        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
+    };
+    for thread in 0..3 {
+        go_on(&mut run, thread, &lines(thread, 8));
+    }
+    for turn in 0..turns {
+        let (thread, other) = ((turn % 2) as u32, (1 - turn % 2) as u32);
+        go_on(&mut run, thread, &lines(thread, loads));
+        go_on(&mut run, 2, &lines(2, loads / 2));
+        if say {
+            event(&mut run, Event::Wake { thread });
+            event(&mut run, Event::Woken { thread: other, by: thread });
+        }
+    }
+    result(run)
+}
+
+#[test]
+fn a_thread_that_slept_goes_on_when_it_was_woken() {
+    let (turns, loads) = (60, 5000);
+    let run = ping_pong(turns, loads, true);
+    // By hand: a load takes its four cycles, and one until the next; eight of each thread come before.
+    let (cycles, by_hand) = (run.cycles.unwrap(), 5 * turns * loads);
+    assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
+    for core in 0..3 {
+        let idle = part(&run.cores[core].cycle_stack, "idle");
+        assert!(idle.abs_diff(by_hand / 2) * 50 < by_hand, "core {core}: {idle} of {by_hand}");
+    }
+    // Of a trace that does not say so, all may have been at the same time.
+    let (cycles, by_hand) = (ping_pong(turns, loads, false).cycles.unwrap(), by_hand / 2);
+    assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
+}
+
+#[test]
+fn a_thread_is_not_held_up_by_one_that_did_not_wake_it() {
+    let mut run = start(&Scenario::new(scheme(4, &[])));
+    let lines = |thread: u32, n: u64| -> Vec<_> {
+        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
+    };
+    let n = 10_000;
+    go_on(&mut run, 0, &lines(0, n));
+    go_on(&mut run, 1, &lines(1, 8));
+    go_on(&mut run, 2, &lines(2, 3 * n));
+    // The first wakes, and does more before the second goes on. A third is farther ahead, and one that has never run
+    // woke nobody.
+    event(&mut run, Event::Wake { thread: 0 });
+    event(&mut run, Event::Wake { thread: 9 });
+    go_on(&mut run, 0, &lines(0, 4 * n));
+    event(&mut run, Event::Woken { thread: 1, by: 9 });
+    event(&mut run, Event::Woken { thread: 1, by: 0 });
+    go_on(&mut run, 1, &lines(1, 4 * n));
+    let run = result(run);
+    let (cycles, by_hand) = (run.cycles.unwrap(), 5 * 5 * n);
+    assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
+    let idle = part(&run.cores[1].cycle_stack, "idle");
+    assert!(idle.abs_diff(by_hand / 5) * 50 < by_hand, "{idle}");
+}
+
 #[test]
 fn cuts_between_windows_make_no_core_wait() {
     let scenario = Scenario::new(scheme(4, &[]));

@@ -84,6 +84,8 @@ pub(crate) fn kind_name(event: &Event) -> &'static str {
         Event::Populate { .. } => "populate",
         Event::ThreadStart { .. } => "thread_start",
         Event::ThreadExit { .. } => "thread_exit",
+        Event::Wake { .. } => "wake",
+        Event::Woken { .. } => "woken",
         Event::Marker { .. } => "marker",
         Event::Root { .. } => "root",
         Event::Entry { .. } => "entry",
@@ -149,6 +151,8 @@ pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
             put_string(out, name);
             put_string(out, build_id);
         }
+        Event::Wake { thread } => tagged(15, &[u64::from(*thread)], &[]),
+        Event::Woken { thread, by } => tagged(16, &[u64::from(*thread), u64::from(*by)], &[]),
     }
 }
 
@@ -232,6 +236,8 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
             name: cursor.string()?,
             build_id: cursor.string()?,
         },
+        15 => Event::Wake { thread: thread(cursor)? },
+        16 => Event::Woken { thread: thread(cursor)?, by: thread(cursor)? },
         _ => return Err("an event is of an unknown kind"),
     })
 }

@@ -7,7 +7,7 @@ use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::connection::{region, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::{exec, fork, memory, naming, pagemap, roi, threads, watching};
+use crate::plugin::process::{exec, fork, memory, naming, pagemap, roi, threads, waking, watching};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
@@ -52,6 +52,8 @@ pub unsafe extern "C" fn on_syscall(
     for (kept, value) in call.arguments.iter().zip(arguments) {
         kept.store(value, Ordering::Relaxed);
     }
+    // Before a thread that ends is counted as gone.
+    waking::call_begins(vcpu, number, &arguments);
     if may_end_program(number, &arguments) {
         end_gap();
     }
@@ -92,6 +94,7 @@ pub unsafe extern "C" fn on_syscall(
 /// Called by QEMU.
 pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, result: i64) {
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
+    waking::call_returns(vcpu);
     let failed = (-4095..0).contains(&result);
     if is_mapping_call(number) {
         let arguments: [u64; 6] =

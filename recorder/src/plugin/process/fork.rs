@@ -10,7 +10,7 @@ use crate::plugin::budget::{self, Budget};
 use crate::plugin::phase::{Phase, phase, set_phase};
 use crate::plugin::process::pagemap::{self, populate};
 use crate::plugin::process::roi::{self, Unresolved};
-use crate::plugin::process::{threads, watching};
+use crate::plugin::process::{threads, waking, watching};
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::Space;
 use crate::plugin::state::{self, begin_sample, emit, with_space};
@@ -66,6 +66,7 @@ pub fn become_child(vcpu: c_uint, before: BeforeFork) {
     pagemap::renew();
     budget::renew(options, before.budget);
     threads::renew(vcpu);
+    waking::renew();
     watching::renew();
     state::forget_gaps();
     block::define_all();

@@ -1,7 +1,7 @@
 //! A process under user-mode QEMU, where the plugin shares the process with the program.
 //!
-//! The program's system calls say how its address space changes (`calls`). A fork or an exec makes
-//! another recording (`fork`, `exec`). What is recorded is between places that the user names or that
+//! The program's system calls say how its address space changes (`calls`), and which thread woke which
+//! (`waking`). A fork or an exec makes another recording (`fork`, `exec`). What is recorded is between places that the user names or that
 //! the program marks (`roi`).
 
 mod calls;
@@ -15,6 +15,7 @@ pub mod pagemap;
 mod roi;
 mod threads;
 mod translate;
+mod waking;
 mod watched;
 pub mod watching;
 

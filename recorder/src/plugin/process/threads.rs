@@ -55,6 +55,11 @@ pub fn is_last_to_leave() -> bool {
     LEFT.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
+/// Whether more than one has not asked for its end.
+pub fn are_several() -> bool {
+    LEFT.load(Ordering::Relaxed) > 1
+}
+
 /// A thread ends.
 ///
 /// # Safety

@@ -98,6 +98,8 @@ impl Model {
             Event::Populate { .. }
             | Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
+            | Event::Wake { .. }
+            | Event::Woken { .. }
             | Event::Marker { .. }
             | Event::Root { .. }
             | Event::Entry { .. }
