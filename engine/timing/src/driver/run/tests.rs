@@ -1,0 +1,154 @@
+use flatwalk_trace::{Access, Block, Branch, Instruction, Operands};
+
+use super::*;
+use crate::core::decode::BlockDecoder;
+use crate::tests::testing::{DATA, Do, Scenario, as_host, figures, go, merging_scheme, scheme};
+
+const LARGE: u64 = 2 << 20;
+const MAPPED: [(u64, u64); 1] = [(DATA, 1 << 30)];
+
+/// What each of 66 first touches, one in each 2 MiB, takes.
+fn fault_cycles(merge_us: f64) -> Vec<u64> {
+    let mut run = Scenario::new(merging_scheme(64, 32, merge_us)).start(&MAPPED, false);
+    let mut before = 0;
+    let cycles = (0..66).map(|i| {
+        go(&mut run, &[Do::Load(DATA + i * LARGE)]);
+        let (core, _) = run.timed.as_ref().expect("it is timed");
+        let all = core.statistics.fault_cycles;
+        all - std::mem::replace(&mut before, all)
+    });
+    cycles.collect()
+}
+
+#[test]
+fn merging_takes_the_kernel_as_long_as_the_scheme_says() {
+    let (free, costly) = (fault_cycles(0.0), fault_cycles(20.0));
+    // At 1 GHz, 20 µs are 20,000 cycles, in the fault that fills the 64th slot.
+    let extra: Vec<u64> = costly.iter().zip(&free).map(|(with, without)| with - without).collect();
+    assert_eq!((extra[63], extra.iter().sum::<u64>()), (20_000, 20_000));
+    assert_eq!(free[63], free[62], "what it reads and writes is not charged in addition");
+}
+
+#[test]
+fn what_a_guest_writes_into_a_shadowed_table_leaves_the_guest() {
+    let cycles = |shadow: bool| {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.shadow = shadow;
+        let mut run = scenario.start(&MAPPED, false);
+        let mut before = 0;
+        let mut fault = |run: &mut Run, page: u64| {
+            go(run, &[Do::Load(DATA + page * 4096)]);
+            let (core, _) = run.timed.as_ref().expect("it is timed");
+            let all = core.statistics.fault_cycles;
+            all - std::mem::replace(&mut before, all)
+        };
+        let faults = [fault(&mut run, 0), fault(&mut run, 1)];
+        let walks = walked(&run);
+        let (core, _) = run.timed.as_ref().expect("it is timed");
+        let started = core.cycle();
+        run.take(&Piece::Event(Event::Unmap { address: DATA, length: 4096 })).unwrap();
+        let (core, _) = run.timed.as_ref().expect("it is timed");
+        (faults, core.cycle() - started, walks)
+    };
+    let (plain, shadowed) = (cycles(false), cycles(true));
+    // The test machine takes 1500 cycles to leave a guest. The first fault writes a leaf and links
+    // three nodes, the second a leaf; the fault itself leaves the guest too. Unmapping clears one.
+    assert_eq!(shadowed.0[0] - plain.0[0], (1 + 4) * 1500);
+    assert_eq!(shadowed.0[1] - plain.0[1], (1 + 1) * 1500);
+    assert_eq!(shadowed.1 - plain.1, 1500);
+    assert_eq!(shadowed.2, plain.2, "walks are those of one table");
+}
+
+#[test]
+fn a_context_switch_empties_tlbs_and_page_walk_caches() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    // At 1 GHz, 5 µs are 5000 cycles; the clock is looked at every 10,000 instructions.
+    scenario.context_switch_ms = Some(0.005);
+    let mut run = scenario.start(&MAPPED, true);
+    let pages: Vec<Do> = (0..4).map(|i| Do::Chase(DATA + i * 4096)).collect();
+    go(&mut run, &pages.repeat(2_500));
+    assert_eq!(walked(&run), (4, 4 + 3), "one whole walk; its node for the others");
+    assert_eq!(run.context_switches(), Some(1));
+    go(&mut run, &pages);
+    assert_eq!(walked(&run), (8, 2 * (4 + 3)), "and once more");
+    scenario.context_switch_ms = None;
+    let mut run = scenario.start(&MAPPED, true);
+    go(&mut run, &pages.repeat(2_501));
+    assert_eq!((walked(&run), run.context_switches()), ((4, 7), None));
+}
+
+/// Walks and accesses since the start.
+fn walked(run: &Run) -> (u64, u64) {
+    let total = run.mmu.statistics.total();
+    (total.walks, total.accesses)
+}
+
+#[test]
+fn each_page_of_an_access_is_translated_however_it_is_run() {
+    let ways = [
+        (Mode::Functional, Phase::Measured),
+        (Mode::Timing, Phase::Warm),
+        (Mode::Timing, Phase::Measured),
+    ];
+    for (mode, phase) in ways {
+        let scenario = Scenario { mode, ..Scenario::new(scheme(4, &[])) };
+        let mut run = scenario.start(&MAPPED, false);
+        run.take(&Piece::Phase { phase, at: 0 }).unwrap();
+        let operands = Operands::Registers { reads: [0; 4], writes: [0; 4], branch: Branch::None };
+        let block = Block {
+            instructions: [Instruction { pc: 64, length: 4, operands }].into(),
+            accesses: [Access { instruction: 0, size: 3 * 4096, store: false }].into(),
+        };
+        run.take(&Piece::Define(Arc::new(BlockDecoder::default().decode(&block)))).unwrap();
+        let slice = Slice { thread: 0, blocks: vec![3], addresses: vec![DATA + 8] };
+        run.take(&Piece::Slice(slice)).unwrap();
+        assert_eq!(run.system.statistics().faults, 4, "{mode:?} {phase:?}");
+    }
+}
+
+#[test]
+fn what_is_measured_ends_with_the_run() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    let mode = serde_json::json!({ "page_table_priority": { "mode": "phases" } });
+    scenario.scheme.mechanisms = serde_json::from_value(mode).unwrap();
+    let mut run = scenario.start(&MAPPED, true);
+    run.take(&Piece::Phase { phase: Phase::Measured, at: 0 }).unwrap();
+    // It is decided every 10,000 instructions.
+    let loads: Vec<_> =
+        (0..16_000).map(|i| Do::Load(DATA + i * 7_919 % (1 << 17) * 4096)).collect();
+    go(&mut run, &loads);
+    run.end().unwrap();
+    let figures: serde_json::Value = figures(&run, "page_table_priority").unwrap();
+    assert_eq!(figures["active_fraction"], 6_000.0 / 16_000.0);
+}
+
+#[test]
+fn merging_flushes_page_walk_caches_and_no_tlb() {
+    let scenario = Scenario { mode: Mode::Functional, ..Scenario::new(merging_scheme(8, 4, 0.0)) };
+    let mut run = scenario.start(&MAPPED, false);
+    for i in 0..8 {
+        go(&mut run, &[Do::Load(DATA + i * LARGE)]);
+    }
+    assert_eq!(run.system.statistics().merges, 1);
+    let before = walked(&run);
+    go(&mut run, &[Do::Load(DATA + 6 * LARGE)]);
+    assert_eq!(walked(&run), before, "the page is where it was");
+    // Pages of 2 MiB that were never used yet: their faults map them without a node.
+    let far = [100, 101].map(|i| DATA + i * LARGE);
+    go(&mut run, &far.map(Do::Load));
+    let (walks, accesses) = walked(&run);
+    assert_eq!((walks - before.0, accesses - before.1), (2, 2), "one access a walk");
+}
+
+#[test]
+fn a_host_that_merges_keeps_the_guests_translations() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    scenario.scheme.host = Some(as_host(merging_scheme(8, 4, 20.0)));
+    for populate in [false, true] {
+        let mut run = scenario.start(&[(DATA, 32 * LARGE)], populate);
+        let pages: Vec<Do> = (0..32 * 512).map(|i| Do::Load(DATA + i * 4096)).collect();
+        go(&mut run, &pages);
+        let host = run.system.host_statistics().expect("there is a host");
+        assert!(host.merges > 0 && run.system.statistics().merges == 0);
+    }
+}

@@ -1,0 +1,254 @@
+//! What runs while no time passes: all that is warmed, and runs without a clock.
+
+use flatwalk_os::OsError;
+use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
+use flatwalk_trace::Access;
+
+use super::{Run, costs};
+use crate::core::kernel::KernelTime;
+use crate::counts::Add;
+use crate::driver::look_ahead;
+use crate::driver::piece::Mispredicted;
+use crate::memory::hierarchy::Requester;
+use crate::memory::line::LINE_SHIFT;
+use crate::memory::reader::{NoClock, TableReader, Warming};
+use crate::mmu::event::{Request, Stopped};
+use crate::mmu::prefetch::DataAccess;
+use crate::mmu::{Mmu, Translated};
+use crate::system::System;
+use crate::system::costs::Costs;
+
+/// What works while no time passes.
+struct Untimed<'a, R> {
+    mmu: &'a mut Mmu,
+    system: &'a mut System,
+    reader: R,
+    /// The cycle that it is all the time.
+    at: u64,
+    /// What kernels do, and what that would take.
+    kernel: Option<(Costs<'a>, u64, KernelTime)>,
+}
+
+impl Untimed<'_, Warming<'_>> {
+    /// An access that goes through the caches; `instruction` gives the address of its instruction.
+    #[inline(always)]
+    fn access(
+        &mut self,
+        address: u64,
+        Access { size, store, .. }: Access,
+        instruction: impl Fn() -> u64 + Copy,
+    ) -> Result<(), OsError> {
+        let kind = if store { AccessKind::Store } else { AccessKind::Load };
+        let physical = self.translate(address, kind, instruction)?;
+        self.access_line(address, physical, store, instruction);
+        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        if address >> LINE_SHIFT == last >> LINE_SHIFT {
+            Ok(())
+        } else {
+            self.access_rest((address, last), physical, kind, instruction())
+        }
+    }
+
+    /// The line that `address` is in, at `physical`.
+    #[inline(always)]
+    fn access_line(
+        &mut self,
+        address: u64,
+        physical: Hpa,
+        store: bool,
+        instruction: impl FnOnce() -> u64,
+    ) {
+        if self.reader.0.prefetches() {
+            let Self { mmu, system, reader, at, .. } = self;
+            let instruction = instruction();
+            let access = DataAccess { instruction, address, physical, at: *at, store };
+            mmu.access_and_prefetch(access, system, reader);
+        } else {
+            self.reader.0.warm(physical, store, Requester::Data);
+        }
+    }
+
+    /// The lines of an access from `address` to `last` behind the first, which lies at `physical`.
+    #[cold]
+    fn access_rest(
+        &mut self,
+        (address, last): (u64, u64),
+        mut physical: Hpa,
+        kind: AccessKind,
+        instruction: u64,
+    ) -> Result<(), OsError> {
+        let store = kind == AccessKind::Store;
+        let mut at = address;
+        while at >> LINE_SHIFT != last >> LINE_SHIFT {
+            let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
+            physical = if line.is_multiple_of(1 << 12) {
+                self.translate(line, kind, || instruction)?
+            } else {
+                physical.offset(line - at)
+            };
+            self.access_line(line, physical, store, || instruction);
+            at = line;
+        }
+        Ok(())
+    }
+}
+
+impl<R: TableReader> Untimed<'_, R> {
+    /// The pages of an access from `address` to `last` behind the first.
+    #[cold]
+    fn translate_rest(
+        &mut self,
+        (address, last): (u64, u64),
+        kind: AccessKind,
+        instruction: u64,
+    ) -> Result<(), OsError> {
+        let mut at = address;
+        while at >> 12 != last >> 12 {
+            at = (at >> 12).wrapping_add(1) << 12;
+            self.translate(at, kind, || instruction)?;
+        }
+        Ok(())
+    }
+
+    /// Where `address` lies; faults are handled.
+    #[inline(always)]
+    fn translate(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        instruction: impl FnOnce() -> u64,
+    ) -> Result<Hpa, OsError> {
+        let request = Request { address: Gva::new(address), kind, at: self.at };
+        let Self { mmu, system, reader, .. } = self;
+        let translated = match mmu.translate(request, instruction, system, reader) {
+            Ok(translated) => translated,
+            Err(stopped) => self.fault(request, stopped)?,
+        };
+        Ok(translated.physical)
+    }
+
+    #[cold]
+    fn fault(&mut self, request: Request, stopped: Stopped) -> Result<Translated, OsError> {
+        let Self { mmu, system, reader, at, kernel } = self;
+        mmu.translate_after_fault(request, stopped, system, reader, |handled, _, _, _| {
+            if let Some((costs, l1d_latency, kernel)) = kernel {
+                kernel.fault(costs.fault(handled, *l1d_latency), handled.by_host);
+            }
+            *at
+        })
+    }
+}
+
+impl Run {
+    /// The same without a clock.
+    pub(super) fn run_functional(
+        &mut self,
+        blocks: &[u32],
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let (mmu, system) = (&mut self.mmu, &mut self.system);
+        let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let kernel = self.timed.as_ref().map(|(_, caches)| caches.l1d_latency());
+        let kernel = kernel.map(|l1d_latency| (costs, l1d_latency, KernelTime::default()));
+        let mut untimed = Untimed { mmu, system, reader: NoClock, at: 0, kernel };
+        let mut done = blocks.len();
+        let fetches = untimed.mmu.translates_fetches();
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            self.look_ahead.look(
+                look_ahead::window(remaining, addresses.len()),
+                untimed.system,
+                None,
+            );
+            if fetches {
+                let last = block.ops[block.ops.len() - 1].pc;
+                for pc in [block.pc(), last] {
+                    if pc >> 12 != self.own.code_page.0 {
+                        let physical = untimed.translate(pc, AccessKind::Fetch, || pc)?;
+                        self.own.code_page = (pc >> 12, physical);
+                    }
+                }
+            }
+            for (access, &address) in block.accesses.iter().zip(addresses) {
+                let kind = if access.store { AccessKind::Store } else { AccessKind::Load };
+                let instruction = || block.instruction(access);
+                untimed.translate(address, kind, instruction)?;
+                let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
+                if last >> 12 != address >> 12 {
+                    untimed.translate_rest((address, last), kind, instruction())?;
+                }
+            }
+            let n = block.ops.len() as u64;
+            let loads = u64::from(block.loads);
+            self.own.instructions += n;
+            self.own.counts.instructions += n;
+            self.own.counts.loads += loads;
+            self.own.counts.stores += addresses.len() as u64 - loads;
+            if self.own.instructions >= stop {
+                done = i + 1;
+                break;
+            }
+        }
+        if let (Some((.., kernel)), Some((core, _))) = (untimed.kernel, &mut self.timed) {
+            core.kernel.add(&kernel);
+        }
+        Ok(done)
+    }
+
+    /// The same, and what caches, memory's rows and branch predictors hold changes as if time had passed.
+    pub(super) fn run_warm(
+        &mut self,
+        blocks: &[u32],
+        (mispredicted, first): (Option<&Mispredicted>, usize),
+        rest: &mut &[u64],
+        stop: u64,
+    ) -> Result<usize, OsError> {
+        let Some((core, caches)) = &mut self.timed else { return Ok(blocks.len()) };
+        let (mmu, system) = (&mut self.mmu, &mut self.system);
+        let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let kernel = Some((costs, caches.l1d_latency(), KernelTime::default()));
+        let reader = Warming(caches);
+        let mut untimed = Untimed { mmu, system, reader, at: core.cycle(), kernel };
+        let fetches = untimed.mmu.translates_fetches();
+        let mut done = blocks.len();
+        for (i, &id) in blocks.iter().enumerate() {
+            let block = &*self.blocks[id as usize];
+            let (addresses, remaining) = rest.split_at(block.accesses.len());
+            *rest = remaining;
+            let soon = look_ahead::window(remaining, addresses.len());
+            self.look_ahead.look(soon, untimed.system, Some(&*untimed.reader.0));
+            core.warm(block, mispredicted.map(|all| all.is_right(first + i)));
+            for &pc in &block.lines {
+                if pc >> LINE_SHIFT == self.own.code_line {
+                    continue;
+                }
+                self.own.code_line = pc >> LINE_SHIFT;
+                if pc >> 12 != self.own.code_page.0 {
+                    let physical = if fetches {
+                        untimed.translate(pc, AccessKind::Fetch, || pc)?
+                    } else {
+                        Hpa::new(pc)
+                    };
+                    self.own.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
+                }
+                let physical = self.own.code_page.1.offset(pc & 0xfff);
+                untimed.reader.0.warm(physical, false, Requester::Fetch);
+            }
+            for (access, &address) in block.accesses.iter().zip(addresses) {
+                untimed.access(address, *access, || block.instruction(access))?;
+            }
+            self.own.instructions += block.ops.len() as u64;
+            if self.own.instructions >= stop {
+                done = i + 1;
+                break;
+            }
+        }
+        if let Some((.., kernel)) = untimed.kernel {
+            core.kernel.add(&kernel);
+        }
+        Ok(done)
+    }
+}
