@@ -336,7 +336,12 @@ def test_a_program_is_compared_in_one_command(flatwalk: Flatwalk, tmp_path: Path
     for run in answer["runs"]:
         assert f"{cut_short}: what would have come then is not judged" in run["warnings"]
     assert _runs(tmp_path / "out.json")["fpt", 0]["instructions"] == pytest.approx(300_000, abs=1000)
-    assert flatwalk("trace", "info", "kept.fwt").code == 0
+    # The kept trace says so, too.
+    info = flatwalk("trace", "info", "kept.fwt", "--verify")
+    assert info.code == 0
+    assert cut_short in info.out
+    again = flatwalk("compare", *SHORT, "--schemes", "radix4", "--large-pages", "0", "--trace", "kept.fwt")
+    assert f"warning: {cut_short}: what would have come then is not judged" in again.err
 
 
 def test_the_busiest_process_is_simulated(flatwalk: Flatwalk) -> None:

@@ -219,6 +219,7 @@ def test_the_time_ends_the_program(tmp_path: Path, output: Path) -> None:
     assert "time was over" in str(result)
     info = engine.trace_info(output, verify=True)
     assert not info["ended_early"]
+    assert info["stopped"] == result.traces[0].stopped == "the run was stopped by --time 3"
     assert info["gap_instructions"] > 1_000_000
     assert info["instructions"] <= 4 * 100_200
 
@@ -249,8 +250,10 @@ def test_places(tmp_path: Path, output: Path) -> None:
     whole = record([str(program)], output).instructions
     # The marker comes just before the first call of `inside`.
     assert 0 < inside <= marked < whole
+    assert "stopped" not in engine.trace_info(output)
     stopped = record([str(program)], output, stop_at="inside")
     assert stopped.status is None
+    assert engine.trace_info(output)["stopped"] == "the run was stopped by --stop-at inside"
     assert 0 < stopped.instructions < whole
     with pytest.raises(RecordError, match="never reached nowhere"):
         record([str(program)], output, start_at="nowhere")
@@ -290,6 +293,8 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     info = engine.trace_info(tmp_path / "out.fwt", verify=True)
     assert info["instructions"] > 600_000
     assert not info["ended_early"]
+    by = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert info["stopped"] == f"the run was stopped by {by}"
 
 
 def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
@@ -299,6 +304,7 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
         "session.PATIENCE_SECONDS = 0.0\n"
         f"result = session.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
         "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"
+        "print(*(trace.stopped for trace in result.traces), sep=',', file=sys.stderr)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-P", "-c", helper],
@@ -316,11 +322,15 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
             noted = running.stderr.readline()
             os.killpg(running.pid, signal.SIGINT)  # a shell's background processes ignore it
             reasons = running.stderr.readline().split()
+            stopped = running.stderr.readline().strip().split(",")
         finally:
             os.kill(child, signal.SIGKILL)
     assert "what it left running is recorded until it ends" in noted
     assert reasons[0] == "exit"
     assert sorted(reasons[1:]) == ["detached", "exec"]
+    by_reason = dict(zip(reasons, stopped, strict=True))
+    expected = {"exit": "None", "exec": "None", "detached": "the run was stopped by Ctrl-C"}
+    assert by_reason == expected
     for trace in tmp_path.rglob("*.fwt"):
         assert not engine.trace_info(trace, verify=True)["ended_early"]
 

@@ -26,6 +26,7 @@ __all__ = [
     "trace_export",
     "trace_import",
     "trace_info",
+    "trace_stopped",
     "version",
     "walk",
     "workloads",
@@ -43,6 +44,7 @@ def simulate_mix(request: str, progress: Callable[[int, int | None], None] | Non
 def trace_info(
     path: str, verify: bool = False, progress: Callable[[int, int | None], None] | None = None
 ) -> str: ...
+def trace_stopped(path: str, what: str) -> None: ...
 def trace_import(
     source: str,
     target: str,

@@ -62,12 +62,12 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
         FlatwalkError: With what is wrong and what to do.
     """
     with ExitStack() as stack:
-        source, cut_short = _source(options, lengths, stack)
+        source = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
             lengths = lengths.whole()
         with prototypes.timed(runs):
             response = sampling.simulate(options, lengths, source, runs)
-        cut_short = cut_short or sampling.cut_off(source)
+        cut_short = sampling.cut_off(source)
     add_energy(response["runs"])
     if cut_short is not None:
         sampling.note_cut(cut_short, response["runs"], response.get("sampling"))
@@ -125,14 +125,14 @@ def _check_simpoints(options: Options) -> None:
             )
 
 
-def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[str, Any], str | None]:
-    """The engine's source, and what stopped it before its end, if that is known.
+def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
+    """The engine's source.
 
     Records a program into a file that lives as long as `stack`.
     """
     if options.addresses is not None:
         each = options.instructions_per_access
-        return {"addresses": {"name": "addresses", "instructions_per_access": each}}, None
+        return {"addresses": {"name": "addresses", "instructions_per_access": each}}
     if sum([options.workload is not None, options.trace is not None, bool(options.command)]) > 1:
         raise UsageError(
             "more than one thing to simulate",
@@ -145,8 +145,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
         if path is None:
             directory = stack.enter_context(temporary.directory())
             path = directory / "program.fwt"
-        trace, cut_short = _record(options, lengths, path)
-        return {"trace": str(trace)}, cut_short
+        return {"trace": str(_record(options, lengths, path))}
     if options.trace is not None:
         output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
         source = {"trace": str(options.trace)}
@@ -156,15 +155,15 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[
                 where="--windows",
                 remedy="leave it out; flatwalk record --windows N records N to 2N of them",
             )
-        return source, None
-    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}, None
+        return source
+    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
 
 
-def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str | None]:
+def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     """Records a sample of the command's whole run, or of the part that is asked for.
 
     Returns:
-        The trace of its busiest process, and what stopped the run if it did not end by itself.
+        The trace of its busiest process.
     """
     from flatwalk.recorder import Sample, record  # noqa: PLC0415
 
@@ -178,6 +177,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str |
             limit=lengths.recorded,
             sample=sample,
             seconds=options.time,
+            limit_option=f"--instructions {options.instructions}",
             progress=progress,
             is_temporary=options.keep_trace is None,
         )
@@ -185,13 +185,8 @@ def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str |
         output.note(f"warning: {warning}")
     if result.terminated:
         sys.exit(128 + signal.SIGTERM)
-    cut_short = None
     if result.status == -signal.SIGINT:
-        cut_short = "the run was stopped by Ctrl-C"
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
-    elif result.status is None:
-        limit = f"--time {options.time:g}" if result.timed_out else f"--instructions {options.instructions}"
-        cut_short = f"the run was stopped by {limit}"
     elif result.status:
         output.note(f"warning: {result.ending}; what ran until then is judged")
     busiest = max(result.traces, key=lambda trace: trace.executed)
@@ -200,7 +195,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str |
             f"Simulating its busiest process, {shlex.join(busiest.command)}: "
             f"{units.count(busiest.executed)} of {units.count(result.executed)} instructions."
         )
-    return busiest.path, cut_short
+    return busiest.path
 
 
 def _present(options: Options, response: Response) -> None:

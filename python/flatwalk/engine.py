@@ -169,6 +169,11 @@ def trace_info(
     return cast("dict[str, Any]", json.loads(_call("trace_info", str(path), verify, progress)))
 
 
+def trace_stopped(path: Path, what: str) -> None:
+    """Notes in a complete trace what stopped its program before that ended by itself."""
+    _call("trace_stopped", str(path), what)
+
+
 def trace_import(
     source: Path,
     target: Path,

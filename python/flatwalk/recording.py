@@ -106,6 +106,7 @@ def record_program(
             follow_exec=follow_exec,
             sample=sample,
             seconds=seconds,
+            limit_option=f"--limit {limit}",
             progress=progress,
         )
     output.note(str(result))

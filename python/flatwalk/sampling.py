@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import engine, judged, output, simpoints, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import recorded_sample, simulate_all
+from flatwalk.printable import one_line
 from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
@@ -133,9 +134,12 @@ def _refine(
 
 
 def cut_off(source: dict[str, Any]) -> str | None:
-    """Says so if a trace lacks its end mark. Foreign formats have none to lack."""
-    is_cut = "trace" in source and engine.trace_info(Path(source["trace"])).get("ended_early")
-    return "the trace was cut off when it was recorded or copied" if is_cut else None
+    """What stopped a trace's program, in words; or that the trace lacks its end mark."""
+    found = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
+    if found.get("ended_early"):  # foreign formats have no mark to lack
+        return "the trace was cut off when it was recorded or copied"
+    stopped = found.get("stopped")
+    return one_line(stopped) if stopped is not None else None
 
 
 def note_cut(cut_short: str, runs: list[Run], sampling: Sampling | None) -> None:

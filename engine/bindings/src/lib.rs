@@ -292,6 +292,12 @@ fn trace_info(
     write(&info)
 }
 
+/// Notes in a complete trace what stopped its program before that ended by itself.
+#[pyfunction]
+fn trace_stopped(path: PathBuf, what: &str) -> PyResult<()> {
+    flatwalk_trace::note_stopped(&path, what).map_err(error)
+}
+
 /// Turns a trace of another format into flatwalk's own.
 #[pyfunction]
 #[pyo3(signature = (source, target, format=None, progress=None))]
@@ -387,6 +393,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate_mix, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;
     module.add_function(wrap_pyfunction!(trace_info, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_stopped, module)?)?;
     module.add_function(wrap_pyfunction!(trace_import, module)?)?;
     module.add_function(wrap_pyfunction!(trace_export, module)?)?;
     module.add_function(wrap_pyfunction!(workloads, module)?)?;

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use flatwalk_trace::{
-    Format, Reader, TraceError, Writer, export_to_file, import_to_file, info, open,
+    Format, Reader, Summary, TraceError, Writer, export_to_file, import_to_file, info,
+    note_stopped, open,
 };
 
 fn go_on(_: u64, _: u64) -> ControlFlow<()> {
@@ -142,4 +143,37 @@ fn a_target_that_is_no_file_is_left_alone() {
 fn a_full_disk_is_told_and_nothing_follows() {
     let error = Writer::create(Path::new("/dev/full"), common::header()).expect_err("no room");
     assert!(error.to_string().contains("free some space"), "{error}");
+}
+
+#[test]
+fn what_stopped_a_program_stands_in_its_trace() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("a.fwt");
+    std::fs::write(&path, common::small().0).expect("written");
+    let before = info(&path, true, &mut go_on).expect("it is sound");
+    assert_eq!(before.summary.stopped, None);
+    let content = std::fs::read(&path).expect("read");
+    // The second note takes the first one's place.
+    for what in
+        ["the run was stopped by Ctrl-C and much more than that", "the run was stopped by --time 3"]
+    {
+        note_stopped(&path, what).expect("noted");
+        let after = info(&path, true, &mut go_on).expect("it is sound");
+        assert_eq!(after.summary.stopped.as_deref(), Some(what));
+        let summary = Summary { stopped: None, ..after.summary.clone() };
+        assert_eq!((&summary, after.ended_early), (&before.summary, false));
+    }
+    // What is noted is behind all that was recorded.
+    let noted = std::fs::read(&path).expect("read");
+    let same = content.iter().zip(&noted).take_while(|(old, new)| old == new).count();
+    let summary = serde_json::to_vec(&before.summary).expect("written").len();
+    assert!(same + summary + 600 > content.len(), "{same} of {}", content.len());
+    // One that has no end says that already.
+    std::fs::write(&path, &content[..content.len() - 1]).expect("written");
+    note_stopped(&path, "x").expect("nothing to do");
+    assert_eq!(std::fs::read(&path).expect("read"), &content[..content.len() - 1]);
+    // One that is no trace stays as it is.
+    std::fs::write(&path, "no trace").expect("written");
+    assert!(matches!(note_stopped(&path, "x"), Err(TraceError::Foreign { .. })));
+    assert_eq!(std::fs::read(&path).expect("read"), b"no trace");
 }

@@ -28,7 +28,7 @@ class Part:
         limit: Instructions to record.
         start_at: Where recording starts, and
         stop_at: where it ends: see `record`.
-        limit_option: What the user calls the limit.
+        limit_option: What the user calls the limit, perhaps as it was given.
     """
 
     skip: int = 0
@@ -58,6 +58,13 @@ class Part:
                 raise UsageError(
                     f"{place!r} is not an address", where=option, remedy="write it like 0x401000"
                 )
+
+    @property
+    def ending(self) -> str:
+        """What ends it, as the user wrote it."""
+        places = [self.limit_option] if self.limit is not None else []
+        places += [f"--stop-at {self.stop_at}"] if self.stop_at else []
+        return " or ".join(places)
 
     def options(self) -> dict[str, str]:
         """The plugin's options."""

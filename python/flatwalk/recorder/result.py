@@ -38,6 +38,8 @@ class ProcessTrace:
     gap_instructions: int = 0
     #: Segments in it, if it is a sample.
     segments: int | None = None
+    #: What stopped its program before it ended by itself, in words, if anything did.
+    stopped: str | None = None
 
     @property
     def executed(self) -> int:

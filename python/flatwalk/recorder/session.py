@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatwalk import engine, temporary
 from flatwalk import output as terminal
-from flatwalk import temporary
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.recorder import place
@@ -52,6 +53,7 @@ def record(
     follow_exec: bool = True,
     sample: Sample | None = None,
     seconds: float | None = None,
+    limit_option: str = "--limit",
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     surroundings: Surroundings | None = None,
@@ -74,6 +76,7 @@ def record(
         follow_exec: Whether to record programs that the program starts.
         sample: Which sample of each process's run is recorded; all of it if not given.
         seconds: After so much time what still runs is ended.
+        limit_option: What the user calls the limit, perhaps as it was given.
         env: The program's environment; this process's if not given.
         progress: Called about ten times a second with the instructions executed and the limit.
         surroundings: What it runs in, where that differs from what we run in.
@@ -87,7 +90,7 @@ def record(
     """
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
-    part = Part(skip, limit, start_at, stop_at)
+    part = Part(skip, limit, start_at, stop_at, limit_option)
     if seconds is not None and not seconds > 0:
         raise UsageError(f"{seconds} seconds record nothing", where="--time", remedy="give more than 0")
     environment = dict(os.environ if env is None else env)
@@ -145,6 +148,10 @@ class _Session:
         self._around = surroundings
         self._seconds = seconds
         self._timed_out = False
+        #: Processes that we ended, and what for.
+        self._ended: dict[int, str] = {}
+        #: The first signal that was to end the program, and the traces that were complete then.
+        self._asked: tuple[int, set[Path]] | None = None
         self._reports = Reports()
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
@@ -200,9 +207,9 @@ class _Session:
                 self._progress(sum(self._reports.counts.values()), self._part.limit)
             now = time.monotonic()
             if self._seconds is not None and now - start > self._seconds:
-                self._timed_out |= self._end_all(program, qemu)
+                self._timed_out |= self._end_all(program, qemu, f"--time {self._seconds:g}")
             if self._terminated is not None and now - self._terminated > TERMINATION_SECONDS:
-                self._end_all(program, qemu)
+                self._end_all(program, qemu, "SIGTERM")
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
                 self._interrupted = 0
@@ -220,14 +227,28 @@ class _Session:
                 detached = True
                 collector.detach()
 
-    def _end_all(self, program: subprocess.Popen[bytes], qemu: Path) -> bool:
+    def _end_all(self, program: subprocess.Popen[bytes], qemu: Path, why: str) -> bool:
         """Ends what still runs, if anything does. Nothing that was recorded is lost by that."""
         any_ran = False
         for pid in self._running(program, qemu):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+                self._ended.setdefault(pid, why)
                 any_ran = True
         return any_ran
+
+    def _stopped(self, trace: ProcessTrace, status: int) -> str | None:
+        """What stopped a trace's program before it ended by itself, in words."""
+        by = self._ended.get(trace.pid)
+        if trace.reason == "limit":
+            by = self._part.ending
+        elif trace.reason == "detached":
+            by = "Ctrl-C"
+        elif by is None and self._asked is not None:
+            number, complete = self._asked
+            if status == -number and trace.path not in complete:
+                by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        return f"the run was stopped by {by}" if by else None
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
         """The recorded processes that still run."""
@@ -269,6 +290,10 @@ class _Session:
             self._reports.warnings.append(
                 f"the program's own process left nothing: {self._place.output} is of the busiest one"
             )
+        for number, trace in enumerate(traces):
+            if (stopped := self._stopped(trace, status)) is not None:
+                engine.trace_stopped(trace.path, stopped)
+                traces[number] = replace(trace, stopped=stopped)
         instructions = sum(trace.instructions for trace in traces)
         ours = traces[0].reason == "limit" or (self._timed_out and status == -signal.SIGKILL)
         return RecordResult(
@@ -306,6 +331,7 @@ class _Session:
             return
 
         def interrupt(number: int, frame: FrameType | None) -> None:
+            note(number)
             if self._around.on_start is not None:
                 self._asked_to_end = True
                 pass_on(number, frame)
@@ -313,8 +339,12 @@ class _Session:
                 self._interrupted += 1
 
         def terminate(number: int, frame: FrameType | None) -> None:
+            note(number)
             self._terminated = self._terminated or time.monotonic()
             pass_on(number, frame)
+
+        def note(number: int) -> None:
+            self._asked = self._asked or (number, {trace.path for trace in self._reports.traces})
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1

@@ -122,6 +122,7 @@ pub(super) fn verify(
             return Err(disk.damaged(end, "the touched pages are not those that were noted"));
         }
     }
+    found.stopped.clone_from(&summary.stopped);
     if found != *summary {
         return Err(disk.damaged(end, "the totals are not those of the content"));
     }

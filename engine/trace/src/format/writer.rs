@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 use zstd::bulk::Compressor;
 
-use super::container::{self, CHUNK_HEADER_BYTES, ChunkHeader, Header, Kind, SEVERAL_THREADS};
+use super::container::{self, ChunkHeader, Header, Kind, SEVERAL_THREADS};
 use super::hash::ContentHash;
 use super::summary::Summary;
 use super::touched::{MAX_FRESH_REGIONS, Touched};
@@ -366,30 +366,14 @@ impl Writer {
         payload: &[u8],
         fill: impl FnOnce(&mut ChunkHeader),
     ) -> Result<(), TraceError> {
-        let raw_bytes = u32::try_from(payload.len())
-            .map_err(|_| self.rejected("a part of it is longer than 4 GiB"))?;
-        let mut bytes = vec![0; CHUNK_HEADER_BYTES];
-        let stored =
-            self.compressor.compress(payload).map_err(|error| TraceError::io(&self.path, error))?;
-        let mut header = ChunkHeader {
-            kind,
-            stored_bytes: stored.len() as u32,
-            raw_bytes,
-            first: 0,
-            count: 0,
-            first_epoch: 0,
-            last_epoch: 0,
-            thread: 0,
-            a: 0,
-            b: 0,
-            checksum: xxh3_64(&stored),
-        };
-        fill(&mut header);
-        bytes[..].copy_from_slice(&header.encode());
-        if kind != Kind::Index {
-            self.index.extend_from_slice(&bytes);
+        if u32::try_from(payload.len()).is_err() {
+            return Err(self.rejected("a part of it is longer than 4 GiB"));
         }
-        bytes.extend_from_slice(&stored);
+        let (header, bytes) = encode_chunk(&mut self.compressor, kind, payload, fill)
+            .map_err(|error| TraceError::io(&self.path, error))?;
+        if kind != Kind::Index {
+            self.index.extend_from_slice(&header.encode());
+        }
         self.write(&bytes)
     }
 
@@ -408,4 +392,31 @@ impl Writer {
     fn rejected(&self, what: &str) -> TraceError {
         TraceError::Rejected { path: self.path.clone(), what: what.to_owned() }
     }
+}
+
+/// A chunk's header and its bytes, which begin with that; `fill` completes it.
+pub(super) fn encode_chunk(
+    compressor: &mut Compressor<'_>,
+    kind: Kind,
+    payload: &[u8],
+    fill: impl FnOnce(&mut ChunkHeader),
+) -> std::io::Result<(ChunkHeader, Vec<u8>)> {
+    let stored = compressor.compress(payload)?;
+    let mut header = ChunkHeader {
+        kind,
+        stored_bytes: stored.len() as u32,
+        raw_bytes: payload.len() as u32,
+        first: 0,
+        count: 0,
+        first_epoch: 0,
+        last_epoch: 0,
+        thread: 0,
+        a: 0,
+        b: 0,
+        checksum: xxh3_64(&stored),
+    };
+    fill(&mut header);
+    let mut bytes = header.encode().to_vec();
+    bytes.extend_from_slice(&stored);
+    Ok((header, bytes))
 }

@@ -1,0 +1,43 @@
+//! Notes in a trace that its program was stopped: whoever stops one knows it only when the trace is complete.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use zstd::bulk::Compressor;
+
+use super::chunks::{Disk, indexed};
+use super::container::{self, Kind};
+use super::writer::Options;
+use super::writer::encode_chunk;
+use crate::disk::open_file;
+use crate::error::TraceError;
+
+/// Notes in the trace at `path`, which is complete, what stopped its program before that ended by itself. Only
+/// the totals change, and what comes behind them: what else is in the file is not written anew. In a trace without
+/// an end, which says so already, nothing is noted.
+///
+/// # Errors
+/// When the file cannot be read or written, or is damaged.
+pub fn note_stopped(path: &Path, what: &str) -> Result<(), TraceError> {
+    let io = |error| TraceError::io(path, error);
+    let mut file = open_file(path)?;
+    let file_bytes = file.metadata().map_err(io)?.len();
+    let (_, header_bytes) = container::read_header(&mut file, path, file_bytes)?;
+    let mut disk = Disk::new(path, Box::new(file), file_bytes)?;
+    let Some((chunks, mut summary)) = indexed(&mut disk, header_bytes)? else { return Ok(()) };
+    let Some((last, others)) = chunks.split_last() else { return Ok(()) };
+    summary.stopped = Some(what.to_owned());
+    let text = serde_json::to_vec(&summary).map_err(|error| io(error.into()))?;
+    let mut compressor = Compressor::new(Options::default().level).map_err(io)?;
+    let mut encode = |kind, payload: &[u8]| encode_chunk(&mut compressor, kind, payload, |_| {});
+    let (header, mut end) = encode(Kind::Summary, &text).map_err(io)?;
+    let headers = others.iter().map(|chunk| chunk.header.encode()).chain([header.encode()]);
+    let index_offset = last.offset + end.len() as u64;
+    end.extend(encode(Kind::Index, headers.collect::<Vec<_>>().as_flattened()).map_err(io)?.1);
+    end.extend_from_slice(&container::encode_trailer(index_offset));
+    let file = File::options().write(true).open(path).map_err(io)?;
+    // Without a trailer it is read as far as it goes, if this does not get to its end.
+    file.set_len(last.offset).map_err(io)?;
+    file.write_all_at(&end, last.offset).map_err(io)
+}
