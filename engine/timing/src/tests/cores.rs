@@ -26,6 +26,11 @@ fn own(thread: u32) -> u64 {
     DATA + u64::from(thread) * (64 << 20)
 }
 
+/// `n` loads of a thread, one after the other, of eight lines of its own.
+fn chases(thread: u32, n: u64) -> Vec<Do> {
+    (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
+}
+
 fn start(scenario: &Scenario) -> Run {
     scenario.start(&[(DATA, MAPPED)], true)
 }
@@ -121,15 +126,12 @@ fn together_they_share_the_bus() {
 fn what_was_recorded_one_after_the_other_stays_so() {
     let scenario = Scenario::new(scheme(4, &[]));
     let mut run = start(&scenario);
-    let lines = |thread: u32, n: u64| -> Vec<_> {
-        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
-    };
     let long = 1 << 20;
-    go_on(&mut run, 0, &lines(0, 1));
-    go_on(&mut run, 1, &lines(1, 1));
+    go_on(&mut run, 0, &chases(0, 1));
+    go_on(&mut run, 1, &chases(1, 1));
     for thread in [0, 1] {
         for _ in 0..64 {
-            go_on(&mut run, thread, &lines(thread, long / 64));
+            go_on(&mut run, thread, &chases(thread, long / 64));
         }
     }
     let run = result(run);
@@ -145,16 +147,13 @@ fn what_was_recorded_one_after_the_other_stays_so() {
 /// loads half as much meanwhile.
 fn ping_pong(turns: u64, loads: u64, say: bool) -> RunResult {
     let mut run = start(&Scenario::new(scheme(4, &[])));
-    let lines = |thread: u32, n: u64| -> Vec<_> {
-        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
-    };
     for thread in 0..3 {
-        go_on(&mut run, thread, &lines(thread, 8));
+        go_on(&mut run, thread, &chases(thread, 8));
     }
     for turn in 0..turns {
         let (thread, other) = ((turn % 2) as u32, (1 - turn % 2) as u32);
-        go_on(&mut run, thread, &lines(thread, loads));
-        go_on(&mut run, 2, &lines(2, loads / 2));
+        go_on(&mut run, thread, &chases(thread, loads));
+        go_on(&mut run, 2, &chases(2, loads / 2));
         if say {
             event(&mut run, Event::Wake { thread });
             event(&mut run, Event::Woken { thread: other, by: thread });
@@ -182,21 +181,18 @@ fn a_thread_that_slept_goes_on_when_it_was_woken() {
 #[test]
 fn a_thread_is_not_held_up_by_one_that_did_not_wake_it() {
     let mut run = start(&Scenario::new(scheme(4, &[])));
-    let lines = |thread: u32, n: u64| -> Vec<_> {
-        (0..n).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect()
-    };
     let n = 10_000;
-    go_on(&mut run, 0, &lines(0, n));
-    go_on(&mut run, 1, &lines(1, 8));
-    go_on(&mut run, 2, &lines(2, 3 * n));
+    go_on(&mut run, 0, &chases(0, n));
+    go_on(&mut run, 1, &chases(1, 8));
+    go_on(&mut run, 2, &chases(2, 3 * n));
     // The first wakes, and does more before the second goes on. A third is farther ahead, and one that has never run
     // woke nobody.
     event(&mut run, Event::Wake { thread: 0 });
     event(&mut run, Event::Wake { thread: 9 });
-    go_on(&mut run, 0, &lines(0, 4 * n));
+    go_on(&mut run, 0, &chases(0, 4 * n));
     event(&mut run, Event::Woken { thread: 1, by: 9 });
     event(&mut run, Event::Woken { thread: 1, by: 0 });
-    go_on(&mut run, 1, &lines(1, 4 * n));
+    go_on(&mut run, 1, &chases(1, 4 * n));
     let run = result(run);
     let (cycles, by_hand) = (run.cycles.unwrap(), 5 * 5 * n);
     assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
@@ -213,9 +209,7 @@ fn cuts_between_windows_make_no_core_wait() {
         phase(&mut run, Phase::Measured);
         for _ in 0..60 {
             for thread in 0..threads {
-                let lines: Vec<_> =
-                    (0..stretch).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-                go_on(&mut run, thread, &lines);
+                go_on(&mut run, thread, &chases(thread, stretch));
                 if cut {
                     phase(&mut run, Phase::Measured);
                 }
@@ -246,8 +240,7 @@ fn the_end_of_a_run_that_ends_where_a_window_does_is_in_that_window() {
     let mut run = start(&Scenario::new(scheme(4, &[])));
     phase(&mut run, Phase::Measured);
     for (thread, loads) in [(0, 50_000), (1, 1_000)] {
-        let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-        go_on(&mut run, thread, &lines);
+        go_on(&mut run, thread, &chases(thread, loads));
     }
     // The next window would begin here, but nothing follows.
     phase(&mut run, Phase::Measured);
@@ -265,8 +258,7 @@ fn the_end_of_a_run_that_ends_where_a_window_does_is_in_that_window() {
 fn the_end_of_a_run_that_ends_where_a_first_window_would_begin_is_in_none() {
     let go = |run: &mut Run, loads: [u64; 2]| {
         for (thread, loads) in (0..).zip(loads) {
-            let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-            go_on(run, thread, &lines);
+            go_on(run, thread, &chases(thread, loads));
         }
     };
     let windows = |next: Option<Phase>| {
@@ -292,8 +284,7 @@ fn a_core_that_only_ran_while_warming_was_idle_in_windows() {
     let mut run = start(&Scenario::new(scheme(4, &[])));
     let go = |run: &mut Run, threads: u32| {
         for thread in 0..threads {
-            let lines: Vec<_> = (0..9_000).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-            go_on(run, thread, &lines);
+            go_on(run, thread, &chases(thread, 9_000));
         }
     };
     for (next, threads) in [(Phase::Warm, 3), (Phase::Detailed, 2), (Phase::Measured, 2)] {
@@ -338,8 +329,7 @@ fn a_core_that_comes_later_is_taken_by_other_processes_as_often() {
     let switches = |before: u64, thread: u32| {
         let mut run = start(&scenario);
         let go = |run: &mut Run, thread: u32, loads: u64| {
-            let lines: Vec<_> = (0..loads).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-            go_on(run, thread, &lines);
+            go_on(run, thread, &chases(thread, loads));
         };
         phase(&mut run, Phase::Detailed);
         go(&mut run, 0, before);
@@ -368,8 +358,7 @@ fn windows_of_turns(clock: u64) -> RunResult {
             _ => (),
         }
         let thread = (number / turn % 2) as u32;
-        let lines: Vec<_> = (0..slice).map(|i| Do::Chase(own(thread) + i % 8 * 64)).collect();
-        go_on(&mut run, thread, &lines);
+        go_on(&mut run, thread, &chases(thread, slice));
     }
     let run = result(run);
     assert_eq!(run.windows.len(), 24);
