@@ -403,6 +403,16 @@ impl Run {
         }
     }
 
+    /// Of the core whose L2 TLB was fullest: how many entries were valid at most at a time, of how many.
+    pub(crate) fn fullest_l2_tlb(&self) -> (u32, usize) {
+        self.mmus().map(|mmu| mmu.tlbs()[2].1.fullest()).max().unwrap_or_default()
+    }
+
+    /// The MMUs of all cores.
+    fn mmus(&self) -> impl Iterator<Item = &Mmu> {
+        self.cores.parked.iter().map(|core| &core.mmu).chain([&self.mmu])
+    }
+
     /// A warm-up that is long enough for the cores' clocks to drift apart, if it was too short for more than a
     /// quarter of the windows.
     pub(crate) fn longer_warmup(&self) -> Option<u64> {

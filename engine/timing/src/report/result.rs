@@ -816,7 +816,7 @@ fn warnings(run: &Run) -> Vec<String> {
                  matters to this run"
             ));
         }
-        let (used, entries) = run.mmu.tlbs()[2].1.fullest();
+        let (used, entries) = run.fullest_l2_tlb();
         if used as usize * 2 < entries {
             warnings.push(format!(
                 "the L2 TLB was never more than half full ({used} of {entries} entries): the run \

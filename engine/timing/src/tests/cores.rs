@@ -93,6 +93,20 @@ fn threads_on_one_core_take_the_time_of_both() {
 }
 
 #[test]
+fn a_full_tlb_of_one_core_stresses_translation() {
+    for busy in 0..3 {
+        let mut run = start(&Scenario::new(scheme(4, &[])));
+        for thread in 0..3 {
+            let pages = if thread == busy { 64 } else { 1 };
+            let loads: Vec<_> = (0..pages).map(|i| Do::Load(own(thread) + i * PAGE)).collect();
+            go_on(&mut run, thread, &loads);
+        }
+        let run = result(run);
+        assert!(!run.warnings.iter().any(|warning| warning.contains("half full")), "core {busy}");
+    }
+}
+
+#[test]
 fn together_they_need_more_than_the_shared_cache_holds() {
     // Each has 56 KiB, the last-level cache 64 KiB, L2 4 KiB. Even a thread that always hits, and so makes
     // 142 / 42 times the accesses of one that never does, needs 56 + 56 × 42 / 142 KiB to do so.

@@ -154,10 +154,8 @@ impl Run {
         }
         let floor = self.cores.floor;
         self.wait_until(floor);
+        let protected = self.mmus().flat_map(Mmu::mechanisms).any(Mechanism::protects_page_tables);
         if let Some((_, caches)) = &mut self.timed {
-            let parked = self.cores.parked.iter().map(|core| &core.mmu);
-            let mut all = parked.chain([&self.mmu]).flat_map(Mmu::mechanisms);
-            let protected = all.any(Mechanism::protects_page_tables);
             caches.begin_turn(Turn { owner: 0, protected: protected.into() }, floor);
         }
     }
