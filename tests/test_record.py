@@ -19,6 +19,7 @@ from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.recorder import (
+    Part,
     RecordError,
     Sample,
     collecting,
@@ -297,6 +298,32 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     assert info["stopped"] == f"the run was stopped by {by}"
 
 
+def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:
+    program, short = compiled(tmp_path, "endless", *BARE), compiled(tmp_path, "loops", *BARE)
+    helper = (
+        "from pathlib import Path; from flatwalk.recorder import record\n"
+        f"result = record(['/bin/sh', '-c', '{short} >&2; {program}; :'], Path('out.fwt'))\n"
+        "print(result.status, *(Path(trace.command[0]).name for trace in result.traces if trace.stopped))\n"
+        "print(*sorted(Path(trace.command[0]).name for trace in result.traces), flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", helper],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "go\n"
+        os.killpg(running.pid, signal.SIGINT)
+        status, *stopped = running.stdout.readline().split()
+        programs = running.stdout.readline().split()
+    assert status == f"{-signal.SIGINT}"
+    assert sorted(stopped) == ["endless", "sh"]
+    # What the shell forks is recorded as its own until it becomes another program.
+    assert set(programs) == {"endless", "loops", "sh"}
+
+
 def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
@@ -386,7 +413,7 @@ def test_a_collector_that_is_gone_needs_no_word(
     collector.write_text('#!/bin/sh\nexec 0<&-\necho \'{"type": "ready"}\'\n')
     collector.chmod(0o755)
     monkeypatch.setattr(tools, "find_recorder", lambda: (tmp_path, collector))
-    with collecting(output) as (_, reports):
+    with collecting(output, Part()) as (_, reports):
         pass
     assert reports.traces == []
 

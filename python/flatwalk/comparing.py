@@ -177,7 +177,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
             limit=lengths.recorded,
             sample=sample,
             seconds=options.time,
-            limit_option=f"--instructions {options.instructions}",
+            limit_option=f"--instructions {options.instructions}" if options.instructions else None,
             progress=progress,
             is_temporary=options.keep_trace is None,
         )

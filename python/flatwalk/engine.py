@@ -170,7 +170,7 @@ def trace_info(
 
 
 def trace_stopped(path: Path, what: str) -> None:
-    """Notes in a complete trace what stopped its program before that ended by itself."""
+    """Notes in a complete trace what stopped its program before it ended by itself."""
     _call("trace_stopped", str(path), what)
 
 

@@ -106,7 +106,7 @@ def record_program(
             follow_exec=follow_exec,
             sample=sample,
             seconds=seconds,
-            limit_option=f"--limit {limit}",
+            limit_option=f"--limit {limit}" if limit else None,
             progress=progress,
         )
     output.note(str(result))

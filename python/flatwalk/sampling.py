@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -138,8 +139,8 @@ def cut_off(source: dict[str, Any]) -> str | None:
     found = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
     if found.get("ended_early"):  # foreign formats have no mark to lack
         return "the trace was cut off when it was recorded or copied"
-    stopped = found.get("stopped")
-    return one_line(stopped) if stopped is not None else None
+    stopped = found.get("stopped")  # whatever a trace says
+    return textwrap.shorten(one_line(stopped), 200, placeholder=" …") if stopped else None
 
 
 def note_cut(cut_short: str, runs: list[Run], sampling: Sampling | None) -> None:

@@ -517,8 +517,8 @@ EVENTS_BY_KIND: dict[int, tuple[str, list[tuple[str, str]]]] = {
     13: ("gap", [("instructions", "varint")]),
     14: ("name", [("address", "varint"), ("length", "varint"), ("offset", "varint"), ("name", "text"),
                   ("build_id", "text")]),
-    15: ("wake", [("thread", "varint")]),
-    16: ("woken", [("thread", "varint"), ("by", "varint")]),
+    15: ("wake", [("thread", "varint"), ("number", "varint")]),
+    16: ("woken", [("thread", "varint"), ("number", "varint")]),
 }  # fmt: skip
 
 

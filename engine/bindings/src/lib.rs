@@ -292,7 +292,7 @@ fn trace_info(
     write(&info)
 }
 
-/// Notes in a complete trace what stopped its program before that ended by itself.
+/// Notes in a complete trace what stopped its program before it ended by itself.
 #[pyfunction]
 fn trace_stopped(path: PathBuf, what: &str) -> PyResult<()> {
     flatwalk_trace::note_stopped(&path, what).map_err(error)

@@ -176,8 +176,8 @@ fn event(random: &mut Random) -> Event {
             name: format!("/böx/{}", random.below(100)),
             build_id: format!("{:x}", random.below(1 << 20)),
         },
-        13 => Event::Wake { thread: random.below(4) as u32 },
-        14 => Event::Woken { thread: random.below(4) as u32, by: random.below(4) as u32 },
+        13 => Event::Wake { thread: random.below(4) as u32, number: random.below(1000) },
+        14 => Event::Woken { thread: random.below(4) as u32, number: random.below(1000) },
         _ => Event::Marker { name: format!("märker {}", random.below(100)) },
     }
 }

@@ -171,11 +171,11 @@ pub enum Event {
     ThreadStart { thread: ThreadId },
     /// A thread ends.
     ThreadExit { thread: ThreadId },
-    /// A thread makes a system call that may wake threads that sleep in theirs (`write`, `futex`, `exit`).
-    Wake { thread: ThreadId },
-    /// A thread goes on that slept in a system call, in which time the thread `by` was the last to make one
-    /// that may have woken it.
-    Woken { thread: ThreadId, by: ThreadId },
+    /// A thread makes a system call that may wake others, which sleep in theirs (`write`, `futex`, `exit`).
+    Wake { thread: ThreadId, number: u64 },
+    /// A thread goes on that slept in a system call. The call that woke it is that of the `Wake` of this number,
+    /// if that is in the trace.
+    Woken { thread: ThreadId, number: u64 },
     /// The program marked a place (region-of-interest start/stop, a name).
     Marker { name: String },
     /// The recorded machine translates by the tables that these registers name (x86-64's CR3 and CR4,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flatwalk.recorder.place import Place
+    from flatwalk.recorder.request import Part
 
 #: What the collector may take to write what it has got, a whole sample, when everything else has ended.
 COLLECTOR_SECONDS = 120.0
@@ -108,8 +109,12 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
+def collecting(output: Path, part: Part) -> Iterator[tuple[Path, Reports]]:
     """Runs a collector for what the caller starts, and waits for its end on leaving.
+
+    Args:
+        output: The trace to write.
+        part: Which part of what runs is recorded.
 
     Yields:
         The collector's socket, and its reports, which are complete afterwards.
@@ -134,6 +139,7 @@ def collecting(output: Path) -> Iterator[tuple[Path, Reports]]:
         finally:
             collector.finish()
             reports.keep_partial()
+            reports.note_stopped(lambda trace: part.stopping if trace.reason == "limit" else None)
             reports.traces = taken.keep(reports.traces, next(iter(reports.traces), None))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError
 from flatwalk.recorder.result import ProcessTrace, RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What to do about a full disk, and a full temporary directory.
 FREE_SPACE = "free some space, record elsewhere with --output, or record less with --limit"
@@ -115,6 +118,19 @@ class Reports:
             )
             is_all = not any(trace.instructions for trace in self.traces)
             (self.errors if is_all else self.warnings).append(lost)
+
+    def note_stopped(self, why: Callable[[ProcessTrace], str | None]) -> None:
+        """Notes in the traces what stopped their programs, where something did."""
+        from flatwalk import engine  # noqa: PLC0415
+
+        for number, trace in enumerate(self.traces):
+            if (stopped := why(trace)) is None or not trace.instructions:
+                continue
+            try:
+                engine.trace_stopped(trace.path, stopped)
+            except FlatwalkError as error:
+                self.warnings.append(f"{trace.path} does not say that {stopped}: {error}")
+            self.traces[number] = replace(trace, stopped=stopped)
 
     def main(self, pid: int) -> ProcessTrace | None:
         """The trace of the last program of process `pid`."""

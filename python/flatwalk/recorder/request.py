@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output as terminal
+from flatwalk import units
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 #: How every trace begins.
 TRACE_MAGIC = b"\x89FWTR"
+
+
+def stopped_by(what: str) -> str:
+    """What a trace says whose program was stopped."""
+    return f"the run was stopped by {what}"
 
 
 @dataclass(frozen=True)
@@ -28,14 +34,14 @@ class Part:
         limit: Instructions to record.
         start_at: Where recording starts, and
         stop_at: where it ends: see `record`.
-        limit_option: What the user calls the limit, perhaps as it was given.
+        limit_option: The limit as the user gave it: `--limit 1M`. None if it was not the user who did.
     """
 
     skip: int = 0
     limit: int | None = None
     start_at: str | None = None
     stop_at: str | None = None
-    limit_option: str = "--limit"
+    limit_option: str | None = None
 
     def __post_init__(self) -> None:
         """Checks what a user may have given.
@@ -46,7 +52,7 @@ class Part:
         if self.limit is not None and self.limit <= 0:
             raise UsageError(
                 f"a limit of {self.limit} instructions records nothing",
-                where=self.limit_option,
+                where=self.limit_option or "--limit",
                 remedy="give 1 or more",
             )
         if self.skip < 0:
@@ -61,10 +67,18 @@ class Part:
 
     @property
     def ending(self) -> str:
-        """What ends it, as the user wrote it."""
-        places = [self.limit_option] if self.limit is not None else []
-        places += [f"--stop-at {self.stop_at}"] if self.stop_at else []
-        return " or ".join(places)
+        """What ends it, in words."""
+        ends = []
+        if self.limit is not None:
+            ends.append(self.limit_option or f"a limit of {units.count(self.limit)} instructions")
+        if self.stop_at:
+            ends.append(f"--stop-at {self.stop_at}")
+        return " or ".join(ends)
+
+    @property
+    def stopping(self) -> str:
+        """What a trace says that ends with it."""
+        return stopped_by(self.ending)
 
     def options(self) -> dict[str, str]:
         """The plugin's options."""

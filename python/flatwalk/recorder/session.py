@@ -12,18 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, temporary
 from flatwalk import output as terminal
+from flatwalk import temporary
 from flatwalk.errors import UsageError
 from flatwalk.program import resolve
 from flatwalk.recorder import place
 from flatwalk.recorder.collector import Collector, identity
 from flatwalk.recorder.reports import Reports
-from flatwalk.recorder.request import Part, Sample, Surroundings
+from flatwalk.recorder.request import Part, Sample, Surroundings, stopped_by
 from flatwalk.recorder.result import RecordError, RecordResult
 from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_options
 
@@ -53,7 +52,7 @@ def record(
     follow_exec: bool = True,
     sample: Sample | None = None,
     seconds: float | None = None,
-    limit_option: str = "--limit",
+    limit_option: str | None = None,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     surroundings: Surroundings | None = None,
@@ -76,7 +75,7 @@ def record(
         follow_exec: Whether to record programs that the program starts.
         sample: Which sample of each process's run is recorded; all of it if not given.
         seconds: After so much time what still runs is ended.
-        limit_option: What the user calls the limit, perhaps as it was given.
+        limit_option: The limit as the user gave it: `--limit 1M`.
         env: The program's environment; this process's if not given.
         progress: Called about ten times a second with the instructions executed and the limit.
         surroundings: What it runs in, where that differs from what we run in.
@@ -148,10 +147,12 @@ class _Session:
         self._around = surroundings
         self._seconds = seconds
         self._timed_out = False
-        #: Processes that we ended, and what for.
-        self._ended: dict[int, str] = {}
-        #: The first signal that was to end the program, and the traces that were complete then.
-        self._asked: tuple[int, set[Path]] | None = None
+        #: The files of traces that were not complete when we ended their processes, and what for.
+        self._ended: dict[str, str] = {}
+        #: The signals that came, the last one last, and the traces that were complete then.
+        self._signalled: dict[int, set[Path]] = {}
+        #: What let processes go on unrecorded.
+        self._detached_by = ""
         self._reports = Reports()
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
@@ -176,6 +177,8 @@ class _Session:
             for report in collector.finish():
                 self._reports.add(report)
             self._reports.keep_partial()
+            status = None if program is None else program.returncode
+            self._reports.note_stopped(lambda trace: self._stopped(trace, status))
             main = None if program is None else self._reports.main(program.pid)
             traces = self._place.keep(self._reports.traces, main)
         return self._result(program, line, time.monotonic() - start, traces, main)
@@ -225,6 +228,7 @@ class _Session:
                 )
             if self._interrupted:
                 detached = True
+                self._detached_by = _named(next(reversed(self._signalled), signal.SIGINT))
                 collector.detach()
 
     def _end_all(self, program: subprocess.Popen[bytes], qemu: Path, why: str) -> bool:
@@ -233,22 +237,30 @@ class _Session:
         for pid in self._running(program, qemu):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-                self._ended.setdefault(pid, why)
                 any_ran = True
+                complete = {str(trace.path) for trace in self._reports.traces}
+                for file, (of, _) in self._reports.commands.items():
+                    if of == pid and file not in complete:
+                        self._ended.setdefault(file, why)
         return any_ran
 
-    def _stopped(self, trace: ProcessTrace, status: int) -> str | None:
-        """What stopped a trace's program before it ended by itself, in words."""
-        by = self._ended.get(trace.pid)
+    def _stopped(self, trace: ProcessTrace, status: int | None) -> str | None:
+        """What stopped a trace's program before it ended by itself, in words.
+
+        Of the command's own process its status says whether a signal that came ended it. If so, whatever was
+        not complete then is taken to have been ended by it, too.
+        """
         if trace.reason == "limit":
-            by = self._part.ending
-        elif trace.reason == "detached":
-            by = "Ctrl-C"
-        elif by is None and self._asked is not None:
-            number, complete = self._asked
-            if status == -number and trace.path not in complete:
-                by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        return f"the run was stopped by {by}" if by else None
+            return self._part.stopping
+        if trace.reason == "detached":
+            return stopped_by(self._detached_by)
+        if trace.reason != "exit":
+            return None
+        if (why := self._ended.get(str(trace.path))) is not None:
+            return stopped_by(why)
+        number = 0 if status is None else -status
+        complete = self._signalled.get(number)
+        return None if complete is None or trace.path in complete else stopped_by(_named(number))
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
         """The recorded processes that still run."""
@@ -290,10 +302,6 @@ class _Session:
             self._reports.warnings.append(
                 f"the program's own process left nothing: {self._place.output} is of the busiest one"
             )
-        for number, trace in enumerate(traces):
-            if (stopped := self._stopped(trace, status)) is not None:
-                engine.trace_stopped(trace.path, stopped)
-                traces[number] = replace(trace, stopped=stopped)
         instructions = sum(trace.instructions for trace in traces)
         ours = traces[0].reason == "limit" or (self._timed_out and status == -signal.SIGKILL)
         return RecordResult(
@@ -344,7 +352,8 @@ class _Session:
             pass_on(number, frame)
 
         def note(number: int) -> None:
-            self._asked = self._asked or (number, {trace.path for trace in self._reports.traces})
+            self._signalled.pop(number, None)
+            self._signalled[number] = {trace.path for trace in self._reports.traces}
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
@@ -362,6 +371,10 @@ class _Session:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _named(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _not_started(status: int, line: list[str]) -> RecordError:

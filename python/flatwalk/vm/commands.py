@@ -322,7 +322,7 @@ def _part(skip: str | None, instructions: str | None, start_at: str | None) -> P
         start_at=start_at,
         skip=units.parse_count(skip, "--skip") if skip is not None else 0,
         limit=units.parse_count(instructions, "--instructions") if instructions is not None else None,
-        limit_option="--instructions",
+        limit_option=f"--instructions {instructions}",
     )
 
 

@@ -107,7 +107,7 @@ def record(
     places = _places(components.KERNELS[machine.kernel], source)
     outcome: guest.Outcome | None = None
     failure: FlatwalkError | None = None
-    with collecting(output) as (socket, reports):
+    with collecting(output, part) as (socket, reports):
         options = {"socket": str(socket), "name": shlex.join(command), **places, **part.options()}
         if program is not None:
             options["program"] = program

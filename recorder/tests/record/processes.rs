@@ -1,5 +1,6 @@
 //! Threads, children, and programs started by others.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn a_thread_that_slept_goes_on_behind_what_woke_it() {
     // Threads 1 and 2 use pipes, 3 and 4 a futex; whoever is second of two has its turn first, or last.
     let mut steps = [0; 6];
     let mut slices = trace.slices.iter().zip(&trace.epochs).peekable();
-    let (mut woke, mut sleeps) = ([false; 6], [0; 6]);
+    let (mut wakes, mut sleeps) = (BTreeMap::new(), [0; 6]);
     for (number, event) in trace.events.iter().enumerate() {
         while let Some((slice, _)) = slices.next_if(|&(_, &before)| before <= number) {
             let of_slice = slice.blocks.iter().map(|&id| &trace.blocks[id as usize]);
@@ -29,9 +30,11 @@ fn a_thread_that_slept_goes_on_behind_what_woke_it() {
                 of_slice.filter(|block| block.instructions[0].pc == step).count();
         }
         match *event {
-            Event::Wake { thread } => woke[thread as usize] = true,
-            Event::Woken { thread, by } => {
-                assert!(woke[by as usize], "thread {by} woke nobody");
+            Event::Wake { thread, number } => {
+                assert_eq!(wakes.insert(number, thread), None);
+            }
+            Event::Woken { thread, number } => {
+                let by = wakes[&number];
                 sleeps[thread as usize] += 1;
                 let (own, other) = (steps[thread as usize], steps[by as usize]);
                 match (thread, by) {
@@ -63,7 +66,7 @@ fn every_thread_has_its_own_run() {
     assert_eq!(recorded.stdout, b"120000\n");
     let trace = Trace::read(&recorded.output);
     let step = symbol(&program, "step");
-    let mut steps = std::collections::BTreeMap::<u32, u64>::new();
+    let mut steps = BTreeMap::<u32, u64>::new();
     for (thread, block) in trace.executions() {
         if block.instructions[0].pc == step {
             *steps.entry(thread).or_default() += 1;

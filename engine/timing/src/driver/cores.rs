@@ -10,7 +10,7 @@
 //! for a turn. The recorded order holds between quanta: a core begins one no earlier than the quantum
 //! before began anywhere. It is idle until then; so are cores without work. What changes the address
 //! space, and where windows begin and end, is done between all slices before and all after it. A thread that
-//! slept goes on no earlier than the thread was awake that woke it.
+//! slept goes on no earlier than its waker made the call that woke it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -139,14 +139,25 @@ impl Switches {
     }
 }
 
-/// A slice, and its first block and address that have not been run.
-struct Queued {
-    /// It does not begin before this cycle.
-    at: u64,
-    slice: Slice,
-    block: usize,
-    address: usize,
+/// What waits for a core's turn.
+enum Queued {
+    /// A slice, and its first block and address that have not been run.
+    Slice { start: Start, slice: Slice, block: usize, address: usize },
+    /// The call with this number, which may wake another core's thread.
+    Wake(u64),
 }
+
+/// When a thread may begin at the earliest.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// In this cycle.
+    At(u64),
+    /// When the call with this number is made.
+    Woken(u64),
+}
+
+/// Calls that may wake others, of which it is remembered when they were made. What is forgotten wakes nobody.
+const MOST_WAKES: usize = 1 << 16;
 
 /// Which threads run where, and what waits to be run.
 pub(super) struct Cores {
@@ -155,10 +166,10 @@ pub(super) struct Cores {
     /// All but the one that has its turn, in the order in which the hierarchy has them.
     pub(super) parked: Vec<Parked>,
     by_thread: HashMap<ThreadId, usize, FxBuildHasher>,
-    /// Threads that have not run since they started or were woken, and in which cycle that was.
-    from: HashMap<ThreadId, u64, FxBuildHasher>,
-    /// Threads that may have woken others, and in which cycle they last did.
-    wakes: HashMap<ThreadId, u64, FxBuildHasher>,
+    /// Threads that have not run since they started or were woken.
+    starts: HashMap<ThreadId, Start, FxBuildHasher>,
+    /// The cycles in which calls that may wake others were made; `None` for those that are in queues.
+    wakes: HashMap<u64, Option<u64>, FxBuildHasher>,
     /// By core: living threads.
     living: Vec<usize>,
     /// By core: what waits.
@@ -192,7 +203,7 @@ impl Cores {
             fresh: Box::new(fresh),
             parked: Vec::new(),
             by_thread: HashMap::default(),
-            from: HashMap::default(),
+            starts: HashMap::default(),
             wakes: HashMap::default(),
             living: vec![0],
             queues: vec![VecDeque::new()],
@@ -232,28 +243,51 @@ impl Cores {
         self.by_thread.get(&thread).copied()
     }
 
-    /// The thread does nothing before cycle `at`.
-    pub(super) fn not_before(&mut self, thread: ThreadId, at: u64) {
-        let from = self.from.entry(thread).or_default();
-        *from = at.max(*from);
+    /// The thread starts in cycle `at`.
+    pub(super) fn start_thread(&mut self, thread: ThreadId, at: u64) {
+        self.starts.insert(thread, Start::At(at));
     }
 
-    /// The thread may wake others in cycle `at`.
-    pub(super) fn wake(&mut self, thread: ThreadId, at: u64) {
-        self.wakes.insert(thread, at);
-    }
-
-    /// The thread slept until it was woken by another one. Where that happened in a part that is not in the
-    /// trace, or took no time, it is not known when.
-    pub(super) fn woken(&mut self, thread: ThreadId, by: ThreadId) {
-        if let Some(&at) = self.wakes.get(&by) {
-            self.not_before(thread, at);
+    /// What waits for the core is followed by the call `number`, which may wake others.
+    pub(super) fn queue_wake(&mut self, core: usize, number: u64) {
+        if self.wakes.len() >= MOST_WAKES {
+            self.wakes.retain(|_, at| at.is_none());
+            if self.wakes.len() >= MOST_WAKES {
+                return;
+            }
         }
+        self.wakes.insert(number, None);
+        self.queues[core].push_back(Queued::Wake(number));
+    }
+
+    /// The call that the core comes to next, if it comes to one before anything else.
+    pub(super) fn next_wake(&mut self, core: usize) -> Option<u64> {
+        let &Queued::Wake(number) = self.queues[core].front()? else { return None };
+        self.queues[core].pop_front();
+        Some(number)
+    }
+
+    /// The call `number` is made in cycle `at`.
+    pub(super) fn wake(&mut self, number: u64, at: u64) {
+        self.wakes.insert(number, Some(at));
+    }
+
+    /// The thread slept, and the call `number` woke it. If that is not known, it is not known when.
+    pub(super) fn woken(&mut self, thread: ThreadId, number: u64) {
+        if self.by_thread.contains_key(&thread) && self.wakes.contains_key(&number) {
+            self.starts.insert(thread, Start::Woken(number));
+        }
+    }
+
+    /// What is known of who starts and wakes whom is of a part in which time passed, and that is over.
+    pub(super) fn forget_starts(&mut self) {
+        self.starts.clear();
+        self.wakes.clear();
     }
 
     /// The thread has ended.
     pub(super) fn end_thread(&mut self, thread: ThreadId) {
-        self.from.remove(&thread);
+        self.starts.remove(&thread);
         if let Some(core) = self.by_thread.remove(&thread) {
             self.living[core] -= 1;
         }
@@ -266,8 +300,8 @@ impl Cores {
 
     /// A slice of `instructions` waits for its core's turn. True if all that waits is to be run now.
     pub(super) fn queue(&mut self, core: usize, slice: Slice, instructions: u64) -> bool {
-        let at = self.from.remove(&slice.thread).unwrap_or(0);
-        self.queues[core].push_back(Queued { at, slice, block: 0, address: 0 });
+        let start = self.starts.remove(&slice.thread).unwrap_or(Start::At(0));
+        self.queues[core].push_back(Queued::Slice { start, slice, block: 0, address: 0 });
         self.taken += instructions;
         self.taken >= self.quantum()
     }
@@ -277,13 +311,32 @@ impl Cores {
         (0..self.queues.len()).filter(|&core| !self.queues[core].is_empty())
     }
 
+    /// When what waits for the core may begin at the earliest; `None` if that is decided on another core.
+    pub(super) fn earliest(&self, core: usize) -> Option<u64> {
+        match self.queues[core].front() {
+            Some(Queued::Slice { start, .. }) => self.when(*start),
+            Some(Queued::Wake(_)) | None => Some(0),
+        }
+    }
+
+    fn when(&self, start: Start) -> Option<u64> {
+        match start {
+            Start::At(at) => Some(at),
+            Start::Woken(number) => self.wakes.get(&number).map_or(Some(0), |&at| at),
+        }
+    }
+
     /// A few of the blocks that wait for the core.
     pub(super) fn take<'a>(
         &mut self,
         core: usize,
         of: impl Fn(u32) -> &'a DecodedBlock,
     ) -> Option<Batch> {
-        let Queued { at, slice, block, address } = self.queues[core].pop_front()?;
+        let Some(Queued::Slice { start, slice, block, address }) = self.queues[core].pop_front()
+        else {
+            return None;
+        };
+        let at = self.when(start).unwrap_or(0);
         let (count, accesses, _) = first_blocks(&slice.blocks[block..], TURN, of);
         let (blocks, addresses) = (block..block + count, address..address + accesses);
         Some(Batch { at, slice, blocks, addresses })
@@ -293,7 +346,8 @@ impl Cores {
     pub(super) fn put_back(&mut self, core: usize, batch: Batch) {
         let Batch { at, slice, blocks, addresses } = batch;
         if blocks.end < slice.blocks.len() {
-            let rest = Queued { at, slice, block: blocks.end, address: addresses.end };
+            let (start, block, address) = (Start::At(at), blocks.end, addresses.end);
+            let rest = Queued::Slice { start, slice, block, address };
             self.queues[core].push_front(rest);
         }
     }
@@ -304,6 +358,9 @@ impl Cores {
             (self.taken_before, self.taken) = (self.taken, 0);
             (self.floor, self.began) = (self.began, now);
             self.ended = self.ended.saturating_add(1);
+            let floor = self.floor;
+            // No core goes back behind it.
+            self.wakes.retain(|_, at| at.is_none_or(|at| at > floor));
         }
     }
 

@@ -494,6 +494,18 @@ impl Run {
                 self.enter(phase, at);
                 Ok(())
             }
+            Piece::Event(Event::Wake { .. } | Event::Woken { .. }) if !self.has_queues() => Ok(()),
+            &Piece::Event(Event::Wake { thread, number }) => {
+                if let Some(core) = self.cores.has(thread) {
+                    self.cores.queue_wake(core, number);
+                    self.make_calls(core);
+                }
+                Ok(())
+            }
+            &Piece::Event(Event::Woken { thread, number }) => {
+                self.cores.woken(thread, number);
+                Ok(())
+            }
             Piece::Event(event) | Piece::Passed(event) => {
                 self.run_waiting()?;
                 self.mmu.blame.apply(event);
@@ -556,18 +568,8 @@ impl Run {
         }
         let has_clock = self.phase.has_clock() && !passes;
         match *event {
-            Event::ThreadStart { thread } => self.cores.not_before(thread, self.clock()),
+            Event::ThreadStart { thread } => self.cores.start_thread(thread, self.clock()),
             Event::ThreadExit { thread } => self.cores.end_thread(thread),
-            Event::Wake { thread } => {
-                if let Some(core) = self.cores.has(thread) {
-                    self.cores.wake(thread, self.settled_of(core));
-                }
-                return Ok(());
-            }
-            Event::Woken { thread, by } => {
-                self.cores.woken(thread, by);
-                return Ok(());
-            }
             _ => {}
         }
         self.apply(event, has_clock)?;
@@ -633,7 +635,7 @@ impl Run {
         }
     }
 
-    /// The same on the core that has its turn.
+    /// Runs blocks of a thread, of which the first has a place in its slice, on the core that has its turn.
     fn slice(
         &mut self,
         thread: ThreadId,

@@ -343,7 +343,9 @@ impl<'a> StretchReader<'a> {
                 self.gap.is_here = true;
             }
             Some(Item::Event(event)) => {
-                self.show_touched(pieces);
+                if !matches!(event, Event::Wake { .. } | Event::Woken { .. }) {
+                    self.show_touched(pieces);
+                }
                 if let Some(touched) = &mut self.touched {
                     touched.apply(&event);
                 }

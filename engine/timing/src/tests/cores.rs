@@ -169,8 +169,8 @@ fn ping_pong(turns: u64, loads: u64, say: bool) -> RunResult {
         go_on(&mut run, thread, &chases(thread, loads));
         go_on(&mut run, 2, &chases(2, loads / 2));
         if say {
-            event(&mut run, Event::Wake { thread });
-            event(&mut run, Event::Woken { thread: other, by: thread });
+            event(&mut run, Event::Wake { thread, number: turn });
+            event(&mut run, Event::Woken { thread: other, number: turn });
         }
     }
     result(run)
@@ -201,17 +201,69 @@ fn a_thread_is_not_held_up_by_one_that_did_not_wake_it() {
     go_on(&mut run, 2, &chases(2, 3 * n));
     // The first wakes, and does more before the second goes on. A third is farther ahead, and one that has never run
     // woke nobody.
-    event(&mut run, Event::Wake { thread: 0 });
-    event(&mut run, Event::Wake { thread: 9 });
+    event(&mut run, Event::Wake { thread: 0, number: 1 });
+    event(&mut run, Event::Wake { thread: 9, number: 2 });
     go_on(&mut run, 0, &chases(0, 4 * n));
-    event(&mut run, Event::Woken { thread: 1, by: 9 });
-    event(&mut run, Event::Woken { thread: 1, by: 0 });
+    event(&mut run, Event::Wake { thread: 0, number: 3 });
+    event(&mut run, Event::Woken { thread: 1, number: 2 });
+    event(&mut run, Event::Woken { thread: 1, number: 1 });
+    event(&mut run, Event::Woken { thread: 1, number: 4 });
     go_on(&mut run, 1, &chases(1, 4 * n));
     let run = result(run);
     let (cycles, by_hand) = (run.cycles.unwrap(), 5 * 5 * n);
     assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");
     let idle = part(&run.cores[1].cycle_stack, "idle");
     assert!(idle.abs_diff(by_hand / 5) * 50 < by_hand, "{idle}");
+}
+
+#[test]
+fn a_wake_where_no_time_passes_holds_nobody_up() {
+    let cycles = |warmed: bool, clocked: bool| {
+        let mut run = start(&Scenario::new(scheme(4, &[])));
+        let say = |run: &mut Run, number: u64| {
+            event(run, Event::Wake { thread: 0, number });
+            event(run, Event::Woken { thread: 1, number });
+        };
+        phase(&mut run, Phase::Measured);
+        for _ in 0..8 {
+            go_on(&mut run, 0, &chases(0, 70_000));
+            go_on(&mut run, 1, &chases(1, 50_000));
+        }
+        phase(&mut run, Phase::Warm);
+        if warmed {
+            say(&mut run, 1);
+        }
+        phase(&mut run, Phase::Measured);
+        if clocked {
+            say(&mut run, 2);
+        }
+        // The second is the last to end, for whom nobody waits.
+        go_on(&mut run, 1, &chases(1, 200_000));
+        let run = result(run);
+        assert_eq!(run.windows.len(), 2);
+        part(&run.cores[1].cycle_stack, "idle")
+    };
+    let without = cycles(false, false);
+    assert_eq!(cycles(true, false), without);
+    assert!(cycles(false, true) > without + 5 * 10_000);
+}
+
+#[test]
+fn who_wakes_whom_may_be_anything() {
+    let mut random = Random::new(11);
+    let mut run = start(&Scenario::new(scheme(4, &[])));
+    for _ in 0..3000 {
+        let (thread, number) = (random.below(6) as u32, random.below(9));
+        match random.below(4) {
+            0 => event(&mut run, Event::Wake { thread, number }),
+            1 => event(&mut run, Event::Woken { thread, number }),
+            2 if thread > 3 => event(&mut run, Event::ThreadExit { thread }),
+            _ => go_on(&mut run, thread, &chases(thread, 1 + number * 50)),
+        }
+    }
+    let run = result(run);
+    let cycles = run.cycles.unwrap();
+    assert!(run.cores.iter().all(|core| all(core) == cycles), "all wait for the last");
 }
 
 #[test]

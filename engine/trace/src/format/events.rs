@@ -151,8 +151,8 @@ pub(crate) fn put(out: &mut Vec<u8>, event: &Event) {
             put_string(out, name);
             put_string(out, build_id);
         }
-        Event::Wake { thread } => tagged(15, &[u64::from(*thread)], &[]),
-        Event::Woken { thread, by } => tagged(16, &[u64::from(*thread), u64::from(*by)], &[]),
+        Event::Wake { thread, number } => tagged(15, &[u64::from(*thread), *number], &[]),
+        Event::Woken { thread, number } => tagged(16, &[u64::from(*thread), *number], &[]),
     }
 }
 
@@ -236,8 +236,8 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
             name: cursor.string()?,
             build_id: cursor.string()?,
         },
-        15 => Event::Wake { thread: thread(cursor)? },
-        16 => Event::Woken { thread: thread(cursor)?, by: thread(cursor)? },
+        15 => Event::Wake { thread: thread(cursor)?, number: cursor.varint()? },
+        16 => Event::Woken { thread: thread(cursor)?, number: cursor.varint()? },
         _ => return Err("an event is of an unknown kind"),
     })
 }

@@ -13,7 +13,7 @@ use super::writer::encode_chunk;
 use crate::disk::open_file;
 use crate::error::TraceError;
 
-/// Notes in the trace at `path`, which is complete, what stopped its program before that ended by itself. Only
+/// Notes in the trace at `path`, which is complete, what stopped its program before it ended by itself. Only
 /// the totals change, and what comes behind them: what else is in the file is not written anew. In a trace without
 /// an end, which says so already, nothing is noted.
 ///

@@ -366,9 +366,6 @@ impl Writer {
         payload: &[u8],
         fill: impl FnOnce(&mut ChunkHeader),
     ) -> Result<(), TraceError> {
-        if u32::try_from(payload.len()).is_err() {
-            return Err(self.rejected("a part of it is longer than 4 GiB"));
-        }
         let (header, bytes) = encode_chunk(&mut self.compressor, kind, payload, fill)
             .map_err(|error| TraceError::io(&self.path, error))?;
         if kind != Kind::Index {
@@ -401,11 +398,13 @@ pub(super) fn encode_chunk(
     payload: &[u8],
     fill: impl FnOnce(&mut ChunkHeader),
 ) -> std::io::Result<(ChunkHeader, Vec<u8>)> {
+    let raw_bytes = u32::try_from(payload.len())
+        .map_err(|_| std::io::Error::other("a part of the trace is longer than 4 GiB"))?;
     let stored = compressor.compress(payload)?;
     let mut header = ChunkHeader {
         kind,
         stored_bytes: stored.len() as u32,
-        raw_bytes: payload.len() as u32,
+        raw_bytes,
         first: 0,
         count: 0,
         first_epoch: 0,

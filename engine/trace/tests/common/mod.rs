@@ -141,8 +141,8 @@ pub fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(address, length, store)| Event::Populate { address, length, store }),
         any::<u32>().prop_map(|thread| Event::ThreadStart { thread }),
         any::<u32>().prop_map(|thread| Event::ThreadExit { thread }),
-        any::<u32>().prop_map(|thread| Event::Wake { thread }),
-        any::<[u32; 2]>().prop_map(|[thread, by]| Event::Woken { thread, by }),
+        any::<(u32, u64)>().prop_map(|(thread, number)| Event::Wake { thread, number }),
+        any::<(u32, u64)>().prop_map(|(thread, number)| Event::Woken { thread, number }),
         ".{0,20}".prop_map(|name| Event::Marker { name }),
         any::<(u64, u64)>().prop_map(|(cr3, cr4)| Event::Root { cr3, cr4 }),
         (any::<u64>(), 1..=5_u8, any::<u64>()).prop_map(|(address, level, value)| Event::Entry {

@@ -95,6 +95,9 @@ pub unsafe extern "C" fn on_syscall(
 pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, result: i64) {
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
     waking::call_returns(vcpu);
+    if number == libc::SYS_exit {
+        threads::has_not_left();
+    }
     let failed = (-4095..0).contains(&result);
     if is_mapping_call(number) {
         let arguments: [u64; 6] =

@@ -55,7 +55,12 @@ pub fn is_last_to_leave() -> bool {
     LEFT.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
-/// Whether more than one has not asked for its end.
+/// The system call for a thread's end returned: it is to be made again.
+pub fn has_not_left() {
+    LEFT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether more than one thread still runs.
 pub fn are_several() -> bool {
     LEFT.load(Ordering::Relaxed) > 1
 }

@@ -1,11 +1,13 @@
 //! Which thread woke which. A thread that sleeps in a system call leaves nothing in its buffer, and what woke it
-//! is in the kernel. But a thread of this process that did must have made a system call: so each sleeper says
-//! what it sleeps for, and of those that make a call that may wake it the last one did.
+//! is in the kernel. But a thread of this process that did must have made a system call. So before each call in
+//! which it may sleep, a thread notes what for; others' calls that may end that sleep are noted, and the last of
+//! them counts as what woke it.
 //!
-//! What only other processes, disks and clocks do is not known.
+//! Any writer counts for any reader, as descriptors are not compared. What only other processes, disks and clocks
+//! do is not known.
 
 use std::ffi::c_uint;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatwalk_trace::Event;
 
@@ -19,56 +21,76 @@ use crate::sys;
 
 /// A thread in a system call in which it may sleep.
 struct Sleep {
-    /// [`AWAKE`], [`READABLE`] and the like, or the address of the futex that it waits at …
+    /// [`AWAKE`], some of [`READABLE`] and the like, or the address of the futex that it waits at …
     reason: AtomicU64,
-    /// … and the value there.
+    /// … and the value there …
     value: AtomicU64,
+    /// … and where another thread may have moved it to.
+    moved: AtomicU64,
+    /// The kernel's number of the thread.
+    tid: AtomicU64,
     /// How often it had slept before.
     before: AtomicU64,
-    /// The thread that may have woken it last, plus one; 0 for none.
-    by: AtomicU32,
+    /// Number of the last call that may have woken it; 0 for none.
+    woken: AtomicU64,
 }
 
+/// No futex has an address as small as these.
 const AWAKE: u64 = 0;
-/// A file, of which the other end may have another descriptor, can be read (semaphores and message queues are
-/// like files here) …
+/// A file can be read, of which the other end may have another descriptor (message queues are like files here) …
 const READABLE: u64 = 1;
-/// … or written …
+/// … or written.
 const WRITABLE: u64 = 2;
-/// … or one of both. Futexes have addresses that are multiples of four.
-const EITHER: u64 = READABLE | WRITABLE;
+/// A file or a semaphore is no longer locked.
+const UNLOCKED: u64 = 4;
+/// Only a signal ends it, or something outside of the process.
+const SIGNALLED: u64 = 8;
+const LAST: u64 = 15;
 
 static SLEEPS: [Sleep; SLOTS] = [const {
     Sleep {
         reason: AtomicU64::new(AWAKE),
         value: AtomicU64::new(0),
+        moved: AtomicU64::new(0),
+        tid: AtomicU64::new(0),
         before: AtomicU64::new(0),
-        by: AtomicU32::new(0),
+        woken: AtomicU64::new(0),
     }
 }; SLOTS];
+
+/// Calls so far that may have woken others.
+static WAKES: AtomicU64 = AtomicU64::new(0);
 
 /// Whom a system call may wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wakes {
     Nobody,
-    /// For whom files can be read or written now.
+    /// Who waits for one of these.
     Files(u64),
     Futexes([u64; 2]),
+    /// Of those at the first futex some, and the others are moved to the second.
+    Moves([u64; 2]),
     /// A thread that ends wakes whoever waits for its end, where its number stands until then.
     Joiners(u64),
-    /// A signal ends any sleep.
-    All,
+    /// A signal ends any sleep of the thread with this number …
+    Thread(u64),
+    /// … or of any.
+    Process,
 }
 
 impl Wakes {
-    /// Whether a thread may be woken that sleeps for this, at a futex with this value.
-    fn includes(self, reason: u64, value: u64) -> bool {
+    fn includes(self, sleep: &Sleep) -> bool {
+        let reason = sleep.reason.load(Ordering::Acquire);
+        let is_futex = reason > LAST;
+        let places = [reason, sleep.moved.load(Ordering::Relaxed)];
         match self {
             Wakes::Nobody => false,
-            Wakes::Files(now) => reason & now != 0,
-            Wakes::Futexes(addresses) => reason > EITHER && addresses.contains(&reason),
-            Wakes::Joiners(number) => reason > EITHER && value == number,
-            Wakes::All => reason != AWAKE,
+            Wakes::Files(now) => !is_futex && reason & now != 0,
+            Wakes::Futexes(addresses) => is_futex && places.iter().any(|at| addresses.contains(at)),
+            Wakes::Moves([address, _]) => is_futex && places.contains(&address),
+            Wakes::Joiners(number) => is_futex && sleep.value.load(Ordering::Relaxed) == number,
+            Wakes::Thread(number) => reason != AWAKE && sleep.tid.load(Ordering::Relaxed) == number,
+            Wakes::Process => reason != AWAKE,
         }
     }
 }
@@ -88,18 +110,35 @@ fn of_futex(&[address, operation, _, _, second, _]: &[u64; 6]) -> (u64, Wakes) {
         libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET | libc::FUTEX_UNLOCK_PI => {
             (AWAKE, Wakes::Futexes([address; 2]))
         }
-        libc::FUTEX_WAKE_OP
-        | libc::FUTEX_REQUEUE
-        | libc::FUTEX_CMP_REQUEUE
-        | libc::FUTEX_CMP_REQUEUE_PI => (AWAKE, Wakes::Futexes([address, second])),
+        libc::FUTEX_WAKE_OP => (AWAKE, Wakes::Futexes([address, second])),
+        libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE | libc::FUTEX_CMP_REQUEUE_PI => {
+            (AWAKE, Wakes::Moves([address, second]))
+        }
         _ => (AWAKE, Wakes::Nobody),
     }
 }
 
+/// What the fcntl call does: those for locks, and no other.
+fn of_fcntl(command: i32) -> (u64, Wakes) {
+    match command {
+        libc::F_SETLKW | libc::F_OFD_SETLKW => (UNLOCKED, Wakes::Files(UNLOCKED)),
+        libc::F_SETLK | libc::F_OFD_SETLK => (AWAKE, Wakes::Files(UNLOCKED)),
+        _ => (AWAKE, Wakes::Nobody),
+    }
+}
+
+/// Whom a signal wakes that is sent to this process or to another.
+fn of_signal(process: u64, signal: u64) -> Wakes {
+    let is_ours = process as i32 <= 0 || process == u64::from(std::process::id());
+    if signal == 0 || !is_ours { Wakes::Nobody } else { Wakes::Process }
+}
+
 /// What a system call sleeps for, and whom it may wake.
 fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
+    let &[first, second, third, ..] = arguments;
     match number {
         libc::SYS_futex => of_futex(arguments),
+        libc::SYS_fcntl => of_fcntl(second as i32),
         // Who reads makes room for who writes.
         libc::SYS_read
         | libc::SYS_readv
@@ -122,11 +161,10 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
         | libc::SYS_splice
         | libc::SYS_tee
         | libc::SYS_vmsplice
-        | libc::SYS_fcntl
-        | libc::SYS_flock
-        | libc::SYS_semop
-        | libc::SYS_semtimedop
-        | libc::SYS_io_uring_enter => (EITHER, Wakes::Files(EITHER)),
+        | libc::SYS_io_uring_enter => (READABLE | WRITABLE, Wakes::Files(READABLE | WRITABLE)),
+        libc::SYS_flock | libc::SYS_semop | libc::SYS_semtimedop => {
+            (UNLOCKED, Wakes::Files(UNLOCKED))
+        }
         libc::SYS_poll
         | libc::SYS_ppoll
         | libc::SYS_select
@@ -134,21 +172,26 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
         | libc::SYS_epoll_wait
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2
-        | libc::SYS_io_getevents
-        | libc::SYS_pause
+        | libc::SYS_io_getevents => (READABLE | WRITABLE, Wakes::Nobody),
+        libc::SYS_pause
         | libc::SYS_rt_sigsuspend
-        | libc::SYS_rt_sigtimedwait => (EITHER, Wakes::Nobody),
+        | libc::SYS_rt_sigtimedwait
+        | libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_wait4
+        | libc::SYS_waitid => (SIGNALLED, Wakes::Nobody),
+        // The last descriptor of a pipe's end, or of a file with a lock.
         libc::SYS_close
         | libc::SYS_close_range
         | libc::SYS_dup2
         | libc::SYS_dup3
-        | libc::SYS_shutdown => (AWAKE, Wakes::Files(EITHER)),
+        | libc::SYS_shutdown => (AWAKE, Wakes::Files(READABLE | WRITABLE | UNLOCKED)),
         libc::SYS_exit => (AWAKE, Wakes::Joiners(sys::thread_number() as u64)),
-        libc::SYS_kill
-        | libc::SYS_tkill
-        | libc::SYS_tgkill
-        | libc::SYS_rt_sigqueueinfo
-        | libc::SYS_rt_tgsigqueueinfo => (AWAKE, Wakes::All),
+        libc::SYS_kill | libc::SYS_rt_sigqueueinfo => (AWAKE, of_signal(first, second)),
+        libc::SYS_tkill if second != 0 => (AWAKE, Wakes::Thread(first)),
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo if third != 0 => {
+            (AWAKE, Wakes::Thread(second))
+        }
         _ => (AWAKE, Wakes::Nobody),
     }
 }
@@ -163,37 +206,47 @@ pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
         wake(vcpu, wakes);
     }
     if reason != AWAKE {
-        let sleep = &SLEEPS[vcpu as usize & (SLOTS - 1)];
-        sleep.value.store(arguments[2], Ordering::Relaxed);
-        sleep.before.store(sys::times_slept(), Ordering::Relaxed);
-        sleep.by.store(0, Ordering::Relaxed);
+        SLEEPS[vcpu as usize & (SLOTS - 1)].begin(reason, arguments[2]);
+    }
+}
+
+impl Sleep {
+    fn begin(&self, reason: u64, value: u64) {
+        for (field, value) in [
+            // A futex has 32 bits.
+            (&self.value, value & u64::from(u32::MAX)),
+            (&self.moved, AWAKE),
+            (&self.tid, sys::thread_number() as u64),
+            (&self.before, sys::times_slept()),
+            (&self.woken, 0),
+        ] {
+            field.store(value, Ordering::Relaxed);
+        }
         // From here on others may say that they wake it.
-        sleep.reason.store(reason, Ordering::Release);
+        self.reason.store(reason, Ordering::Release);
     }
 }
 
 /// `vcpu`'s thread may wake others, if there are any.
 fn wake(vcpu: c_uint, wakes: Wakes) {
     let used = (region().vcpus.load(Ordering::Acquire) as usize).min(SLOTS);
-    let sleepers = || {
-        let all = SLEEPS[..used].iter();
-        all.filter(|sleep| {
-            let reason = sleep.reason.load(Ordering::Acquire);
-            wakes.includes(reason, sleep.value.load(Ordering::Relaxed))
-        })
-    };
-    if phase() != Phase::Record || sleepers().next().is_none() {
-        return;
-    }
-    let thread = thread(vcpu);
-    with_space(|space| {
-        if phase() == Phase::Record {
-            emit(space, &Event::Wake { thread });
-            for sleep in sleepers() {
-                sleep.by.store(thread + 1, Ordering::Release);
+    let sleepers = || SLEEPS[..used].iter().filter(|sleep| wakes.includes(sleep));
+    if phase() == Phase::Record && sleepers().next().is_some() {
+        with_space(|space| {
+            if phase() == Phase::Record {
+                let number = WAKES.fetch_add(1, Ordering::Relaxed) + 1;
+                emit(space, &Event::Wake { thread: thread(vcpu), number });
+                for sleep in sleepers() {
+                    sleep.woken.store(number, Ordering::Release);
+                }
             }
+        });
+    }
+    if let Wakes::Moves([_, to]) = wakes {
+        for sleep in sleepers() {
+            sleep.moved.store(to, Ordering::Relaxed);
         }
-    });
+    }
 }
 
 /// A system call returns on `vcpu`.
@@ -203,14 +256,11 @@ pub fn call_returns(vcpu: c_uint) {
         return;
     }
     sleep.reason.store(AWAKE, Ordering::Relaxed);
-    let by = sleep.by.swap(0, Ordering::Acquire).checked_sub(1);
-    if let Some(by) = by
-        && sys::times_slept() > sleep.before.load(Ordering::Relaxed)
-    {
-        let thread = thread(vcpu);
+    let number = sleep.woken.swap(0, Ordering::Acquire);
+    if number != 0 && sys::times_slept() > sleep.before.load(Ordering::Relaxed) {
         with_space(|space| {
             if phase() == Phase::Record {
-                emit(space, &Event::Woken { thread, by });
+                emit(space, &Event::Woken { thread: thread(vcpu), number });
             }
         });
     }
@@ -230,36 +280,71 @@ mod tests {
     #[test]
     fn who_is_woken_slept_for_what_was_done() {
         let futex = |operation: i32, address: u64, second: u64| {
-            of_call(libc::SYS_futex, &[address, operation as u64, 1, 0, second, 0])
+            of_call(libc::SYS_futex, &[address, operation as u64, 7, 0, second, 0])
         };
         let private = libc::FUTEX_PRIVATE_FLAG;
         let realtime = private | libc::FUTEX_CLOCK_REALTIME;
-        let (sleeps, _) = futex(libc::FUTEX_WAIT_BITSET | realtime, 0x1000, 0);
-        assert_eq!(sleeps, 0x1000);
-        let (reads, _) = of_call(libc::SYS_read, &[0; 6]);
         let own = sys::thread_number() as u64;
-        let (writes, _) = of_call(libc::SYS_write, &[0; 6]);
-        let (polls, _) = of_call(libc::SYS_poll, &[0; 6]);
-        // A thread at the futex, one that waits for this one's end, one that reads, writes, polls.
-        let sleepers = [(sleeps, 5), (0x2000, own), (reads, own), (writes, own), (polls, own)];
-        let cases = [
-            (futex(libc::FUTEX_WAKE | private, 0x1000, 0), [true, false, false, false, false]),
-            (futex(libc::FUTEX_WAKE | private, 0x1004, 0x1000), [false; 5]),
-            (futex(libc::FUTEX_WAKE_OP, 0x1004, 0x1000), [true, false, false, false, false]),
-            // Who waits at the same place wakes nobody.
-            (futex(libc::FUTEX_WAIT | private, 0x1000, 0), [false; 5]),
-            (of_call(libc::SYS_write, &[1; 6]), [false, false, true, false, true]),
-            (of_call(libc::SYS_read, &[1; 6]), [false, false, false, true, true]),
-            (of_call(libc::SYS_close, &[1; 6]), [false, false, true, true, true]),
-            (of_call(libc::SYS_poll, &[1; 6]), [false; 5]),
-            (of_call(libc::SYS_exit, &[0; 6]), [false, true, false, false, false]),
-            (of_call(libc::SYS_tgkill, &[0; 6]), [true; 5]),
-            (of_call(libc::SYS_getpid, &[0; 6]), [false; 5]),
+        let sleeping = |(reason, _): (u64, Wakes), value: u64| {
+            let sleep = Sleep {
+                reason: AtomicU64::new(AWAKE),
+                value: AtomicU64::new(0),
+                moved: AtomicU64::new(0),
+                tid: AtomicU64::new(0),
+                before: AtomicU64::new(0),
+                woken: AtomicU64::new(0),
+            };
+            sleep.begin(reason, value);
+            sleep
+        };
+        let file = |number: i64| of_call(number, &[1; 6]);
+        // At a futex, joining, reading, writing, polling, waiting for a lock, for a signal, and awake.
+        let sleepers = [
+            sleeping(futex(libc::FUTEX_WAIT_BITSET | realtime, 0x1000, 0), 7),
+            sleeping(futex(libc::FUTEX_WAIT, 0x2000, 0), own | 5 << 32),
+            sleeping(file(libc::SYS_read), own),
+            sleeping(file(libc::SYS_write), own),
+            sleeping(file(libc::SYS_poll), own),
+            sleeping(file(libc::SYS_flock), own),
+            sleeping(file(libc::SYS_rt_sigtimedwait), own),
+            sleeping(file(libc::SYS_getpid), own),
         ];
-        for ((_, wakes), expected) in cases {
-            let found = sleepers.map(|(reason, value)| wakes.includes(reason, value));
+        let process = u64::from(std::process::id());
+        let lock = |command: i32| of_call(libc::SYS_fcntl, &[3, command as u64, 0, 0, 0, 0]);
+        let signal = |number: i64, arguments: [u64; 3]| {
+            let [first, second, third] = arguments;
+            of_call(number, &[first, second, third, 0, 0, 0])
+        };
+        for ((_, wakes), expected) in [
+            (futex(libc::FUTEX_WAKE | private, 0x1000, 0), "f......."),
+            (futex(libc::FUTEX_WAKE | private, 0x1004, 0x1000), "........"),
+            (futex(libc::FUTEX_WAKE_OP, 0x1004, 0x1000), "f......."),
+            (futex(libc::FUTEX_REQUEUE, 0x1000, 0x3000), "f......."),
+            (futex(libc::FUTEX_REQUEUE, 0x3000, 0x1000), "........"),
+            // Who waits at the same place wakes nobody.
+            (futex(libc::FUTEX_WAIT | private, 0x1000, 0), "........"),
+            (file(libc::SYS_write), "..r.p..."),
+            (file(libc::SYS_read), "...wp..."),
+            (file(libc::SYS_close), "..rwpl.."),
+            (file(libc::SYS_poll), "........"),
+            (lock(libc::F_SETLK), ".....l.."),
+            (lock(libc::F_GETFL), "........"),
+            (file(libc::SYS_exit), ".j......"),
+            (signal(libc::SYS_tgkill, [process, own, 10]), "fjrwpls."),
+            (signal(libc::SYS_tgkill, [process, own + 1, 10]), "........"),
+            (signal(libc::SYS_tgkill, [process, own, 0]), "........"),
+            (signal(libc::SYS_kill, [process, 10, 0]), "fjrwpls."),
+            (signal(libc::SYS_kill, [1, 10, 0]), "........"),
+            (file(libc::SYS_getpid), "........"),
+        ] {
+            let found = sleepers.iter().zip("fjrwpls.".chars());
+            let found: String =
+                found.map(|(sleep, name)| if wakes.includes(sleep) { name } else { '.' }).collect();
             assert_eq!(found, expected, "{wakes:?}");
-            assert!(!wakes.includes(AWAKE, own));
         }
+        // One that was moved is woken where it is now.
+        sleepers[0].moved.store(0x3000, Ordering::Relaxed);
+        let (_, wakes) = futex(libc::FUTEX_WAKE, 0x3000, 0);
+        assert!(wakes.includes(&sleepers[0]) && !wakes.includes(&sleepers[1]));
     }
 }

@@ -53,7 +53,7 @@ impl Run {
         if !self.cores.are_several() {
             return self.slice(thread, (blocks, first), addresses);
         }
-        if self.timed.is_none() || !self.phase.has_clock() {
+        if !self.has_queues() {
             self.turn_to(core);
             return self.slice(thread, (blocks, first), addresses);
         }
@@ -82,7 +82,14 @@ impl Run {
 
     /// Runs all slices that wait, always on the core that is furthest behind.
     pub(super) fn run_waiting(&mut self) -> Result<(), OsError> {
-        while let Some(core) = self.cores.waiting().min_by_key(|&core| self.clock_of(core)) {
+        let next = |run: &Self| {
+            // What wakes a thread was queued before it, so there is always one that may begin.
+            run.cores.waiting().min_by_key(|&core| {
+                let earliest = run.cores.earliest(core);
+                (earliest.is_none(), earliest.unwrap_or(0).max(run.clock_of(core)))
+            })
+        };
+        while let Some(core) = next(self) {
             self.turn_to(core);
             let blocks = &self.blocks;
             let Some(batch) = self.cores.take(core, |id| &blocks[id as usize]) else { break };
@@ -93,8 +100,22 @@ impl Run {
             let addresses = look_ahead::with_sight(&slice.addresses, addresses);
             self.slice(slice.thread, (blocks, first), addresses)?;
             self.cores.put_back(core, batch);
+            self.make_calls(core);
         }
         Ok(())
+    }
+
+    /// Slices wait for their core's turn: time passes, and there are several cores.
+    pub(super) fn has_queues(&self) -> bool {
+        self.cores.are_several() && self.timed.is_some() && self.phase.has_clock()
+    }
+
+    /// The core makes the calls that it has come to and that may wake others.
+    pub(super) fn make_calls(&mut self, core: usize) {
+        while let Some(number) = self.cores.next_wake(core) {
+            let at = self.settled_of(core);
+            self.cores.wake(number, at);
+        }
     }
 
     /// The core that has its turn is idle until cycle `at`.
@@ -247,6 +268,7 @@ impl Run {
     /// Time passes again. How far each core was ahead or behind when it last did is the best that is known of how far
     /// they are now; where they never were, all begin at one time.
     pub(super) fn resume(&mut self) {
+        self.cores.forget_starts();
         if !self.cores.know_drift() {
             return self.align();
         }

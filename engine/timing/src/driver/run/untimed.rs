@@ -140,7 +140,7 @@ impl<R: TableReader> Untimed<'_, R> {
 }
 
 impl Run {
-    /// The same without a clock.
+    /// Runs blocks until `stop` instructions without a clock; returns how many blocks.
     pub(super) fn run_functional(
         &mut self,
         blocks: &[u32],
