@@ -94,7 +94,7 @@ pub unsafe extern "C" fn on_syscall(
 /// Called by QEMU.
 pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, result: i64) {
     let call = &CALLS[vcpu as usize & (SLOTS - 1)];
-    waking::call_returns(vcpu);
+    waking::call_returns(vcpu, number, result);
     if number == libc::SYS_exit {
         threads::has_not_left();
     }

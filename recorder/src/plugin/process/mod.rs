@@ -7,6 +7,7 @@
 mod calls;
 pub mod elf;
 mod exec;
+mod files;
 mod fork;
 mod initial;
 mod memory;

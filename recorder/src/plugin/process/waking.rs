@@ -1,29 +1,37 @@
 //! Which thread woke which. A thread that sleeps in a system call leaves nothing in its buffer, and what woke it
-//! is in the kernel. But a thread of this process that did must have made a system call. So before each call in
-//! which it may sleep, a thread notes what for; others' calls that may end that sleep are noted, and the last of
-//! them counts as what woke it.
+//! is in the kernel. But a thread of this process that did must have made a system call.
 //!
-//! Any writer counts for any reader, as descriptors are not compared. What only other processes, disks and clocks
-//! do is not known.
+//! - Whoever reads from a pipe or a socket waited for the last write of another thread to it, asleep or not: had
+//!   the reader come sooner, it would have slept.
+//! - Before each other call in which it may sleep, a thread notes what for. Others' calls that may end that sleep are
+//!   noted, and the last of them counts as what woke it.
+//! - Whoever sleeps until any of several files is ready is taken to be woken by the last write to a file that this
+//!   process reads.
+//!
+//! What only other processes, disks and clocks do is not known.
 
+use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flatwalk_trace::Event;
+use flatwalk_trace::{Event, ThreadId};
 
 use crate::channel::region::SLOTS;
 use crate::plugin::capture::thread;
 use crate::plugin::connection::region;
+use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::threads;
+use crate::plugin::process::{files, threads};
+use crate::plugin::space::Space;
 use crate::plugin::state::{emit, with_space};
 use crate::sys;
 
 /// A thread in a system call in which it may sleep.
 struct Sleep {
-    /// [`AWAKE`], some of [`READABLE`] and the like, or the address of the futex that it waits at …
+    /// [`AWAKE`], [`UNLOCKED`] and the like, the address of the futex that it waits at, or what it [reads or
+    /// writes](files::ends) …
     reason: AtomicU64,
-    /// … and the value there …
+    /// … and the futex's value …
     value: AtomicU64,
     /// … and where another thread may have moved it to.
     moved: AtomicU64,
@@ -33,30 +41,39 @@ struct Sleep {
     before: AtomicU64,
     /// Number of the last call that may have woken it; 0 for none.
     woken: AtomicU64,
+    /// Of the last call that it has waited for.
+    seen: AtomicU64,
+}
+
+impl Sleep {
+    const fn new() -> Sleep {
+        Sleep {
+            reason: AtomicU64::new(AWAKE),
+            value: AtomicU64::new(0),
+            moved: AtomicU64::new(AWAKE),
+            tid: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+        }
+    }
 }
 
 /// No futex has an address as small as these.
 const AWAKE: u64 = 0;
-/// A file can be read, of which the other end may have another descriptor (message queues are like files here) …
-const READABLE: u64 = 1;
-/// … or written.
-const WRITABLE: u64 = 2;
 /// A file or a semaphore is no longer locked.
-const UNLOCKED: u64 = 4;
+const UNLOCKED: u64 = 1;
+/// A queue of messages has one, or room for one.
+const QUEUED: u64 = 2;
 /// Only a signal ends it, or something outside of the process.
-const SIGNALLED: u64 = 8;
-const LAST: u64 = 15;
+const SIGNALLED: u64 = 3;
+/// One of several files is ready.
+const READY: u64 = 4;
+const LAST: u64 = 4;
+/// Set in what is read or written.
+const FILE: u64 = 1 << 63;
 
-static SLEEPS: [Sleep; SLOTS] = [const {
-    Sleep {
-        reason: AtomicU64::new(AWAKE),
-        value: AtomicU64::new(0),
-        moved: AtomicU64::new(0),
-        tid: AtomicU64::new(0),
-        before: AtomicU64::new(0),
-        woken: AtomicU64::new(0),
-    }
-}; SLOTS];
+static SLEEPS: [Sleep; SLOTS] = [const { Sleep::new() }; SLOTS];
 
 /// Calls so far that may have woken others.
 static WAKES: AtomicU64 = AtomicU64::new(0);
@@ -65,8 +82,12 @@ static WAKES: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wakes {
     Nobody,
-    /// Who waits for one of these.
-    Files(u64),
+    /// Who waits for this.
+    Reason(u64),
+    /// Who reads what is written to this descriptor …
+    Readers(u64),
+    /// … or wants to write what is read from it.
+    Writers(u64),
     Futexes([u64; 2]),
     /// Of those at the first futex some, and the others are moved to the second.
     Moves([u64; 2]),
@@ -81,11 +102,11 @@ enum Wakes {
 impl Wakes {
     fn includes(self, sleep: &Sleep) -> bool {
         let reason = sleep.reason.load(Ordering::Acquire);
-        let is_futex = reason > LAST;
+        let is_futex = reason > LAST && reason & FILE == 0;
         let places = [reason, sleep.moved.load(Ordering::Relaxed)];
         match self {
-            Wakes::Nobody => false,
-            Wakes::Files(now) => !is_futex && reason & now != 0,
+            Wakes::Nobody | Wakes::Readers(_) | Wakes::Writers(_) => false,
+            Wakes::Reason(now) => reason == now,
             Wakes::Futexes(addresses) => is_futex && places.iter().any(|at| addresses.contains(at)),
             Wakes::Moves([address, _]) => is_futex && places.contains(&address),
             Wakes::Joiners(number) => is_futex && sleep.value.load(Ordering::Relaxed) == number,
@@ -121,8 +142,8 @@ fn of_futex(&[address, operation, _, _, second, _]: &[u64; 6]) -> (u64, Wakes) {
 /// What the fcntl call does: those for locks, and no other.
 fn of_fcntl(command: i32) -> (u64, Wakes) {
     match command {
-        libc::F_SETLKW | libc::F_OFD_SETLKW => (UNLOCKED, Wakes::Files(UNLOCKED)),
-        libc::F_SETLK | libc::F_OFD_SETLK => (AWAKE, Wakes::Files(UNLOCKED)),
+        libc::F_SETLKW | libc::F_OFD_SETLKW => (UNLOCKED, Wakes::Reason(UNLOCKED)),
+        libc::F_SETLK | libc::F_OFD_SETLK => (AWAKE, Wakes::Reason(UNLOCKED)),
         _ => (AWAKE, Wakes::Nobody),
     }
 }
@@ -139,31 +160,29 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
     match number {
         libc::SYS_futex => of_futex(arguments),
         libc::SYS_fcntl => of_fcntl(second as i32),
-        // Who reads makes room for who writes.
         libc::SYS_read
         | libc::SYS_readv
         | libc::SYS_recvfrom
         | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_msgrcv
-        | libc::SYS_mq_timedreceive => (READABLE, Wakes::Files(WRITABLE)),
+        | libc::SYS_recvmmsg => (FILE, Wakes::Writers(first)),
         libc::SYS_write
         | libc::SYS_writev
         | libc::SYS_sendto
         | libc::SYS_sendmsg
         | libc::SYS_sendmmsg
-        | libc::SYS_connect
-        | libc::SYS_msgsnd
-        | libc::SYS_mq_timedsend => (WRITABLE, Wakes::Files(READABLE)),
-        libc::SYS_sendfile
-        | libc::SYS_splice
-        | libc::SYS_tee
-        | libc::SYS_vmsplice
-        | libc::SYS_io_uring_enter => (READABLE | WRITABLE, Wakes::Files(READABLE | WRITABLE)),
+        | libc::SYS_sendfile
+        | libc::SYS_vmsplice => (FILE, Wakes::Readers(first)),
+        libc::SYS_tee => (FILE, Wakes::Readers(second)),
+        libc::SYS_splice => (FILE, Wakes::Readers(third)),
+        // The end of what is read there.
+        libc::SYS_close | libc::SYS_shutdown => (AWAKE, Wakes::Readers(first)),
+        libc::SYS_dup2 | libc::SYS_dup3 => (AWAKE, Wakes::Readers(second)),
+        libc::SYS_msgsnd
+        | libc::SYS_msgrcv
+        | libc::SYS_mq_timedsend
+        | libc::SYS_mq_timedreceive => (QUEUED, Wakes::Reason(QUEUED)),
         libc::SYS_flock | libc::SYS_semop | libc::SYS_semtimedop => {
-            (UNLOCKED, Wakes::Files(UNLOCKED))
+            (UNLOCKED, Wakes::Reason(UNLOCKED))
         }
         libc::SYS_poll
         | libc::SYS_ppoll
@@ -172,7 +191,10 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
         | libc::SYS_epoll_wait
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2
-        | libc::SYS_io_getevents => (READABLE | WRITABLE, Wakes::Nobody),
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_io_getevents
+        | libc::SYS_io_uring_enter => (READY, Wakes::Nobody),
         libc::SYS_pause
         | libc::SYS_rt_sigsuspend
         | libc::SYS_rt_sigtimedwait
@@ -180,12 +202,6 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
         | libc::SYS_clock_nanosleep
         | libc::SYS_wait4
         | libc::SYS_waitid => (SIGNALLED, Wakes::Nobody),
-        // The last descriptor of a pipe's end, or of a file with a lock.
-        libc::SYS_close
-        | libc::SYS_close_range
-        | libc::SYS_dup2
-        | libc::SYS_dup3
-        | libc::SYS_shutdown => (AWAKE, Wakes::Files(READABLE | WRITABLE | UNLOCKED)),
         libc::SYS_exit => (AWAKE, Wakes::Joiners(sys::thread_number() as u64)),
         libc::SYS_kill | libc::SYS_rt_sigqueueinfo => (AWAKE, of_signal(first, second)),
         libc::SYS_tkill if second != 0 => (AWAKE, Wakes::Thread(first)),
@@ -201,9 +217,24 @@ pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
     if !threads::are_several() {
         return;
     }
-    let (reason, wakes) = of_call(number, arguments);
-    if wakes != Wakes::Nobody {
-        wake(vcpu, wakes);
+    let (mut reason, wakes) = of_call(number, arguments);
+    match wakes {
+        Wakes::Nobody => {}
+        Wakes::Readers(descriptor) => {
+            let written = files::ends(descriptor).map(|ends| ends.written);
+            if let Some(written) = written {
+                write(vcpu, written);
+            }
+            reason = if reason == FILE { written.unwrap_or(AWAKE) } else { reason };
+        }
+        Wakes::Writers(descriptor) => {
+            let read = files::ends(descriptor).map(|ends| ends.read);
+            if let Some(read) = read {
+                wake(vcpu, Wakes::Reason(read));
+            }
+            reason = read.unwrap_or(AWAKE);
+        }
+        _ => wake(vcpu, wakes),
     }
     if reason != AWAKE {
         SLEEPS[vcpu as usize & (SLOTS - 1)].begin(reason, arguments[2]);
@@ -225,6 +256,53 @@ impl Sleep {
         // From here on others may say that they wake it.
         self.reason.store(reason, Ordering::Release);
     }
+
+    fn has_slept(&self) -> bool {
+        sys::times_slept() > self.before.load(Ordering::Relaxed)
+    }
+}
+
+/// The last writes to files: number and thread, and whether what was written is read in this process.
+static WRITES: Lock<BTreeMap<u64, (u64, ThreadId, bool)>> = Lock::new(BTreeMap::new());
+/// Files of which it is known who wrote to them last.
+const MOST_FILES: usize = 4096;
+
+/// `vcpu`'s thread writes to what is read as `file`.
+fn write(vcpu: c_uint, file: u64) {
+    if phase() != Phase::Record {
+        return;
+    }
+    let thread = thread(vcpu);
+    with_space(|space| {
+        if phase() == Phase::Record {
+            let number = emit_wake(space, thread);
+            WRITES.with(|writes| {
+                if writes.len() >= MOST_FILES {
+                    writes.clear();
+                }
+                let write = writes.entry(file).or_insert((number, thread, false));
+                (write.0, write.1) = (number, thread);
+            });
+        }
+    });
+}
+
+/// Number of the last write by another thread than `thread`: to `file`, or to any that is read in this process.
+fn last_write(file: Option<u64>, thread: ThreadId) -> Option<u64> {
+    let by_another = |&(number, by, _): &(u64, ThreadId, bool)| (by != thread).then_some(number);
+    WRITES.with(|writes| match file {
+        Some(file) => writes.get_mut(&file).and_then(|write| {
+            write.2 = true;
+            by_another(write)
+        }),
+        None => writes.values().filter(|(_, _, is_read)| *is_read).filter_map(by_another).max(),
+    })
+}
+
+fn emit_wake(space: &mut Space, thread: ThreadId) -> u64 {
+    let number = WAKES.fetch_add(1, Ordering::Relaxed) + 1;
+    emit(space, &Event::Wake { thread, number });
+    number
 }
 
 /// `vcpu`'s thread may wake others, if there are any.
@@ -234,8 +312,7 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
     if phase() == Phase::Record && sleepers().next().is_some() {
         with_space(|space| {
             if phase() == Phase::Record {
-                let number = WAKES.fetch_add(1, Ordering::Relaxed) + 1;
-                emit(space, &Event::Wake { thread: thread(vcpu), number });
+                let number = emit_wake(space, thread(vcpu));
                 for sleep in sleepers() {
                     sleep.woken.store(number, Ordering::Release);
                 }
@@ -249,18 +326,32 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
     }
 }
 
-/// A system call returns on `vcpu`.
-pub fn call_returns(vcpu: c_uint) {
+/// The system call `call` returns on `vcpu`.
+pub fn call_returns(vcpu: c_uint, call: i64, result: i64) {
     let sleep = &SLEEPS[vcpu as usize & (SLOTS - 1)];
-    if sleep.reason.load(Ordering::Relaxed) == AWAKE {
+    let reason = sleep.reason.load(Ordering::Relaxed);
+    if reason == AWAKE {
         return;
     }
     sleep.reason.store(AWAKE, Ordering::Relaxed);
-    let number = sleep.woken.swap(0, Ordering::Acquire);
-    if number != 0 && sys::times_slept() > sleep.before.load(Ordering::Relaxed) {
+    let woken = sleep.woken.swap(0, Ordering::Acquire);
+    let thread = thread(vcpu);
+    let reads = matches!(of_call(call, &[0; 6]), (_, Wakes::Writers(_)));
+    let number = if reads {
+        (result >= 0).then(|| last_write(Some(reason), thread)).flatten()
+    } else if !sleep.has_slept() {
+        None
+    } else if reason == READY {
+        last_write(None, thread)
+    } else {
+        Some(woken)
+    };
+    let seen = sleep.seen.load(Ordering::Relaxed);
+    if let Some(number) = number.filter(|&number| number > seen) {
+        sleep.seen.store(number, Ordering::Relaxed);
         with_space(|space| {
             if phase() == Phase::Record {
-                emit(space, &Event::Woken { thread: thread(vcpu), number });
+                emit(space, &Event::Woken { thread, number });
             }
         });
     }
@@ -268,6 +359,7 @@ pub fn call_returns(vcpu: c_uint) {
 
 /// In a forked child: nobody else sleeps.
 pub fn renew() {
+    WRITES.renew(BTreeMap::new());
     for sleep in &SLEEPS {
         sleep.reason.store(AWAKE, Ordering::Relaxed);
     }
@@ -286,24 +378,17 @@ mod tests {
         let realtime = private | libc::FUTEX_CLOCK_REALTIME;
         let own = sys::thread_number() as u64;
         let sleeping = |(reason, _): (u64, Wakes), value: u64| {
-            let sleep = Sleep {
-                reason: AtomicU64::new(AWAKE),
-                value: AtomicU64::new(0),
-                moved: AtomicU64::new(0),
-                tid: AtomicU64::new(0),
-                before: AtomicU64::new(0),
-                woken: AtomicU64::new(0),
-            };
+            let sleep = Sleep::new();
             sleep.begin(reason, value);
             sleep
         };
         let file = |number: i64| of_call(number, &[1; 6]);
-        // At a futex, joining, reading, writing, polling, waiting for a lock, for a signal, and awake.
+        // At a futex, joining, writing to a full pipe, polling, waiting for a lock, for a signal, and awake.
+        let pipe = FILE | 0x1001;
         let sleepers = [
             sleeping(futex(libc::FUTEX_WAIT_BITSET | realtime, 0x1000, 0), 7),
             sleeping(futex(libc::FUTEX_WAIT, 0x2000, 0), own | 5 << 32),
-            sleeping(file(libc::SYS_read), own),
-            sleeping(file(libc::SYS_write), own),
+            sleeping((pipe, Wakes::Nobody), own),
             sleeping(file(libc::SYS_poll), own),
             sleeping(file(libc::SYS_flock), own),
             sleeping(file(libc::SYS_rt_sigtimedwait), own),
@@ -316,28 +401,26 @@ mod tests {
             of_call(number, &[first, second, third, 0, 0, 0])
         };
         for ((_, wakes), expected) in [
-            (futex(libc::FUTEX_WAKE | private, 0x1000, 0), "f......."),
-            (futex(libc::FUTEX_WAKE | private, 0x1004, 0x1000), "........"),
-            (futex(libc::FUTEX_WAKE_OP, 0x1004, 0x1000), "f......."),
-            (futex(libc::FUTEX_REQUEUE, 0x1000, 0x3000), "f......."),
-            (futex(libc::FUTEX_REQUEUE, 0x3000, 0x1000), "........"),
+            (futex(libc::FUTEX_WAKE | private, 0x1000, 0), "f......"),
+            (futex(libc::FUTEX_WAKE | private, 0x1004, 0x1000), "......."),
+            (futex(libc::FUTEX_WAKE_OP, 0x1004, 0x1000), "f......"),
+            (futex(libc::FUTEX_REQUEUE, 0x1000, 0x3000), "f......"),
+            (futex(libc::FUTEX_REQUEUE, 0x3000, 0x1000), "......."),
             // Who waits at the same place wakes nobody.
-            (futex(libc::FUTEX_WAIT | private, 0x1000, 0), "........"),
-            (file(libc::SYS_write), "..r.p..."),
-            (file(libc::SYS_read), "...wp..."),
-            (file(libc::SYS_close), "..rwpl.."),
-            (file(libc::SYS_poll), "........"),
-            (lock(libc::F_SETLK), ".....l.."),
-            (lock(libc::F_GETFL), "........"),
-            (file(libc::SYS_exit), ".j......"),
-            (signal(libc::SYS_tgkill, [process, own, 10]), "fjrwpls."),
-            (signal(libc::SYS_tgkill, [process, own + 1, 10]), "........"),
-            (signal(libc::SYS_tgkill, [process, own, 0]), "........"),
-            (signal(libc::SYS_kill, [process, 10, 0]), "fjrwpls."),
-            (signal(libc::SYS_kill, [1, 10, 0]), "........"),
-            (file(libc::SYS_getpid), "........"),
+            (futex(libc::FUTEX_WAIT | private, 0x1000, 0), "......."),
+            ((AWAKE, Wakes::Reason(pipe)), "..w...."),
+            (file(libc::SYS_poll), "......."),
+            (lock(libc::F_SETLK), "....l.."),
+            (lock(libc::F_GETFL), "......."),
+            (file(libc::SYS_exit), ".j....."),
+            (signal(libc::SYS_tgkill, [process, own, 10]), "fjwpls."),
+            (signal(libc::SYS_tgkill, [process, own + 1, 10]), "......."),
+            (signal(libc::SYS_tgkill, [process, own, 0]), "......."),
+            (signal(libc::SYS_kill, [process, 10, 0]), "fjwpls."),
+            (signal(libc::SYS_kill, [1, 10, 0]), "......."),
+            (file(libc::SYS_getpid), "......."),
         ] {
-            let found = sleepers.iter().zip("fjrwpls.".chars());
+            let found = sleepers.iter().zip("fjwpls.".chars());
             let found: String =
                 found.map(|(sleep, name)| if wakes.includes(sleep) { name } else { '.' }).collect();
             assert_eq!(found, expected, "{wakes:?}");
