@@ -8,13 +8,16 @@
 //! - Whoever sleeps until any of several files is ready is taken to be woken by the last write to a file that this
 //!   process reads.
 //!
+//! If the waker itself came to a call in which it may sleep before the other went on, that call counts: what the
+//! waker did until then, often with a lock that the other wants next, was not at the same time.
+//!
 //! What only other processes, disks and clocks do is not known.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use flatwalk_trace::{Event, ThreadId};
+use flatwalk_trace::Event;
 
 use crate::channel::region::SLOTS;
 use crate::plugin::capture::thread;
@@ -39,11 +42,21 @@ struct Sleep {
     tid: AtomicU64,
     /// How often it had slept before.
     before: AtomicU64,
-    /// Number of the last call that may have woken it; 0 for none.
+    /// Number of the last call that may have woken it, 0 for none …
     woken: AtomicU64,
+    /// … and the vCPU that made it.
+    by: AtomicU32,
     /// Of the last call that it has waited for.
     seen: AtomicU64,
+    /// It has made a call that may wake others since the last call in which it may sleep.
+    has_woken: AtomicBool,
+    /// Numbers of the last calls in which it may sleep, each the first after one that may wake others.
+    parks: [AtomicU64; PARKS],
+    parked: AtomicUsize,
 }
+
+/// How many of them are remembered.
+const PARKS: usize = 8;
 
 impl Sleep {
     const fn new() -> Sleep {
@@ -54,7 +67,11 @@ impl Sleep {
             tid: AtomicU64::new(0),
             before: AtomicU64::new(0),
             woken: AtomicU64::new(0),
+            by: AtomicU32::new(0),
             seen: AtomicU64::new(0),
+            has_woken: AtomicBool::new(false),
+            parks: [const { AtomicU64::new(0) }; PARKS],
+            parked: AtomicUsize::new(0),
         }
     }
 }
@@ -236,9 +253,23 @@ pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
         }
         _ => wake(vcpu, wakes),
     }
-    if reason != AWAKE {
-        SLEEPS[vcpu as usize & (SLOTS - 1)].begin(reason, arguments[2]);
+    if reason == AWAKE {
+        return;
     }
+    let sleep = of(vcpu);
+    // A call that writes comes before the one that waits for the answer.
+    if !matches!(wakes, Wakes::Readers(_)) && sleep.has_woken.load(Ordering::Relaxed) {
+        with_space(|space| {
+            if phase() == Phase::Record {
+                sleep.park(emit_wake(space, vcpu));
+            }
+        });
+    }
+    sleep.begin(reason, arguments[2]);
+}
+
+fn of(vcpu: c_uint) -> &'static Sleep {
+    &SLEEPS[vcpu as usize & (SLOTS - 1)]
 }
 
 impl Sleep {
@@ -257,13 +288,26 @@ impl Sleep {
         self.reason.store(reason, Ordering::Release);
     }
 
+    /// Its thread comes to the call of this number, in which it may sleep.
+    fn park(&self, number: u64) {
+        let place = self.parked.fetch_add(1, Ordering::Relaxed) % PARKS;
+        self.parks[place].store(number, Ordering::Relaxed);
+        self.has_woken.store(false, Ordering::Relaxed);
+    }
+
+    /// The first call in which it may sleep after the one of this number, if it has come to one.
+    fn park_after(&self, number: u64) -> Option<u64> {
+        let parks = self.parks.iter().map(|park| park.load(Ordering::Relaxed));
+        parks.filter(|&park| park > number).min()
+    }
+
     fn has_slept(&self) -> bool {
         sys::times_slept() > self.before.load(Ordering::Relaxed)
     }
 }
 
-/// The last writes to files: number and thread, and whether what was written is read in this process.
-static WRITES: Lock<BTreeMap<u64, (u64, ThreadId, bool)>> = Lock::new(BTreeMap::new());
+/// The last writes to files: number and vCPU, and whether what was written is read in this process.
+static WRITES: Lock<BTreeMap<u64, (u64, c_uint, bool)>> = Lock::new(BTreeMap::new());
 /// Files of which it is known who wrote to them last.
 const MOST_FILES: usize = 4096;
 
@@ -272,24 +316,23 @@ fn write(vcpu: c_uint, file: u64) {
     if phase() != Phase::Record {
         return;
     }
-    let thread = thread(vcpu);
     with_space(|space| {
         if phase() == Phase::Record {
-            let number = emit_wake(space, thread);
+            let number = emit_wake(space, vcpu);
             WRITES.with(|writes| {
                 if writes.len() >= MOST_FILES {
                     writes.clear();
                 }
-                let write = writes.entry(file).or_insert((number, thread, false));
-                (write.0, write.1) = (number, thread);
+                let write = writes.entry(file).or_insert((number, vcpu, false));
+                (write.0, write.1) = (number, vcpu);
             });
         }
     });
 }
 
-/// Number of the last write by another thread than `thread`: to `file`, or to any that is read in this process.
-fn last_write(file: Option<u64>, thread: ThreadId) -> Option<u64> {
-    let by_another = |&(number, by, _): &(u64, ThreadId, bool)| (by != thread).then_some(number);
+/// Number and vCPU of the last write by another vCPU than `vcpu`: to `file`, or to any that is read in this process.
+fn last_write(file: Option<u64>, vcpu: c_uint) -> Option<(u64, c_uint)> {
+    let by_another = |&(number, by, _): &(u64, c_uint, bool)| (by != vcpu).then_some((number, by));
     WRITES.with(|writes| match file {
         Some(file) => writes.get_mut(&file).and_then(|write| {
             write.2 = true;
@@ -299,9 +342,10 @@ fn last_write(file: Option<u64>, thread: ThreadId) -> Option<u64> {
     })
 }
 
-fn emit_wake(space: &mut Space, thread: ThreadId) -> u64 {
+fn emit_wake(space: &mut Space, vcpu: c_uint) -> u64 {
     let number = WAKES.fetch_add(1, Ordering::Relaxed) + 1;
-    emit(space, &Event::Wake { thread, number });
+    emit(space, &Event::Wake { thread: thread(vcpu), number });
+    of(vcpu).has_woken.store(true, Ordering::Relaxed);
     number
 }
 
@@ -312,8 +356,9 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
     if phase() == Phase::Record && sleepers().next().is_some() {
         with_space(|space| {
             if phase() == Phase::Record {
-                let number = emit_wake(space, thread(vcpu));
+                let number = emit_wake(space, vcpu);
                 for sleep in sleepers() {
+                    sleep.by.store(vcpu, Ordering::Relaxed);
                     sleep.woken.store(number, Ordering::Release);
                 }
             }
@@ -328,30 +373,30 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
 
 /// The system call `call` returns on `vcpu`.
 pub fn call_returns(vcpu: c_uint, call: i64, result: i64) {
-    let sleep = &SLEEPS[vcpu as usize & (SLOTS - 1)];
+    let sleep = of(vcpu);
     let reason = sleep.reason.load(Ordering::Relaxed);
     if reason == AWAKE {
         return;
     }
     sleep.reason.store(AWAKE, Ordering::Relaxed);
     let woken = sleep.woken.swap(0, Ordering::Acquire);
-    let thread = thread(vcpu);
     let reads = matches!(of_call(call, &[0; 6]), (_, Wakes::Writers(_)));
-    let number = if reads {
-        (result >= 0).then(|| last_write(Some(reason), thread)).flatten()
+    let waker = if reads {
+        (result >= 0).then(|| last_write(Some(reason), vcpu)).flatten()
     } else if !sleep.has_slept() {
         None
     } else if reason == READY {
-        last_write(None, thread)
+        last_write(None, vcpu)
     } else {
-        Some(woken)
+        Some((woken, sleep.by.load(Ordering::Relaxed)))
     };
     let seen = sleep.seen.load(Ordering::Relaxed);
-    if let Some(number) = number.filter(|&number| number > seen) {
+    if let Some((number, by)) = waker.filter(|&(number, _)| number > seen) {
         sleep.seen.store(number, Ordering::Relaxed);
         with_space(|space| {
             if phase() == Phase::Record {
-                emit(space, &Event::Woken { thread, number });
+                let number = of(by).park_after(number).unwrap_or(number);
+                emit(space, &Event::Woken { thread: thread(vcpu), number });
             }
         });
     }
@@ -425,6 +470,14 @@ mod tests {
                 found.map(|(sleep, name)| if wakes.includes(sleep) { name } else { '.' }).collect();
             assert_eq!(found, expected, "{wakes:?}");
         }
+        // Of the calls in which a waker may sleep, the first counts after it woke somebody.
+        let parking = Sleep::new();
+        assert_eq!(parking.park_after(3), None);
+        (1..=12).for_each(|number| parking.park(10 * number));
+        assert_eq!(
+            [70, 95, 120].map(|number| parking.park_after(number)),
+            [Some(80), Some(100), None]
+        );
         // One that was moved is woken where it is now.
         sleepers[0].moved.store(0x3000, Ordering::Relaxed);
         let (_, wakes) = futex(libc::FUTEX_WAKE, 0x3000, 0);
