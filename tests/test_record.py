@@ -302,7 +302,8 @@ def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:
     program, short = compiled(tmp_path, "endless", *BARE), compiled(tmp_path, "loops", *BARE)
     helper = (
         "from pathlib import Path; from flatwalk.recorder import record\n"
-        f"result = record(['/bin/sh', '-c', '{short} >&2; {program}; :'], Path('out.fwt'))\n"
+        f"result = record(['/bin/sh', '-c', '{short} >&2; {program}; :'], Path('out.fwt'),\n"
+        "    progress=lambda *_: print('looked', flush=True))\n"
         "print(result.status, *(Path(trace.command[0]).name for trace in result.traces if trace.stopped))\n"
         "print(*sorted(Path(trace.command[0]).name for trace in result.traces), flush=True)\n"
     )
@@ -314,10 +315,14 @@ def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:
         start_new_session=True,
     ) as running:
         assert running.stdout is not None
-        assert running.stdout.readline() == "go\n"
+        lines = (line.split() for line in running.stdout)
+        next(line for line in lines if line == ["go"])
+        # Since the second program began, it has looked once from beginning to end.
+        for _ in range(2):
+            next(line for line in lines if line == ["looked"])
         os.killpg(running.pid, signal.SIGINT)
-        status, *stopped = running.stdout.readline().split()
-        programs = running.stdout.readline().split()
+        status, *stopped = next(line for line in lines if line != ["looked"])
+        programs = next(lines)
     assert status == f"{-signal.SIGINT}"
     assert sorted(stopped) == ["endless", "sh"]
     # What the shell forks is recorded as its own until it becomes another program.

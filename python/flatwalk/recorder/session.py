@@ -149,8 +149,10 @@ class _Session:
         self._timed_out = False
         #: The files of traces that were not complete when we ended their processes, and what for.
         self._ended: dict[str, str] = {}
-        #: The signals that came, the last one last, and the traces that were complete then.
-        self._signalled: dict[int, set[Path]] = {}
+        #: Recorded processes that have ended, as of when we last looked.
+        self._gone: set[int] = set()
+        #: The signals that came, the last one last, and what had ended then.
+        self._signalled: dict[int, set[int]] = {}
         #: What let processes go on unrecorded.
         self._detached_by = ""
         self._reports = Reports()
@@ -206,6 +208,8 @@ class _Session:
         while not collector.ended:
             for report in collector.read(0.1):
                 self._reports.add(report)
+            running = self._running(program, qemu)
+            self._gone = {pid for pid, _ in self._reports.commands.values()}.difference(running)
             if self._progress:
                 self._progress(sum(self._reports.counts.values()), self._part.limit)
             now = time.monotonic()
@@ -247,8 +251,8 @@ class _Session:
     def _stopped(self, trace: ProcessTrace, status: int | None) -> str | None:
         """What stopped a trace's program before it ended by itself, in words.
 
-        Of the command's own process its status says whether a signal that came ended it. If so, whatever was
-        not complete then is taken to have been ended by it, too.
+        Of the command's own process its status says whether a signal that came ended it. If so, whatever had
+        not ended by then is taken to have been ended by it, too.
         """
         if trace.reason == "limit":
             return self._part.stopping
@@ -259,8 +263,8 @@ class _Session:
         if (why := self._ended.get(str(trace.path))) is not None:
             return stopped_by(why)
         number = 0 if status is None else -status
-        complete = self._signalled.get(number)
-        return None if complete is None or trace.path in complete else stopped_by(_named(number))
+        gone = self._signalled.get(number)
+        return None if gone is None or trace.pid in gone else stopped_by(_named(number))
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
         """The recorded processes that still run."""
@@ -353,7 +357,7 @@ class _Session:
 
         def note(number: int) -> None:
             self._signalled.pop(number, None)
-            self._signalled[number] = {trace.path for trace in self._reports.traces}
+            self._signalled[number] = self._gone
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
