@@ -7,9 +7,8 @@ use std::path::Path;
 use zstd::bulk::Compressor;
 
 use super::chunks::{Disk, indexed};
-use super::container::{self, Kind};
-use super::writer::Options;
-use super::writer::encode_chunk;
+use super::container;
+use super::writer::{Options, encode_end};
 use crate::disk::open_file;
 use crate::error::TraceError;
 
@@ -28,14 +27,9 @@ pub fn note_stopped(path: &Path, what: &str) -> Result<(), TraceError> {
     let Some((chunks, mut summary)) = indexed(&mut disk, header_bytes)? else { return Ok(()) };
     let Some((last, others)) = chunks.split_last() else { return Ok(()) };
     summary.stopped = Some(what.to_owned());
-    let text = serde_json::to_vec(&summary).map_err(|error| io(error.into()))?;
     let mut compressor = Compressor::new(Options::default().level).map_err(io)?;
-    let mut encode = |kind, payload: &[u8]| encode_chunk(&mut compressor, kind, payload, |_| {});
-    let (header, mut end) = encode(Kind::Summary, &text).map_err(io)?;
-    let headers = others.iter().map(|chunk| chunk.header.encode()).chain([header.encode()]);
-    let index_offset = last.offset + end.len() as u64;
-    end.extend(encode(Kind::Index, headers.collect::<Vec<_>>().as_flattened()).map_err(io)?.1);
-    end.extend_from_slice(&container::encode_trailer(index_offset));
+    let index = others.iter().flat_map(|chunk| chunk.header.encode()).collect();
+    let end = encode_end(&mut compressor, &summary, index, last.offset).map_err(io)?;
     let file = File::options().write(true).open(path).map_err(io)?;
     // Without a trailer it is read as far as it goes, if this does not get to its end.
     file.set_len(last.offset).map_err(io)?;

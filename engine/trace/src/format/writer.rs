@@ -312,13 +312,10 @@ impl Writer {
         self.summary.blocks = self.blocks;
         self.summary.code_bytes = self.definitions.code_bytes;
         self.summary.hash = self.hash.hex();
-        let text = serde_json::to_vec(&self.summary)
-            .map_err(|error| TraceError::io(&self.path, error.into()))?;
-        self.chunk(Kind::Summary, &text, |_| {})?;
-        let index_offset = self.offset;
         let index = std::mem::take(&mut self.index);
-        self.chunk(Kind::Index, &index, |_| {})?;
-        self.write(&container::encode_trailer(index_offset))?;
+        let end = encode_end(&mut self.compressor, &self.summary, index, self.offset)
+            .map_err(|error| TraceError::io(&self.path, error))?;
+        self.write(&end)?;
         Ok(self.summary)
     }
 
@@ -368,9 +365,7 @@ impl Writer {
     ) -> Result<(), TraceError> {
         let (header, bytes) = encode_chunk(&mut self.compressor, kind, payload, fill)
             .map_err(|error| TraceError::io(&self.path, error))?;
-        if kind != Kind::Index {
-            self.index.extend_from_slice(&header.encode());
-        }
+        self.index.extend_from_slice(&header.encode());
         self.write(&bytes)
     }
 
@@ -391,8 +386,25 @@ impl Writer {
     }
 }
 
+/// What a trace ends with behind its other chunks, whose headers are `index`, at `offset`: the totals, the index
+/// and the trailer.
+pub(super) fn encode_end(
+    compressor: &mut Compressor<'_>,
+    summary: &Summary,
+    mut index: Vec<u8>,
+    offset: u64,
+) -> std::io::Result<Vec<u8>> {
+    let text = serde_json::to_vec(summary)?;
+    let (header, mut end) = encode_chunk(compressor, Kind::Summary, &text, |_| {})?;
+    index.extend_from_slice(&header.encode());
+    let index_offset = offset + end.len() as u64;
+    end.extend(encode_chunk(compressor, Kind::Index, &index, |_| {})?.1);
+    end.extend_from_slice(&container::encode_trailer(index_offset));
+    Ok(end)
+}
+
 /// A chunk's header and its bytes, which begin with that; `fill` completes it.
-pub(super) fn encode_chunk(
+fn encode_chunk(
     compressor: &mut Compressor<'_>,
     kind: Kind,
     payload: &[u8],
