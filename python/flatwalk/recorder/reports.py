@@ -126,11 +126,13 @@ class Reports:
         for number, trace in enumerate(self.traces):
             if (stopped := why(trace)) is None or not trace.instructions:
                 continue
+            size = trace.bytes
             try:
                 engine.trace_stopped(trace.path, stopped)
-            except FlatwalkError as error:
-                self.warnings.append(f"{trace.path} does not say that {stopped}: {error}")
-            self.traces[number] = replace(trace, stopped=stopped)
+                size = trace.path.stat().st_size
+            except (FlatwalkError, OSError) as error:
+                self.warnings.append(f"{trace.path.name} does not say that {stopped}: {error}")
+            self.traces[number] = replace(trace, stopped=stopped, bytes=size)
 
     def main(self, pid: int) -> ProcessTrace | None:
         """The trace of the last program of process `pid`."""

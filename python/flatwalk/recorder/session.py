@@ -154,7 +154,7 @@ class _Session:
         #: The signals that came, the last one last, and what had ended then.
         self._signalled: dict[int, set[int]] = {}
         #: What let processes go on unrecorded.
-        self._detached_by = ""
+        self._detached_by = "an error"
         self._reports = Reports()
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
@@ -176,6 +176,7 @@ class _Session:
             if program is not None and program.poll() is None:
                 program.kill()
                 program.wait()
+                self._note_ended(program.pid, "an error")
             for report in collector.finish():
                 self._reports.add(report)
             self._reports.keep_partial()
@@ -232,7 +233,7 @@ class _Session:
                 )
             if self._interrupted:
                 detached = True
-                self._detached_by = _named(next(reversed(self._signalled), signal.SIGINT))
+                self._detached_by = _named([signal.SIGINT, *self._signalled][-1])
                 collector.detach()
 
     def _end_all(self, program: subprocess.Popen[bytes], qemu: Path, why: str) -> bool:
@@ -242,11 +243,14 @@ class _Session:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 any_ran = True
-                complete = {str(trace.path) for trace in self._reports.traces}
-                for file, (of, _) in self._reports.commands.items():
-                    if of == pid and file not in complete:
-                        self._ended.setdefault(file, why)
+                self._note_ended(pid, why)
         return any_ran
+
+    def _note_ended(self, pid: int, why: str) -> None:
+        complete = {str(trace.path) for trace in self._reports.traces}
+        for file, (of, _) in self._reports.commands.items():
+            if of == pid and file not in complete:
+                self._ended.setdefault(file, why)
 
     def _stopped(self, trace: ProcessTrace, status: int | None) -> str | None:
         """What stopped a trace's program before it ended by itself, in words.

@@ -30,8 +30,18 @@ pub fn note_stopped(path: &Path, what: &str) -> Result<(), TraceError> {
     let mut compressor = Compressor::new(Options::default().level).map_err(io)?;
     let index = others.iter().flat_map(|chunk| chunk.header.encode()).collect();
     let end = encode_end(&mut compressor, &summary, index, last.offset).map_err(io)?;
-    let file = File::options().write(true).open(path).map_err(io)?;
-    // Without a trailer it is read as far as it goes, if this does not get to its end.
-    file.set_len(last.offset).map_err(io)?;
-    file.write_all_at(&end, last.offset).map_err(io)
+    let file = File::options().read(true).write(true).open(path).map_err(io)?;
+    let mut old = vec![0; (file_bytes - last.offset) as usize];
+    file.read_exact_at(&mut old, last.offset).map_err(io)?;
+    replace_end(&file, last.offset, &end)
+        // Of a full disk, say: there was room for what was there.
+        .or_else(|error| replace_end(&file, last.offset, &old).and(Err(error)))
+        .map_err(io)
+}
+
+/// Puts `end` in place of all that is from `offset` on. Should this not come to its end, the file has no trailer,
+/// and is read as far as it goes.
+fn replace_end(file: &File, offset: u64, end: &[u8]) -> std::io::Result<()> {
+    file.set_len(offset)?;
+    file.write_all_at(end, offset)
 }
