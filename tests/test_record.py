@@ -268,6 +268,18 @@ def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     assert engine.trace_info(output, verify=True)["instructions"] > 4000
 
 
+def started(helper: str, directory: Path, stderr: int | None = None) -> subprocess.Popen[str]:
+    """A program of Python's, in a group of its own, which a terminal sends Ctrl-C to."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", helper],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        cwd=directory,
+        start_new_session=True,
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
     program = compiled(tmp_path, "endless", *BARE)
@@ -276,13 +288,7 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
         f"result = record([{str(program)!r}], Path('out.fwt'))\n"
         "print(result.status, flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", helper],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-    ) as running:
+    with started(helper, tmp_path) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "go\n"
         if number == signal.SIGINT:
@@ -307,13 +313,7 @@ def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:
         "print(result.status, *(Path(trace.command[0]).name for trace in result.traces if trace.stopped))\n"
         "print(*sorted(Path(trace.command[0]).name for trace in result.traces), flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", helper],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-    ) as running:
+    with started(helper, tmp_path) as running:
         assert running.stdout is not None
         lines = (line.split() for line in running.stdout)
         next(line for line in lines if line == ["go"])
@@ -338,14 +338,7 @@ def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
         "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"
         "print(*(trace.stopped for trace in result.traces), sep=',', file=sys.stderr)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", helper],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-    ) as running:
+    with started(helper, tmp_path, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         child = int(next(line for line in running.stdout if line != "go\n"))

@@ -97,12 +97,18 @@ class Reports:
                         )
                     )
 
+    def unfinished(self) -> dict[str, int]:
+        """The process of each trace that is not complete, by file."""
+        complete = {str(trace.path) for trace in self.traces}
+        return {file: pid for file, (pid, _) in self.commands.items() if file not in complete}
+
     def keep_partial(self) -> None:
         """Keeps as a trace what the collector could not finish because it was killed."""
         killed: list[int] = []
-        for file, (pid, command) in self.commands.items():
+        for file, pid in self.unfinished().items():
             partial = Path(f"{file}.part")
-            if partial.is_file() and all(str(trace.path) != file for trace in self.traces):
+            if partial.is_file():
+                _, command = self.commands[file]
                 partial.rename(file)
                 size = Path(file).stat().st_size
                 info = _totals(Path(file)) or {"instructions": self.counts.get(file, 0)}

@@ -66,19 +66,14 @@ class Part:
                 )
 
     @property
-    def ending(self) -> str:
-        """What ends it, in words."""
+    def stopping(self) -> str:
+        """What a trace says that ends with it."""
         ends = []
         if self.limit is not None:
             ends.append(self.limit_option or f"a limit of {units.count(self.limit)} instructions")
         if self.stop_at:
             ends.append(f"--stop-at {self.stop_at}")
-        return " or ".join(ends)
-
-    @property
-    def stopping(self) -> str:
-        """What a trace says that ends with it."""
-        return stopped_by(self.ending)
+        return stopped_by(" or ".join(ends))
 
     def options(self) -> dict[str, str]:
         """The plugin's options."""

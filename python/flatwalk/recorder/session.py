@@ -226,7 +226,7 @@ class _Session:
                 continue
             # What still runs are children that the program did not wait for. Else a sample is being encoded.
             late = time.monotonic() - ended > PATIENCE_SECONDS
-            if late and not noted and self._running(program, qemu):
+            if late and not noted and running:
                 noted = True
                 terminal.note(
                     "The program has ended; what it left running is recorded until it ends, or until Ctrl-C."
@@ -247,9 +247,8 @@ class _Session:
         return any_ran
 
     def _note_ended(self, pid: int, why: str) -> None:
-        complete = {str(trace.path) for trace in self._reports.traces}
-        for file, (of, _) in self._reports.commands.items():
-            if of == pid and file not in complete:
+        for file, of in self._reports.unfinished().items():
+            if of == pid:
                 self._ended.setdefault(file, why)
 
     def _stopped(self, trace: ProcessTrace, status: int | None) -> str | None:
@@ -272,8 +271,7 @@ class _Session:
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
         """The recorded processes that still run."""
-        ended = {trace.path for trace in self._reports.traces}
-        begun = {pid for file, (pid, _) in self._reports.commands.items() if Path(file) not in ended}
+        begun = set(self._reports.unfinished().values())
         if program.poll() is None:
             begun.add(program.pid)
         running = []

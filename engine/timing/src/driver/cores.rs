@@ -223,7 +223,7 @@ impl Cores {
 
     /// The core of a thread, which may be a new one.
     pub(super) fn of(&mut self, thread: ThreadId) -> usize {
-        if let Some(&core) = self.by_thread.get(&thread) {
+        if let Some(core) = self.has(thread) {
             return core;
         }
         let may_grow = self.living.len() < self.most && self.living.iter().all(|&n| n > 0);

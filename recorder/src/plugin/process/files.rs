@@ -5,6 +5,9 @@ use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
+/// Set in what is written and read, and in no address of a program's.
+pub const FILE: u64 = 1 << 63;
+
 /// What goes through a file, as a writer and a reader name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
@@ -75,11 +78,11 @@ fn same(what: &impl Hash) -> Ends {
     Ends { written: both, read: both }
 }
 
-/// Odd, and large: no address of a futex, and no reason of another kind.
+/// Not [`FILE`] alone.
 fn hashed(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
-    hasher.finish() | 1 << 63 | 1
+    hasher.finish() | FILE | 1
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ use crate::plugin::capture::thread;
 use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
-use crate::plugin::process::{files, threads};
+use crate::plugin::process::files::{self, FILE};
+use crate::plugin::process::threads;
 use crate::plugin::space::Space;
 use crate::plugin::state::{emit, with_space};
 use crate::sys;
@@ -87,8 +88,6 @@ const SIGNALLED: u64 = 3;
 /// One of several files is ready.
 const READY: u64 = 4;
 const LAST: u64 = 4;
-/// Set in what is read or written.
-const FILE: u64 = 1 << 63;
 
 static SLEEPS: [Sleep; SLOTS] = [const { Sleep::new() }; SLOTS];
 
@@ -171,17 +170,25 @@ fn of_signal(process: u64, signal: u64) -> Wakes {
     if signal == 0 || !is_ours { Wakes::Nobody } else { Wakes::Process }
 }
 
+/// Whether a system call reads from the descriptor that is its first argument.
+fn reads(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+    )
+}
+
 /// What a system call sleeps for, and whom it may wake.
 fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
     let &[first, second, third, ..] = arguments;
     match number {
         libc::SYS_futex => of_futex(arguments),
         libc::SYS_fcntl => of_fcntl(second as i32),
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg => (FILE, Wakes::Writers(first)),
+        _ if reads(number) => (FILE, Wakes::Writers(first)),
         libc::SYS_write
         | libc::SYS_writev
         | libc::SYS_sendto
@@ -259,11 +266,7 @@ pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
     let sleep = of(vcpu);
     // A call that writes comes before the one that waits for the answer.
     if !matches!(wakes, Wakes::Readers(_)) && sleep.has_woken.load(Ordering::Relaxed) {
-        with_space(|space| {
-            if phase() == Phase::Record {
-                sleep.park(emit_wake(space, vcpu));
-            }
-        });
+        while_recording(|space| sleep.park(emit_wake(space, vcpu)));
     }
     sleep.begin(reason, arguments[2]);
 }
@@ -316,17 +319,15 @@ fn write(vcpu: c_uint, file: u64) {
     if phase() != Phase::Record {
         return;
     }
-    with_space(|space| {
-        if phase() == Phase::Record {
-            let number = emit_wake(space, vcpu);
-            WRITES.with(|writes| {
-                if writes.len() >= MOST_FILES {
-                    writes.clear();
-                }
-                let write = writes.entry(file).or_insert((number, vcpu, false));
-                (write.0, write.1) = (number, vcpu);
-            });
-        }
+    while_recording(|space| {
+        let number = emit_wake(space, vcpu);
+        WRITES.with(|writes| {
+            if writes.len() >= MOST_FILES {
+                writes.clear();
+            }
+            let write = writes.entry(file).or_insert((number, vcpu, false));
+            (write.0, write.1) = (number, vcpu);
+        });
     });
 }
 
@@ -342,6 +343,15 @@ fn last_write(file: Option<u64>, vcpu: c_uint) -> Option<(u64, c_uint)> {
     })
 }
 
+/// Phases change with the address space in hand: `work` is of what is recorded, or is not done.
+fn while_recording(work: impl FnOnce(&mut Space)) {
+    with_space(|space| {
+        if phase() == Phase::Record {
+            work(space);
+        }
+    });
+}
+
 fn emit_wake(space: &mut Space, vcpu: c_uint) -> u64 {
     let number = WAKES.fetch_add(1, Ordering::Relaxed) + 1;
     emit(space, &Event::Wake { thread: thread(vcpu), number });
@@ -354,13 +364,11 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
     let used = (region().vcpus.load(Ordering::Acquire) as usize).min(SLOTS);
     let sleepers = || SLEEPS[..used].iter().filter(|sleep| wakes.includes(sleep));
     if phase() == Phase::Record && sleepers().next().is_some() {
-        with_space(|space| {
-            if phase() == Phase::Record {
-                let number = emit_wake(space, vcpu);
-                for sleep in sleepers() {
-                    sleep.by.store(vcpu, Ordering::Relaxed);
-                    sleep.woken.store(number, Ordering::Release);
-                }
+        while_recording(|space| {
+            let number = emit_wake(space, vcpu);
+            for sleep in sleepers() {
+                sleep.by.store(vcpu, Ordering::Relaxed);
+                sleep.woken.store(number, Ordering::Release);
             }
         });
     }
@@ -380,8 +388,7 @@ pub fn call_returns(vcpu: c_uint, call: i64, result: i64) {
     }
     sleep.reason.store(AWAKE, Ordering::Relaxed);
     let woken = sleep.woken.swap(0, Ordering::Acquire);
-    let reads = matches!(of_call(call, &[0; 6]), (_, Wakes::Writers(_)));
-    let waker = if reads {
+    let waker = if reads(call) {
         (result >= 0).then(|| last_write(Some(reason), vcpu)).flatten()
     } else if !sleep.has_slept() {
         None
@@ -393,11 +400,9 @@ pub fn call_returns(vcpu: c_uint, call: i64, result: i64) {
     let seen = sleep.seen.load(Ordering::Relaxed);
     if let Some((number, by)) = waker.filter(|&(number, _)| number > seen) {
         sleep.seen.store(number, Ordering::Relaxed);
-        with_space(|space| {
-            if phase() == Phase::Record {
-                let number = of(by).park_after(number).unwrap_or(number);
-                emit(space, &Event::Woken { thread: thread(vcpu), number });
-            }
+        while_recording(|space| {
+            let number = of(by).park_after(number).unwrap_or(number);
+            emit(space, &Event::Woken { thread: thread(vcpu), number });
         });
     }
 }

@@ -74,7 +74,7 @@ impl Run {
     }
 
     /// Another core begins to exist.
-    pub(super) fn add_core(&mut self, mut core: Parked) {
+    fn add_core(&mut self, mut core: Parked) {
         self.mmu.keep_flushes();
         core.mmu.keep_flushes();
         self.cores.parked.push(core);
@@ -119,7 +119,7 @@ impl Run {
     }
 
     /// The core that has its turn is idle until cycle `at`.
-    pub(super) fn wait_until(&mut self, at: u64) {
+    fn wait_until(&mut self, at: u64) {
         if let Some((core, _)) = &mut self.timed
             && core.settled() < at
         {
@@ -148,16 +148,16 @@ impl Run {
     }
 
     /// The clock of a core; 0 without one.
-    pub(super) fn clock_of(&self, number: usize) -> u64 {
+    fn clock_of(&self, number: usize) -> u64 {
         self.timed_core(number).map_or(0, Core::cycle)
     }
 
     /// When a core has completed what it has begun; 0 without one.
-    pub(super) fn settled_of(&self, number: usize) -> u64 {
+    fn settled_of(&self, number: usize) -> u64 {
         self.timed_core(number).map_or(0, Core::settled)
     }
 
-    pub(super) fn timed_core(&self, number: usize) -> Option<&Core> {
+    fn timed_core(&self, number: usize) -> Option<&Core> {
         match self.cores.parked.iter().find(|core| core.own.number == number) {
             Some(parked) => parked.core.as_deref(),
             None => self.timed.as_ref().map(|(core, _)| &**core),
@@ -165,7 +165,7 @@ impl Run {
     }
 
     /// The core `number` has its turn. What the one before flushed, it flushes, and so do all others.
-    pub(super) fn turn_to(&mut self, number: usize) {
+    fn turn_to(&mut self, number: usize) {
         if self.own.number != number {
             self.tell_flushes(true, self.phase.has_clock());
             let place = self.cores.parked.iter().position(|core| core.own.number == number);
@@ -182,7 +182,7 @@ impl Run {
     }
 
     /// The parked core at `place` and the one that has its turn change places.
-    pub(super) fn exchange(&mut self, place: usize) {
+    fn exchange(&mut self, place: usize) {
         let parked = &mut self.cores.parked[place];
         self.mmu.hand_over(&mut parked.mmu);
         std::mem::swap(&mut self.mmu, &mut parked.mmu);
@@ -227,7 +227,7 @@ impl Run {
     /// All time that has passed is counted, where what is counted begins or ends. No core waits for the one that
     /// is furthest ahead: it would wait for what the cut leaves to others. Cores without work were idle up to
     /// `floor`. Clocks then add up to a multiple of their number, so that their mean is exact.
-    pub(super) fn settle(&mut self, floor: u64) {
+    fn settle(&mut self, floor: u64) {
         let count = self.cores.parked.len() as u64 + 1;
         if self.timed.is_some() && count > 1 {
             let (mut sum, mut last) = (0, (u64::MAX, 0));
