@@ -158,7 +158,7 @@ class Mechanism:
         """The last-level TLB lost the translation of the page at virtual address `page`, of `level`."""
 
     def flush(self, start: int, length_bytes: int) -> None:
-        """Translations of a range of virtual addresses are not valid any more."""
+        """Translations of a range of virtual addresses are not valid any more: 2**64 bytes are all."""
 
     def switch_context(self) -> None:
         """Another process takes the core, and gives it back with empty TLBs."""

@@ -13,12 +13,29 @@ use crate::geometry::{Level, Width};
 pub struct Flush<In> {
     /// First address concerned.
     pub start: In,
-    /// Bytes concerned; `u64::MAX` (from 0) is the whole address space.
-    pub length_bytes: u64,
+    /// Last address concerned: a length could not say that all 2^64 bytes are.
+    pub last: In,
     /// TLB entries that translate any part of the range are stale.
     pub leaves: bool,
     /// Page-walk-cache entries that serve any part of the range are stale.
     pub tables: bool,
+}
+
+impl<In: Address> Flush<In> {
+    /// Of the whole address space.
+    pub fn everything(leaves: bool, tables: bool) -> Self {
+        Self { start: In::new(0), last: In::new(u64::MAX), leaves, tables }
+    }
+
+    /// Of the `bytes` (not 0) from `start`, which end within the address space.
+    pub(crate) fn of(start: In, bytes: u64, leaves: bool, tables: bool) -> Self {
+        Self { start, last: start.offset(bytes - 1), leaves, tables }
+    }
+
+    /// Bytes concerned, 2^64 at most.
+    pub fn length_bytes(&self) -> u128 {
+        u128::from(self.last.raw() - self.start.raw()) + 1
+    }
 }
 
 /// A page that is mapped.
@@ -103,8 +120,8 @@ impl<In: Address> DensityChanges<In> {
             Ok(flush) => {
                 *counter(self) += 1;
                 // All lie on one path, so the longest contains the others.
-                self.flush =
-                    self.flush.filter(|f| f.length_bytes > flush.length_bytes).or(Some(flush));
+                let length = flush.length_bytes();
+                self.flush = self.flush.filter(|f| f.length_bytes() > length).or(Some(flush));
                 true
             }
             Err(error) => {

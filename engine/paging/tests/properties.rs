@@ -165,8 +165,7 @@ struct Caches {
 
 impl Caches {
     fn flush(&mut self, flush: Flush<Gva>) {
-        let first = flush.start.raw();
-        let last = first.saturating_add(flush.length_bytes.checked_sub(1).expect("a range"));
+        let (first, last) = (flush.start.raw(), flush.last.raw());
         if flush.leaves {
             self.leaves
                 .retain(|&(start, bytes, ..), _| start > last || start + (bytes - 1) < first);
@@ -665,7 +664,7 @@ impl<'a> World<'a> {
 
     fn check_leaf_flush(flush: Flush<Gva>, start: u64, page: Page) {
         assert!(flush.leaves);
-        assert_eq!((flush.start.raw(), flush.length_bytes), (start, page.bytes));
+        assert_eq!((flush.start.raw(), flush.last.raw()), (start, start + (page.bytes - 1)));
     }
 
     fn remap(&mut self, from: u64, to: u64) -> Done {

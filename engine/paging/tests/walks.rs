@@ -139,7 +139,7 @@ fn a_gigabyte_node_can_be_listed_and_taken_apart() {
     let before = table.mappings(&memory);
     assert_eq!(before.len(), 1 + 512 + 1, "the 1 GiB page is stored as 512 of 2 MiB");
     let flush = table.reshape(&mut memory, Gva::new(0), 4, 2).unwrap().unwrap();
-    assert_eq!((flush.start.raw(), flush.length_bytes), (0, u64::MAX), "both halves");
+    assert_eq!((flush.start.raw(), flush.last.raw()), (0, u64::MAX), "both halves");
     let shapes: Vec<_> =
         table.statistics().iter().map(|s| (s.level, s.width, s.nodes, s.entries_used)).collect();
     assert_eq!(shapes, [(4, 2, 1, 3), (2, 1, 3, 514), (1, 1, 2, 2)]);

@@ -365,7 +365,7 @@ impl Mechanism for PythonMechanism {
 
     fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
         if flush.leaves && self.has("flush") {
-            self.call("call", ("flush", flush.start.raw(), flush.length_bytes));
+            self.call("call", ("flush", flush.start.raw(), flush.length_bytes()));
         }
     }
 

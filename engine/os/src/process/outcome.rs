@@ -58,19 +58,12 @@ impl<In: Address> Flushes<In> {
         let known = if more.leaves { &mut self.leaves } else { &mut self.tables };
         *known = Some(match *known {
             None => more,
-            Some(known) => {
-                let last = |flush: Flush<In>| {
-                    flush.start.raw().wrapping_add(flush.length_bytes.wrapping_sub(1))
-                };
-                let start = known.start.min(more.start);
-                let last = last(known).max(last(more));
-                Flush {
-                    start,
-                    length_bytes: (last - start.raw()).wrapping_add(1),
-                    leaves: more.leaves,
-                    tables: known.tables | more.tables,
-                }
-            }
+            Some(known) => Flush {
+                start: known.start.min(more.start),
+                last: known.last.max(more.last),
+                leaves: more.leaves,
+                tables: known.tables | more.tables,
+            },
         });
     }
 

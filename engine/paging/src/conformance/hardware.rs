@@ -28,11 +28,10 @@ pub(super) struct Hardware {
 impl Hardware {
     pub(super) fn flush(&mut self, table: &PageTable<Gva, Hpa>, flush: Option<Flush<Gva>>) {
         let Some(flush) = flush.filter(|flush| flush.tables) else { return };
-        let first = flush.start.raw();
-        let last = first.saturating_add(flush.length_bytes.checked_sub(1).expect("a range"));
+        let (first, last) = (flush.start.raw(), flush.last.raw());
         self.nodes.retain(|&(start, end, _), _| start > last || end < first);
         let PageTable::Keyed(table) = table else { return };
-        if flush.length_bytes == u64::MAX {
+        if (first, last) == (0, u64::MAX) {
             self.lines.clear();
             return;
         }
@@ -40,7 +39,7 @@ impl Hardware {
             return;
         }
         // Those that serve an address of the range, which is a page's.
-        let step = (flush.length_bytes / 512).max(table.geometry().span(1));
+        let step = ((last - first) / 512).max(table.geometry().span(1));
         let addresses = (first..=last).step_by(step as usize).chain([last]).map(Gva::new);
         let mut stale = BTreeSet::new();
         for address in addresses {

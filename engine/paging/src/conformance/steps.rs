@@ -50,7 +50,9 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         || any::<[bool; 3]>().prop_map(|[write, user, execute]| Rights { write, user, execute });
     let index = any::<prop::sample::Index>;
     let apart = prop_oneof![Just(1u64), Just(3), Just(8), Just(9), Just(513)];
-    let place = prop_oneof![3 => 0u64..4, 1 => any::<u64>()];
+    // The first pages of the address space, the last ones, and any.
+    let last = (0u64..4).prop_map(|before| u64::MAX - before);
+    let place = prop_oneof![6 => 0u64..4, 1 => last, 2 => any::<u64>()];
     let action = prop_oneof![
         8 => (place, 1u8..=3, 1u64..40, apart, rights())
             .prop_map(|(at, level, count, apart, rights)| Action::Map { at, level, count, apart, rights }),

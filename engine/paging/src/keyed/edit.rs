@@ -186,17 +186,14 @@ impl<In: Address, Out: Physical> Keyed<In, Out> {
     /// translation behind.
     fn flush(&self, input: In, level: Level, stale: Stale) -> Option<Flush<In>> {
         if stale.anywhere {
-            let start = In::new(0);
-            return Some(Flush { start, length_bytes: u64::MAX, leaves: false, tables: true });
+            return Some(Flush::everything(false, true));
         }
-        let length_bytes = self.geometry.span(level);
-        stale.here.then_some(Flush { start: input, length_bytes, leaves: false, tables: true })
+        stale.here.then(|| Flush::of(input, self.geometry.span(level), false, true))
     }
 
     /// What is to be flushed after a change to the page of `level` at `input`, which was mapped.
     fn page_flush(&self, input: In, level: Level, stale: Stale) -> Flush<In> {
-        let length_bytes = self.geometry.span(level);
-        let page = Flush { start: input, length_bytes, leaves: false, tables: false };
-        Flush { leaves: true, ..self.flush(input, level, stale).unwrap_or(page) }
+        let page = || Flush::of(input, self.geometry.span(level), false, false);
+        Flush { leaves: true, ..self.flush(input, level, stale).unwrap_or_else(page) }
     }
 }

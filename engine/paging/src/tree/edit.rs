@@ -267,6 +267,6 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
     }
 
     fn leaf_flush(&self, start: In, level: Level, tables: bool) -> Flush<In> {
-        Flush { start, length_bytes: self.geometry.span(level), leaves: true, tables }
+        Flush::of(start, self.geometry.span(level), true, tables)
     }
 }

@@ -108,13 +108,11 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         };
         let Some(parent) = parent else {
             self.root = new;
-            let start = In::new(0);
-            return Ok(Flush { start, length_bytes: u64::MAX, leaves: false, tables: true });
+            return Ok(Flush::everything(false, true));
         };
         self.link(memory, parent, new, input);
-        let length_bytes = self.geometry.span(old.level + 1);
-        let start = In::new(input.raw() & !(length_bytes - 1));
-        Ok(Flush { start, length_bytes, leaves: false, tables: true })
+        let bytes = self.geometry.span(old.level + 1);
+        Ok(Flush::of(In::new(input.raw() & !(bytes - 1)), bytes, false, true))
     }
 
     /// Lets the entries that lead to the table of `node`'s topmost level on the path of `input` lead

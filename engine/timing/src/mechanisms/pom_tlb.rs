@@ -216,12 +216,11 @@ impl PomTlb {
         Some(line)
     }
 
-    /// Drops every entry of a page that overlaps `length_bytes` from `start`.
-    fn drop_range(&mut self, start: Gva, length_bytes: u64) {
-        let last = start.raw().saturating_add(length_bytes.saturating_sub(1));
+    /// Drops every entry of a page that overlaps `start..=last`.
+    fn drop_range(&mut self, start: Gva, last: Gva) {
         for (size, level) in LEVELS.into_iter().enumerate() {
             let shift = self.geometry.shift(level);
-            let pages = start.raw() >> shift..=last >> shift;
+            let pages = start.raw() >> shift..=last.raw() >> shift;
             let stale = |entry: &Entry| entry[0] & VALID != 0 && pages.contains(&(entry[0] >> 1));
             if pages.end() - pages.start() < self.sets {
                 for page in pages.clone() {
@@ -318,7 +317,7 @@ impl Mechanism for PomTlb {
     fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
         // Where another core has its turn, it has the entries, and dropped them.
         if flush.leaves && !self.entries[0].is_empty() {
-            self.drop_range(flush.start, flush.length_bytes);
+            self.drop_range(flush.start, flush.last);
         }
     }
 
@@ -386,8 +385,7 @@ mod tests {
     /// A run with `mapped`, whose TLB in memory is empty.
     fn cold(scenario: &Scenario, mapped: &[(u64, u64)]) -> Run {
         let mut run = scenario.start(mapped, true);
-        let (start, length_bytes) = (Gva::new(0), u64::MAX);
-        run.mmu.flush(&Flush { start, length_bytes, leaves: true, tables: false });
+        run.mmu.flush(&Flush::everything(true, false));
         run
     }
 

@@ -186,8 +186,7 @@ impl Mechanism for SequentialPrefetcher {
         if !flush.leaves {
             return;
         }
-        let start = flush.start.raw();
-        let last = start.saturating_add(flush.length_bytes.saturating_sub(1));
+        let (start, last) = (flush.start.raw(), flush.last.raw());
         let before = self.buffer.len();
         self.buffer.retain(|entry| entry.page.1 < start || entry.page.0 > last);
         self.statistics.unused += (before - self.buffer.len()) as u64;

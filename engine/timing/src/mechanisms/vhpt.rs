@@ -158,10 +158,7 @@ impl Mechanism for Vhpt {
 
     /// Drops the pages of the array that have entries for the range.
     fn flush(&mut self, flush: &Flush<Gva>, tlb: &mut Tlb) {
-        let length_bytes = flush.length_bytes.saturating_sub(1);
-        let last = Gva::new(flush.start.raw().saturating_add(length_bytes));
-        let first = self.entry(flush.start);
-        tlb.flush(first, self.entry(last) + 8 - first);
+        tlb.flush(self.entry(flush.start), self.entry(flush.last) + 7);
     }
 
     fn counts(&mut self, visit: &mut Visitor<'_>) {

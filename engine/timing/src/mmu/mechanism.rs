@@ -457,9 +457,9 @@ mod tests {
 
         fn flush(&mut self, flush: &Flush<Gva>, _tlb: &mut Tlb) {
             self.see(|seen| {
-                seen.flushed.push((flush.start.raw(), flush.length_bytes));
-                let last = flush.start.raw() + (flush.length_bytes - 1);
-                let gone = flush.start.raw() / PAGE..=last / PAGE;
+                let (start, last) = (flush.start.raw(), flush.last.raw());
+                seen.flushed.push((start, last - start + 1));
+                let gone = start / PAGE..=last / PAGE;
                 seen.held.retain(|page| !gone.contains(page));
             });
         }

@@ -635,7 +635,7 @@ impl Mmu {
             return;
         }
         for tlb in [&mut self.l1d, &mut self.l1i, &mut self.l2] {
-            tlb.flush(flush.start.raw(), flush.length_bytes);
+            tlb.flush(flush.start.raw(), flush.last.raw());
         }
         if let Some(free) = &mut self.free {
             free.known.clear();
@@ -647,8 +647,7 @@ impl Mmu {
     pub fn flush_host(&mut self, flush: &Flush<Gpa>) {
         self.walker.flush_host(flush);
         if flush.leaves {
-            let (start, length_bytes) = (Gva::new(0), u64::MAX);
-            self.flush_but_walker(&Flush { start, length_bytes, leaves: true, tables: false });
+            self.flush_but_walker(&Flush::everything(true, false));
         }
     }
 

@@ -256,11 +256,10 @@ impl Tlb {
         }
     }
 
-    /// Drops every entry of a page that overlaps `length_bytes` from `start`.
-    pub fn flush(&mut self, start: u64, length_bytes: u64) {
+    /// Drops every entry of a page that overlaps `start..=last`.
+    pub fn flush(&mut self, start: u64, last: u64) {
         // Nothing else lets it have fewer entries.
         self.fullest = self.fullest.max(self.occupied());
-        let last = start.wrapping_add(length_bytes.wrapping_sub(1));
         for array in &mut self.arrays {
             let live = &mut array.live;
             array.sets.drop_where(|tag| {

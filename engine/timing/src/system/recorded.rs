@@ -70,10 +70,10 @@ impl Recorded {
     /// # Errors
     /// [`OsError::Recorded`] when the tables cannot be those of the scheme or the machine.
     pub fn apply(&mut self, event: &Event) -> Result<Option<Flush<Gva>>, OsError> {
-        let everything =
-            Flush { start: Gva::new(0), length_bytes: u64::MAX, leaves: true, tables: true };
-        let pages = |address, length_bytes| {
-            Some(Flush { start: Gva::new(address), length_bytes, leaves: true, tables: true })
+        let everything = Flush::everything(true, true);
+        let pages = |address: u64, length: u64| {
+            let last = Gva::new(address.saturating_add(length.checked_sub(1)?));
+            Some(Flush { start: Gva::new(address), last, ..everything })
         };
         Ok(match *event {
             Event::Root { cr3, cr4 } => {

@@ -3,7 +3,7 @@
 
 use flatwalk_os::Process;
 use flatwalk_paging::{
-    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Gpa, Gva, Rights, Tree,
+    Address, Attributes, Entry, EntryMemory, EntryMemoryMut, Flush, Gva, Rights, Tree,
 };
 use flatwalk_trace::Event;
 
@@ -251,8 +251,7 @@ fn mistake_07_both_stages_note_what_was_written() {
         let host = vm.host.table().translate(vm.host.memory(), guest.frame).unwrap();
         let entry = Entry::leaf(host.frame, false, clean);
         vm.host.memory_mut().write(host.entry_address, entry.0);
-        let (start, length_bytes) = (Gpa::new(0), u64::MAX);
-        run.mmu.flush_host(&Flush { start, length_bytes, leaves: true, tables: false });
+        run.mmu.flush_host(&Flush::everything(true, false));
         go(&mut run, &[Do::Load(DATA)]);
         assert_eq!(dirty(&run), (false, false));
         go(&mut run, &[Do::Store(DATA)]);

@@ -56,8 +56,7 @@ impl Hardware {
 
     pub(super) fn flush(&mut self, geometry: Geometry, flushes: &[Flush<Gva>]) {
         for flush in flushes {
-            let first = flush.start.raw();
-            let last = first.wrapping_add(flush.length_bytes.wrapping_sub(1));
+            let (first, last) = (flush.start.raw(), flush.last.raw());
             if flush.leaves {
                 self.tlb.retain(|page, _| !(first / PAGE..=last / PAGE).contains(page));
             }

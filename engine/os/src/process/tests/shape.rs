@@ -4,6 +4,7 @@ use flatwalk_paging::{Flush, Level, Width};
 
 use super::*;
 use crate::metered_memory::Work;
+use crate::process::outcome::Flushes;
 
 fn widths(process: &Process) -> Vec<(Level, Width, u64)> {
     process.nodes().iter().map(|n| (n.level, n.width, n.nodes)).collect()
@@ -62,7 +63,8 @@ fn dense_nodes_are_merged_as_faults_fill_them_and_taken_apart_as_pages_go() {
     assert_eq!((changes[63], changes.iter().sum::<u64>()), (1, 1));
     assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 2, 1)]);
     // All of the region's nodes moved, and no page.
-    let moved = Flush { start: Gva::new(GIB), length_bytes: GIB, leaves: false, tables: true };
+    let last = Gva::new(2 * GIB - 1);
+    let moved = Flush { start: Gva::new(GIB), last, leaves: false, tables: true };
     assert_eq!(faults[63].flushes, [moved]);
     // The change itself is charged as a whole: otherwise the fault took what its like took.
     let charged =
@@ -80,9 +82,29 @@ fn dense_nodes_are_merged_as_faults_fill_them_and_taken_apart_as_pages_go() {
     let gone = process.apply(&unmap(GIB + 33 * LARGE, LARGE)).unwrap();
     assert_eq!(gone.work.density_changes, 1);
     assert_eq!(widths(&process), [(4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 31)]);
-    assert!(gone.flushes.iter().any(|f| f.leaves && f.length_bytes == PAGE), "{gone:?}");
-    assert!(gone.flushes.iter().any(|f| !f.leaves && f.tables && f.length_bytes == GIB));
+    assert!(
+        gone.flushes.iter().any(|f| f.leaves && f.length_bytes() == u128::from(PAGE)),
+        "{gone:?}"
+    );
+    assert!(
+        gone.flushes.iter().any(|f| !f.leaves && f.tables && f.length_bytes() == u128::from(GIB))
+    );
     assert_eq!(process.statistics().unmerges, 1);
+}
+
+#[test]
+fn a_flush_of_everything_stays_one_whatever_is_added() {
+    let top = Gva::new(u64::MAX - (PAGE - 1));
+    let page = Flush { start: top, last: Gva::new(u64::MAX), leaves: true, tables: false };
+    let everything = Flush::everything(true, true);
+    for both in [[everything, page], [page, everything]] {
+        let mut flushes = Flushes::default();
+        for flush in both {
+            flushes.add(flush);
+        }
+        assert!(flushes.into_iter().eq([everything]));
+    }
+    assert_eq!((page.length_bytes(), everything.length_bytes()), (u128::from(PAGE), 1 << 64));
 }
 
 #[test]

@@ -331,7 +331,7 @@ impl Walker {
             if flush.leaves {
                 nested.guest.flush();
                 if let Some(tlb) = &mut nested.tlb {
-                    tlb.flush(flush.start.raw(), flush.length_bytes);
+                    tlb.flush(flush.start.raw(), flush.last.raw());
                 }
             }
         }

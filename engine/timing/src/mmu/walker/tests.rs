@@ -127,7 +127,7 @@ fn a_nested_hashed_walk_has_three_rounds() {
     let mut run = scenario.start(&[(DATA, LARGE)], true);
     // Faults of the host for the guest's table come first.
     go(&mut run, &[Do::Load(DATA)]);
-    let all = Flush { start: Gva::new(0), length_bytes: u64::MAX, leaves: true, tables: true };
+    let all = Flush::everything(true, true);
     run.mmu.flush(&all);
     let (accesses, latency) = walk(&mut run, DATA + 256 * PAGE);
     assert_eq!(accesses, 9 + 3 + 3);
