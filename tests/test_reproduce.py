@@ -610,11 +610,15 @@ def test_a_call_adds_its_claims_to_what_an_earlier_one_wrote(
         ("{", "[", "not what `reproduce --json` writes"),
     ):
         file.write_text(whole.replace(old, new, 1))
-        failed = reproduce("R3")
+        failed = reproduce("R4")
         assert failed.code == 2
         assert words in failed.err
         assert "--json" in failed.err
         assert file.read_text() == whole.replace(old, new, 1), "it stays as it was"
+
+    file.write_text(whole.replace('"label": "4 levels', '"label": "9 levels', 1))
+    assert reproduce("R3").code == 0
+    assert ours() == {"R3": 12.0, **first}, "what has changed since may run again"
 
 
 OPEN = """

@@ -14,7 +14,7 @@ from flatwalk.reproduce.claims import PAPERS, SCALES, Experiment
 from flatwalk.reproduce.experiments import load_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
 
@@ -123,7 +123,8 @@ def run(options: Options) -> None:
         jobs = jobs_of(chosen(experiments, options.claims), options.scale)
         print(planned(jobs, options))
         return
-    before = None if options.update is None else earlier(options.update, options.scale, experiments)
+    again = [claim for _, ids in chosen(experiments, options.claims) for claim in ids]
+    before = None if options.update is None else earlier(options.update, options.scale, experiments, again)
     other = None if options.against is None else other_scale(options.against, options.scale, experiments)
     found = gather(options, experiments)
     if before is not None:
@@ -162,14 +163,22 @@ def _show(
         output.note(f"Report: {options.report.absolute()}")
 
 
-def earlier(path: Path, scale: str, experiments: Sequence[Experiment]) -> show.Report | None:
+def earlier(
+    path: Path, scale: str, experiments: Sequence[Experiment], again: Collection[str]
+) -> show.Report | None:
     """What an earlier call wrote; None if there is no such file yet.
+
+    Args:
+        path: The file.
+        scale: That of this call.
+        experiments: All of them.
+        again: Claims that are judged again, and may have changed since.
 
     Raises:
         UsageError: If it is something else, or of another scale or version.
     """
     where, remedy = f"--update {path}", "name another file, or let --json write this one again"
-    report = written(path, experiments, where, remedy)
+    report = written(path, experiments, where, remedy, again)
     if report is None:
         return None
     for name, theirs, ours in (("scale", report.scale, scale), ("version", report.version, engine.version())):
@@ -193,14 +202,16 @@ def other_scale(path: Path, scale: str, experiments: Sequence[Experiment]) -> sh
     return report
 
 
-def written(path: Path, experiments: Sequence[Experiment], where: str, remedy: str) -> show.Report | None:
+def written(
+    path: Path, experiments: Sequence[Experiment], where: str, remedy: str, but: Collection[str] = ()
+) -> show.Report | None:
     """A report that `--json` wrote; None if there is no such file.
 
     Raises:
         UsageError: If it is something else.
     """
     try:
-        return show.from_json(json.loads(path.read_text(encoding="utf-8")), experiments)
+        return show.from_json(json.loads(path.read_text(encoding="utf-8")), experiments, but)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError) as error:
@@ -248,15 +259,22 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
     )
     settings = sensitivity.settings(axes, options.differ)
     # All of them together, so that runs of the same program under several settings share its instructions.
-    under = [sensitivity.under(one, setting) for setting in settings for one in picked]
-    jobs = jobs_of([(one, [claim.id for claim in one.claims]) for one in under], options.scale)
-    told = f"{len(settings)} joint settings of {len(axes)} open axes: {planned(jobs, options)}"
+    jobs: dict[str, planning.Job] = {}
+    with output.Progress("Planning") as progress:
+        for done, setting in enumerate(settings):
+            progress(done, len(settings))
+            under = [sensitivity.under(one, setting) for one in picked]
+            of = jobs_of([(one, [claim.id for claim in one.claims]) for one in under], options.scale)
+            jobs |= {job.key: job for job in of}
+    told = f"{len(settings)} joint settings of {len(axes)} open axes: {planned(jobs.values(), options)}"
     if options.plan:
         print(told)
         return
     output.note(told)
     with output.Progress("Simulating") as progress:
-        runs.simulate(jobs, cache.Store(cache.directory("reproduce")), options.jobs, progress)
+        runs.simulate(
+            jobs.values(), cache.Store(cache.directory("reproduce")), options.jobs, progress
+        )
     quiet = replace(options, claims=[])
     found = sensitivity.judged(picked, paper, settings, lambda ours: gather(quiet, ours))
     words = ["flatwalk reproduce", *options.claims, "--scale", options.scale, "--sensitivity", paper]
@@ -268,7 +286,7 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         output.write_whole(options.markdown, text)
 
 
-def planned(jobs: Sequence[planning.Job], options: Options) -> str:
+def planned(jobs: Iterable[planning.Job], options: Options) -> str:
     """What is going to be simulated, and about how long it takes, in words."""
     plan = runs.plan(jobs, cache.Store(cache.directory("reproduce")))
     if plan.wanted == plan.kept:

@@ -193,7 +193,7 @@ def markdown(paper: str, found: Sequence[Judged], open_: Sequence[Open], made_by
         "",
         f"Written by `{made_by}`.",
         "",
-        *textwrap.wrap(_LEGEND, 110),
+        *textwrap.wrap(_LEGEND.strip(), 110),
         "",
     ]
     lines += [f"- **{one.name}** (`{one.key}`): by default as it is because {one.default}." for one in open_]

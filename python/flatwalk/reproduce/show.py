@@ -14,7 +14,7 @@ from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Outcome, Verdict, conclude, relations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from flatwalk.reproduce.claims import Claim, Experiment, Point
 
@@ -327,14 +327,21 @@ def _plain(published: float | tuple[float, float] | None) -> float | list[float 
     return published
 
 
-def from_json(written: Mapping[str, Any], experiments: Sequence[Experiment]) -> Report:
+def from_json(
+    written: Mapping[str, Any], experiments: Sequence[Experiment], but: Collection[str] = ()
+) -> Report:
     """A report from its JSON and the experiments as they are now: figures from there, words from here.
+
+    Args:
+        written: What `to_json` made.
+        experiments: All of them.
+        but: Claims that are left out, whatever is written of them.
 
     Raises:
         ValueError: If a claim has other points now.
         LookupError, TypeError: If this is other JSON.
     """
-    by_id = {claim["id"]: claim for claim in written["claims"]}
+    by_id = {claim["id"]: claim for claim in written["claims"] if claim["id"] not in but}
     found = []
     for experiment in experiments:
         outcomes = []
