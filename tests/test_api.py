@@ -139,9 +139,11 @@ def test_objects_are_checked_and_changed() -> None:
     assert fw.Workload("gups", 1 << 20).size_bytes == 1 << 20
     assert str(fw.Workload("graph500", "288MiB", "upwards")) == "graph500:288MiB:upwards"
     assert str(fw.Workload("graph500", "288MiB", "downwards")) == "graph500:288MiB"
-    with pytest.raises(fw.UsageError, match="do not lie 'sideways'"):
+    assert str(fw.Workload("kv-redis", "1GiB", "uniform")) == "kv-redis:1GiB:uniform"
+    assert str(fw.Workload("kv-redis", variant="zipfian")) == "kv-redis:1GiB"
+    with pytest.raises(fw.UsageError, match="no variant 'sideways'"):
         fw.Workload("graph500", "288MiB", "sideways")
-    with pytest.raises(fw.UsageError, match="does not have several large arrays"):
+    with pytest.raises(fw.UsageError, match="has no variant 'upwards'"):
         fw.Workload("gups", "1GiB", "upwards")
     with pytest.raises(fw.UsageError, match="no workload"):
         fw.Workload("nope")

@@ -33,7 +33,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import WARMUP
 from flatwalk.mechanism import Mechanism, Miss, Translation
 from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
-from flatwalk.workload import ARRAY_ORDERS, parse_workload, text_of
+from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -236,27 +236,28 @@ class Workload:
     Args:
         name: As in `flatwalk list workloads`.
         size: Bytes, as a number or as `8GiB`; without it the workload's default.
-        array_order: `downwards`, each large array below the one before it, as Linux does it; or `upwards`.
+        variant: What else the command line has behind the size: `downwards`, each large array below the one
+            before it, as Linux does it, or `upwards`; of key-value stores `zipfian` or `uniform` keys. Without
+            it the first of both.
 
     Raises:
-        UsageError: If there is none of that name, or its size or its order is not understood.
+        UsageError: If there is none of that name, or its size or its variant is not understood.
     """
 
     name: str
     size: str | int | None = None
-    array_order: str = ARRAY_ORDERS[0]
+    variant: str | None = None
     #: Size in bytes.
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Reads the size and the order."""
-        text = f"{self.name}:{'' if self.size is None else self.size}:{self.array_order}"
+        """Reads the size and the variant."""
+        text = f"{self.name}:{'' if self.size is None else self.size}:{self.variant or ''}"
         object.__setattr__(self, "size_bytes", parse_workload(text, "workload")["size_bytes"])
 
     def __str__(self) -> str:
         """As the command line has it: `gups:8GiB`."""
-        workload = {"name": self.name, "size_bytes": self.size_bytes, "array_order": self.array_order}
-        return text_of(workload)
+        return text_of(parse_workload(f"{self.name}:{self.size_bytes}:{self.variant or ''}", "workload"))
 
 
 def check_organisation(

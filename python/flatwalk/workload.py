@@ -10,22 +10,27 @@ from flatwalk.programs import catalogue as programs
 
 DEFAULT_WORKLOAD = "gups:1GiB"
 
-#: How a workload's large arrays follow each other; the first as Linux does it.
-ARRAY_ORDERS = ("downwards", "upwards")
+#: What may stand behind a workload's size, by the parameter that it sets; the first is what holds without.
+VARIANTS = {
+    #: How large arrays follow each other: as Linux does it, or as its legacy layout.
+    "array_order": ("downwards", "upwards"),
+    #: How often each record is asked for: as YCSB does by default, or all alike.
+    "keys": ("zipfian", "uniform"),
+}
 
 
 def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
-    """Reads `NAME`, `NAME:SIZE` or `NAME:SIZE:ORDER` against the engine's list of workloads.
+    """Reads `NAME`, `NAME:SIZE` or `NAME:SIZE:VARIANT` against the engine's list of workloads.
 
     Args:
-        text: What is read; the order is one of `ARRAY_ORDERS`.
+        text: What is read; the variant is one of `VARIANTS` that the workload has.
         where: The option, for errors.
 
     Raises:
-        UsageError: If there is no such workload, or its size or its order is not valid.
+        UsageError: If there is no such workload, or its size or its variant is not valid.
     """
     name, _, rest = text.partition(":")
-    size, _, order = rest.partition(":")
+    size, _, variant = rest.partition(":")
     known = {workload["name"]: workload for workload in engine.workloads()}
     if name not in known and name in programs.names():
         raise UsageError(
@@ -40,31 +45,27 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )
     size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
-    order = order or ARRAY_ORDERS[0]
-    if order not in ARRAY_ORDERS:
+    of = variants(name)
+    allowed = [value for values in of.values() for value in values]
+    if variant and variant not in allowed:
         raise UsageError(
-            f"arrays do not lie {order!r}",
+            f"{name} has no variant {variant!r}",
             where=where,
-            remedy=f"{' or '.join(ARRAY_ORDERS)}, behind the size",
+            remedy=f"{' or '.join(allowed)}, behind the size" if of else f"leave :{variant} out",
         )
-    workload = {"name": name, "size_bytes": size_bytes}
-    if has_arrays(name):
-        return workload | {"array_order": order}
-    if order != ARRAY_ORDERS[0]:
-        raise UsageError(
-            f"{name} does not have several large arrays", where=where, remedy=f"leave :{order} out"
-        )
-    return workload
+    chosen = {key: variant if variant in values else values[0] for key, values in of.items()}
+    return {"name": name, "size_bytes": size_bytes, **chosen}
 
 
-def has_arrays(name: str) -> bool:
-    """Whether the order of arrays makes a difference to a workload."""
-    parameters = [one["parameters"] for one in engine.workloads() if one["name"] == name]
-    return any(parameter["name"] == "array_order" for known in parameters for parameter in known)
+def variants(name: str) -> dict[str, tuple[str, ...]]:
+    """The parameters of `VARIANTS` that a workload has."""
+    of = [one["parameters"] for one in engine.workloads() if one["name"] == name]
+    names = {parameter["name"] for known in of for parameter in known}
+    return {parameter: values for parameter, values in VARIANTS.items() if parameter in names}
 
 
 def text_of(workload: dict[str, Any]) -> str:
     """What `parse_workload` reads as this workload."""
-    order = workload.get("array_order", ARRAY_ORDERS[0])
-    suffix = "" if order == ARRAY_ORDERS[0] else f":{order}"
-    return f"{workload['name']}:{units.short_size(workload['size_bytes'])}{suffix}"
+    usual = {key: values[0] for key, values in VARIANTS.items()}
+    others = [workload[key] for key in usual.keys() & workload.keys() if workload[key] != usual[key]]
+    return ":".join([workload["name"], units.short_size(workload["size_bytes"]), *others])

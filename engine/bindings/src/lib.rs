@@ -20,7 +20,7 @@ use flatwalk_timing::{
     Kind, Limits, Response, RunConfiguration, RunResult, Sampled, Sampling, Scheme,
 };
 use flatwalk_trace::{Format, Source};
-use flatwalk_workloads::{Arguments, ArrayOrder};
+use flatwalk_workloads::{Arguments, ArrayOrder, Keys};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -42,6 +42,8 @@ enum SourceRequest {
         size_bytes: u64,
         #[serde(default)]
         array_order: ArrayOrder,
+        #[serde(default)]
+        keys: Keys,
     },
     /// A process's mapping, and accesses to it.
     Mapping(flatwalk_workloads::mapping::Mapping),
@@ -133,8 +135,8 @@ fn write(response: &impl Serialize) -> PyResult<String> {
 fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
     match request {
         SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(|error| error.to_string()),
-        &SourceRequest::Workload { ref name, size_bytes, array_order } => {
-            let arguments = Arguments { size_bytes, seed, array_order };
+        &SourceRequest::Workload { ref name, size_bytes, array_order, keys } => {
+            let arguments = Arguments { size_bytes, seed, array_order, keys };
             flatwalk_workloads::open(name, &arguments).map_err(|error| error.to_string())
         }
         SourceRequest::Mapping(mapping) => flatwalk_workloads::mapping::open(mapping.clone(), seed)

@@ -21,11 +21,13 @@ pub enum WorkloadError {
         /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
-    /// The workload does not have several arrays.
-    #[error("{name} has no order of arrays: it has no two large ones; leave array_order out")]
-    ArrayOrder {
+    /// The workload does not have the parameter: several large arrays, or keys that are drawn.
+    #[error("{name} has no parameter {parameter}; leave {parameter} out")]
+    Parameter {
         /// The workload.
         name: &'static str,
+        /// The parameter.
+        parameter: &'static str,
     },
     /// Addresses cannot be a trace.
     #[error("the addresses are impossible: {what}")]

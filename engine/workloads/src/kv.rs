@@ -1,14 +1,17 @@
 //! `kv-a`, `kv-b`, `kv-c`: an in-memory key-value store under the core workloads of the Yahoo! Cloud
-//! Serving Benchmark: a chained hash table, its entries, and their values.
+//! Serving Benchmark: a chained hash table, its entries, and their values. `kv-redis`, `kv-memcached`: the
+//! same with the records and the requests of Redis and Memcached in an evaluation.
 //!
 //! Source: Cooper et al., "Benchmarking cloud serving systems with YCSB", 2010, workloads A (half
 //! of the requests update), B (5 %) and C (none), with its key distribution: Zipfian with exponent 0.99
-//! over records in random order. The table is built as memcached and Redis build theirs.
+//! over records in random order. The table is built as memcached and Redis build theirs. Du and Zhang,
+//! "FPT in EMT-Linux", 2025, table 1: Redis with 536 M records in 128 GB, of 256 bytes therefore, half of the
+//! requests updates; Memcached with 56 M in 69 GB, one update in five. It does not say how keys are drawn.
 //!
 //! ```text
 //! table   8 bytes a bucket, a power of two, at least as many as there are records
-//! record  1024 bytes: entry of 64 (next 8, hash 8, pointer to the value 8, key 32), then 10 fields of
-//!         96 bytes
+//! record  entry of 64 bytes (next 8, hash 8, pointer to the value 8, key 32), then the fields: 10 of 96
+//!         bytes (1024 in all); of kv-redis 2 of 96 (256), of kv-memcached 10 of 128 (1344)
 //! ```
 //!
 //! A request's key is read from a buffer and hashed; a read copies the value to a reply buffer, an
@@ -23,30 +26,75 @@ use flatwalk_trace::{BlockId, Source};
 use crate::program::{Assembler, FLAGS, registers};
 use crate::rng::{Permutation, Random, Zipf, mix};
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
-use crate::{Arguments, Description, Make, Parameter, SEED};
+use crate::{Arguments, Description, KEYS, Keys, Make, Parameter, SEED};
 
 pub(crate) const A: Description = describe(
     "kv-a",
     "in-memory key-value store under YCSB A: hash chain, then the value; half of the requests update",
-    |arguments| make(A.name, 0.5, arguments),
+    |arguments| make(A.name, &Kind { updates: 0.5, ..YCSB }, arguments),
 );
 
 pub(crate) const B: Description =
     describe("kv-b", "the same under YCSB B: one request in twenty updates", |arguments| {
-        make(B.name, 0.05, arguments)
+        make(B.name, &Kind { updates: 0.05, ..YCSB }, arguments)
     });
 
 pub(crate) const C: Description =
-    describe("kv-c", "the same under YCSB C: reads only", |arguments| make(C.name, 0.0, arguments));
+    describe("kv-c", "the same under YCSB C: reads only", |arguments| {
+        make(C.name, &YCSB, arguments)
+    });
+
+pub(crate) const REDIS: Description = describe(
+    "kv-redis",
+    "the same with records of 256 bytes, half of the requests updates: Redis in FPT's table 1",
+    |arguments| make(REDIS.name, &OF_REDIS, arguments),
+);
+
+pub(crate) const MEMCACHED: Description = describe(
+    "kv-memcached",
+    "the same with records of 1344 bytes, one request in five an update: Memcached in FPT's table 1",
+    |arguments| make(MEMCACHED.name, &OF_MEMCACHED, arguments),
+);
+
+/// What is stored, and what is asked for.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Share of the requests that update a field.
+    updates: f64,
+    fields: u64,
+    /// A multiple of [`VECTOR`]; all fields together are one of two vectors.
+    field_bytes: u64,
+}
+
+/// YCSB C.
+const YCSB: Kind = Kind { updates: 0.0, fields: 10, field_bytes: 96 };
+const OF_REDIS: Kind = Kind { updates: 0.5, fields: 2, field_bytes: 96 };
+const OF_MEMCACHED: Kind = Kind { updates: 0.2, fields: 10, field_bytes: 128 };
+
+impl Kind {
+    fn value_bytes(self) -> u64 {
+        self.fields * self.field_bytes
+    }
+
+    fn record_bytes(self) -> u64 {
+        ENTRY + self.value_bytes()
+    }
+
+    /// A request: what is asked for 8, key 24, new value of a field.
+    fn request_bytes(self) -> u64 {
+        8 + 8 * KEY_WORDS as u64 + self.field_bytes
+    }
+}
 
 const fn describe(name: &'static str, description: &'static str, make: Make) -> Description {
     const PARAMETERS: &[Parameter] = &[
         Parameter {
             name: "size_bytes",
             description: "table and records, in bytes: 64 KiB to 1 TiB (takes a sixtieth as much \
-                              memory)",
+                              memory, kv-redis a twentieth)",
         },
         SEED,
+        KEYS,
     ];
     crate::describe(name, description, 1 << 40, PARAMETERS, make)
 }
@@ -54,29 +102,25 @@ const fn describe(name: &'static str, description: &'static str, make: Make) -> 
 /// Requests for each record.
 const REQUESTS: u64 = 10;
 const EXPONENT: f64 = 0.99;
-/// Bytes of a record, of its entry, and of each field.
-const RECORD: u64 = 1024;
+/// Bytes of a record's entry.
 const ENTRY: u64 = 64;
-const FIELD: u64 = 96;
-const FIELDS: u64 = (RECORD - ENTRY) / FIELD;
 /// Bytes that are copied at once, with vector registers.
 const VECTOR: u64 = 32;
 /// A key is "user" and 19 digits.
 const KEY_WORDS: usize = 3;
-/// Bytes of a request: what is asked for 8, key 24, new value of a field.
-const REQUEST: u64 = 8 + 8 * KEY_WORDS as u64 + FIELD;
 
-fn make(name: &'static str, updates: f64, arguments: &Arguments) -> Box<dyn Source> {
-    let shape = Shape::of(arguments);
-    let seed = arguments.seed;
+fn make(name: &'static str, kind: &Kind, arguments: &Arguments) -> Box<dyn Source> {
+    let shape = Shape::of(*kind, arguments);
+    let Arguments { seed, keys, .. } = *arguments;
     let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
+    let code = Code::new(&mut assembler, *kind);
     let layout = shape.layout.clone();
-    let build = move || Store::new(&shape, code, updates, seed);
+    let build = move || Store::new(&shape, code, keys, seed);
     program(name, arguments, &layout, assembler, build)
 }
 
 struct Shape {
+    kind: Kind,
     records: u64,
     buckets: u64,
     layout: Layout,
@@ -99,18 +143,19 @@ struct Columns {
 }
 
 impl Shape {
-    fn of(arguments: &Arguments) -> Self {
+    fn of(kind: Kind, arguments: &Arguments) -> Self {
         let mut layout = Layout::new(arguments);
-        let request = layout.records(1, REQUEST);
-        let reply = layout.array((RECORD - ENTRY) / VECTOR, VECTOR as u16);
+        let request = layout.records(1, kind.request_bytes());
+        let reply = layout.array(kind.value_bytes() / VECTOR, VECTOR as u16);
+        let record_bytes = kind.record_bytes();
         let bytes = arguments.size_bytes - layout.bytes();
         // As many as fit with 2^k buckets, at least one for each record.
-        let fit = |buckets: u64| ((bytes - 8 * buckets) / RECORD).min(buckets);
-        let fewer = 1 << (bytes / (RECORD + 8)).ilog2();
+        let fit = |buckets: u64| ((bytes - 8 * buckets) / record_bytes).min(buckets);
+        let fewer = 1 << (bytes / (record_bytes + 8)).ilog2();
         let buckets = if fit(2 * fewer) > fit(fewer) { 2 * fewer } else { fewer };
         let records = fit(buckets);
         let bucket = layout.array(buckets, 8);
-        let record = layout.objects(records, RECORD);
+        let record = layout.objects(records, record_bytes);
         let columns = Columns {
             kind: request.field(0, 8),
             asked_key: std::array::from_fn(|word| request.field(8 + 8 * word as u64, 8)),
@@ -123,7 +168,7 @@ impl Shape {
             key: std::array::from_fn(|word| record.field(24 + 8 * word as u64, 8)),
             record: record.split(VECTOR as u16),
         };
-        Self { records, buckets, layout, columns }
+        Self { kind, records, buckets, layout, columns }
     }
 }
 
@@ -142,7 +187,7 @@ struct Code {
 }
 
 impl Code {
-    fn new(assembler: &mut Assembler) -> Self {
+    fn new(assembler: &mut Assembler, kind: Kind) -> Self {
         Self {
             request: assembler
                 .load(&[BUFFER], KEY_0)
@@ -187,7 +232,7 @@ impl Code {
                 .operation(&[KIND], &[FIELD_AT])
                 .operation(&[VALUE, FIELD_AT], &[FIELD_AT])
                 .then(|assembler| {
-                    (0..FIELD / VECTOR).fold(assembler, |assembler, _| {
+                    (0..kind.field_bytes / VECTOR).fold(assembler, |assembler, _| {
                         assembler
                             .load_bytes(VECTOR as u16, &[BUFFER], LOW)
                             .store_bytes(VECTOR as u16, &[FIELD_AT, LOW])
@@ -207,6 +252,7 @@ enum Request {
 }
 
 struct Store {
+    kind: Kind,
     code: Code,
     columns: Columns,
     /// The first entry of each bucket's chain, and the next one of each entry's; or [`NONE`]. The
@@ -215,8 +261,9 @@ struct Store {
     next: Array<u32>,
     /// Number of each record's last update, which stands for its value.
     version: Vec<u32>,
-    updates: f64,
-    ranks: Zipf,
+    records: u64,
+    /// None if all keys are asked for alike.
+    ranks: Option<Zipf>,
     /// From ranks to keys.
     order: Permutation,
     seed: u64,
@@ -229,16 +276,21 @@ struct Store {
 const NONE: u32 = u32::MAX;
 
 impl Store {
-    fn new(shape: &Shape, code: Code, updates: f64, seed: u64) -> Self {
-        let Shape { records, buckets, columns, .. } = *shape;
+    fn new(shape: &Shape, code: Code, keys: Keys, seed: u64) -> Self {
+        let Shape { kind, records, buckets, columns, .. } = *shape;
+        let ranks = match keys {
+            Keys::Zipfian => Some(Zipf::new(records, EXPONENT)),
+            Keys::Uniform => None,
+        };
         let mut store = Self {
+            kind,
             code,
             columns,
             bucket: columns.bucket.holding(vec![NONE; buckets as usize]),
             next: columns.next.holding(vec![NONE; records as usize]),
             version: vec![0; records as usize],
-            updates,
-            ranks: Zipf::new(records, EXPONENT),
+            records,
+            ranks,
             order: Permutation::new(records, seed),
             seed,
             random: Random::new(seed, 0),
@@ -259,9 +311,13 @@ impl Store {
     }
 
     fn draw(&mut self) -> Request {
-        let key = self.order.at(self.ranks.draw(&mut self.random)) as usize;
-        if self.random.unit() < self.updates {
-            Request::Update { key, field: self.random.below(FIELDS) }
+        let rank = match &self.ranks {
+            Some(ranks) => ranks.draw(&mut self.random),
+            None => self.random.below(self.records),
+        };
+        let key = self.order.at(rank) as usize;
+        if self.random.unit() < self.kind.updates {
+            Request::Update { key, field: self.random.below(self.kind.fields) }
         } else {
             Request::Read { key }
         }
@@ -270,7 +326,7 @@ impl Store {
     /// Carries a request out; returns the record's previous version.
     fn serve(&mut self, out: &mut impl Emitter, request: Request) -> u32 {
         let (Request::Read { key } | Request::Update { key, .. }) = request;
-        let columns = &self.columns;
+        let (columns, kind) = (&self.columns, self.kind);
         out.enter(self.code.request);
         columns.asked_key.iter().for_each(|word| word.load(out, 0));
         let mut entry = self.bucket.load(out, self.bucket_of(key));
@@ -288,11 +344,11 @@ impl Store {
         columns.key.iter().for_each(|word| word.load(out, entry));
         columns.pointer.load(out, entry);
         columns.kind.load(out, 0);
-        let value = ((RECORD * entry as u64 + ENTRY) / VECTOR) as usize;
+        let value = ((kind.record_bytes() * entry as u64 + ENTRY) / VECTOR) as usize;
         let version = self.version[entry];
         match request {
             Request::Read { .. } => {
-                for offset in (0..((RECORD - ENTRY) / VECTOR) as usize).step_by(2) {
+                for offset in (0..(kind.value_bytes() / VECTOR) as usize).step_by(2) {
                     out.enter(self.code.copy);
                     columns.record.load(out, value + offset);
                     columns.record.load(out, value + offset + 1);
@@ -303,8 +359,10 @@ impl Store {
             }
             Request::Update { field, .. } => {
                 out.enter(self.code.update);
-                let (from, to) = ((REQUEST - FIELD) / VECTOR, field * FIELD / VECTOR);
-                for vector in 0..FIELD / VECTOR {
+                let field_bytes = kind.field_bytes;
+                let from = (kind.request_bytes() - field_bytes) / VECTOR;
+                let to = field * field_bytes / VECTOR;
+                for vector in 0..field_bytes / VECTOR {
                     columns.request.load(out, (from + vector) as usize);
                     columns.record.store(out, value + (to + vector) as usize);
                 }
@@ -336,18 +394,15 @@ mod tests {
     use super::*;
     use crate::simulated::Native;
 
-    fn store(size_bytes: u64, updates: f64) -> Store {
-        Store::new(
-            &Shape::of(&Arguments::new(size_bytes, 1)),
-            Code::new(&mut Assembler::new()),
-            updates,
-            1,
-        )
+    fn store(size_bytes: u64, kind: Kind, keys: Keys) -> Store {
+        let shape = Shape::of(kind, &Arguments::new(size_bytes, 1));
+        Store::new(&shape, Code::new(&mut Assembler::new(), kind), keys, 1)
     }
 
     #[test]
     fn a_read_gets_what_was_last_written() {
-        let mut store = store(1 << 20, 0.5);
+        let half = Kind { updates: 0.5, ..YCSB };
+        let mut store = store(1 << 20, half, Keys::Zipfian);
         let mut expected = HashMap::new();
         let mut written = 0;
         for _ in 0..20_000 {
@@ -367,7 +422,7 @@ mod tests {
 
     #[test]
     fn every_key_is_in_the_chain_of_its_bucket() {
-        let store = store(1 << 20, 0.0);
+        let store = store(1 << 20, YCSB, Keys::Zipfian);
         let mut found = vec![false; store.version.len()];
         for (bucket, &first) in store.bucket.values.iter().enumerate() {
             let mut entry = first;
@@ -380,16 +435,40 @@ mod tests {
         assert!(!found.contains(&false));
     }
 
-    #[test]
-    fn the_most_popular_key_has_its_share() {
-        let mut store = store(64 << 20, 0.0);
-        let records = store.version.len();
-        let mut counts = vec![0_u32; records];
-        let draws = 200_000;
+    /// How often each key is asked for.
+    fn counts(store: &mut Store, draws: u32) -> Vec<u32> {
+        let mut counts = vec![0; store.version.len()];
         for _ in 0..draws {
             let (Request::Read { key } | Request::Update { key, .. }) = store.draw();
             counts[key] += 1;
         }
+        counts
+    }
+
+    #[test]
+    fn uniform_keys_have_equal_shares() {
+        let mut store = store(1 << 20, YCSB, Keys::Uniform);
+        let counts = counts(&mut store, 200_000);
+        let expected = 200_000.0 / counts.len() as f64;
+        let far = |&&count: &&u32| (f64::from(count) - expected).abs() > 6.0 * expected.sqrt();
+        assert_eq!(counts.iter().filter(far).count(), 0, "{expected} each");
+    }
+
+    #[test]
+    fn records_are_those_of_the_table() {
+        let records =
+            |kind, gib: u64| Shape::of(kind, &Arguments::new(gib << 30, 1)).records as f64;
+        let [redis, memcached] = [records(OF_REDIS, 128), records(OF_MEMCACHED, 69)];
+        for (ours, published) in [(redis, 536e6), (memcached, 56e6)] {
+            assert!((ours / published - 1.0).abs() < 0.04, "{ours} of {published}");
+        }
+    }
+
+    #[test]
+    fn the_most_popular_key_has_its_share() {
+        let mut store = store(64 << 20, YCSB, Keys::Zipfian);
+        let (records, draws) = (store.version.len(), 200_000);
+        let counts = counts(&mut store, draws);
         let most = (0..records).max_by_key(|&key| counts[key]).unwrap();
         assert_eq!(most, store.order.at(0) as usize);
         let all: f64 = (1..=records).map(|rank| (rank as f64).powf(-EXPONENT)).sum();
@@ -400,9 +479,10 @@ mod tests {
     #[test]
     fn sizes_are_filled() {
         for size_bytes in (64 << 10..512 << 10).step_by(1000).chain([1 << 30, 1 << 40]) {
-            let shape = Shape::of(&Arguments::new(size_bytes, 1));
+            let shape = Shape::of(YCSB, &Arguments::new(size_bytes, 1));
             let bytes = shape.layout.bytes();
-            assert!(bytes <= size_bytes && bytes + 5 * RECORD > size_bytes, "{bytes} {size_bytes}");
+            let least = bytes + 5 * YCSB.record_bytes();
+            assert!(bytes <= size_bytes && least > size_bytes, "{bytes} {size_bytes}");
             assert!(shape.records <= shape.buckets);
         }
     }

@@ -82,12 +82,21 @@ pub struct Arguments {
     pub seed: u64,
     /// How its arrays follow each other.
     pub array_order: ArrayOrder,
+    /// How often each of its records is asked for.
+    pub keys: Keys,
 }
 
 impl Arguments {
     /// A size and a seed; arrays lie as Linux puts them.
     pub fn new(size_bytes: u64, seed: u64) -> Self {
-        Self { size_bytes, seed, array_order: ArrayOrder::default() }
+        Self { size_bytes, seed, array_order: ArrayOrder::default(), keys: Keys::default() }
+    }
+
+    /// What a workload's name has in addition.
+    fn suffix(&self) -> String {
+        let order = (self.array_order != ArrayOrder::default()).then_some(":upwards");
+        let keys = (self.keys != Keys::default()).then_some(":uniform");
+        order.into_iter().chain(keys).collect()
     }
 }
 
@@ -102,14 +111,15 @@ pub enum ArrayOrder {
     Upwards,
 }
 
-impl ArrayOrder {
-    /// What a workload's name has in addition.
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::Downwards => "",
-            Self::Upwards => ":upwards",
-        }
-    }
+/// How often each record of a store is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// As YCSB does by default: Zipfian with exponent 0.99.
+    #[default]
+    Zipfian,
+    /// All alike, as YCSB's `requestdistribution=uniform` and redis-benchmark do.
+    Uniform,
 }
 
 /// Every workload.
@@ -134,6 +144,8 @@ pub const REGISTRY: &[Description] = &[
     kv::A,
     kv::B,
     kv::C,
+    kv::REDIS,
+    kv::MEMCACHED,
     oltp::DESCRIPTION,
     svm::URL,
     svm::HIGGS,
@@ -146,7 +158,7 @@ pub const REGISTRY: &[Description] = &[
 /// The workload `name`. The same arguments give the same trace.
 ///
 /// # Errors
-/// [`WorkloadError::Unknown`], [`WorkloadError::ArrayOrder`] and [`WorkloadError::Size`].
+/// [`WorkloadError::Unknown`], [`WorkloadError::Parameter`] and [`WorkloadError::Size`].
 pub fn open(name: &str, arguments: &Arguments) -> Result<Box<dyn Source>, WorkloadError> {
     let size_bytes = arguments.size_bytes;
     let Some(workload) = REGISTRY.iter().find(|workload| workload.name == name) else {
@@ -155,9 +167,14 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Box<dyn Source>, Worklo
             known: REGISTRY.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", "),
         });
     };
-    let has_order = workload.parameters.iter().any(|known| known.name == ARRAY_ORDER.name);
-    if arguments.array_order != ArrayOrder::default() && !has_order {
-        return Err(WorkloadError::ArrayOrder { name: workload.name });
+    let named = [
+        (ARRAY_ORDER.name, arguments.array_order != ArrayOrder::default()),
+        (KEYS.name, arguments.keys != Keys::default()),
+    ];
+    for (parameter, is_set) in named {
+        if is_set && !workload.parameters.iter().any(|known| known.name == parameter) {
+            return Err(WorkloadError::Parameter { name: workload.name, parameter });
+        }
     }
     let requirement = if size_bytes < workload.least_bytes {
         format!("the least is {}", size(workload.least_bytes))
@@ -193,6 +210,12 @@ const ARRAY_ORDER: Parameter = Parameter {
     name: "array_order",
     description: "whether each large array lies below (downwards, the default) or above (upwards) the one \
                   allocated before it",
+};
+
+/// How often each record is asked for.
+const KEYS: Parameter = Parameter {
+    name: "keys",
+    description: "how often each record is asked for: zipfian (the default, exponent 0.99) or uniform",
 };
 
 /// A workload of any size from 64 KiB to `greatest_bytes`.

@@ -177,7 +177,7 @@ pub(crate) struct Plan {
 impl<K: Kernel> Program<K> {
     pub(crate) fn new(plan: Plan, assembler: Assembler, kernel: K) -> Self {
         let Plan { name, arguments, instructions, data } = plan;
-        let Arguments { size_bytes, seed, array_order } = arguments;
+        let Arguments { size_bytes, seed, array_order, keys } = arguments;
         let map = |address, length, protection, backing| {
             Item::Event(Event::Map { address, length, protection, backing, shared: false })
         };
@@ -193,9 +193,10 @@ impl<K: Kernel> Program<K> {
             touched.push(regions(address, bytes));
         }
         // Raise the number when a workload changes what it does for the same parameters.
-        let identity = format!("flatwalk workload 2: {name} {size_bytes} {seed} {array_order:?}");
+        let identity =
+            format!("flatwalk workload 2: {name} {size_bytes} {seed} {array_order:?} {keys:?}");
         let info = SourceInfo {
-            name: format!("{name}:{}{}", size(size_bytes), array_order.suffix()),
+            name: format!("{name}:{}{}", size(size_bytes), arguments.suffix()),
             hash: format!("{:016x}", fnv1a(&identity)),
             instructions,
             touched,
@@ -256,7 +257,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::rng::mix;
     use crate::spread;
-    use crate::{ArrayOrder, Description, REGISTRY, open};
+    use crate::{ArrayOrder, Description, Keys, REGISTRY, open};
 
     /// A block and the addresses of its accesses.
     type Played = (Arc<Block>, Vec<u64>);
@@ -296,25 +297,38 @@ pub(crate) mod tests {
         (events, played)
     }
 
+    fn has(workload: &Description, parameter: &str) -> bool {
+        workload.parameters.iter().any(|known| known.name == parameter)
+    }
+
     #[test]
     fn every_workload_is_well_formed() {
         let whole = |workload| (workload, Arguments::new(128 << 10, 1), usize::MAX);
         // Large enough that arrays are mapped.
-        let beginning = |array_order| {
-            let arguments = Arguments { array_order, ..Arguments::new(1 << 20, 1) };
-            let has_order = |workload: &&Description| {
-                workload.parameters.iter().any(|parameter| parameter.name == "array_order")
-            };
-            let of = move |workload| (workload, arguments, 100_000);
-            REGISTRY.iter().filter(has_order).map(of)
+        let usual = Arguments::new(1 << 20, 1);
+        let beginning = |parameter, arguments: Arguments| {
+            let has = move |workload: &&Description| has(workload, parameter);
+            REGISTRY.iter().filter(has).map(move |workload| (workload, arguments, 100_000))
         };
-        let all = REGISTRY.iter().map(whole).chain(beginning(ArrayOrder::Downwards));
-        for (workload, arguments, blocks) in all.chain(beginning(ArrayOrder::Upwards)) {
+        let upwards = Arguments { array_order: ArrayOrder::Upwards, ..usual };
+        let all = REGISTRY
+            .iter()
+            .map(whole)
+            .chain(beginning("array_order", usual))
+            .chain(beginning("array_order", upwards))
+            .chain(beginning("keys", Arguments { keys: Keys::Uniform, ..usual }));
+        for (workload, arguments, blocks) in all {
             let size_bytes = arguments.size_bytes;
             let source = open(workload.name, &arguments).unwrap();
             let info = source.info().clone();
-            let order = if arguments.array_order == ArrayOrder::Upwards { ":upwards" } else { "" };
-            assert_eq!(info.name, format!("{}:{}{order}", workload.name, size(size_bytes)));
+            let suffix = if arguments.array_order == ArrayOrder::Upwards {
+                ":upwards"
+            } else if arguments.keys == Keys::Uniform {
+                ":uniform"
+            } else {
+                ""
+            };
+            assert_eq!(info.name, format!("{}:{}{suffix}", workload.name, size(size_bytes)));
             let (events, played) = play_until(source, blocks);
             let mapped: Vec<_> = events
                 .iter()
@@ -408,18 +422,24 @@ pub(crate) mod tests {
             };
             let (small, large) = (64 << 10, 128 << 10);
             assert_eq!(trace(small, 7), trace(small, 7));
-            if workload.parameters.iter().any(|parameter| parameter.name == "seed") {
+            if has(workload, "seed") {
                 assert_ne!(trace(small, 7), trace(small, 8), "{}", workload.name);
             }
             let hashes = BTreeSet::from([hash(small, 7), hash(small, 8), hash(large, 7)]);
             assert_eq!(hashes.len(), 3);
-            let upwards =
-                Arguments { array_order: ArrayOrder::Upwards, ..Arguments::new(small, 7) };
-            let upwards = open(workload.name, &upwards).map(|source| source.info().hash.clone());
-            if workload.parameters.iter().any(|parameter| parameter.name == "array_order") {
-                assert_ne!(upwards.unwrap(), hash(small, 7), "{}", workload.name);
-            } else {
-                assert!(upwards.unwrap_err().to_string().contains("leave array_order out"));
+            let usual = Arguments::new(small, 7);
+            let variants = [
+                ("array_order", Arguments { array_order: ArrayOrder::Upwards, ..usual }),
+                ("keys", Arguments { keys: Keys::Uniform, ..usual }),
+            ];
+            for (parameter, arguments) in variants {
+                let variant = open(workload.name, &arguments).map(|of| of.info().hash.clone());
+                if has(workload, parameter) {
+                    assert_ne!(variant.unwrap(), hash(small, 7), "{}", workload.name);
+                } else {
+                    let remedy = format!("leave {parameter} out");
+                    assert!(variant.unwrap_err().to_string().contains(&remedy));
+                }
             }
         }
     }

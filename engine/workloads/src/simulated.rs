@@ -298,7 +298,8 @@ mod tests {
 
     /// The addresses of two arrays, of an object and of a small array, and the mappings.
     fn laid_out(array_order: ArrayOrder) -> ([u64; 4], Vec<(u64, u64)>) {
-        let mut layout = Layout::new(&Arguments { size_bytes: 1 << 20, seed: 1, array_order });
+        let arguments = Arguments { array_order, ..Arguments::new(1 << 20, 1) };
+        let mut layout = Layout::new(&arguments);
         let first = layout.array(MMAP_THRESHOLD / 8, 8);
         let second = layout.line_records(3 * PAGE, 64).field(0, 8);
         let (object, small) = (layout.objects(100, 40).field(0, 8), layout.array(7, 8));
