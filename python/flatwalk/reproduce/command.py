@@ -272,9 +272,7 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         return
     output.note(told)
     with output.Progress("Simulating") as progress:
-        runs.simulate(
-            jobs.values(), cache.Store(cache.directory("reproduce")), options.jobs, progress
-        )
+        runs.simulate(jobs.values(), cache.Store(cache.directory("reproduce")), options.jobs, progress)
     quiet = replace(options, claims=[])
     found = sensitivity.judged(picked, paper, settings, lambda ours: gather(quiet, ours))
     words = ["flatwalk reproduce", *options.claims, "--scale", options.scale, "--sensitivity", paper]
