@@ -107,6 +107,16 @@ def test_a_rates_change_has_its_sign() -> None:
     assert "slower" in wording.verdict(stats.compare(fast, slow, rate=True), 0.001, rate=True)
 
 
+def test_a_rate_without_bounds_has_none() -> None:
+    """Times of the fast series may be none by the slow one's noise: the rate has no upper end."""
+    slow, fast = [100.0, 130.0, 80.0, 120.0, 75.0], [500.0, 510.0, 495.0, 505.0, 490.0]
+    comparison = stats.compare(slow, fast, rate=True)
+    assert 0 < comparison.change_interval.low < comparison.change < comparison.change_interval.high
+    assert comparison.change_interval.high == math.inf
+    words = wording.verdict(comparison, 0.001, rate=True)
+    assert re.match(r"418 % faster \(\d+ % or more\)", words), words
+
+
 def test_constant_samples() -> None:
     same = stats.compare([5.0, 5.0, 5.0], [5.0, 5.0, 5.0])
     assert (same.welch.p, same.pooled.p, same.effect) == (1.0, 1.0, 0.0)

@@ -170,6 +170,8 @@ def test_what_is_unknown_has_no_bounds() -> None:
     nothing = estimate([[0.0] * 9], [[1.0] * 9], 0.0)
     assert (nothing.value, nothing.low) == (0.0, None), "no walk in any window is not known to be none"
     assert math.isnan(estimate([[1.0] * 9], [[0.0] * 9], 0.0).value)
+    in_one = estimate([[0.0] * 5 + [13.0] + [0.0] * 6], [[0.0] * 5 + [7.0] + [0.0] * 6], 0.01)
+    assert (in_one.value, in_one.low) == (13 / 7, None), "eleven windows without a walk say nothing of walks"
 
 
 def test_windows_needed() -> None:

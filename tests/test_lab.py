@@ -615,6 +615,36 @@ def test_a_foreign_file_among_the_results_is_named(tmp_path: Path) -> None:
         results.table()
 
 
+def test_values_that_are_lists_are_text_in_the_results(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    results = made(tmp_path)
+    next_line = [{"kind": "next_line", "page_crossing": "walk", "degree": 1}]
+    swept = {"l1d.prefetcher": [[], next_line]}
+    sweep = sweep_of(set=swept, mode="timing", exhaustive=False, windows=5, window="20K")
+    outcome, _ = ran(sweep, results)
+    assert (outcome.done, outcome.failed) == (4, [])
+    labels = {unit.label for unit in plan.plan(sweep)}
+    assert len(labels) == 4
+    assert ran(sweep_of(), results)[0].done == 2, "runs without the key"
+    # An earlier version kept the lists as such.
+    first = max((tmp_path / "runs").iterdir(), key=lambda path: pq.read_table(path).num_columns)
+    table = pq.read_table(first)
+    at = table.schema.get_field_index("l1d.prefetcher")
+    lists = pa.array([json.loads(text) for text in table.column(at).to_pylist()])
+    pq.write_table(table.set_column(at, "l1d.prefetcher", lists), first)
+
+    found = {row["l1d.prefetcher"] for row in results.table().to_pylist()}
+    assert found == {None, "[]", json.dumps(next_line, sort_keys=True)}
+    for words in (
+        ("diff", "fpt", "radix4", "--by", "scheme", "--where", '"l1d.prefetcher" is not null'),
+        ("report",),
+        ("plot", "out.svg", "--x", "l1d.prefetcher", "--y", "walks"),
+    ):
+        done = flatwalk("results", *words, "--results", tmp_path)
+        assert done.code == 0, done.err
+
+
 def test_shipped_sweeps_can_run() -> None:
     for name in settings.names("sweep"):
         sweep = Sweep.read(name)

@@ -382,6 +382,7 @@ def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) 
             ["--mix", "gups:64MiB,chase:64MiB", "--skip", "20M", "--warmup", "0", "--instructions", "100k"],
             "nothing is left to measure of chase:64MiB",
         ),
+        (["--mix", " , ,"], "' , ,' names no program"),
         (["--mix", "gups,none.fwt"], "flatwalk record -o none.fwt"),
         (["--mix", "gups,gusp"], "no workload 'gusp'\n  where:  --mix"),
     ],

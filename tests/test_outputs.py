@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -229,6 +230,15 @@ def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
 
 
 HOSTILE = "evil\x1b]0;owned\x07\x9b2J\u202egnp.exe\udcff"
+
+
+def test_json_has_no_number_that_json_has_not() -> None:
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    values = {"a": [math.inf, -math.inf, math.nan, 1.5], "b": (1, math.inf)}
+    found = json.loads(output.as_json(values), parse_constant=refuse)
+    assert found == {"a": [None, None, None, 1.5], "b": [1, None]}
 
 
 def test_what_is_unsafe_is_written_out() -> None:

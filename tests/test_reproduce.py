@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import cache, engine, intervals, results
+from flatwalk import cache, engine, intervals, output, results
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import (
     agreement,
@@ -109,7 +110,7 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give() -> None:
     report = show.from_json(written, experiments)
     found = [claim["id"] for claim in written["claims"]]
     assert found == [claim.id for one in experiments for claim in one.claims if claim.id in found]
-    assert json.loads(json.dumps(show.to_json(report))) == written
+    assert json.loads(output.as_json(show.to_json(report))) == written
     document = (RESULTS / "reproduction.md").read_text()
     assert document == show.markdown(report, show.command(report, experiments))
 
@@ -353,6 +354,47 @@ def test_programs_that_are_not_run_make_a_mean_less_sure() -> None:
     assert [low, high] == pytest.approx([2.5 - margin, 2.5 + margin], rel=1e-4)
 
 
+def test_what_is_not_sampled_is_of_some_programs_still() -> None:
+    of = {str(at): (exactly(value),) for at, value in enumerate([1.0, 2.0, 3.0, 4.0])}
+
+    def at(programs: int, sampled: bool) -> spread.Spread | None:
+        return spread.spread(of, lambda runs: runs[0]["ipc"], statistics.fmean, programs, sampled=sampled)
+
+    whole, part = at(4, sampled=False), at(5, sampled=False)
+    assert whole is not None
+    assert part is not None
+    assert whole.bounds() == (2.5, 2.5)
+    assert part.bounds() == at(5, sampled=True).bounds()  # type: ignore[union-attr]
+    assert part.bounds()[0] < 2.5  # type: ignore[operator]
+
+
+def test_a_window_that_has_everything_says_nothing_of_how_it_varies() -> None:
+    run = fake.run()
+    fake.sample([run], windows=12, own=0.0)
+    windows: list[Any] = list(run["windows"])
+    for at, window in enumerate(windows):
+        window |= {"walks": 7 if at == 5 else 0, "walk_accesses": 13 if at == 5 else 0}
+    sampling = {"sampled": True, "coverage": 0.01, "windows": 12}
+    whole: Any = {**run, "sampling": sampling, "accesses_per_walk": 13 / 7}
+    found = spread.spread(
+        {"gups": (whole,)}, lambda runs: runs[0]["accesses_per_walk"], statistics.fmean, None
+    )
+    assert found is not None
+    assert found.bounds() == (None, None)
+
+
+def test_figures_of_other_programs_are_not_paired() -> None:
+    def of(*values: float) -> spread.Spread:
+        found = spread.Sample(tuple(values), 0.5)
+        return spread.Spread(1.0, {}, found)
+
+    def less(one: float, other: float) -> float:
+        return one - other
+
+    assert spread.combined([of(-1, 0, 1), of(-1, 0, 1)], less).bounds() == pytest.approx((0.0, 0.0))
+    assert spread.combined([of(-1, 0, 1), of(-1, 1)], less).bounds() == (None, None)
+
+
 def exactly(ipc: float) -> Any:
     """A run that was measured whole."""
     run = fake.run()
@@ -451,6 +493,40 @@ def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch,
         ipc = [window["instructions"] / (window["cycles"] or 1) for window in run["windows"]]
         assert sum(ipc) / len(ipc) == pytest.approx(run["ipc"], rel=1e-2)
         assert max(ipc) > 1.001 * min(ipc), "windows say how sure it is"
+
+
+def test_programs_of_a_mix_are_alone_on_the_machine_on_which_they_are_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[set[int], int]] = []
+
+    def stand_in(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Any]:
+        walkers = {run["machine"]["walker"]["concurrent"] for run in request["runs"]}
+        asked.append((walkers, len(request["runs"])))
+        progress(1, 2)
+        return [{"walks": run["scheme"]["number"]} for run in request["runs"]]
+
+    monkeypatch.setattr(runs, "_mixed_alike", stand_in)
+    mix = {"programs": ["gups"], "sources": [{"workload": {"size_bytes": 1}}]}
+    request = {"source": {"mix": mix}, "instructions": 1000}
+    jobs = [
+        planning.Job(
+            str(number),
+            request,
+            {"scheme": {"number": number}, "machine": {"walker": {"concurrent": walkers}}},
+            "a mix",
+        )
+        for number, walkers in enumerate([2, 64, 2, 64])
+    ]
+    at: list[float] = []
+
+    def progress(done: int, whole: int | None) -> None:
+        at.append(done / (whole or 1))
+
+    found = runs.simulate(jobs, cache.Store(tmp_path), 1, progress)
+    assert asked == [({2}, 2), ({64}, 2)]
+    assert [found[str(number)]["walks"] for number in range(4)] == [0, 1, 2, 3]
+    assert at == [0.25, 0.75, 1.0]
 
 
 def test_interpolated_speedup_saves_what_the_accesses_save() -> None:
@@ -908,3 +984,22 @@ def test_a_rehearsal_writes_no_file(call: Call, tmp_path: Path, option: str) -> 
     assert "a rehearsal has nothing to write" in result.err
     assert option in result.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["C1", "--json", "x.json"], "--sensitivity writes a table alone"),
+        (["F1", "--report", "x.html"], "--sensitivity writes a table alone"),
+        (["F1", "--against", "x.json"], "not held against another scale"),
+        (["C1"], "none of the claims is of asplos2022"),
+    ],
+)
+def test_joint_settings_are_refused_what_they_do_not_do(call: Call, words: list[str], said: str) -> None:
+    result = call("reproduce", *words, "--sensitivity", "asplos2022", "--differ", "0", "--plan")
+    assert (result.code, said in result.err) == (2, True), result.err
+
+
+def test_the_other_scales_figures_are_not_replaced(call: Call) -> None:
+    result = call("reproduce", "R4", "--against", "x.json", "--json", "x.json")
+    assert (result.code, "read, and would be replaced" in result.err) == (2, True), result.err

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from flatwalk import units
 from flatwalk.errors import UsageError
+from flatwalk.judged import longer_warmup
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,28 @@ def test_changes(value: float, text: str) -> None:
 )
 def test_shares(value: float, text: str) -> None:
     assert units.percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (950, "950"),
+        (999.6, "1 k"),
+        (999_499, "999 k"),
+        (999_500, "1 M"),
+        (999_800, "1 M"),
+        (999_999_999, "1 G"),
+        (1.25e9, "1.25 G"),
+        (1.2e12, "1,200 G"),
+    ],
+)
+def test_counts_are_rounded_before_they_get_a_unit(value: float, text: str) -> None:
+    assert units.count(value) == text
+
+
+def test_what_is_suggested_is_understood() -> None:
+    assert longer_warmup(249_950) == "--warmup 1M"
+    assert units.duration(1200 * 3600) == "1,200 hours"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,9 @@ def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], 
     count = len((*over, *under)[0])
     if coverage >= 1:
         return Estimate(value, value, value)
-    if count < LEAST:
+    # What divides may be in a few windows alone: of how it varies, the others say nothing.
+    telling = sum(any(row) for row in zip(*under, strict=True)) if under else count
+    if min(count, telling) < LEAST:
         return Estimate(value)
     signs = [1] * len(over) + [-1] * len(under)
     columns = zip(*over, *under, strict=True)

@@ -42,6 +42,9 @@ def programs(text: str) -> dict[str, Any]:
                     f"{item!r} is not a number of programs", where="--mix", remedy="as in --mix 4*gups:1GiB"
                 )
             found += [program] * (int(times) if star else 1)
+        if not found:
+            remedy = "as in --mix gups:1GiB,random:1GiB"
+            raise UsageError(f"{text!r} names no program", where="--mix", remedy=remedy)
         return {"name": text, "title": text, "source": "--mix", "programs": found}
     name, _, size = text.partition(":")
     mix = settings.mix(text if text.endswith(".toml") else name)

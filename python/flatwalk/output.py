@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import stat
@@ -52,8 +53,18 @@ def _wrapped(text: str, stream: TextIO) -> str:
 
 
 def as_json(value: object, indent: int | None = 2) -> str:
-    """JSON for a file or standard output, without the final line feed."""
-    return json_escaped(json.dumps(value, indent=indent, ensure_ascii=False))
+    """JSON for a file or standard output, without the final line feed. What is no finite number is null."""
+    return json_escaped(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _console(*, stderr: bool = False) -> Console:

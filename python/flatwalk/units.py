@@ -92,9 +92,11 @@ def short_size(count: int) -> str:
 
 def count(value: float) -> str:
     """A count for a person: `100 M`, `1.25 G`, `950`."""
+    rounded = float(f"{value:.3g}")
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
+        if abs(rounded) >= factor:
+            digits = f"{rounded / factor:.3g}"
+            return f"{digits if 'e' not in digits else f'{rounded / factor:,.0f}'} {unit}"
     return f"{value:.0f}"
 
 
@@ -132,4 +134,5 @@ def duration(seconds: float) -> str:
         return several(max(round(seconds), 1), "second")
     if seconds < 6000:
         return several(round(seconds / 60), "minute")
-    return f"{seconds / 3600:.3g} hours"
+    hours = seconds / 3600
+    return f"{hours:.3g} hours" if hours < 999.5 else f"{hours:,.0f} hours"

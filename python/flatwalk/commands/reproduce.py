@@ -76,7 +76,7 @@ def reproduce(
         work.list_claims()
         return
     written = report_path(report, no_report=no_report, usual=Path("flatwalk-claims.html"))
-    if rehearse and report is None:
+    if (rehearse or sensitivity is not None) and report is None:
         written = None
     work.run(
         work.Options(

@@ -322,8 +322,9 @@ def bootstrap(a: Sequence[float], b: Sequence[float], *, rate: bool = False, see
 
 
 def _as_rate(of_time: Interval) -> Interval:
-    """A relative change of times as one of rates."""
-    return Interval(1 / (1 + of_time.high) - 1, 1 / (1 + of_time.low) - 1)
+    """A relative change of times as one of rates. Of times that may be none, rates have no upper end."""
+    low, high = (math.inf if time <= -1 else 1 / (1 + time) - 1 for time in (of_time.high, of_time.low))
+    return Interval(low if math.isfinite(low) else -1.0, high)
 
 
 def compare_moments(a: Moments, b: Moments, between: Drift = NO_DRIFT) -> Comparison:
@@ -374,7 +375,7 @@ def compare(
         a=summary_a,
         b=summary_b,
         change=summary_b.mean / summary_a.mean - 1,
-        change_interval=_as_rate(within) if rate and within.low > -1 else within,
+        change_interval=_as_rate(within) if rate else within,
         bootstrap=bootstrap(a, b, rate=rate, seed=seed),
     )
 

@@ -47,6 +47,8 @@ def _between(change: Interval) -> str:
     Nothing falls by more than all of itself, whatever an interval that is the same to both sides says.
     """
     low, high = max(change.low, -1.0), change.high
+    if not math.isfinite(high):
+        return f"{percent(low) if low > 0 else _signed(low)} or more"
     if low <= 0 <= high:
         return f"{_signed(low)} to {_signed(high)}"
     least, most = sorted((abs(low), abs(high)))

@@ -66,7 +66,9 @@ class Unit:
         unusual = [
             f"{key} {value}"
             for key, value in self.columns.items()
-            if key not in {"source", "source_hash", "scheme", "machine", "mode"} and value not in {None, ""}
+            if key not in {"source", "source_hash", "scheme", "machine", "mode"}
+            and value is not None
+            and value != ""
         ]
         names = (self.columns[key] for key in ("source", "scheme", "machine"))
         return f"{', '.join([*names, *unusual])}"

@@ -267,8 +267,13 @@ class Results:
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     names = {name: None for one in rows for name in one if name not in COLUMNS}
     arrays = {name: pa.array([one.get(name) for one in rows], kind) for name, (kind, _) in COLUMNS.items()}
-    arrays |= {name: pa.array([one.get(name) for one in rows]) for name in names}
+    arrays |= {name: pa.array(_plain([one.get(name) for one in rows])) for name in names}
     return pa.table(arrays).replace_schema_metadata({"flatwalk": SCHEMA})
+
+
+def _plain(values: Sequence[object]) -> list[object]:
+    """Values of a key that sweeps set, as a column has them: lists and tables are JSON."""
+    return [json.dumps(one, sort_keys=True) if isinstance(one, list | dict) else one for one in values]
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -289,10 +294,28 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """Tables one after another; a column that one lacks is null there."""
-    return pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(
-        {"flatwalk": SCHEMA}
-    )
+    """Tables one after another; a column that one lacks is null there, and text in some is text in all."""
+    found = list(tables)
+    kinds: dict[str, set[pa.DataType]] = {}
+    for field in (field for table in found for field in table.schema if field.name not in COLUMNS):
+        kinds.setdefault(field.name, set()).add(field.type)
+    text = pa.string()
+    for name, known in kinds.items():
+        if text in known or any(pa.types.is_nested(kind) for kind in known):
+            found = [
+                table.set_column(at, name, pa.array(_texts(table.column(at)), text))
+                if (at := table.schema.get_field_index(name)) >= 0
+                else table
+                for table in found
+            ]
+    return pa.concat_tables(found, promote_options="permissive").replace_schema_metadata({"flatwalk": SCHEMA})
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    return [
+        value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
+        for value in column.to_pylist()
+    ]
 
 
 def _once(table: pa.Table) -> pa.Table:

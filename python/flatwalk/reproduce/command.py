@@ -100,9 +100,17 @@ def check(options: Options) -> None:
         if options.rehearse:
             remedy = f"leave out {option}, or --rehearse"
             raise UsageError("a rehearsal has nothing to write", where=option, remedy=remedy)
+        if options.sensitivity is not None and option != "--markdown":
+            remedy = f"leave out {option}; --markdown FILE keeps the table"
+            raise UsageError("--sensitivity writes a table alone", where=option, remedy=remedy)
         if str(path) != "-":
             output.check_writable(path, option)
-    output.check_apart(files)
+    output.check_apart(files, [(options.against, "--against")])
+    if options.sensitivity is not None and options.against is not None:
+        remedy = "leave out one of them"
+        raise UsageError(
+            "joint settings are not held against another scale", where="--against", remedy=remedy
+        )
 
 
 def run(options: Options) -> None:
@@ -257,6 +265,9 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         ],
         paper,
     )
+    if not picked:
+        remedy = f"name claims of {PAPERS[paper]}, or none for all of them"
+        raise UsageError(f"none of the claims is of {paper}", where="CLAIM", remedy=remedy)
     settings = sensitivity.settings(axes, options.differ)
     # All of them together, so that runs of the same program under several settings share its instructions.
     jobs: dict[str, planning.Job] = {}

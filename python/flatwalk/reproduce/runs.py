@@ -6,6 +6,7 @@ and a changed machine file or engine runs again.
 
 from __future__ import annotations
 
+import json
 import resource
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -71,7 +72,26 @@ _COUNTED = (
 
 
 def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
-    """Runs of a mix. Each is that of its first core, with the weighted speed-up in place of the IPC.
+    """Runs of a mix. Those under the same conditions have programs alone in common, on the same machine."""
+    alike: dict[str, list[int]] = {}
+    for at, run in enumerate(request["runs"]):
+        conditions = {key: value for key, value in run.items() if key not in ("scheme", "large_pages")}
+        alike.setdefault(json.dumps(conditions, sort_keys=True), []).append(at)
+    found: dict[int, Run] = {}
+    for number, members in enumerate(alike.values()):
+
+        def part(done: int, whole: int | None, number: int = number) -> None:
+            progress(number * whole + done if whole else 0, whole and whole * len(alike))
+
+        runs = _mixed_alike({**request, "runs": [request["runs"][at] for at in members]}, part)
+        found |= zip(members, runs, strict=True)
+    return [found[at] for at in range(len(found))]
+
+
+def _mixed_alike(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
+    """Runs of a mix that differ in schemes and large pages alone.
+
+    Each is that of its first core, with the weighted speed-up in place of the IPC.
 
     The programs' own speeds, by which it is weighted, are those under today's table without large pages.
     A window's "instructions", over one cycle, are such that the sum of the others gives the weighted speed-up

@@ -308,7 +308,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "label": point.label,
                         "metric": point.metric,
                         "unit": unit(point),
-                        "published": _plain(point.published),
+                        "published": point.published,
                         **asdict(value),
                     }
                     for point, value in zip(outcome.claim.points, outcome.values, strict=False)
@@ -318,13 +318,6 @@ def to_json(report: Report) -> dict[str, Any]:
             for outcome in outcomes
         ],
     }
-
-
-def _plain(published: float | tuple[float, float] | None) -> float | list[float | None] | None:
-    """For JSON: an infinite end of a range is null."""
-    if isinstance(published, tuple):
-        return [end if math.isfinite(end) else None for end in published]
-    return published
 
 
 def from_json(

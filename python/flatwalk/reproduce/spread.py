@@ -78,11 +78,13 @@ def combined(spreads: Sequence[Spread], function: Callable[..., float]) -> Sprea
 
     names = {name for one in spreads for name in one.windows}
     windows = {name: sums([one.windows.get(name) for one in spreads]) for name in sorted(names)}
+    programs = sums([one.programs for one in spreads])
+    are_known = programs is not None or all(one.programs is None for one in spreads)
     return Spread(
         value,
         {name: sample for name, sample in windows.items() if sample is not None},
-        sums([one.programs for one in spreads]),
-        all(one.known for one in spreads) and None not in windows.values(),
+        programs,
+        all(one.known for one in spreads) and None not in windows.values() and are_known,
     )
 
 
@@ -91,6 +93,8 @@ def spread(
     value: Callable[[Runs], float | None],
     average: Callable[[Sequence[float]], float],
     programs: int | None,
+    *,
+    sampled: bool = True,
 ) -> Spread | None:
     """The spread of an average over programs.
 
@@ -99,6 +103,7 @@ def spread(
         value: A program's value; None where it has none.
         average: From all values to the figure.
         programs: How many the figure is to stand for; None if those are all.
+        sampled: Whether it counts what happens in windows; otherwise it is exact of each program.
 
     Returns:
         None where no program has a value.
@@ -109,7 +114,7 @@ def spread(
     whole = average(list(values.values()))
     windows: dict[str, Sample] = {}
     known = True
-    for name in values:
+    for name in values if sampled else ():
         share = _coverage(of[name])
         count = {len(run.get("windows") or []) for run in of[name]}
         if share is None or len(count) != 1:
@@ -117,20 +122,19 @@ def spread(
             continue
         if share >= 1:
             continue
-        moved = [
-            average(list({**values, name: without}.values()))
-            for window in range(max(count))
-            if (without := value(tuple(_without(run, window) for run in of[name]))) is not None
-        ]
-        if len(moved) < intervals.LEAST:
+        others = [value(tuple(_without(run, window) for run in of[name])) for window in range(max(count))]
+        moved = [average(list({**values, name: one}.values())) for one in others if one is not None]
+        # Where one window has all that is counted, nothing is known of how it varies.
+        if len(moved) < intervals.LEAST or None in others:
             known = False
             continue
         windows[name] = Sample(intervals.jackknife(moved), share)
     of_programs = None
     if programs is not None and programs > len(values):
-        known = known and len(values) >= intervals.LEAST
-        others = [average([v for other, v in values.items() if other != name]) for name in values if known]
-        of_programs = Sample(intervals.jackknife(others), len(values) / programs) if known else None
+        if len(values) < intervals.LEAST:
+            return Spread(whole, windows, known=False)
+        each = [average([v for other, v in values.items() if other != name]) for name in values]
+        of_programs = Sample(intervals.jackknife(each), len(values) / programs)
     return Spread(whole, windows, of_programs, known)
 
 

@@ -159,7 +159,9 @@ def measure(experiment: Experiment, scale: str, claim: Claim, point: Point, run_
     spreads, shown = [], []
     for term in _terms(point):
         runs, value = _runs_of(experiment, scale, term, run_of), _value_of(term)
-        found = spread(runs, value, lambda values: metric.show(average(values)), programs)
+        found = spread(
+            runs, value, lambda values: metric.show(average(values)), programs, sampled=metric.sampled
+        )
         spreads.append(found)
         each = {name: value(of) for name, of in runs.items()}
         shown.append({name: None if one is None else metric.show(one) for name, one in each.items()})
@@ -182,14 +184,9 @@ class Measured:
     spread: Spread | None
     by_workload: dict[str, float | None] = field(default_factory=dict)
 
-    def value(self, *, sampled: bool) -> Value:
-        """What is shown of it. What is not sampled is exact."""
-        if self.spread is None:
-            return Value(None, self.by_workload)
-        if sampled:
-            return _value(self.spread, self.by_workload)
-        ours = self.spread.value
-        return Value(ours, self.by_workload, ours, ours, 0.0)
+    def value(self) -> Value:
+        """What is shown of it."""
+        return Value(None, self.by_workload) if self.spread is None else _value(self.spread, self.by_workload)
 
 
 def _middle(published: float | tuple[float, float] | None) -> float:
@@ -324,10 +321,7 @@ def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str
         Measured(None) if point.label in missing else measure(experiment, scale, claim, point, run_of)
         for point in claim.points
     ]
-    values = [
-        one.value(sampled=METRICS[point.metric].sampled)
-        for one, point in zip(measured, claim.points, strict=True)
-    ]
+    values = [one.value() for one in measured]
     related = [relation.of([one.spread for one in measured]) for relation in relations(claim)]
     if missing:
         return Outcome(claim, values, related, Verdict.CANNOT, " ".join(sorted(set(missing.values()))), "")

@@ -39,7 +39,7 @@ pub use crate::core::reconvergence::ReconvergenceStatistics;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
-use crate::memory::line::LINE_SHIFT;
+use crate::memory::line::{LINE_SHIFT, untranslated};
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
 use crate::mmu::prefetch::DataAccess;
@@ -679,7 +679,7 @@ impl Core {
         let physical = match self.code_page {
             Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
             // Without instruction TLBs code is taken to lie where its address says.
-            _ if !env.mmu.translates_fetches() => Hpa::new(pc),
+            _ if !env.mmu.translates_fetches() => untranslated(pc),
             _ => {
                 let t = self.translate(pc, pc, AccessKind::Fetch, at, env)?;
                 self.account_refill();

@@ -830,9 +830,7 @@ impl Run {
             self.align();
         }
         self.end_window();
-        if self.phase == Phase::Measured {
-            self.on_each_core(|run| run.look_at_measurement(Mechanism::measurement_ends));
-        }
+        self.measured_so_far();
         if let Some(aside) = self.aside.take() {
             aside.put_back(|visit| self.shared_counts(visit));
         }
@@ -893,6 +891,13 @@ impl Run {
         self.mmu.shared_counts(visit);
         if let Some((_, caches)) = &mut self.timed {
             caches.shared_counts(visit);
+        }
+    }
+
+    /// Lets the mechanisms look at what is measured so far, as at its end.
+    pub(crate) fn measured_so_far(&mut self) {
+        if self.phase == Phase::Measured {
+            self.on_each_core(|run| run.look_at_measurement(Mechanism::measurement_ends));
         }
     }
 

@@ -19,6 +19,7 @@ use super::{Registered, Section, Setup};
 use crate::ConfigError;
 use crate::config::machine;
 use crate::counts::Visitor;
+use crate::memory::hierarchy::Hierarchy;
 use crate::memory::line::{LINE_SHIFT, Line, Set};
 use crate::memory::replacement::ReplacementPolicy;
 use crate::mmu::mechanism::{Mechanism, ResultView, figures};
@@ -53,7 +54,7 @@ pub struct Figures {
     pub l2_data_ways: Option<u32>,
     /// The same of the last-level cache.
     pub llc_data_ways: Option<u32>,
-    /// Times that either division changed.
+    /// Times that either division changed; of several programs, that of L2 alone, as the other is of all.
     pub divisions: u64,
 }
 
@@ -94,10 +95,11 @@ impl Mechanism for Division {
 
     fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
         let [l2, llc] = Self::partitions(view)?;
+        let of_mix = view.caches.is_some_and(Hierarchy::is_of_a_mix);
         Some(figures(&Figures {
             l2_data_ways: l2.data_ways,
             llc_data_ways: llc.data_ways,
-            divisions: l2.changes + llc.changes,
+            divisions: l2.changes + if of_mix { 0 } else { llc.changes },
         }))
     }
 

@@ -153,6 +153,10 @@ impl Mechanism for DirectSegment {
         self.registers.as_mut()?.translate(address)
     }
 
+    fn peek(&self, address: Gva) -> Option<Hpa> {
+        self.registers.as_ref()?.place(address)
+    }
+
     fn counts(&mut self, visit: &mut Visitor<'_>) {
         if let Some(registers) = &mut self.registers {
             visit(&mut registers.translations);

@@ -24,6 +24,12 @@ pub const OWNER_SHIFT: u32 = 40;
 /// Lines from this number on are no memory's: they stand for lines that nothing is known of.
 pub(super) const NOWHERE: u64 = 1 << (OWNER_SHIFT - 1);
 
+/// Where code is taken to lie that nothing translates: where its address says, as far as memory reaches.
+#[inline]
+pub fn untranslated(pc: u64) -> Hpa {
+    Hpa::new(pc & ((NOWHERE << LINE_SHIFT) - 1))
+}
+
 pub(super) const VALID: u64 = 1;
 pub(super) const TABLE: u64 = 2;
 pub(super) const DIRTY: u64 = 4;
@@ -87,5 +93,23 @@ impl Set<'_> {
     #[inline]
     pub fn oldest_where(self, suits: impl Fn(usize) -> bool) -> Option<usize> {
         (0..self.0.len()).rev().find(|&place| suits(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_nothing_translates_leaves_the_owner_alone() {
+        for pc in [0x40_0000, 0x5555_5540_0040, 0x7fff_ffff_ffff, 0xffff_ffff_8000_0000] {
+            let Line(line) = Line::of(untranslated(pc));
+            assert!(line < NOWHERE, "{pc:#x}");
+            assert_eq!(
+                line % (1 << 20),
+                (pc >> LINE_SHIFT) % (1 << 20),
+                "the same set of any cache"
+            );
+        }
     }
 }

@@ -173,6 +173,12 @@ pub trait Mechanism: Any + Debug + Send {
         None
     }
 
+    /// What [`Mechanism::translate`] would answer, for what the program did not ask for; counts nothing.
+    fn peek(&self, address: Gva) -> Option<Hpa> {
+        let _ = address;
+        None
+    }
+
     /// Looks for the translation after the last-level TLB missed and before the table is walked.
     ///
     /// # Errors

@@ -157,7 +157,7 @@ impl Mmu {
             let translated = self.translate_free(request, system).ok()?;
             return Some(((translated.physical, at), false));
         }
-        if let Some(physical) = self.mechanisms.iter_mut().find_map(|m| m.translate(address)) {
+        if let Some(physical) = self.mechanisms.iter().find_map(|m| m.peek(address)) {
             return Some(((physical, at), false));
         }
         let known = [&self.l1d, &self.l2].into_iter().find_map(|tlb| tlb.peek(address.raw()));

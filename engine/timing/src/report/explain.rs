@@ -177,7 +177,7 @@ const BEGAN: u64 = 1 << 60;
 fn explain_segment(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) -> Option<Hpa> {
     let (physical, name) = run.mmu.mechanisms().find_map(|mechanism| {
         // What it counts is counted in a copy.
-        let found = mechanism.clone_box().translate(Gva::new(address))?;
+        let found = mechanism.peek(Gva::new(address))?;
         Some((found, mechanism.name()))
     })?;
     let text = format!(

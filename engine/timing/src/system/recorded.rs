@@ -87,7 +87,7 @@ impl Recorded {
                         if paging.five_levels { "recorded5" } else { "recorded" }
                     )));
                 }
-                self.check_place(cr3)?;
+                self.check_entry(cr3)?;
                 let before = self.root.replace((cr3, paging));
                 (before != self.root).then_some(everything)
             }
@@ -101,7 +101,7 @@ impl Recorded {
                 self.check_place(address)?;
                 let entry = paging.entry(value, level);
                 if entry.is_present() {
-                    self.check_place(entry.0)?;
+                    self.check_entry(entry.0)?;
                 }
                 let at = Hpa::new(address & !7);
                 let known = Entry(self.memory.read(at));
@@ -119,9 +119,14 @@ impl Recorded {
         })
     }
 
+    /// Refuses an entry, or a CR3, that leads out of memory; bits 52 to 63 are no part of the address.
+    fn check_entry(&self, word: u64) -> Result<(), OsError> {
+        self.check_place(word & ((1 << PHYSICAL_BITS) - 1))
+    }
+
     /// Refuses what does not lie in memory.
-    fn check_place(&self, word: u64) -> Result<(), OsError> {
-        let address = word & 0x000f_ffff_ffff_f000;
+    fn check_place(&self, address: u64) -> Result<(), OsError> {
+        let address = address & !0xfff;
         let most = self.memory.size_bytes() - LARGEST_TABLE_BYTES;
         if address < most {
             return Ok(());
@@ -404,6 +409,8 @@ mod tests {
         assert!(refused(&[Event::Root { cr3: 1 << 45, cr4: 0 }]).contains("memory_bytes"));
         assert!(refused(&[entry(0x1000, 7)]).contains("before"));
         assert!(refused(&[root.clone(), entry(1 << 45, 7)]).contains("memory_bytes"));
+        assert!(refused(&[root.clone(), entry(1 << 52 | 0x1000, 7)]).contains("memory_bytes"));
+        assert!(refused(&[root.clone(), entry(u64::MAX, 7)]).contains("memory_bytes"));
         assert!(refused(&[root, entry(0x1000, 1 << 45 | 7)]).contains("memory_bytes"));
     }
 }

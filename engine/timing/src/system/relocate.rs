@@ -18,6 +18,21 @@ pub struct Relocation {
     pieces: Vec<(u64, u64, u64)>,
 }
 
+/// A part of a range that was touched: how far into the range, where it went, and its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    offset: u64,
+    place: u64,
+    length: u64,
+}
+
+impl Part {
+    /// How far into the range it ends.
+    fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
+
 impl Relocation {
     /// What has to move so that `touched` (ranges `[start, end)`, ascending) fits; `None` if it does
     /// as it is. The error is the number of bytes needed where even that is too much.
@@ -71,21 +86,79 @@ impl Relocation {
         within.map_or(address, |(start, _, new)| address - new + start)
     }
 
-    /// The parts of a range that were touched regions, as `(new address, length)`.
-    fn parts(&self, address: u64, length: u64) -> Vec<(u64, u64)> {
+    /// The parts of a range that were touched regions.
+    fn parts(&self, address: u64, length: u64) -> Vec<Part> {
         let end = address.saturating_add(length);
         let overlap = |&(start, stop, new): &(u64, u64, u64)| {
             let from = address.max(start);
             let to = end.min(stop.wrapping_sub(1).saturating_add(1));
-            (from < to).then(|| (from - start + new, to - from))
+            let part =
+                || Part { offset: from - address, place: from - start + new, length: to - from };
+            (from < to).then(part)
         };
         self.pieces.iter().filter_map(overlap).collect()
+    }
+
+    /// What becomes of pages that move from a range to another, both as address and length.
+    fn remap(&self, (from, from_length): (u64, u64), (to, to_length): (u64, u64)) -> Vec<Event> {
+        let (sources, targets) = (self.parts(from, from_length), self.parts(to, to_length));
+        // Nothing is moved away: the pages are then at two places.
+        if from_length == 0 {
+            let copy = |target: &Part| Event::Remap {
+                from: self.address(from + target.offset),
+                from_length: 0,
+                to: target.place,
+                to_length: target.length,
+            };
+            return targets.iter().map(copy).collect();
+        }
+        let mut events = Vec::new();
+        // How far into each target pages have come.
+        let mut filled: Vec<u64> = targets.iter().map(|target| target.offset).collect();
+        let map = |target: &Part, from: u64, to: u64| {
+            (from < to).then(|| Event::Map {
+                address: target.place + (from - target.offset),
+                length: to - from,
+                protection: Protection { read: true, write: true, execute: false },
+                backing: Backing::Anonymous,
+                shared: false,
+            })
+        };
+        for source in &sources {
+            let mut at = source.offset;
+            let unmap = |from: u64, to: u64| {
+                let address = source.place + (from - source.offset);
+                (from < to).then(|| Event::Unmap { address, length: to - from })
+            };
+            for (target, filled) in targets.iter().zip(&mut filled) {
+                let first = source.offset.max(target.offset);
+                let last = source.end().min(target.end());
+                if first >= last {
+                    continue;
+                }
+                events.extend(unmap(at, first));
+                // What was never touched had no pages.
+                events.extend(map(target, *filled, first));
+                let grown = if last == from_length { target.end() } else { last };
+                events.push(Event::Remap {
+                    from: source.place + (first - source.offset),
+                    from_length: last - first,
+                    to: target.place + (first - target.offset),
+                    to_length: grown - first,
+                });
+                (at, *filled) = (last, grown);
+            }
+            events.extend(unmap(at, source.end()));
+        }
+        let rest = targets.iter().zip(filled);
+        events.extend(rest.filter_map(|(target, filled)| map(target, filled, target.end())));
+        events
     }
 
     /// The same event in the new place: one for each piece that it concerns.
     pub fn event(&self, event: &Event) -> Vec<Event> {
         let ranges = |address, length, make: &dyn Fn(u64, u64) -> Event| {
-            self.parts(address, length).into_iter().map(|(a, l)| make(a, l)).collect()
+            self.parts(address, length).iter().map(|part| make(part.place, part.length)).collect()
         };
         match *event {
             Event::Map { address, length, protection, backing, shared } => {
@@ -122,28 +195,12 @@ impl Relocation {
                 })
             }
             Event::Remap { from, from_length, to, to_length } => {
-                let whole = |address, length| match self.parts(address, length)[..] {
-                    [(new, l)] if l == length => Some(new),
-                    _ => None,
-                };
-                if let (Some(from), Some(to)) = (whole(from, from_length), whole(to, to_length)) {
-                    return vec![Event::Remap { from, from_length, to, to_length }];
-                }
-                // One end was never touched, so there are no pages to move.
-                let mut events = self.event(&Event::Unmap { address: from, length: from_length });
-                events.extend(self.event(&Event::Map {
-                    address: to,
-                    length: to_length,
-                    protection: Protection { read: true, write: true, execute: false },
-                    backing: Backing::Anonymous,
-                    shared: false,
-                }));
-                events
+                self.remap((from, from_length), (to, to_length))
             }
             Event::Break { from, to } => {
                 let (low, high) = (from.min(to), from.max(to));
-                let moved = |(address, length): (u64, u64)| {
-                    let (low, high) = (address, address + length);
+                let moved = |part: Part| {
+                    let (low, high) = (part.place, part.place + part.length);
                     if to >= from {
                         Event::Break { from: low, to: high }
                     } else {
@@ -172,6 +229,53 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn pages_move_as_far_as_both_ends_were_touched() {
+        const H: u64 = 0x3f00_0000_0000;
+        const MIB: u64 = 1 << 20;
+        // One gigabyte, and two in one, which go to 0, and to 1 and 2 GiB.
+        let touched = [(H, H + MIB), (2 * H, 2 * H + MIB), (2 * H + GIB, 2 * H + GIB + MIB)];
+        let moved = Relocation::new(&touched, Geometry::X86_3).unwrap().unwrap();
+        let [one, two] = [moved.address(H), moved.address(2 * H)];
+        let remap = |from, from_length, to, to_length| {
+            moved.event(&Event::Remap { from, from_length, to, to_length })
+        };
+        let went =
+            |from, from_length, to, to_length| Event::Remap { from, from_length, to, to_length };
+        let mapped = |address, length| Event::Map {
+            address,
+            length,
+            protection: Protection { read: true, write: true, execute: false },
+            backing: Backing::Anonymous,
+            shared: false,
+        };
+        let half = GIB / 2;
+        // It grows, also into what was never touched.
+        assert_eq!(remap(H, half, 2 * H, half), [went(one, half, two, half)]);
+        assert_eq!(remap(H, half, 2 * H, GIB), [went(one, half, two, GIB)]);
+        assert_eq!(remap(H, half, 2 * H, 3 * GIB), [went(one, half, two, 2 * GIB)]);
+        // It shrinks, and what is left over goes.
+        let gone = |address, length| Event::Unmap { address, length };
+        assert_eq!(
+            remap(2 * H, 2 * GIB, H, 2 * GIB),
+            [went(two, GIB, one, GIB), gone(two + GIB, GIB)],
+            "to a gigabyte that was touched, and one that was not"
+        );
+        assert_eq!(
+            remap(2 * H, GIB, H, half),
+            [went(two, half, one, half), gone(two + half, half)]
+        );
+        // Nothing was touched where it comes from, in part or at all.
+        assert_eq!(
+            remap(H - half, GIB, 2 * H, GIB),
+            [mapped(two, half), went(one, half, two + half, half)]
+        );
+        assert_eq!(remap(5 * GIB, half, H, half), [mapped(one, half)]);
+        assert_eq!(remap(H, half, 5 * GIB, half), [gone(one, half)]);
+        // The same pages a second time.
+        assert_eq!(remap(H, 0, 2 * H, half), [went(one, 0, two, half)]);
+    }
 
     #[test]
     fn what_fits_stays() {

@@ -120,6 +120,20 @@ fn a_strides_misses_vanish_and_crossing_pages_obeys_the_setting() {
 }
 
 #[test]
+fn what_a_segment_translates_for_prefetches_is_not_the_programs() {
+    let mut scenario = scenario(vec![next_line("walk")], vec![]);
+    let segment = json!({ "direct_segment": { "memory_fraction": 0.5 } });
+    scenario.scheme.mechanisms = serde_json::from_value(segment).unwrap();
+    let mut run = start(&scenario);
+    go(&mut run, &(0..256).map(|line| Do::Chase(DATA + 64 * line)).collect::<Vec<_>>());
+    let found: Value = crate::tests::testing::figures(&run, "direct_segment").unwrap();
+    assert_eq!(found["own"]["translations"], 256);
+    let of_prefetches = figures(&run)[0];
+    assert!(of_prefetches.issued > 250, "{of_prefetches:?}");
+    assert_eq!((of_prefetches.stopped, of_prefetches.dropped, of_prefetches.walks), (0, 0, 0));
+}
+
+#[test]
 fn prefetches_far_enough_ahead_hide_memory() {
     let cycles = |l1d| {
         let mut run = start(&scenario(l1d, vec![]));

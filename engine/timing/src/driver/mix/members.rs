@@ -79,9 +79,11 @@ impl Member {
         result.map_err(|error| os_failure(&self.run, error))
     }
 
-    /// What it has measured so far.
-    pub(super) fn result(&self, symbols: &mut Symbols) -> RunResult {
-        RunResult::new(&self.run, &self.name, self.seed, symbols)
+    /// Exchanges its last-level cache for the shared one, or gives that back.
+    fn exchange(&mut self, shared: &mut SharedCaches) {
+        if let Some((_, caches)) = &mut self.run.timed {
+            caches.share(shared, u64::MAX);
+        }
     }
 }
 
@@ -163,10 +165,18 @@ impl Members {
         member.turn(pieces, enough)?;
         let protects = u64::from(member.run.protects_page_tables());
         self.protected = self.protected & !(1 << core) | protects << core;
-        if let Some((_, caches)) = &mut member.run.timed {
-            caches.share(&mut self.shared, u64::MAX);
-        }
+        member.exchange(&mut self.shared);
         Ok(member.run.instructions() - before)
+    }
+
+    /// What a core has measured so far, with what the shared cache has.
+    pub(super) fn result(&mut self, core: usize, symbols: &mut Symbols) -> RunResult {
+        let Self { all, shared, .. } = self;
+        let member = &mut all[core];
+        member.exchange(shared);
+        let result = RunResult::new(&member.run, &member.name, member.seed, symbols);
+        member.exchange(shared);
+        result
     }
 
     /// Something has been passed over; see [`SharedCaches::begin_history`].

@@ -328,6 +328,30 @@ fn priority_keeps_tables_in_the_shared_cache() {
 }
 
 #[test]
+fn a_cores_results_say_what_the_shared_cache_has() {
+    let mut configuration = configuration(None, Isolation::Owners);
+    let csalt =
+        serde_json::json!({ "csalt": { "epoch_accesses": 500, "translation_weight": 1.0 } });
+    configuration.scheme.mechanisms = serde_json::from_value(csalt).unwrap();
+    for limits in [LIMITS, windows()] {
+        for run in mix(2, &configuration, &limits) {
+            assert!(run.llc_table_fraction.is_some_and(|fraction| fraction > 0.0));
+            assert!(run.mechanisms["csalt"]["llc_data_ways"].is_number());
+        }
+    }
+}
+
+#[test]
+fn what_is_measured_of_a_program_ends_with_its_part() {
+    let configuration = configuration(Some(Priority::Phases), Isolation::Owners);
+    // Half of the 10,000 instructions between two looks, after it has been switched on.
+    let limits = Limits { warmup: 35_000, instructions: Some(5_000), ..LIMITS };
+    for run in mix(2, &configuration, &limits) {
+        assert_eq!(run.mechanisms["page_table_priority"]["active_fraction"], 1.0);
+    }
+}
+
+#[test]
 fn a_worker_that_panics_ends_the_mix_with_what_it_left() {
     let configurations = vec![configuration(None, Isolation::Owners); 2];
     let open = |core| open_panicking(core, 1);

@@ -80,11 +80,12 @@ impl Follower for Whole<'_> {
                 let ran = members.turn(core, &pieces, TURN, |other| !programs[other].ended)?;
                 progress.advance(ran)?;
             }
-            let (program, member) = (&mut programs[core], &members.all[core]);
+            let program = &mut programs[core];
             program.pieces = pieces;
-            let is_done = program.ended || member.run.instructions() >= program.wanted;
-            if program.result.is_none() && is_done {
-                program.result = Some((member.result(&mut symbols), program.ended));
+            let run = members.all[core].run.instructions();
+            if program.result.is_none() && (program.ended || run >= program.wanted) {
+                members.all[core].run.measured_so_far();
+                program.result = Some((members.result(core, &mut symbols), program.ended));
             }
         }
         let results = programs.into_iter().filter_map(|program| program.result);

@@ -16,7 +16,7 @@
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::Source;
 
-use super::members::{Member, Members};
+use super::members::Members;
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
@@ -319,11 +319,10 @@ impl Windows {
     /// # Errors
     /// When an operating system could not go on.
     pub(super) fn into_results(self, sampled: &[Sampled]) -> Result<Vec<RunResult>, SimulateError> {
-        let mut symbols = Symbols::default();
-        let result = |(mut member, sampled): (Member, &Sampled)| {
+        let (mut members, mut symbols) = (self.members, Symbols::default());
+        for (member, sampled) in members.all.iter_mut().zip(sampled) {
             end(&mut member.run, sampled)?;
-            Ok(member.result(&mut symbols))
-        };
-        self.members.all.into_iter().zip(sampled).map(result).collect()
+        }
+        Ok((0..members.all.len()).map(|core| members.result(core, &mut symbols)).collect())
     }
 }

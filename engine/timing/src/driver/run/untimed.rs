@@ -10,7 +10,7 @@ use crate::counts::Add;
 use crate::driver::look_ahead;
 use crate::driver::piece::Mispredicted;
 use crate::memory::hierarchy::Requester;
-use crate::memory::line::LINE_SHIFT;
+use crate::memory::line::{LINE_SHIFT, untranslated};
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::mmu::event::{Request, Stopped};
 use crate::mmu::prefetch::DataAccess;
@@ -230,7 +230,7 @@ impl Run {
                     let physical = if fetches {
                         untimed.translate(pc, AccessKind::Fetch, || pc)?
                     } else {
-                        Hpa::new(pc)
+                        untranslated(pc)
                     };
                     self.own.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
                 }

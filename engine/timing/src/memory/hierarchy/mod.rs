@@ -939,7 +939,7 @@ impl Hierarchy {
     }
 
     /// Programs of other cores share the last-level cache; each has one core.
-    fn is_of_a_mix(&self) -> bool {
+    pub fn is_of_a_mix(&self) -> bool {
         self.shares && !self.is_coherent()
     }
 
