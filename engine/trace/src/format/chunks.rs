@@ -239,9 +239,11 @@ impl Lanes {
             && self.stores == summary.stores
             && Some(self.event_count) == events
         {
-            Ok(())
-        } else {
-            Err(disk.damaged(offset, "the totals are not those of the chunks"))
+            if summary.has_ranges() {
+                return Ok(());
+            }
+            return Err(disk.damaged(offset, "the ranges that were touched do not ascend"));
         }
+        Err(disk.damaged(offset, "the totals are not those of the chunks"))
     }
 }

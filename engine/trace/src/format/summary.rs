@@ -61,10 +61,32 @@ impl Summary {
         }
     }
 
+    /// Whether what was touched is ranges at all, one behind the other.
+    pub(super) fn has_ranges(&self) -> bool {
+        self.touched.iter().all(|(start, end)| start < end)
+            && self.touched.is_sorted_by(|before, next| before.1 <= next.0)
+    }
+
     /// Takes over the totals of what was touched.
     pub(super) fn set_touched(&mut self, touched: &Touched) {
         self.threads = touched.threads();
         self.footprint_bytes = touched.page_count() << 12;
         self.touched = touched.ranges();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_ascend_and_are_not_empty() {
+        let has = |touched: &[(u64, u64)]| {
+            Summary { touched: touched.to_vec(), ..Summary::default() }.has_ranges()
+        };
+        assert!(has(&[]) && has(&[(0, 8)]) && has(&[(0, 8), (8, u64::MAX)]));
+        for wrong in [&[(5, 0)][..], &[(8, 8)], &[(8, 9), (0, 1)], &[(0, 9), (8, 10)]] {
+            assert!(!has(wrong), "{wrong:?}");
+        }
     }
 }
