@@ -164,6 +164,14 @@ def test_others_are_what_is_left_and_what_is_not_known_is_not_made_up() -> None:
     rest = part.rows[-1]
     assert rest.walks == pytest.approx(0.004)
     assert rest.costs == [pytest.approx(0.005), None, pytest.approx(0)]
+    # What would be best by a bound that comes first is not faster than the reference.
+    bound = fake.blamed(fake.run("ideal", cycles=700), {"/a": (1, 1)})
+    bound["configuration"]["scheme"]["translation"] = "free"
+    runs.insert(0, bound)
+    add_speedups(runs)
+    again = blame.build(runs)
+    assert again is not None
+    assert again.headers == shown.headers
 
 
 def test_the_shares_of_a_part_add_up_whatever_is_counted() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flatwalk import drawing, figures
+from flatwalk.errors import UsageError
 from flatwalk.report import charts, render, timeline, tree
 from flatwalk.results import answer
 from tests import fake
@@ -162,6 +163,14 @@ def test_only_some_schemes_are_drawn(tmp_path: Path, call: Call) -> None:
     assert (refused.code, "there are radix4, " in refused.err) == (2, True)
 
 
+def test_what_is_drawn_alone_is_compared_with_its_first(tmp_path: Path, call: Call) -> None:
+    response = fake.sample([fake.run("radix4"), fake.run("fpt", cycles=800), fake.run("fpt+ptp", cycles=400)])
+    (tmp_path / "a.json").write_text(json.dumps(answer(response)))
+    out = call("figures", "a.json", "--latex", "--schemes", "fpt,fpt+ptp").out
+    rows = [line.split(" & ") for line in map(str.strip, out.splitlines()) if line.startswith("fpt")]
+    assert [row[:2] for row in rows] == [["fpt", r"0.0 \%"], ["fpt+ptp", r"+100.0 \%"]], "not over radix4"
+
+
 def test_files_are_as_wide_as_a_column_and_the_same_twice(tmp_path: Path, call: Call) -> None:
     (tmp_path / "a.json").write_text(json.dumps(answer(fake.sample(fake.gups()))))
     done = call("figures", "a.json", "--only", "speed, cycles")
@@ -236,6 +245,13 @@ def test_curves_go_through_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [curve.name for curve in found] == ["a", "b"]
     assert found[0].points == [(4, pytest.approx(1.1), 0.9, 1.4), (8, 1.3, 1.2, 1.5)]
     assert found[1].points == [(8, 2.0, None, None)]
+
+
+def test_only_numbers_are_drawn(tmp_path: Path) -> None:
+    table = runs(size=[4, 8], scheme=["a", "b"])
+    with pytest.raises(UsageError, match="scheme is no number"):
+        drawing.plot(table, tmp_path / "x.svg", x="size", y="scheme", by=None, over=None, columns=1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_curves_and_maps_are_drawn(tmp_path: Path) -> None:

@@ -166,6 +166,24 @@ def test_where_no_round_is_quiet_all_count(
     assert len(kernel()) == 4 * 19  # three times the rounds were tried
 
 
+def test_disturbed_rounds_that_count_are_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    answer = native.measure
+
+    def slowed(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any]:
+        pace = 0.5 if len(kernel()) // 4 in (3, 9) else 0.8
+        reported = answer(program, bench, request)
+        controls = reported["controls_nanoseconds"]
+        return {**reported, "controls_nanoseconds": {**controls, "lines": pace}}
+
+    monkeypatch.setattr(native, "measure", slowed)
+    result = measured(tmp_path, runs=6)
+    assert len({sample["round"] for sample in result["samples"]}) == 6
+    (warning,) = (line for line in result["warnings"] if "disturbed" in line)
+    assert re.match(r"only \d of 18 rounds", warning), warning
+
+
 def test_rounds_at_less_than_the_best_pace_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
 ) -> None:
@@ -185,6 +203,7 @@ def test_rounds_at_less_than_the_best_pace_are_measured_again(
     assert sorted({sample["round"] for sample in result["samples"]}) == [0, 2, 4, 5, 6, 7]
     reported = "2 of 8 rounds do not count: something outside this system slowed the processor down."
     assert reported in result["notes"]
+    assert not any("disturbed" in line for line in result["warnings"])
     assert results.controls(result)["lines"] == pytest.approx([0.5] * 6)
 
 
@@ -395,7 +414,9 @@ def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -
     assert "B is 0.23 % slower" in done.out
     assert "no measurable difference" in call("host", "diff", "100:5:30", "101:5:30").out
     assert call("host", "diff", "0:1:30", "1:1:30").code == 2
-    assert "no file" in call("host", "diff", "1:1:30", "a.json").err
+    assert "not compared" in call("host", "diff", "1:1:30", "a.json").err
+    refused = call("host", "diff", "100:5:30", "101:5:30", "--json")
+    assert (refused.code, "--json" in refused.err) == (2, True)
 
 
 def test_wrong_words_are_reported(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
@@ -475,7 +496,8 @@ def test_failing_kernels(tmp_path: Path, text: str, error: type[Exception], mess
 def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
     assert kernel() == []
     result = measured(tmp_path)
-    result |= {"bench": "walk", "titles": {"stride-4KiB": "near", "stride-8GiB": "far"}}
+    near, far = "pages 4 KiB apart: 0 cold levels", "pages 8 GiB apart: {} cold {}"
+    result |= {"bench": "walk", "titles": {"stride-4KiB": near, "stride-8GiB": far.format(1, "level")}}
     result["samples"] = [
         {"variant": name, "round": turn, "value": value + noise, "answer": {}, "counts": []}
         for turn, noise in enumerate((0.0, 1.0, -1.0, 0.5))
@@ -483,6 +505,9 @@ def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) ->
     ]
     (line,) = show.sentences(result)
     assert line == "One more cold level of the table (4KiB → 8GiB): +120 ns (+120 … +120)."
+    for levels, words in ((3, "3 more cold levels of the table"), (0, "Pages farther apart")):
+        result["titles"]["stride-8GiB"] = far.format(levels, "levels")
+        assert show.sentences(result) == [f"{words} (4KiB → 8GiB): +120 ns (+120 … +120)."]
 
 
 def test_numbers() -> None:

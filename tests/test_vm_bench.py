@@ -232,6 +232,25 @@ def test_refusals(call: Call, arguments: list[str], words: str) -> None:
     assert words in result.err
 
 
+def test_a_document_is_looked_at_before_anything_is_measured(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[object] = []
+    table = measuring.Measured(kind="x", tables={"bench-x": "| a |\n"}, charts=[], rows=[])
+
+    def measure(options: object) -> measuring.Measured:
+        measured.append(options)
+        return table
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    refused = call("vm", "bench", "--update", "none.md")
+    assert (refused.code, "--update" in refused.err, measured) == (2, True, [])
+    (tmp_path / "text.md").write_text("no place\n")
+    failed = call("vm", "bench", "--update", "text.md")
+    assert (failed.code != 0, len(measured)) == (True, 1)
+    assert "| a |" in failed.out, "what was measured is not lost"
+
+
 def test_results_need_a_directory(call: Call, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     result = call("vm", "bench", "--host", "gups", "--save", "taken")

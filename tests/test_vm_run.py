@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,9 @@ from flatwalk.vm.machine import MODES, Machine
 from flatwalk.vm.testing import cases, judging, report, running
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from tests.conftest import Result
 
 
 @pytest.mark.parametrize(
@@ -346,6 +349,25 @@ def test_a_freed_address_space_looks_like_none() -> None:
     # Without this the test `exits` finds nothing, whatever the kernel does.
     for case in cases.of_tier("full"):
         assert "slub_debug=FZP,mm_struct" in case.machine.arguments()[-1].split(), case.name
+
+
+def test_what_a_kernel_logged_is_kept_also_of_a_guest_that_is_lost(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise run.GuestLostError(FlatwalkError("the guest ended"), "BUG: here\n")
+
+    monkeypatch.setattr(run, "run", lost)
+    result = call("vm", "run", "--log", "k.log", "--", "true")
+    assert (result.code != 0, "the guest ended" in result.err) == (True, True)
+    assert (tmp_path / "k.log").read_text() == "BUG: here\n"
+    recording = SimpleNamespace(outcome=None, log="as usual\n")
+    monkeypatch.setattr("flatwalk.vm.live.record", lambda *_, **__: recording)
+    limited = ["--record", "t.fwt", "--instructions", "1M", "--log", "l.log"]
+    assert call("vm", "run", *limited, "--", "true").code == 0
+    assert (tmp_path / "l.log").read_text() == "as usual\n"
+    refused = call("vm", "run", "--log", "none/k.log", "--", "true")
+    assert (refused.code, "--log" in refused.err) == (2, True)
 
 
 def test_what_is_not_built_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,8 @@ def _others(reference: Run, groups: list[list[Run]]) -> list[tuple[str, Run]]:
     found = []
     schemes = [run for run in groups[0] if not is_bound(run) and run.get("speedup")]
     best = max(schemes, key=lambda run: cast("float", run.get("speedup")), default=None)
-    if best is not None and best is not reference and cast("float", best.get("speedup")) >= 1 + NOISE:
+    least = (reference.get("speedup") or 1.0) * (1 + NOISE)
+    if best is not None and best is not reference and cast("float", best.get("speedup")) >= least:
         found.append((best["scheme"], best))
     same = (run for run in groups[-1] if run["scheme"] == reference["scheme"])
     large = next(same, None)

@@ -10,7 +10,7 @@ from flatwalk import figures as draw
 from flatwalk.errors import UsageError
 from flatwalk.lab import points
 from flatwalk.presenting import cells
-from flatwalk.results import grouped, machine_label, pages_label, read_answer
+from flatwalk.results import add_speedups, grouped, machine_label, pages_label, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,9 @@ def figures(
         answer["runs"] = of_schemes(
             answer["runs"], [name.strip() for name in schemes.split(",")], "--schemes"
         )
+        # Against the first that is shown, where what they were compared with is not.
+        if any(group[0].get("speedup") not in (None, 1) for group in grouped(answer["runs"])):
+            add_speedups(answer["runs"], answer.get("sampling"))
     if latex:
         print(tables(answer["runs"]), end="")
         return
@@ -126,8 +129,11 @@ def plot(
                 where=option,
                 remedy='`flatwalk results query "describe runs"` shows all',
             )
+    rows = table.to_pylist()
+    if any(isinstance(run[y], bool) or not isinstance(run[y], int | float | None) for run in rows):
+        raise UsageError(f"{y} is no number", where="--y", remedy="choose another column, such as speedup")
     found: dict[str, dict[Any, list[dict[str, Any]]]] = {}
-    for run in table.to_pylist():
+    for run in rows:
         if run[x] is None or run[y] is None or (over is not None and run[over] is None):
             continue
         place = run[x] if over is None else (run[x], run[over])

@@ -44,7 +44,7 @@ def _cold_levels(walk: Result) -> list[str]:
     """What one more cold level and one more dependent load cost, in sentences."""
     found = []
     strides = [name for name in results.values(walk) if name.startswith("stride-")]
-    if len(strides) >= 3:
+    if len(strides) >= 3 and show.more_cold_levels(walk, strides[-2], strides[-1]) == 1:
         found.append(
             f"One more cold level at the top costs a walk {_difference(walk, strides[-2], strides[-1])} here "
             f"(pages {strides[-2].removeprefix('stride-')} and {strides[-1].removeprefix('stride-')} apart)."

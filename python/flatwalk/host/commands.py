@@ -291,8 +291,17 @@ def diff(
 
     figures = work.published(str(a)), work.published(str(b))
     if figures[0] and figures[1]:
+        given = {"--json": json, "--plot": plot is not None, "--other-host": other_host}
+        for option in (option for option, is_given in given.items() if is_given):
+            raise UsageError("published figures are only printed", where=option, remedy="leave it out")
         work.show_published(figures[0], figures[1])
         return
+    if figures[0] or figures[1]:
+        raise UsageError(
+            "a result and published figures are not compared",
+            where="A and B",
+            remedy="give two files, or MEAN:SD:N twice",
+        )
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
 
 

@@ -85,6 +85,7 @@ class _Session:
         self.node = machine.node_of(host, self.cpus[0])
         self.events = machine.events(host) if plan.count else []
         self.notes = dict.fromkeys(bench.notes)
+        self.warnings: list[str] = []
 
     def measure(self, turn: int, done: Callable[[], None]) -> _Round:
         """Measures round number `turn`, and calls `done` after each variant."""
@@ -141,6 +142,10 @@ class _Session:
             rounds.append(self.measure(len(rounds), step))
         found = _undisturbed(rounds)
         if len(found) < min(FEWEST_RUNS, plan.runs):
+            self.warnings.append(
+                f"only {len(found)} of {len(rounds)} rounds were disturbed neither by other programs nor by "
+                "what slows the processor down from outside this system, so that disturbed ones count, too"
+            )
             return rounds[: plan.runs]
         busy = sum(not one.alone for one in rounds)
         for count, why in [
@@ -187,7 +192,9 @@ def run(
         "samples": [sample for one in rounds for sample in one.samples],
         "skipped": bench.skipped,
         "busy": shares,
-        "warnings": machine.warnings(host, session.cpus) + machine.disturbances(shares, session.cpus),
+        "warnings": machine.warnings(host, session.cpus)
+        + machine.disturbances(shares, session.cpus)
+        + session.warnings,
         "notes": list(session.notes),
         "histograms": {},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 from flatwalk import output
@@ -92,6 +93,13 @@ def sentences(result: Result) -> list[str]:
     return []
 
 
+def more_cold_levels(result: Result, before: str, after: str) -> int:
+    """How many levels more are cold in a variant of `walk` than in another, as their titles say."""
+    titles = (result["titles"].get(name, "") for name in (before, after))
+    first, second = (int(found[1]) if (found := _COLD.search(title)) else 0 for title in titles)
+    return second - first
+
+
 def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
     lines = []
     for kind, what in (
@@ -102,11 +110,18 @@ def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
         for before, after in itertools.pairwise(names):
             mean, within, p = paired(result, before, after)
             verdict = "" if p < 0.05 else ", which is not a measurable difference"
+            said = what
+            if kind == "stride-" and (more := more_cold_levels(result, before, after)) != 1:
+                said = f"{more} more cold levels of the table" if more else "Pages farther apart"
             lines.append(
-                f"{what} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
+                f"{said} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
                 f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."
             )
     return lines
+
+
+#: What the title of a variant of `walk` says of levels.
+_COLD = re.compile(r": (\d+) cold level")
 
 
 def _of_faults(result: Result, by_variant: dict[str, list[float]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from flatwalk.errors import UsageError
 from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from flatwalk.recorder import Part
     from flatwalk.vm.machine import Machine
@@ -220,6 +221,11 @@ def run(
         parameters=tuple(parameter or ()),
         kernel="debug" if debug else "usual",
     )
+    if log is not None:
+        output.check_writable(log, "--log")
+    if json is not None and str(json) != "-":
+        output.check_writable(json, "--json")
+    output.check_apart([(log, "--log"), (json, "--json"), (record, "--record")])
     if nested:
         unfit = {
             "--cpus": cpus != 1,
@@ -239,7 +245,8 @@ def run(
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         unfit = {option: value is not None for option, value in given.items()}
         _refuse(unfit, "this applies to a trace, and none is recorded", "give --record FILE, too")
-        outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
+        with _kept(log):
+            outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
     else:
         if timeout is not None:
             raise UsageError(
@@ -248,16 +255,33 @@ def run(
                 remedy="give --instructions instead",
             )
         part = _part(skip, instructions, start_at)
-        recording = live.record(machine, command, record, part, program=program, source=source)
+        with _kept(log):
+            recording = live.record(machine, command, record, part, program=program, source=source)
         output.note(str(recording))
         if recording.outcome is None:
+            if log is not None:
+                output.write_whole(log, recording.log)
             return
         outcome = recording.outcome
     if log is not None:
-        log.write_text(outcome.log, encoding="utf-8")
+        output.write_whole(log, outcome.log)
     for line in outcome.splats():
         print(f"flatwalk: the guest's kernel: {line}", file=sys.stderr)
     raise typer.Exit(outcome.status)
+
+
+@contextmanager
+def _kept(log: Path | None) -> Iterator[None]:
+    """Keeps what the kernel of a guest logged that ended early."""
+    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.vm import run as work  # noqa: PLC0415
+
+    try:
+        yield
+    except work.GuestLostError as error:
+        if log is not None:
+            output.write_whole(log, error.log)
+        raise
 
 
 def _refuse(unfit: Mapping[str, bool], why: str, remedy: str = "leave it out") -> None:
@@ -286,9 +310,10 @@ def _nested(
     from flatwalk.vm import nested  # noqa: PLC0415
 
     inner = nested.Guest(machine.mode, nested.mebibytes(machine.memory), machine.parameters)
-    outcome = nested.run(inner.host(host_mode), inner, command, timeout_s=timeout, source=source)
+    with _kept(log):
+        outcome = nested.run(inner.host(host_mode), inner, command, timeout_s=timeout, source=source)
     if log is not None:
-        log.write_text(outcome.log + outcome.console, encoding="utf-8")
+        output.write_whole(log, outcome.log + outcome.console)
     for line in outcome.splats:
         print(f"flatwalk: a guest's kernel: {line}", file=sys.stderr)
     for line in outcome.walks.words():
@@ -610,13 +635,13 @@ def bench(
         source=source,
     )
     options.check()
+    if update is not None:
+        output.check_exists(update, "--update")
+        output.check_writable(update, "--update")
     if report is not None:
         output.check_writable(report, "--report")
         output.check_apart([(report, "--report")], [(update, "--update")])
     measured = measuring.measure(options)
-    if update is not None:
-        document.update(update, measured.tables)
-        charts.draw(update, measured.kind, measured.charts)
     if report is not None:
         output.write_whole(report, charts.page(measured.charts, engine.version()))
         output.note(f"Report: {report.absolute()}")
@@ -624,3 +649,6 @@ def bench(
         print(output.as_json(measured.rows, indent=1))
     else:
         print("\n".join(measured.tables.values()).rstrip())
+    if update is not None:
+        document.update(update, measured.tables)
+        charts.draw(update, measured.kind, measured.charts)

@@ -49,6 +49,8 @@ class Recording:
     outcome: guest.Outcome | None
     #: Things worth knowing.
     warnings: list[str] = field(default_factory=list)
+    #: What the guest's kernel logged.
+    log: str = ""
 
     def __str__(self) -> str:
         trace = self.trace
@@ -136,7 +138,9 @@ def record(
         raise failure
     if trace is None or reports.checked is None or trace.instructions == 0:
         raise _nothing_recorded(part, program, command)
-    return Recording(trace, reports.checked, reports.kernel, outcome, list(dict.fromkeys(reports.warnings)))
+    warnings = list(dict.fromkeys(reports.warnings))
+    log = getattr(failure, "log", "") if outcome is None else outcome.log
+    return Recording(trace, reports.checked, reports.kernel, outcome, warnings, log)
 
 
 def _places(linux: Component, source: Path | None) -> dict[str, str]:

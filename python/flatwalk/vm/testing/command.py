@@ -56,6 +56,9 @@ def run(options: Options) -> bool:
     file = None if piped else options.json
     if file is not None:
         output.check_writable(file, "--json")
+    if options.update is not None:
+        output.check_exists(options.update, "--update")
+        output.check_writable(options.update, "--update")
     if options.resume and file is None:
         raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
     chosen = mutants.chosen(mutants.read(), options.only) if options.mutate else []
@@ -90,10 +93,10 @@ def run(options: Options) -> bool:
         failed = [result.case.name for result in results if result.problems]
     say(f"\n{table}")
     say(f"{len(results)} cases: {'all well' if not failed else 'FAILED: ' + '; '.join(failed)}")
-    if options.update is not None:
-        document.update(options.update, {_table_name(options): table})
     if piped:
         sys.stdout.write(as_json(results))
+    if options.update is not None:
+        document.update(options.update, {_table_name(options): table})
     return not failed
 
 
