@@ -58,6 +58,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, call: Call) ->
         (["--workload", "oracle"], "there is no program 'oracle'"),
         (["--workload", "redis:lots"], "not understood"),
         (["--workload", "redis:1KiB"], "too little data"),
+        (["--workload", "redis", "--limit", "0"], "records nothing"),
         (["--workload", "redis", "--skip", "5"], "determines itself what is recorded"),
         (["--workload", "redis", "--", "true"], "determines itself what is recorded"),
     ],

@@ -481,6 +481,26 @@ def test_what_cannot_be_recorded(
     assert not (tmp_path / "out.fwt").exists()
 
 
+def test_programs_one_after_another_have_a_file_each(tmp_path: Path, output: Path) -> None:
+    result = record(["/bin/sh", "-c", "exec /usr/bin/env /bin/true"], output)
+    assert result.traces[0].command[0].endswith("true")
+    assert {trace.path for trace in result.traces} == {output, *(tmp_path / "out.processes").iterdir()}
+    assert len({trace.path for trace in result.traces}) == 3
+    for trace in result.traces:
+        assert engine.trace_info(trace.path)["instructions"] == trace.instructions
+
+
+def test_a_carriage_return_is_part_of_an_interpreters_name(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_bytes(b"#!/bin/sh\r\necho ran\r\n")
+    script.chmod(0o755)
+    with pytest.raises(UsageError, match=r"interpreter /bin/sh.* does not exist"):
+        resolve([str(script)], dict(os.environ))
+    script.write_bytes(b"#! \t/bin/sh -e -u\t \necho ran\n")
+    program, arguments = resolve([str(script), "one"], dict(os.environ))
+    assert (program, arguments) == (Path("/bin/sh"), ["/bin/sh", "-e -u", str(script), "one"])
+
+
 def test_programs_are_found_as_the_shell_finds_them(tmp_path: Path) -> None:
     environment = dict(os.environ)
     program, arguments = resolve(["ls", "-l"], environment)
@@ -499,6 +519,11 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
         record(["/bin/true"], tmp_path / "missing" / "out.fwt")
     with pytest.raises(UsageError, match="is a directory"):
         record(["/bin/true"], tmp_path)
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/dir\xff"))
+    strange.mkdir()
+    (tmp_path / "link").symlink_to(strange)
+    with pytest.raises(UsageError, match="not UTF-8"):
+        record(["/bin/true"], tmp_path / "link" / "out.fwt")
 
 
 def test_the_usual_trace_replaces_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -65,6 +66,20 @@ def test_one_recording_of_a_file_at_a_time(tmp_path: Path, output: Path) -> None
     record(["/bin/true"], link)
     assert link.is_symlink()
     assert not growing.exists()
+
+
+def test_a_place_that_cannot_be_taken_is_left_as_it_was(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(RecordError, match="No space left"):
+            record(["/bin/true"], output)
+    assert not list(tmp_path.iterdir())
+    assert record(["/bin/true"], output).status == 0
 
 
 def test_a_short_recordings_speed_is_said(output: Path) -> None:

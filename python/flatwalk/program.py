@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -57,8 +58,10 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
             _check_elf(found, head)
             _check_rights(Path(found))
             return Path(found), arguments
-        words = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip().split(None, 1)
-        if not words:
+        # Nothing but blanks and tabs separates words: a carriage return is part of the interpreter's name.
+        line = os.fsdecode(head[2:].split(b"\n", 1)[0]).strip(" \t")
+        words = re.split("[ \t]+", line, maxsplit=1)
+        if not line:
             raise UsageError(
                 "the script's first line names no interpreter",
                 where=found,
@@ -71,7 +74,7 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
                 remedy="install it, or fix the script's first line",
             )
         # The path as it was given: a script sees it as its name.
-        arguments = [*(word.strip() for word in words), found, *arguments[1:]]
+        arguments = [*words, found, *arguments[1:]]
         found = words[0]
     raise UsageError(
         "too many scripts interpreted by scripts",

@@ -10,4 +10,5 @@ pub mod channel;
 pub mod pages;
 pub mod plugin;
 pub mod sys;
+pub mod text;
 pub mod x86;

@@ -142,7 +142,7 @@ pub enum Advice {
     NoHugePage,
     /// `MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`: the pages are freed.
     DontNeed,
-    /// `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`, `MADV_WILLNEED`: fault in now.
+    /// `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`: fault in now.
     Populate,
 }
 

@@ -14,7 +14,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.recorder import RecordResult, Surroundings, record
+from flatwalk.recorder import Part, RecordResult, Surroundings, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +39,9 @@ def record_workload(workload: str, path: Path, *, limit: int | None) -> RecordRe
     size_bytes = units.parse_size(size, "--workload") if size else program.size_bytes
     if size_bytes < 1 << 20:
         raise UsageError("too little data", where="--workload", remedy="give 1MiB or more")
+    limit = program.instructions if limit is None else limit
+    Part(limit=limit)  # one that cannot be is refused before anything is installed
     install.ensure(program)
-    limit = limit or program.instructions
     driver = DRIVERS[program.driver]()
     with temporary.directory() as directory:
         output.note(f"Preparing {program.name} with {units.size(size_bytes)} of data …")

@@ -47,6 +47,12 @@ class Place:
         """The directory of the other processes' traces."""
         return self.output.with_name(f"{self.output.stem}.processes")
 
+    def _free(self, pid: int, names: list[Path]) -> Path:
+        """A name for the first trace of a process; its later programs may have taken some."""
+        counts = ("", *(f".{count}" for count in range(2, len(names) + 2)))
+        found = (self.others / f"{self.output.stem}.{pid}{count}{self.output.suffix}" for count in counts)
+        return next(name for name in found if name not in names)
+
     def keep(self, traces: list[ProcessTrace], main: ProcessTrace | None) -> list[ProcessTrace]:
         """Gives complete traces their names, `main` first. Those without an instruction are left out.
 
@@ -68,12 +74,9 @@ class Place:
             shutil.rmtree(self.others, ignore_errors=True)
             names = [self.output, *(self.others / trace.path.name for trace in kept[1:])]
             # The name that the first process's trace has may be that of another than the main one.
-            names[1:] = [
-                self.others / f"{self.output.stem}.{trace.pid}{self.output.suffix}"
-                if trace.path == self.growing
-                else name
-                for trace, name in zip(kept[1:], names[1:], strict=True)
-            ]
+            for index, trace in enumerate(kept[1:], 1):
+                if trace.path == self.growing:
+                    names[index] = self._free(trace.pid, names)
             if len(names) > 1:
                 self.others.mkdir()
             for trace, name in zip(kept, names, strict=True):
@@ -121,6 +124,7 @@ def _locked(output: Path, directory: Path) -> int:
         RecordError: If another process holds it, or it cannot be made.
     """
     name = directory / "lock"
+    lock = -1
     try:
         while True:
             directory.mkdir(exist_ok=True)
@@ -143,12 +147,18 @@ def _locked(output: Path, directory: Path) -> int:
             except FileNotFoundError:
                 pass
             os.close(lock)
+            lock = -1
         os.ftruncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
         for path in directory.iterdir():
             if path != name:  # of a recording that was killed
                 path.unlink()
     except OSError as error:
+        if lock >= 0:
+            with contextlib.suppress(OSError):
+                name.unlink()
+                directory.rmdir()  # unless something else is in it
+            os.close(lock)
         raise RecordError(
             f"the trace cannot be made: {error.strerror}",
             where=str(error.filename or directory),

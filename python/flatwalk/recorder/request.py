@@ -154,6 +154,15 @@ def check_output(output: Path) -> None:
     if output.is_symlink() and not output.exists():
         raise UsageError("the output is a link that leads nowhere", where=str(output), remedy="remove it")
     output = output.resolve()
+    # The recorder names what links lead to.
+    try:
+        str(output).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the output leads to {output}, whose name is not UTF-8",
+            where=str(output),
+            remedy="choose another place with --output",
+        ) from None
     if not os.access(output.parent, os.W_OK | os.X_OK):
         what = "cannot be written to" if output.parent.is_dir() else "does not exist"
         raise UsageError(

@@ -12,6 +12,7 @@ use flatwalk_recorder::channel::control::{
 use flatwalk_recorder::channel::hello::Origin;
 use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
 use flatwalk_recorder::channel::sample::is_chosen;
+use flatwalk_recorder::text;
 use flatwalk_trace::{Event, Header, Summary, TraceError};
 
 use crate::client::Client;
@@ -49,6 +50,10 @@ pub struct Session<'a> {
     control: Vec<u8>,
 }
 
+/// Of a command line, which may have 2 MiB. At worst each byte is six of JSON, of which a trace's description has
+/// a mebibyte.
+const LONGEST_NAME_BYTES: usize = 128 << 10;
+
 impl<'a> Session<'a> {
     /// Begins the trace of `client` in the file at `path`.
     ///
@@ -56,8 +61,12 @@ impl<'a> Session<'a> {
     /// When the file cannot be written.
     pub fn create(client: &'a Client, path: &Path) -> Result<Session<'a>, TraceError> {
         let hello = client.hello();
+        let mut name = hello.command.join(" ");
+        if text::cut(&mut name, LONGEST_NAME_BYTES) {
+            name.push('…');
+        }
         let header = Header {
-            name: hello.command.join(" "),
+            name,
             origin: match hello.origin {
                 Origin::Start | Origin::Fork => "qemu-user".into(),
                 Origin::Guest => "qemu-system".into(),

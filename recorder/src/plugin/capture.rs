@@ -12,7 +12,7 @@ use crate::channel::word::{
     ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
 };
 use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, pass};
-use crate::plugin::buffers::{change_buffer, has_room_for_two, put, room, slot};
+use crate::plugin::buffers::{change_buffer, has_room_for_two, put, release, room, slot};
 use crate::plugin::connection::{region, stop};
 use crate::plugin::phase::{Phase, phase};
 use crate::plugin::qemu::Qemu;
@@ -228,6 +228,15 @@ fn leave(vcpu: c_uint, slot: &Slot) {
     } else if !has_room_for_two(slot) {
         change_buffer(vcpu, slot, None);
     }
+}
+
+/// `vcpu`'s thread ends: others may have what it did not spend.
+pub fn end(vcpu: c_uint) {
+    let slot = slot(vcpu);
+    if slot.thread.load(Ordering::Relaxed) != 0 {
+        give_back(Part::Record, slot.left.swap(-1, Ordering::Relaxed));
+    }
+    release(vcpu);
 }
 
 /// `vcpu`'s thread is to ask what is wanted of it as its next block begins.

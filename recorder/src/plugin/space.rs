@@ -340,9 +340,8 @@ fn advice(number: u64) -> Option<Advice> {
         libc::MADV_HUGEPAGE => Advice::HugePage,
         libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => Advice::DontNeed,
-        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE | libc::MADV_WILLNEED => {
-            Advice::Populate
-        }
+        // Not MADV_WILLNEED, which reads ahead and maps nothing.
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::Populate,
         _ => return None,
     })
 }

@@ -19,8 +19,9 @@ int main(void) {
     call3(28, b, P, 14);                           // MADV_HUGEPAGE
     call3(28, b, P, 15);                           // MADV_NOHUGEPAGE
     call3(28, b, P, 8);                            // MADV_FREE
-    call3(28, b, 2 * P, 3);                        // MADV_WILLNEED
+    call3(28, b, 2 * P, 22);                       // MADV_POPULATE_READ
     call3(28, b, 2 * P, 1);                        // MADV_RANDOM: changes no mapping
+    call3(28, b, 2 * P, 3);                        // MADV_WILLNEED: reads ahead, and maps nothing
     long c = call6(9, 0, 5000, 1, 0x21, -1, 0);    // shared, of a length that is not a multiple of a page
     long d = call6(25, b, 4 * P, 4 * P, 5, 0, 0);  // MREMAP_MAYMOVE | MREMAP_DONTUNMAP
     call3(10, d, P, 0);

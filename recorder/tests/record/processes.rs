@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use flatwalk_recorder::plugin::space::Space;
-use flatwalk_trace::Event;
+use flatwalk_trace::{Event, Reader};
 
 use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
 
@@ -246,6 +246,33 @@ fn programs_that_cannot_be_recorded_are_left_to_the_kernel_with_a_warning() {
     fs::set_permissions(&foreign, Permissions::from_mode(0o644)).unwrap();
     let recorded = record(&scratch, "", &[path(&program), path(&foreign)]);
     assert_eq!(recorded.warnings, [""; 0]);
+}
+
+#[test]
+fn a_scripts_first_line_has_blanks_and_tabs_between_words_and_nothing_else() {
+    let scratch = Scratch::new();
+    let script = scratch.0.join("script");
+    let run = |content: &[u8]| {
+        executable(&script, content);
+        let command = format!("{} || exit 9", path(&script));
+        record(&scratch, "", &["/bin/sh", "-c", &command]).status.code()
+    };
+    assert_eq!(run(b"#! \t/bin/sh \t\nexit 0\n"), Some(0));
+    // Linux looks for a file whose name ends with a carriage return.
+    assert_eq!(run(b"#!/bin/sh\r\nexit 0\r\n"), Some(9));
+}
+
+#[test]
+fn a_command_line_may_be_longer_than_a_traces_name() {
+    let scratch = Scratch::new();
+    let argument = "a".repeat(110_000);
+    let mut command = vec!["/bin/true"];
+    command.extend([argument.as_str(); 11]);
+    let recorded = record(&scratch, "", &command);
+    assert_eq!(recorded.status.code(), Some(0), "{:?}", recorded.ends);
+    let reader = Reader::open(&recorded.output).unwrap();
+    assert!(reader.header().name.starts_with("/bin/true aaa"), "{}", reader.header().name.len());
+    assert!(reader.header().name.ends_with('…'));
 }
 
 #[test]

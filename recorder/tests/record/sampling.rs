@@ -345,3 +345,23 @@ fn each_process_has_its_own_sample() {
         }
     }
 }
+
+#[test]
+fn threads_that_end_leave_what_they_did_not_spend() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "workers", STATIC);
+    let run = |options: &str| {
+        let recorded = record(&scratch, options, &[path(&program)]);
+        assert_eq!(recorded.stdout, b"done\n", "{options}");
+        assert_eq!(recorded.status.code(), Some(7), "{options}");
+        let info = Reader::open(&recorded.output).unwrap().info().clone();
+        (info.instructions.unwrap(), info.gap_instructions)
+    };
+    let (whole, _) = run("");
+    // Two hundred threads, each with a grant of 65,536 instructions, of which it spends few.
+    let limited = run(&format!(",limit={}", 3 * whole));
+    assert!(limited.0.abs_diff(whole) < whole / 20, "{} of {whole}", limited.0);
+    let (sampled, passed) = run(&format!(",segment={},windows=2", 2 * whole));
+    assert_eq!(passed, 0, "a run shorter than a segment is there whole");
+    assert!(sampled.abs_diff(whole) < whole / 20, "{sampled} of {whole}");
+}

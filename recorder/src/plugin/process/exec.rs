@@ -80,6 +80,17 @@ fn read_strings(address: u64) -> Option<Vec<Vec<u8>>> {
 /// A program and its arguments.
 type Command = (PathBuf, Vec<Vec<u8>>);
 
+/// What separates words of a script's first line; nothing else does.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+fn trimmed(line: &[u8]) -> &[u8] {
+    let first = line.iter().position(|&byte| !is_blank(byte)).unwrap_or(line.len());
+    let last = line.iter().rposition(|&byte| !is_blank(byte)).map_or(first, |last| last + 1);
+    &line[first..last]
+}
+
 /// The x86-64 program that runs `path`, and its arguments: `path` itself, or a script's
 /// interpreter. `None` if the kernel will not start it, an error if it may but QEMU cannot.
 fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<Result<Command, String>> {
@@ -107,9 +118,9 @@ fn interpret(path: PathBuf, arguments: Vec<Vec<u8>>) -> Option<Result<Command, S
             };
             return Some(Err(obstacle.into()));
         };
-        let line = line.split(|&byte| byte == b'\n').next()?.trim_ascii();
-        let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-        let (interpreter, argument) = (&line[..end], line[end..].trim_ascii());
+        let line = trimmed(line.split(|&byte| byte == b'\n').next()?);
+        let end = line.iter().position(|&byte| is_blank(byte)).unwrap_or(line.len());
+        let (interpreter, argument) = (&line[..end], trimmed(&line[end..]));
         let mut new = vec![interpreter.to_vec()];
         if !argument.is_empty() {
             new.push(argument.to_vec());

@@ -22,7 +22,7 @@ use crate::plugin::qemu::{
 };
 use crate::plugin::space::PAGE;
 use crate::plugin::state::{emit, end_gap, pause_recording, start_recording, with_space};
-use crate::sys;
+use crate::{sys, text};
 
 /// Whether the program's markers start and stop anything: not before the place to start at.
 static MARKERS_COUNT: AtomicBool = AtomicBool::new(true);
@@ -150,10 +150,15 @@ pub unsafe fn watch_marker(
     unsafe { (qemu.on_instruction)(instruction, callback, NO_REGISTERS, data) };
 }
 
+/// Of a marker's name; a trace has 65,536 bytes for one.
+const LONGEST_NAME_BYTES: usize = 4096;
+
 /// The string that a named marker's second instruction points at.
 fn name_of(address: u64, code: &[u8]) -> Option<String> {
     let name = read_string(name_address(address, code)?)?;
-    Some(String::from_utf8_lossy(&name).into_owned())
+    let mut name = String::from_utf8_lossy(&name).into_owned();
+    text::cut(&mut name, LONGEST_NAME_BYTES);
+    Some(name)
 }
 
 /// The place was reached at which the user wants the recording to start.

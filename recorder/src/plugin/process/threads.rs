@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use flatwalk_trace::{Event, ThreadId};
 
 use crate::channel::region::SLOTS;
-use crate::plugin::buffers::release;
-use crate::plugin::capture::{set_thread, thread};
+use crate::plugin::capture::{end, set_thread, thread};
 use crate::plugin::connection::{fail, region, warn};
 use crate::plugin::process::watching;
 use crate::plugin::qemu::PluginId;
@@ -70,7 +69,7 @@ pub fn are_several() -> bool {
 /// # Safety
 /// Called by QEMU.
 pub unsafe extern "C" fn on_vcpu_exit(_: PluginId, vcpu: c_uint) {
-    release(vcpu);
+    end(vcpu);
     let thread = thread(vcpu);
     with_space(|space| emit(space, &Event::ThreadExit { thread }));
 }
