@@ -346,8 +346,10 @@ def walk_result(**changes: Any) -> dict[str, Any]:
         for turn, noise in enumerate((0.0, 4.0, -4.0, 1.0, -1.0))
         for name, value in values.items()
     ]
+    cold = {"stride-32KiB": "0 cold levels", "stride-16MiB": "1 cold level", "stride-8GiB": "2 cold levels"}
+    titles = {name: f"{name}: {cold.get(name, name)}" for name in values}
     return {
-        "bench": "walk", "samples": samples, "titles": dict.fromkeys(values, ""), "rate": False,
+        "bench": "walk", "samples": samples, "titles": titles, "rate": False,
         "cpus": [0], "warnings": ["A doubt."], **changes,
     }  # fmt: skip
 
@@ -379,6 +381,12 @@ def test_figures_stand_behind_sentences_or_are_missed() -> None:
     assert any("+120 ns (+120 … +120)" in line for line in given.why)
     assert any("+200 ns" in line for line in given.why)
     assert not any("flatwalk host walk" in line for line in given.unknown)
+    titles = {
+        "stride-16MiB": "pages 16 MiB apart: 2 cold levels",
+        "stride-8GiB": "pages apart: 2 cold levels",
+    }
+    alike = advised(host(page_table_levels=4), walk_result(titles=titles))["Four or five levels"]
+    assert not any("One more cold level" in line for line in alike.why), "as many are cold"
 
 
 @pytest.mark.parametrize(
