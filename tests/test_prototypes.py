@@ -68,7 +68,8 @@ def test_a_mistake_is_shown_by_the_shortest_steps() -> None:
     with pytest.raises(fw.FlatwalkError, match="does not do what it is told") as caught:
         fw.check_organisation(Forgetful, cases=20, seed=3)
     steps = [line for line in str(caught.value).splitlines() if line.startswith(("  1.", "  2.", "  3."))]
-    assert [step.split(" ")[3] for step in steps] == ["map", "split"], "the large page is still there"
+    first, second = (step.split(" ")[3] for step in steps)
+    assert (first, second in {"unmap", "split"}) == ("map", True), "the page that went is still there"
     with pytest.raises(fw.FlatwalkError) as again:
         fw.check_organisation(Forgetful(), cases=20, seed=3)
     assert str(again.value) == str(caught.value)
