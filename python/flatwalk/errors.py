@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flatwalk.printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class FlatwalkError(Exception):
@@ -35,3 +40,14 @@ class UsageError(FlatwalkError):
     """The command line, or a file that it names, asks for something that is not possible."""
 
     exit_code = 2
+
+
+def refuse(unfit: Mapping[str, bool], why: str, remedy: str = "leave it out") -> None:
+    """Refuses the first of some options that was given, if any was.
+
+    Raises:
+        UsageError: Which, and why.
+    """
+    for option, given in unfit.items():
+        if given:
+            raise UsageError(why, where=option, remedy=remedy)

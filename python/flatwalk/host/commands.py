@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer import Argument, Option
 
-from flatwalk.errors import UsageError
+from flatwalk.errors import UsageError, refuse
 from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
@@ -292,8 +292,7 @@ def diff(
     figures = work.published(str(a)), work.published(str(b))
     if figures[0] and figures[1]:
         given = {"--json": json, "--plot": plot is not None, "--other-host": other_host}
-        for option in (option for option, is_given in given.items() if is_given):
-            raise UsageError("published figures are only printed", where=option, remedy="leave it out")
+        refuse(given, "published figures are only printed")
         work.show_published(figures[0], figures[1])
         return
     if figures[0] or figures[1]:

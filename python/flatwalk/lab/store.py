@@ -304,7 +304,7 @@ def _joined(tables: Iterable[pa.Table]) -> pa.Table:
         if text in known or any(pa.types.is_nested(kind) for kind in known):
             found = [
                 table.set_column(at, name, pa.array(_texts(table.column(at)), text))
-                if (at := table.schema.get_field_index(name)) >= 0
+                if (at := table.schema.get_field_index(name)) >= 0 and table.schema.field(at).type != text
                 else table
                 for table in found
             ]

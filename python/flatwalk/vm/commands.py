@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from flatwalk.errors import UsageError
+from flatwalk.errors import UsageError, refuse
 from flatwalk.help import PLAIN, examples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from flatwalk.recorder import Part
     from flatwalk.vm.machine import Machine
@@ -235,16 +235,16 @@ def run(
             "--record": record is not None,
             "--debug": debug,
         }
-        _refuse(unfit, "this does not go with --nested")
+        refuse(unfit, "this does not go with --nested")
         raise typer.Exit(
             _nested(machine, host_mode or "off", command, timeout=timeout, log=log, json=json, source=source)
         )
     unfit = {"--host-mode": host_mode is not None, "--json": json is not None}
-    _refuse(unfit, "this is about a guest in the guest", "give --nested, too")
+    refuse(unfit, "this is about a guest in the guest", "give --nested, too")
     if record is None:
         given = {"--skip": skip, "--instructions": instructions, "--start-at": start_at, "--program": program}
         unfit = {option: value is not None for option, value in given.items()}
-        _refuse(unfit, "this applies to a trace, and none is recorded", "give --record FILE, too")
+        refuse(unfit, "this applies to a trace, and none is recorded", "give --record FILE, too")
         with _kept(log):
             outcome = work.run(machine, command, stdin=_input(), timeout_s=timeout, source=source)
     else:
@@ -282,17 +282,6 @@ def _kept(log: Path | None) -> Iterator[None]:
         if log is not None:
             output.write_whole(log, error.log)
         raise
-
-
-def _refuse(unfit: Mapping[str, bool], why: str, remedy: str = "leave it out") -> None:
-    """Refuses the first of some options that was given, if any was.
-
-    Raises:
-        UsageError: Which, and why.
-    """
-    for option, given in unfit.items():
-        if given:
-            raise UsageError(why, where=option, remedy=remedy)
 
 
 def _nested(
@@ -454,7 +443,7 @@ def run_tests(
     """
     from flatwalk.vm.testing import command as work  # noqa: PLC0415
 
-    _refuse(
+    refuse(
         {"--kcsan": debug and kcsan}, "--debug and --kcsan are different kernels", "run one after the other"
     )
     kernels = {"mutants": mutate, "debug": debug, "kcsan": kcsan, "nested": nested}
@@ -483,7 +472,7 @@ def run_tests(
             "--mutate": mutate,
             "--soak": soak is not None,
         }
-        _refuse(unfit, "KVM's tests run on a machine and a kernel of their own")
+        refuse(unfit, "KVM's tests run on a machine and a kernel of their own")
     if mutate:
         unfit = {
             "--tier": tier != "short",
@@ -494,13 +483,13 @@ def run_tests(
             "--tests": tests is not None,
             "--soak": soak is not None,
         }
-        _refuse(unfit, "the table of guards says where each is left out")
+        refuse(unfit, "the table of guards says where each is left out")
     if soak is None:
-        _refuse({"--seed": seed is not None}, "nothing is drawn", "give --soak HOURS, too")
+        refuse({"--seed": seed is not None}, "nothing is drawn", "give --soak HOURS, too")
     else:
         given = {"--tier": tier != "short", "--modes": modes is not None, "--levels": levels != 4}
         given |= {"--only": bool(only), "--tests": tests is not None}
-        _refuse(given, "--soak draws the guests")
+        refuse(given, "--soak draws the guests")
     if not work.run(options):
         raise typer.Exit(1)
 

@@ -233,17 +233,17 @@ impl Lanes {
         summary: &Summary,
     ) -> Result<(), TraceError> {
         let events = summary.events.values().try_fold(0_u64, |sum, &count| sum.checked_add(count));
-        if self.blocks == summary.blocks
+        let are_those = self.blocks == summary.blocks
             && self.instructions == summary.instructions
             && self.loads == summary.loads
             && self.stores == summary.stores
-            && Some(self.event_count) == events
-        {
-            if summary.has_ranges() {
-                return Ok(());
-            }
+            && Some(self.event_count) == events;
+        if !are_those {
+            return Err(disk.damaged(offset, "the totals are not those of the chunks"));
+        }
+        if !summary.has_ranges() {
             return Err(disk.damaged(offset, "the ranges that were touched do not ascend"));
         }
-        Err(disk.damaged(offset, "the totals are not those of the chunks"))
+        Ok(())
     }
 }
