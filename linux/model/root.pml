@@ -34,7 +34,7 @@ bool stopping;
 byte running;
 bool synced, ldt_written;
 
-/* Locks in the order in which they are taken: cpu_hotplug_lock, mmap_lock, ... */
+/* Locks: mmap_lock, that of the LDT, those of reverse mappings, cpu_hotplug_lock (which is tried), pgd_lock. */
 #define CPU_HOTPLUG	0
 #define RMAP		1
 #define MMAP_LOCK	0
@@ -146,29 +146,37 @@ inline interrupt_cpu(c)
 /* promote_root() */
 proctype promote_root()
 {
-	bool stops[CPUS], got;
+	bool stops[CPUS], locked, got;
 
-	/* lock_mm() */
-#if !defined(NO_CPUS_LOCK) && !defined(NO_CPUS_LOCK_FIRST)
+#ifdef NO_CPUS_LOCK_LATE
 	read_lock(CPU_HOTPLUG);
 #endif
 	lock(MMAP_LOCK);
 	/* lock_ldt() */
 #ifdef NO_LDT_LOCK
-	got = true;
+	locked = true;
 #elif defined(NO_LDT_TRYLOCK)
 	lock(LDT);
-	got = true;
+	locked = true;
 #else
-	trylock(LDT, got);
+	trylock(LDT, locked);
 #endif
 	if
-	:: got ->
+	:: locked ->
 		/* mm_take_all_locks() */
 		write_lock(RMAP);
-#ifdef NO_CPUS_LOCK_FIRST
+#if defined(NO_CPUS_LOCK) || defined(NO_CPUS_LOCK_LATE)
+		got = true
+#elif defined(NO_CPUS_TRYLOCK)
 		read_lock(CPU_HOTPLUG);
+		got = true
+#else
+		read_trylock(CPU_HOTPLUG, got)
 #endif
+	:: else
+	fi;
+	if
+	:: got ->
 		in_use[FLAT_ROOT] = true;
 #ifndef NO_CLEAR_ENTRY
 		/* set_pgd(old, 0) */
@@ -205,22 +213,30 @@ proctype promote_root()
 #ifndef NO_FLUSH_AFTER
 		flush_tlb_mm();
 #endif
-		/* mm_drop_all_locks(), unlock_ldt() */
-		write_unlock(RMAP);
-#ifndef NO_LDT_LOCK
-		unlock(LDT);
-#endif
-		/* flat_pgd_free() */
-		lock(PGD);
-		atomic { listed[OLD_ROOT] = false; in_use[OLD_ROOT] = false };
-		unlock(PGD);
-#ifdef NO_CPUS_LOCK_FIRST
-		read_unlock(CPU_HOTPLUG);
+#if !defined(NO_CPUS_LOCK) && !defined(NO_CPUS_LOCK_LATE)
+		read_unlock(CPU_HOTPLUG)
 #endif
 	:: else
 	fi;
+	if
+	:: locked ->
+		/* mm_drop_all_locks(), unlock_ldt() */
+		write_unlock(RMAP);
+#ifndef NO_LDT_LOCK
+		unlock(LDT)
+#endif
+	:: else
+	fi;
+	if
+	:: got ->
+		/* flat_pgd_free() */
+		lock(PGD);
+		atomic { listed[OLD_ROOT] = false; in_use[OLD_ROOT] = false };
+		unlock(PGD)
+	:: else
+	fi;
 	unlock(MMAP_LOCK);
-#if !defined(NO_CPUS_LOCK) && !defined(NO_CPUS_LOCK_FIRST)
+#ifdef NO_CPUS_LOCK_LATE
 	read_unlock(CPU_HOTPLUG);
 #endif
 	running--
@@ -273,6 +289,16 @@ proctype hotplug()
 	running--
 }
 
+/* A fault on a file that a process serves, which does not answer before a CPU has come */
+proctype fault_is_served()
+{
+	lock(MMAP_LOCK);
+	write_lock(CPU_HOTPLUG);
+	write_unlock(CPU_HOTPLUG);
+	unlock(MMAP_LOCK);
+	running--
+}
+
 inline run_cpus()
 {
 	online[0] = true;
@@ -299,6 +325,7 @@ init
 		/* Without CPUs that always have something to do: these may come to a stop. */
 		:: run read_ldt()
 		:: run hotplug()
+		:: run fault_is_served()
 		fi
 	};
 	running == 0;

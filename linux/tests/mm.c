@@ -129,6 +129,15 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* All children that are still there. */
+static void wait_for_others(void)
+{
+	int status;
+
+	while (wait(&status) > 0)
+		CHECK(status == 0);
+}
+
 /* One process waits for another, through a pipe. */
 static void tell(const int ends[2])
 {
@@ -254,8 +263,7 @@ static void test_fork(void)
 		if (i % 2)
 			wait_for(child);
 	}
-	while (wait(NULL) > 0)
-		;
+	wait_for_others();
 	verify(memory, bytes, step, 1);
 }
 
@@ -323,10 +331,12 @@ static void test_again(void)
 	size_t flat[2];
 
 	for (int i = 0; i < 2; i++) {
+		/* The root may be flat, and other ranges. */
+		size_t before = number("/proc/self/status", "VmFlat:");
 		char *memory = map_aligned(bytes, GIB);
 
 		fill(memory, bytes, 2 * MIB, 33 + i);
-		flat[i] = number("/proc/self/status", "VmFlat:");
+		flat[i] = number("/proc/self/status", "VmFlat:") - before;
 		verify(memory, bytes, 2 * MIB, 33 + i);
 		CHECK(!munmap(memory, bytes));
 	}
@@ -443,8 +453,7 @@ static void share_tables(void)
 		if (i % 2)
 			wait_for(child);
 	}
-	while (wait(NULL) > 0)
-		;
+	wait_for_others();
 	verify(memory, bytes / 2, step, 20);
 	verify(memory + bytes / 2, bytes / 2, step, 21);
 	CHECK(!munmap(memory, bytes));
@@ -615,6 +624,7 @@ static void test_ksm(void)
 
 /* Another thread provides every page; then writes are caught, one by one. */
 static int uffd;
+static volatile size_t caught;
 
 static void *serve(void *argument)
 {
@@ -628,6 +638,7 @@ static void *serve(void *argument)
 		if (message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP) {
 			struct uffdio_writeprotect unprotect = { .range = { (uintptr_t)at, PAGE } };
 
+			caught++;
 			CHECK(!ioctl(uffd, UFFDIO_WRITEPROTECT, &unprotect));
 		} else {
 			struct uffdio_copy copy = { .dst = (uintptr_t)at, .src = (uintptr_t)page, .len = PAGE };
@@ -664,6 +675,7 @@ static void test_userfaultfd(void)
 		memory[at + 1] = 1;
 		CHECK((unsigned char)memory[at] == at / PAGE % 251 && memory[at + 1] == 1);
 	}
+	CHECK(caught == bytes / step);
 }
 
 /* More memory than the machine has is swapped out and in. */
@@ -1438,8 +1450,39 @@ static void in_cgroup(void)
 		verify(FAR + range * GIB, bytes, step, 50 + range);
 }
 
+/* Leaves a small cgroup, to which its idle blocks stay charged. */
+static void leaves_cgroup(int left[2], int go_on[2])
+{
+	const size_t step = 2 * MIB, bytes = 64 * step;
+
+	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	for (size_t range = 0; range < 5; range++)
+		fill(map_at(FAR + range * 512 * GIB, bytes, MAP_PRIVATE), bytes, step, 60 + range);
+	CHECK(!put("/tmp/cgroup/cgroup.procs", "0"));
+	tell(left);
+	await(go_on);
+	for (size_t range = 0; range < 5; range++)
+		verify(FAR + range * 512 * GIB, bytes, step, 60 + range);
+	_exit(0);
+}
+
+/* Needs what the blocks of a process that has left the cgroup take up there. */
+static void stays_in_cgroup(void)
+{
+	const size_t bytes = 10 * MIB;
+
+	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	fill(map_at(FAR, bytes, MAP_PRIVATE), bytes, PAGE, 70);
+	verify(FAR, bytes, PAGE, 70);
+}
+
 static void test_cgroup(void)
 {
+	int left[2], go_on[2];
+	pid_t child;
+
 	if (mkdir("/tmp/cgroup", 0755) || mount("none", "/tmp/cgroup", "cgroup2", 0, NULL))
 		exit(SKIPPED);
 	CHECK(!put("/tmp/cgroup/cgroup.subtree_control", "+memory"));
@@ -1447,6 +1490,15 @@ static void test_cgroup(void)
 	CHECK(!put("/tmp/cgroup/small/memory.max", "16M"));
 	CHECK(!put("/tmp/cgroup/small/memory.swap.max", "0"));
 	in_child(in_cgroup);
+	CHECK(!pipe(left) && !pipe(go_on));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		leaves_cgroup(left, go_on);
+	await(left);
+	in_child(stays_in_cgroup);
+	tell(go_on);
+	wait_for(child);
 	CHECK(!rmdir("/tmp/cgroup/small"));
 	CHECK(!umount("/tmp/cgroup"));
 	CHECK(!rmdir("/tmp/cgroup"));
@@ -1527,8 +1579,7 @@ static void test_counted(void)
 	CHECK(number("/proc/meminfo", "PageTables:") + slack >= before + flat);
 	for (int i = 0; i < PROCESSES; i++)
 		tell(end);
-	while (wait(NULL) > 0)
-		;
+	wait_for_others();
 	/* Exiting gives all of it back. */
 	CHECK(number("/proc/meminfo", "PageTables:") <= before + slack);
 }
@@ -1569,6 +1620,7 @@ static void test_cap(void)
 static void test_exits(void)
 {
 	enum { ROUNDS = 60, AT_ONCE = 8, DELAY_US = 5000 };
+	const int theirs = sysconf(_SC_NPROCESSORS_ONLN) > 1;
 	pid_t other;
 
 	if (access(SYSCTL "scan_millisecs", F_OK))
@@ -1578,7 +1630,7 @@ static void test_exits(void)
 	other = fork();
 	CHECK(other >= 0);
 	if (!other) {
-		use_cpu(1);
+		use_cpu(theirs);
 		for (;;)
 			sched_yield();
 	}
@@ -1589,7 +1641,7 @@ static void test_exits(void)
 
 			CHECK(child >= 0);
 			if (!child) {
-				use_cpu(1);
+				use_cpu(theirs);
 				poll(NULL, 0, mix(round * AT_ONCE + i) % (AT_ONCE * DELAY_US / 1000));
 				_exit(0);
 			}
