@@ -1471,7 +1471,7 @@ static void leaves_cgroup(int left[2], int go_on[2])
 /* Needs what the blocks of a process that has left the cgroup take up there. */
 static void stays_in_cgroup(void)
 {
-	const size_t bytes = 10 * MIB;
+	const size_t bytes = 8 * MIB;
 
 	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
 	fill(map_at(FAR, bytes, MAP_PRIVATE), bytes, PAGE, 70);
