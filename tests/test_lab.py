@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,8 +19,9 @@ import pytest
 
 from flatwalk import settings, variations
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lab import changes, engines, plan, run, store
+from flatwalk.lab import changes, command, engines, plan, query, run, store
 from flatwalk.lab.sweep import Sweep
+from tests.checkout import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,6 +165,53 @@ def test_what_is_there_twice_is_one_run() -> None:
     assert len(plan.plan(sweep_of(seeds=[1, 1], large_pages=[0, 0], schemes=["radix4", "radix4"]))) == 1
 
 
+def test_the_same_numbers_are_the_same_runs() -> None:
+    """Whether they are written with a decimal point or not, or are not written."""
+
+    def keys(**asked: object) -> set[str]:
+        return {unit.key for unit in plan.plan(sweep_of(**asked))}
+
+    assert keys() == keys(fragmentation=[0]) == keys(fragmentation=[0, 0.0])
+    for key in ("memory.cl_ns", "energy.llc_pj", "page_table_priority.enter_l2_tlb_mpki"):
+        assert keys(set={key: [13]}) == keys(set={key: [13.0]}) == keys(derive={key: "26 / 2"})
+    assert keys(schemes=["compendia"], set={"scheme.table.merge_us": [13]}) == keys(
+        schemes=["compendia"], set={"scheme.table.merge_us": [13.0]}
+    )
+    assert keys(set={"llc.ways": [8]}) == keys(set={"llc.ways": ["8"]})
+
+
+def test_derived_values_may_make_the_others_possible() -> None:
+    """7 ways alone leave no power of two of sets."""
+    sweep = sweep_of(set={"llc.ways": [7]}, derive={"llc.size_bytes": "llc.ways * 64 * 4096"})
+    for unit in plan.plan(sweep):
+        llc = unit.configuration["machine"]["llc"]
+        assert (llc["ways"], llc["size_bytes"]) == (7, 7 * 64 * 4096)
+    with pytest.raises(UsageError, match="must make a power of two"):
+        plan.plan(sweep_of(set={"llc.ways": [8]}, derive={"llc.size_bytes": "7 * 64 * 4096"}))
+
+
+def test_a_run_is_the_same_however_its_sweep_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, name, before, after in (
+        ("machines", "zen4", "frequency_mhz = 5000", "frequency_mhz = 4000"),
+        ("schemes", "radix4", "levels = 4", "levels = 5"),
+    ):
+        text = (settings.DATA / kind / f"{name}.toml").read_text()
+        assert before in text
+        (tmp_path / f"{name}.toml").write_text(text.replace(before, after))
+    file = write(tmp_path / "s.toml", machines=["zen4.toml"], schemes=["radix4", "radix4.toml"])
+    monkeypatch.chdir(tmp_path)
+    plans = [plan.plan(Sweep.read(name)) for name in (str(file), "./s.toml")]
+    assert [unit.key for unit in plans[0]] == [unit.key for unit in plans[1]]
+    assert [unit.columns["scheme"] for unit in plans[0]] == ["radix4", "radix4 (radix4.toml)"]
+
+
+def test_windows_may_have_a_unit() -> None:
+    sweep = sweep_of(windows="4K", window="1K", exhaustive=False)
+    assert sweep.lengths.windows == 4000
+
+
 def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
     first, second = tmp_path / "a.fwt", tmp_path / "b.fwt"
     assert flatwalk("record", "-o", first, "--exhaustive", "--", "true").code == 0
@@ -190,7 +238,14 @@ def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: C
         ({"set": {"scheme.table.nope": [1]}}, "no scheme here has it"),
         ({"set": {"llc.ways": [7]}}, "llc.size_bytes must make a power of two"),
         ({"set": {"llc.ways": ["x"]}}, "must be a whole number"),
+        ({"set": {"title": ["x"]}}, "title changes no figure"),
+        ({"set": {"machine": {"name": ["x"]}}}, "name changes no figure"),
+        ({"set": {"scheme.source": ["x"]}}, "scheme.source changes no figure"),
+        ({"zip": [{"description": ["x"]}]}, "description changes no figure"),
         ({"seeds": []}, "a list that is not empty"),
+        ({"seeds": [1, 2**63]}, "a seed of 9223372036854775808 is more than results can hold"),
+        ({"windows": 0, "exhaustive": False}, "nothing is to be simulated"),
+        ({"windows": "4X", "exhaustive": False}, "4X"),
         ({"cores": [0]}, "cores"),
         ({"machines": ["skylake-server-4core"], "cores": [5]}, "has 4"),
         (
@@ -288,10 +343,88 @@ def test_only_what_is_missing_runs(tmp_path: Path) -> None:
     assert row["baseline"] in results.keys()  # noqa: SIM118
 
 
+def test_speed_ups_are_over_one_scheme(tmp_path: Path) -> None:
+    place = tmp_path / "r"
+    results = made(place)
+    ran(sweep_of(), results)
+    on = command.Place(jobs=1)
+    for schemes, words in (
+        (["fpt", "radix4", "radix5"], "over that of radix4, and not over fpt's"),
+        (["fpt", "radix5"], "over another scheme's, and not over fpt's"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            command.run_missing(sweep_of(schemes=schemes), place, on)
+    assert len(stored_keys(place)) == 2
+    command.run_missing(sweep_of(schemes=["radix4", "fpt", "radix5"]), place, on)
+    assert len(set(results.baselines().values())) == 1
+    assert len(stored_keys(place)) == 3
+
+
+def test_a_script_may_sweep(tmp_path: Path) -> None:
+    """One that has no `if __name__ == "__main__"`: its workers do not run it again."""
+    block = (ROOT / "docs" / "python.md").read_text().partition("## Sweeps")[2].split("```")[1]
+    script = tmp_path / "script.py"
+    script.write_text(f"import flatwalk as fw\n{block.removeprefix('python')}")
+    done = subprocess.run(
+        [sys.executable, "-I", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accesses_per_walk" in done.stdout
+    assert len(stored_keys(tmp_path / "pwc-results")) == 4
+
+
+def test_a_trace_that_is_another_one_when_it_runs_is_an_error(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    trace, other = tmp_path / "t.fwt", tmp_path / "other.fwt"
+    for path, command_ in ((trace, ["true"]), (other, ["echo", "x"])):
+        assert flatwalk("record", "-o", path, "--exhaustive", "--", *command_).code == 0
+    results = made(tmp_path / "r")
+    sweep = sweep_of(workloads=["gups:16MiB"], traces=[str(trace)], instructions="10K")
+    units = plan.plan(sweep)
+    trace.write_bytes(other.read_bytes())
+    outcome = run.run("s", units, results, make=lambda: Here(set(), []), workers=1, progress=lambda *_: None)
+    assert outcome.done == 2
+    assert [(unit.columns["source"], error) for unit, error in outcome.failed] == [
+        ("t.fwt", "its trace is another one by now, or where it ran")
+    ] * 2
+    assert {row["source"] for row in results.table().to_pylist()} == {"gups:16MiB"}
+    assert ran(sweep, results)[0].done == 2, "planned anew, it is what it is"
+
+
+def test_readers_do_not_see_that_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = made(tmp_path)
+    ran(sweep_of(), results)
+    ran(sweep_of(schemes=["radix4", "radix5"]), results)
+    monkeypatch.setattr(store, "_MOST_FILES", 1)
+    read: Callable[..., pa.Table] = store._read  # noqa: SLF001
+    asked: list[Callable[[store.Results], list[str]]] = [
+        lambda one: sorted(one.baselines()),
+        lambda one: sorted(one.table()["key"].to_pylist()),
+    ]
+    for ask in asked:
+        for path in (tmp_path / "runs").iterdir():  # two files again
+            table = read(path)
+            pq.write_table(table.slice(1), path.with_name("later.parquet"))
+            pq.write_table(table.slice(0, 1), path)
+        others = [made(tmp_path)]
+
+        def late(*arguments: Any, others: list[store.Results] = others) -> pa.Table:
+            while others:  # another process joins the files after this one has listed them
+                others.pop().compact()
+            return read(*arguments)
+
+        monkeypatch.setattr(store, "_read", late)
+        assert ask(made(tmp_path)) == sorted(stored_keys(tmp_path))
+        monkeypatch.setattr(store, "_read", read)
+        assert len(stored_keys(tmp_path)) == 3
+        assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 def test_two_writers_store_each_run_once(tmp_path: Path) -> None:
     writers = [made(tmp_path) for _ in range(4)]
     rows: list[dict[str, Any]] = [
-        {"key": str(number), "finished": None, "x.y": number} for number in range(50)
+        {"key": str(number), "baseline": "0", "finished": None, "x.y": number} for number in range(50)
     ]
 
     def write_all(results: store.Results, seed: int) -> None:
@@ -337,6 +470,22 @@ def test_a_run_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     outcome, calls = ran(sweep, results)
     assert (outcome.done, outcome.failed) == (3, [])
     assert {one["scheme"]["name"] for call in calls for one in call["runs"]} == {"radix5"}
+
+
+def test_after_a_killed_worker_calls_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+
+    def counted(running: Any, **options: Any) -> Any:
+        waited.append(len(running))
+        return wait(running, **options)
+
+    monkeypatch.setattr(run, "wait", counted)
+    monkeypatch.setattr(plan, "MOST_AT_ONCE", 1)
+    sweep = sweep_of(schemes=["radix5", "radix4", "fpt"], seeds=list(range(6)))
+    outcome, calls = ran(sweep, made(tmp_path), deadly={"radix5"})
+    assert (outcome.done, len(outcome.failed)) == (12, 6)
+    assert waited[-1] == 2, "as many as before"
+    assert all(len(call["runs"]) == 1 for call in calls)
 
 
 def test_another_engine_is_refused() -> None:
@@ -410,7 +559,7 @@ def test_kill_at_any_time_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert f"{64 - len(before)} of them new" in out.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_its_workers(tmp_path: Path, number: signal.Signals) -> None:
     file, place = big(tmp_path, "10M"), tmp_path / "r"
     (place / "runs").mkdir(parents=True)
@@ -499,6 +648,33 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, flatwalk: Callable
     assert "Traceback" not in done.err
 
 
+def test_no_cluster_is_none_of_ones_own(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    done = flatwalk("sweep", write(tmp_path / "s.toml"), "--results", tmp_path / "r", "--cluster", "")
+    assert done.code == 2
+    assert "no scheduler is named" in done.err
+
+
+def test_a_cluster_has_calls_for_all_its_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import distributed
+
+    class Client:
+        def __init__(self, address: str, **_: object) -> None:
+            assert address == "tcp://node1:8786"
+
+        def ncores(self) -> dict[str, int]:
+            return {"tcp://node2:1": 64, "tcp://node3:1": 32}
+
+        def close(self) -> None:
+            pass
+
+        def get_executor(self) -> None:
+            pass
+
+    monkeypatch.setattr(distributed, "Client", Client)
+    with command.Place(cluster="tcp://node1:8786").executors(tmp_path) as (_, workers):
+        assert workers == 96
+
+
 # --- questions
 
 
@@ -542,6 +718,47 @@ def test_sql_is_answered(stored: Path, flatwalk: Callable[..., Result]) -> None:
     assert "there are no results" in done.err
 
 
+def test_answers_are_whole_whatever_their_columns_are(stored: Path, flatwalk: Callable[..., Result]) -> None:
+    sql = """select 1 as x, 2 as x, sum(walks)::hugeint as n, 'nan'::double as nan, 'inf'::double as inf,
+        1.5::decimal(4, 2) as half, [date '2026-01-02'] as days, {'at': timestamp '2026-01-02 03:04:05'} as s
+        from runs"""
+    walks = sum(row["walks"] for row in store.Results(stored).table().to_pylist())
+    asked = ("results", "query", sql, "--results", stored)
+    done = flatwalk(*asked, "--json")
+    assert done.code == 0, done.err
+    wanted = {"x": 1, "x_2": 2, "n": walks, "nan": None, "inf": None, "half": 1.5, "days": ["2026-01-02"]}
+
+    def refused(text: str) -> None:
+        raise AssertionError(text)
+
+    assert json.loads(done.out, parse_constant=refused) == [wanted | {"s": {"at": "2026-01-02 03:04:05"}}]
+    done = flatwalk(*asked, "--csv")
+    assert done.code == 0, done.err
+    header, row = done.out.splitlines()
+    assert header == "x,x_2,n,nan,inf,half,days,s"
+    assert row.startswith(f'1,2,{walks},nan,inf,1.5,"[""2026-01-02""]",')
+    done = flatwalk(*asked)
+    assert done.code == 0, done.err
+    assert done.out.split()[:8] == header.split(",")
+    assert query.query(pa.table({"a": [1]}), "select a, a, a as a_2, a from runs").column_names == [
+        *("a", "a_2", "a_2_2", "a_3")
+    ]
+
+
+def test_a_long_query_hears_ctrl_c() -> None:
+    code = """import os, signal, threading, pyarrow as pa
+from flatwalk.lab import query
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    query.query(pa.table({"x": [1]}), "select count(*) from range(1000000000000) a where a.range % 7 = 3")
+except KeyboardInterrupt:
+    print("interrupted")"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "interrupted\n", done.stderr
+
+
 def test_a_page_of_runs_is_written(stored: Path, tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
     done = flatwalk("results", "report", "--results", stored, "-o", "page.html", "--where", "seed = 1")
     assert done.out == "page.html: 8 runs\n", done.err
@@ -581,6 +798,32 @@ def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result
     done = flatwalk("results", "diff", "zen4", "zen9", "--by", "machine", "--results", stored)
     assert "no run has machine zen9" in done.err
     assert "there are skylake-server, zen4" in done.err
+
+
+def test_pairs_are_of_the_same_windows_and_the_rest_is_counted(
+    stored: Path, tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    computed = store.COMPUTED.keys()
+    rows = [
+        {key: value for key, value in row.items() if key not in computed}
+        for row in store.Results(stored).table().to_pylist()
+        if row["machine"] == "zen4"
+    ]
+    other = [
+        row
+        | {"key": f"{row['key']}-2", "source": "b.fwt", "source_hash": "0123"}
+        | {"windows": [window | {"at": window["at"] + 1} for window in row["windows"]]}
+        for row in rows[1:]
+    ]
+    results = made(tmp_path)
+    results.append(rows + other)
+    done = flatwalk(
+        "results", "diff", "gups:16MiB", "b.fwt", "--by", "source", "--results", tmp_path, "--json"
+    )
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert [(one["speed-up"], one["low"], one["high"]) for one in found] == [(1.0, None, None)] * 3
+    assert "Without a partner: 1 run of gups:16MiB, 0 runs of b.fwt." in done.err
 
 
 @pytest.mark.parametrize("ending", ["csv", "arrow", "parquet", "json"])

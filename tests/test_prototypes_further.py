@@ -228,3 +228,29 @@ def test_a_class_in_a_file_is_swept_by_other_processes(
     (tmp_path / "mine.py").write_text(source.replace("4096", "8192", 1))
     changed = flatwalk("sweep", "s.toml", "--results", "r")
     assert "2 of them new" in changed.out, "other code is another scheme"
+
+
+def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path) -> None:
+    """However they are imported, and by whom; others are not."""
+    texts = {
+        "mine.py": "import flatwalk as fw\nimport first_of_mine\nclass Mine(fw.Mechanism):\n    pass\n",
+        "first_of_mine.py": "def later():\n    from package_of_mine import inner\n",
+        "package_of_mine/__init__.py": "",
+        "package_of_mine/inner.py": "from . import innermost\nimport mine\n",
+        "package_of_mine/innermost.py": "from package_of_mine.last import *\n",
+        "package_of_mine/last.py": "",
+        "unused_of_mine.py": "",
+    }
+
+    def code(name: str) -> str:
+        """Of a copy in which one of the files has another line."""
+        folder = tmp_path / name.replace("/", "-")
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text + ("# new\n" if path == name else ""))
+        found = str(fw.Scheme.named(f"{folder}/mine.py:Mine").table["python"][0]["code"])
+        return found.partition("-")[0]  # behind it is a number that tells files apart
+
+    codes = {name: code(name) for name in ("none", *texts)}
+    assert codes.pop("unused_of_mine.py") == codes["none"]
+    assert len(set(codes.values())) == 7, codes

@@ -104,6 +104,54 @@ def test_a_single_value_has_no_whisker() -> None:
     assert points.spread([{"ipc": 0.5}, {"ipc": 0.75}], "ipc") == (0.625, 0.5, 0.75)
 
 
+def test_a_whisker_holds_the_mean() -> None:
+    for count in range(2, 30):
+        rows = [{"ipc": 0.1, "ipc_low": 0.1, "ipc_high": 0.1} for _ in range(count)]
+        for one in (rows, [{"ipc": row["ipc"]} for row in rows]):
+            middle, low, high = points.spread(one, "ipc")
+            assert low is not None
+            assert high is not None
+            assert low <= middle <= high
+
+
+def test_runs_that_differ_in_anything_are_no_single_run() -> None:
+    """A mean over runs of other cores, contents, lengths or engines is none of one run."""
+    rows = [
+        row(cores=cores, lengths=lengths, engine=engine, source_hash=contents, seed=seed)
+        for cores in (1, 4)
+        for lengths in ("skip=0", "skip=1")
+        for engine in ("0123456789ab", "ba9876543210")
+        for contents in ("abcdef0123", "abcdef9876")
+        for seed in (1, 2)
+    ]
+    page = sweep.render(table(rows[:-1]), "results", "0.0.0")
+    varied = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert varied["cores"] == "1, 4"
+    assert varied["lengths"] == "skip=0, skip=1"
+    assert varied["engine"] == "01234567, ba987654"
+    assert varied["source_hash"] == "abcdef01, abcdef98"
+    assert "IPC over cores" in page
+    assert page.count('<figure class="plot">') == 3 * 8, "of each figure a panel for each of the others"
+    words = re.sub("<.*?>", "", page)
+    assert "A point is a mean over seed; its interval" in words
+    assert "Points are means of different numbers of runs." in words
+    assert "A point is one run" not in words
+    twice = sweep.render(table([row(cores=cores) for cores in (1, 4, 4)]), "results", "0.0.0")
+    assert "A point is a mean over runs that are alike in what is known" in re.sub("<.*?>", "", twice)
+
+
+def test_what_follows_from_the_source_is_not_said_again() -> None:
+    rows = [
+        row(source=source, source_hash=contents, lengths=lengths, engine="0123456789ab", cores=cores)
+        for source, contents, lengths in (("a.fwt", "abcdef0123", "skip=0"), ("gups", None, "skip=1"))
+        for cores in (1, 4)
+    ]
+    page = sweep.render(table(rows), "results", "0.0.0")
+    assert "source_hash" not in page
+    assert "lengths" not in page
+    assert "engine" not in page
+
+
 def test_the_page_says_what_varies_and_has_every_run() -> None:
     page = sweep.render(table([one for seed in (1, 2) for one in grid(seed=seed)]), "results", "0.0.0")
     varied = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))

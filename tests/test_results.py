@@ -12,7 +12,7 @@ import pytest
 from flatwalk import units
 from flatwalk.errors import FlatwalkError
 from flatwalk.judged import bias, bias_words, judged_words, missing
-from flatwalk.results import add_speedups, answer, read_answer
+from flatwalk.results import add_speedups, answer, read_answer, speedup_ratio
 from tests import fake
 from tests.terminal import on_terminal
 
@@ -90,6 +90,31 @@ def test_windows_that_are_not_the_same_are_not_compared() -> None:
     add_speedups(response["runs"], response["sampling"])
     assert response["runs"][1]["speedup"] == pytest.approx(10 / 9)
     assert response["runs"][1]["speedup_low"] is None
+
+
+def test_windows_at_other_places_are_not_compared() -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900)])
+    fast = response["runs"][1]
+    fast["windows"] = [{**window, "at": window["at"] + 1} for window in fast["windows"]]
+    add_speedups(response["runs"], response["sampling"])
+    assert fast["speedup"] == pytest.approx(10 / 9)
+    assert fast["speedup_low"] is None
+    pair = (fast, response["runs"][0])
+    change = speedup_ratio(pair, pair[::-1], response["sampling"])
+    assert change is not None
+    assert change.value == pytest.approx(100 / 81)
+    assert change.low is None
+
+
+def test_where_everything_was_measured_the_bounds_are_the_value() -> None:
+    for cycles in range(501, 2000, 7):
+        response = fake.sample([fake.run(), fake.run("fpt", cycles=cycles)], windows=7)
+        cast("Sampling", response["sampling"])["coverage"] = 1.0
+        # Rounded, as the figure of the run is.
+        response["runs"][1]["windows"][3]["cycles"] += cycles % 7  # type: ignore[operator]
+        add_speedups(response["runs"], response["sampling"])
+        run = response["runs"][1]
+        assert run["speedup_low"] == run["speedup"] == run["speedup_high"]
 
 
 def test_what_kernels_do_is_no_accident_of_the_sample() -> None:

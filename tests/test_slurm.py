@@ -244,6 +244,42 @@ def test_a_job_answers_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert (tmp_path / "count").read_text() == "1\n"
 
 
+def test_what_nobody_foresaw_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands(tmp_path, monkeypatch, 'touch "$folder/began/$job"\necho no > "$folder/done/00000000"')
+    with slurm.jobs("main", 1, tmp_path / "r") as make:
+        error = asked(make()).exception(timeout=60)
+    assert isinstance(error, FlatwalkError)
+    assert "JSONDecodeError" in str(error)
+
+
+def test_jobs_are_not_queued_again_unless_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(tmp_path, monkeypatch, f'cp "$1" {tmp_path}/script')
+    for options, has, has_not in (
+        ("main", "--no-requeue\n", "--requeue"),
+        ("partition=main,requeue=", "--requeue\n", "--no-requeue"),
+    ):
+        with slurm.jobs(options, 500, tmp_path / "r") as make:
+            executor = make()
+            assert executor._slurm.parameters["array_parallelism"] == 500  # type: ignore[attr-defined]  # noqa: SLF001
+            asked(executor).exception(timeout=60)
+        script = (tmp_path / "script").read_text()
+        assert f"#SBATCH {has}" in script
+        assert f"#SBATCH {has_not}" not in script
+
+
+def test_a_job_that_is_queued_again_does_what_it_had_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = "import sys; from flatwalk.lab import slurm; slurm._IDLE_SECONDS = 0.1; slurm.serve(sys.argv[1])"
+    killed = 'mv "$folder/todo/00000000" "$folder/taken/00000000.$job"\n'
+    commands(tmp_path, monkeypatch, f'{killed}SLURM_JOB_ID=$job {sys.executable} -I -c "{serve}" "$folder"')
+    monkeypatch.setattr(slurm, "_ASK_SECONDS", 1000.0)
+    with slurm.jobs("main", 1, tmp_path / "r") as make:
+        assert "another engine" in asked(make()).result(timeout=60).error
+
+
 def test_one_place_is_enough(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
     done = flatwalk("sweep", write(tmp_path / "s.toml"), "--slurm", "a", "--cluster", "b")
     assert done.code == 2

@@ -93,9 +93,9 @@ def _unforeseen(error: OSError) -> FlatwalkError:
     return FlatwalkError(f"the system refused: {error.strerror or error}", where=where, remedy=remedy)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends the program as an exception does, so that temporary files go."""
-    sys.exit(128 + signal.SIGTERM)
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM and SIGHUP end the program as an exception does, so that temporary files go."""
+    sys.exit(128 + number)
 
 
 def main() -> None:
@@ -105,6 +105,8 @@ def main() -> None:
     """
     standard.prepare()
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, _terminated)
     try:
         code = app(prog_name="flatwalk", standalone_mode=False)
         sys.stdout.flush()

@@ -130,6 +130,9 @@ def plot(
                 remedy='`flatwalk results query "describe runs"` shows all',
             )
     rows = table.to_pylist()
+    for name, option in ((x, "--x"), (by, "--by"), (over, "--over")):
+        if name is not None and any(isinstance(run[name], list | dict) for run in rows):
+            raise UsageError(f"{name} is a list", where=option, remedy="choose another column")
     if any(isinstance(run[y], bool) or not isinstance(run[y], int | float | None) for run in rows):
         raise UsageError(f"{y} is no number", where="--y", remedy="choose another column, such as speedup")
     found: dict[str, dict[Any, list[dict[str, Any]]]] = {}

@@ -6,11 +6,13 @@ they return. An exception ends the simulation; its error names file and line.
 
 from __future__ import annotations
 
+import ast
 import copy
 import ctypes
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import linecache
 import time
@@ -236,12 +238,50 @@ class _Known:
                 f"the code of {own.__name__} cannot be read, and results must say what ran",
                 remedy="write the class to a file or a notebook's cell",
             )
-        text = "\0".join([own.__qualname__, parameters, code])
+        text = "\0".join([own.__qualname__, parameters, code, *_imported(Path(file), code)])
         first = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, number = first, 1
         while not _is_same(cls.classes.setdefault(code, own), own):
             code, number = f"{first}-{number + 1}", number + 1
         return code
+
+
+def _imported(file: Path, code: str) -> list[str]:
+    """Names and contents of all modules that code imports from its own folder, and that these do from there.
+
+    What it says decides, not what is loaded: each process of a sweep loads other files.
+    """
+    found: dict[Path, str] = {}
+    left = [(file, code)]
+    while left:
+        importer, text = left.pop()
+        for path in _modules(importer, text, file.parent):
+            if path not in found and path != file and _HERE not in path.parents:
+                found[path] = path.read_text(encoding="utf-8", errors="replace")
+                left.append((path, found[path]))
+    return [part for path in sorted(found) for part in (str(path.relative_to(file.parent)), found[path])]
+
+
+def _modules(importer: Path, code: str, folder: Path) -> Iterator[Path]:
+    """Files in a folder that code may import, packages on the way to a module among them."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):  # as in a notebook's cell with commands of its own
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                imports = [(folder, one.name) for one in names]
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = importer.parents[min(level, len(importer.parents)) - 1] if level else folder
+                # Each name may be a module.
+                imports = [(base, ".".join(filter(None, (module, one.name)))) for one in names]
+            case _:
+                continue
+        for base, name in imports:
+            for place in itertools.accumulate(name.split("."), Path.joinpath, initial=base):
+                files = (place.with_suffix(".py"), place / "__init__.py")
+                yield from (path for path in files if path.is_file() and folder in path.parents)
 
 
 def _is_same(one: type, other: type) -> bool:

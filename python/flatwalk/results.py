@@ -21,6 +21,9 @@ K = TypeVar("K")
 #: What `compare --json` writes, and what it once wrote.
 SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
 
+#: Bits of an address within a base page, and of an entry's place in a node, where a scheme does not say it.
+_X86_64 = {"page_shift": 12, "index_bits": 9}
+
 #: What runs of both forms have that is read without a question.
 _RUN_KEYS = (
     *("scheme", "machine", "workload", "large_pages", "thp", "configuration"),
@@ -170,8 +173,11 @@ def pages_label(run: Run) -> str:
     """The large-page setting of a run for a person."""
     if run["thp"] is not None:
         return f"THP {run['thp']}"
-    share = run["large_pages"]
-    return {0: "4 KiB pages", 100: "2 MiB pages"}.get(share or 0, f"{share} % of memory on 2 MiB pages")
+    share = run["large_pages"] or 0
+    geometry = run["configuration"]["scheme"].get("table", {}).get("geometry") or _X86_64
+    base = units.size(1 << geometry["page_shift"])
+    large = units.size(1 << geometry["page_shift"] + geometry["index_bits"])
+    return {0: f"{base} pages", 100: f"{large} pages"}.get(share, f"{share} % of memory on {large} pages")
 
 
 def machine_key(run: Run) -> tuple[str, str]:
@@ -320,13 +326,19 @@ def _bounded(value: float, found: Estimate) -> Estimate:
     """A run's own figure with the bounds that its windows give."""
     if found.low is None or found.high is None:
         return Estimate(value)
-    return Estimate(value, value * found.low / found.value, value * found.high / found.value)
+    # In this order equal bounds stay equal to the value.
+    return Estimate(value, value * (found.low / found.value), value * (found.high / found.value))
+
+
+def _paired(runs: Sequence[Run]) -> bool:
+    """Whether runs are over the same windows, of which there are some."""
+    places = {tuple(window.get("at") for window in run.get("windows") or []) for run in runs}
+    return len(places) == 1 and () not in places
 
 
 def _ratio(value: float, run: Run, base: Run, key: str, share: float | None) -> Estimate:
     """What `value` is known to: `key` per instruction of `base` over that of `run`, over their windows."""
-    mine, others = run.get("windows") or [], base.get("windows") or []
-    if share is None or not mine or len(mine) != len(others):
+    if share is None or not _paired([run, base]):
         return Estimate(value)
     (over, under_instructions), (under, over_instructions) = (
         _columns(one, key, "instructions") for one in (base, run)
@@ -373,8 +385,7 @@ def speedup_ratio(
     value = speeds[0].value / speeds[1].value
     share = coverage(sampling)
     every = (base, other_run, run, other_base)
-    lengths = {len(one.get("windows") or []) for one in every}
-    if share is None or len(lengths) > 1 or lengths == {0}:
+    if share is None or not _paired(every):
         return Estimate(value)
     if run is other_run or run is base:
         return Estimate(value, value, value)

@@ -116,12 +116,15 @@ def _path(name: str, kind: str, where: str) -> Path:
 
 
 def _apart(table: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
-    """A user's file; with its path next to its name if that is the name of a shipped one that differs."""
+    """A user's file; with its file name next to its name if that is the name of a shipped one that differs.
+
+    Without folders: however a path is written, a run of it is the same.
+    """
     name = table.get("name")
     shipped = _folder(kind) / f"{name}.toml"
     if name not in names(kind) or read(shipped, kind) == table:
         return table
-    return table | {"name": f"{name} ({path})"}
+    return table | {"name": f"{name} ({Path(path).name})"}
 
 
 def distinct(found: Sequence[tuple[str, dict[str, Any]]], kind: str, where: str) -> list[dict[str, Any]]:

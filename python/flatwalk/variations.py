@@ -59,12 +59,7 @@ def grid(options: Iterable[str]) -> list[Variation]:
             raise UsageError(
                 f"{option!r} is not KEY=VALUE", where=_OPTION, remedy="as in --set llc.size_bytes=8MiB,16MiB"
             )
-        if key.removeprefix(SCHEME) in NAMES:
-            raise UsageError(
-                f"{key} changes no figure",
-                where=_OPTION,
-                remedy="a copy of the file can have another name: give it by path",
-            )
+        check_key(key, _OPTION)
         if key in keys:
             raise UsageError(
                 f"{key} is set twice",
@@ -74,6 +69,20 @@ def grid(options: Iterable[str]) -> list[Variation]:
         found = [Setting(key, _value(key, text), text) for text in _split(values)]
         keys[key] = list({repr(setting.value): setting for setting in found}.values())
     return list(itertools.product(*keys.values()))
+
+
+def check_key(key: str, where: str) -> None:
+    """Passes a key that changes more than what a file's contents are called.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    if key.removeprefix(SCHEME) in NAMES:
+        raise UsageError(
+            f"{key} changes no figure",
+            where=where,
+            remedy="a copy of the file can have another name: give it by path",
+        )
 
 
 def _split(text: str) -> list[str]:
@@ -117,13 +126,24 @@ def machine(file: dict[str, Any], variation: Variation, where: str = _OPTION) ->
     Raises:
         UsageError: If the machine cannot have one of them.
     """
+    found = changed(file, variation, where)
     own = [setting for setting in variation if not setting.of_scheme]
-    changed = copy.deepcopy(file)
-    for setting in own:
-        put(changed, setting.key, setting.value, file["name"], where)
-    if own and (problems := engine.check("machine", changed)):
+    if own and (problems := engine.check("machine", found)):
         raise _refused(own, f"{file['name']} cannot have it", problems, where)
-    return changed
+    return found
+
+
+def changed(file: dict[str, Any], variation: Variation, where: str) -> dict[str, Any]:
+    """The same, which may be no machine that there can be.
+
+    Raises:
+        UsageError: If the machine has no place for a key.
+    """
+    found = copy.deepcopy(file)
+    for setting in variation:
+        if not setting.of_scheme:
+            put(found, setting.key, setting.value, file["name"], where)
+    return found
 
 
 def schemes(
@@ -143,15 +163,15 @@ def schemes(
         for number, file in enumerate(found):
             if not _has_table(file, key):
                 continue
-            changed = copy.deepcopy(file)
-            put(changed, key, setting.value, file["name"], where)
-            problems = engine.check("scheme", changed)
+            varied = copy.deepcopy(file)
+            put(varied, key, setting.value, file["name"], where)
+            problems = engine.check("scheme", varied)
             if any(problem["problem"] == _UNKNOWN for problem in problems):
                 unknown += problems
             elif problems:
                 raise _refused([setting], f"{file['name']} cannot have it", problems, where)
             else:
-                found[number] = changed
+                found[number] = varied
                 takers += 1
         if not takers:
             problems = _joined(unknown) or _unknown_table(key)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import variations
+from flatwalk import engine, variations
 from flatwalk.errors import UsageError
 from flatwalk.variations import Setting
 
@@ -25,7 +26,7 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A table's keys by their dotted names, as `llc.size_bytes`; `machine.` in front of one is left out.
 
     Raises:
-        UsageError: If a key is not one, or is there twice.
+        UsageError: If a key is not one, changes nothing, or is there twice.
     """
     found: dict[str, Any] = {}
     for name, value in _leaves(table):
@@ -34,6 +35,7 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(
                 f"{name!r} is not a key", where=where, remedy="as llc.size_bytes or tlb.l1d[1].ways"
             )
+        variations.check_key(key, where)
         if key in found:
             raise UsageError(f"{key} is there twice", where=where, remedy="leave one of them out")
         found[key] = value
@@ -67,7 +69,7 @@ def combinations(
     """
     axes: list[list[Variation]] = []
     for key, values in flat(lists, where).items():
-        axes.append([(_setting(key, value, where),) for value in _several(values, key, where)])
+        axes.append([(setting(key, value, where),) for value in _several(values, key, where)])
     for number, table in enumerate(zips):
         place = f"{where}, zip[{number}]"
         columns = {key: _several(value, key, place) for key, value in flat(table, place).items()}
@@ -80,11 +82,11 @@ def combinations(
         rows = zip(*columns.values(), strict=True)
         axes.append(
             [
-                tuple(_setting(key, value, place) for key, value in zip(columns, row, strict=True))
+                tuple(setting(key, value, place) for key, value in zip(columns, row, strict=True))
                 for row in rows
             ]
         )
-    keys = [setting.key for axis in axes for setting in axis[0]] + list(flat(derived, where))
+    keys = [one.key for axis in axes for one in axis[0]] + list(flat(derived, where))
     if twice := {key for key in keys if keys.count(key) > 1}:
         raise UsageError(
             f"{', '.join(sorted(twice))} is set twice",
@@ -94,10 +96,30 @@ def combinations(
     return [tuple(itertools.chain.from_iterable(parts)) for parts in itertools.product(*axes)]
 
 
-def _setting(key: str, value: object, where: str) -> Setting:
+def setting(key: str, value: object, where: str) -> Setting:
     """A key's value as the engine takes it: text of a size or a count is a number."""
     found = variations.read_text(key, value, where) if isinstance(value, str) else value
+    if isinstance(found, int) and not isinstance(found, bool) and _may_be_broken(key):
+        # Else 13 and 13.0 were two runs.
+        found = float(found)
     return Setting(key, found, str(value))
+
+
+def _may_be_broken(key: str) -> bool:
+    """Whether the values of a key need not be whole numbers."""
+    return re.sub(r"\[\d+\]", "[]", key) in _broken_keys()
+
+
+@functools.cache
+def _broken_keys() -> frozenset[str]:
+    """Those keys, of any kind that a table or a memory may be."""
+    kinds = (("machine", ""), ("scheme", variations.SCHEME))
+    return frozenset(
+        f"{prefix}{one['key']}"
+        for kind, prefix in kinds
+        for one in engine.describe(kind)
+        if one["type"] == "number"
+    )
 
 
 def _several(values: object, key: str, where: str) -> list[Any]:

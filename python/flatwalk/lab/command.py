@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +18,8 @@ from flatwalk.lab.plan import plan
 from flatwalk.lab.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
 
     from flatwalk.intervals import Estimate
     from flatwalk.lab.plan import Unit
@@ -61,11 +60,20 @@ class Place:
         """Calls at a time."""
         return self.jobs or (_SLURM_JOBS if self.slurm is not None else os.cpu_count() or 1)
 
-    def executors(self, results: Path) -> AbstractContextManager[Callable[[], Executor]]:
-        """What makes executors for runs whose results go to `results`."""
-        if self.slurm is not None:
-            return slurm.jobs(self.slurm, self.workers, results)
-        return engines.cluster(self.cluster) if self.cluster else engines.local(self.workers)
+    @contextmanager
+    def executors(self, results: Path) -> Iterator[tuple[Callable[[], Executor], int]]:
+        """What makes executors for runs whose results go to `results`, and how many calls they do at a time.
+
+        Raises:
+            UsageError: If there is no such place.
+        """
+        if self.cluster is not None:
+            with engines.cluster(self.cluster) as (make, workers):
+                yield make, self.jobs or workers or self.workers
+            return
+        count = self.workers
+        with engines.local(count) if self.slurm is None else slurm.jobs(self.slurm, count, results) as make:
+            yield make, count
 
 
 def sweep(name: str, place: Path, *, dry_run: bool, status: bool, on: Place) -> None:
@@ -110,9 +118,22 @@ def run_missing(asked: Sweep, place: Path, on: Place) -> None:
 
 
 def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Unit]]:
-    """All runs of a sweep, and those that are not stored."""
+    """All runs of a sweep, and those that are not stored.
+
+    Raises:
+        UsageError: If it is not possible, or stored runs have speed-ups over another scheme than it asks for.
+    """
     wanted = plan(asked)
-    stored = results.keys()
+    stored = results.baselines()
+    for unit in wanted:
+        if stored.get(unit.key, unit.baseline) != unit.baseline:
+            other = next((one for one in wanted if one.key == stored[unit.key]), None)
+            over = "another scheme's" if other is None else f"that of {other.columns['scheme']}"
+            raise UsageError(
+                f"stored runs have their speed-ups over {over}, and not over {asked.schemes[0]}'s",
+                where=str(results.place),
+                remedy="keep the first of schemes, or name another directory with --results",
+            )
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
 
@@ -121,9 +142,9 @@ def _run(asked: Sweep, missing: list[Unit], results: store.Results, on: Place) -
     if not missing:
         return run.Outcome()
     with ExitStack() as stack:
-        make = stack.enter_context(on.executors(results.place))
+        make, workers = stack.enter_context(on.executors(results.place))
         progress = stack.enter_context(output.Progress("Running"))
-        outcome = run.run(asked.name, missing, results, make=make, workers=on.workers, progress=progress)
+        outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
     results.compact()
     return outcome
 
@@ -225,9 +246,14 @@ def diff(
             if not found.num_rows:
                 known = ", ".join(sorted(set(column)))
                 raise UsageError(f"no run has {by} {name}", where="A and B", remedy=f"there are {known}")
-        # Another version has another engine.
-        but = {by, "engine"} if by == "version" else {by}
+        # Another version has another engine, and another trace other contents.
+        but = {by, {"version": "engine", "source": "source_hash"}.get(by, by)}
     pairs = ask.diff(tables[0], tables[1], but)
+    if any(alone := [table.num_rows - len(pairs) for table in tables]):
+        output.note(
+            f"Without a partner: {units.several(alone[0], 'run')} of {first}, "
+            f"{units.several(alone[1], 'run')} of {second}."
+        )
     print_table = {"as_csv": as_csv, "as_json": as_json}
     rows = [
         {

@@ -11,9 +11,11 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import cache, engine, settings
@@ -22,6 +24,7 @@ from flatwalk.lengths import simulate_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
     from multiprocessing.synchronize import Event
 
 
@@ -83,6 +86,19 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
     return Done(cast("dict[str, Any]", response), "", after.user + after.system - before.user - before.system)
 
 
+class _Processes(ProcessPoolExecutor):
+    """Processes that do not run the user's script again, as spawned ones do: they only call the engine."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
+        """As usual; processes start here, and are told what the main module is."""
+        own = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            sys.modules["__main__"] = own
+
+
 @contextmanager
 def local(jobs: int) -> Iterator[Callable[[], Executor]]:
     """Makes executors of `jobs` processes of this machine; all of them stop when this ends."""
@@ -91,7 +107,7 @@ def local(jobs: int) -> Iterator[Callable[[], Executor]]:
     made: list[Executor] = []
 
     def make() -> Executor:
-        pool = ProcessPoolExecutor(jobs, context, _begin, (stop, os.getpid()))
+        pool = _Processes(jobs, context, _begin, (stop, os.getpid()))
         made.append(pool)
         return pool
 
@@ -104,12 +120,19 @@ def local(jobs: int) -> Iterator[Callable[[], Executor]]:
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[Callable[[], Executor]]:
-    """The workers of a running Dask cluster, by its scheduler's address, as `tcp://node1:8786`.
+def cluster(address: str) -> Iterator[tuple[Callable[[], Executor], int]]:
+    """The workers of a running Dask cluster, and how many calls they do at a time.
+
+    Args:
+        address: Its scheduler's, as `tcp://node1:8786`.
 
     Raises:
         UsageError: If Dask is not installed, or there is no scheduler.
     """
+    if not address.strip():  # Dask would start a cluster of its own
+        raise UsageError(
+            "no scheduler is named", where="--cluster", remedy="give its address, as tcp://node1:8786"
+        )
     try:
         import distributed  # noqa: PLC0415
     except ImportError as error:
@@ -126,6 +149,6 @@ def cluster(address: str) -> Iterator[Callable[[], Executor]]:
         ) from error
     try:
         # A run is the same wherever and however often it is done; Dask does those of lost workers again.
-        yield functools.partial(client.get_executor, pure=False, retries=2)
+        yield functools.partial(client.get_executor, pure=False, retries=2), sum(client.ncores().values())
     finally:
         client.close()

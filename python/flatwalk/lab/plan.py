@@ -202,13 +202,14 @@ def _from_folder(name: str, sweep: Sweep) -> str:
 
 def _machine(sweep: Sweep, file: dict[str, Any], point: Variation) -> tuple[dict[str, Any], Variation]:
     """The machine at a point, and all that differs from its file, derived values among it."""
-    machine = variations.machine(file, point, sweep.where)
+    machine = variations.changed(file, point, sweep.where)
     for key, expression in changes.flat(sweep.derive, sweep.where).items():
         value = changes.evaluated(str(expression), machine, f"{sweep.where}, derive.{key}")
-        derived = variations.Setting(key, value, str(value))
-        machine = variations.machine(machine, (derived,), sweep.where)
+        derived = changes.setting(key, value, sweep.where)
+        machine = variations.changed(machine, (derived,), sweep.where)
         point = (*point, derived)
-    return machine, point
+    # What is derived may be what makes the rest possible.
+    return variations.machine(file, point, sweep.where), point
 
 
 def _check(run: dict[str, Any], columns: dict[str, Any], where: str) -> None:

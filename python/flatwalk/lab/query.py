@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from flatwalk import output, results
 from flatwalk.errors import UsageError
 from flatwalk.lab import store
-from flatwalk.printable import json_escaped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+    from typing import TextIO
+
+    from duckdb import DuckDBPyConnection
 
     from flatwalk.intervals import Estimate
 
@@ -55,7 +60,8 @@ def query(table: pa.Table, sql: str) -> pa.Table:
     connection = duckdb.connect()
     try:
         connection.register("runs", table)
-        return cast("pa.Table", connection.sql(sql).to_arrow_table())
+        found = _interruptible(connection, lambda: connection.sql(sql).to_arrow_table())
+        return found.rename_columns(_distinct(found.column_names))
     except (duckdb.Error, AttributeError) as error:
         what = (
             "the query has no answer: it is not a SELECT" if isinstance(error, AttributeError) else str(error)
@@ -67,6 +73,30 @@ def query(table: pa.Table, sql: str) -> pa.Table:
         connection.close()
 
 
+def _interruptible(connection: DuckDBPyConnection, ask: Callable[[], pa.Table]) -> pa.Table:
+    """What `ask` answers. It runs on a thread of its own, as no signal is heard inside of DuckDB."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(ask)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            # Before the query has begun there is nothing to interrupt.
+            while not future.done():
+                connection.interrupt()
+                wait([future], timeout=0.05)
+            raise
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names of columns, of which SQL may give several the same: `x`, `x_2` and so on."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        own = name if name not in found else next(one for one in numbered if one not in found)
+        found[own] = None
+    return list(found)
+
+
 def selected(table: pa.Table, condition: str) -> pa.Table:
     """The runs for which a condition in SQL holds.
 
@@ -76,33 +106,54 @@ def selected(table: pa.Table, condition: str) -> pa.Table:
     return query(table, f"select * from runs where {condition}")  # noqa: S608 - it is the user's own
 
 
-def plain(table: pa.Table) -> pa.Table:
-    """A table that CSV can hold: lists and structures as JSON."""
-    for number, field in enumerate(table.schema):
-        if pa.types.is_nested(field.type):
-            texts = [
-                None if value is None else json.dumps(value) for value in table.column(number).to_pylist()
-            ]
-            table = table.set_column(number, field.name, pa.array(texts, pa.string()))
-    return table
+def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a table, of values that JSON has."""
+    columns = ([_plain(value) for value in column.to_pylist()] for column in table.columns)
+    return list(zip(*columns, strict=True))
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: a number is one whatever type SQL gave it, and a time is text."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _json(table: pa.Table, indent: int) -> str:
+    """One object a row."""
+    rows = _rows(table)
+    return output.as_json([dict(zip(table.column_names, row, strict=True)) for row in rows], indent)
+
+
+def _csv(table: pa.Table, file: TextIO) -> None:
+    """Lists and structures are JSON."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for row in _rows(table):
+        writer.writerow(
+            output.as_json(value, None) if isinstance(value, list | dict) else value for value in row
+        )
 
 
 def print_table(table: pa.Table, *, as_csv: bool, as_json: bool) -> None:
     """Prints a table: for a person, as CSV or as JSON, one object a row."""
-    rows = table.to_pylist()
     if as_json:
-        print(json_escaped(json.dumps(rows, indent=2, default=str, ensure_ascii=False)))
+        print(_json(table, 2))
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(table.column_names)
-        writer.writerows(row.values() for row in plain(table).to_pylist())
+        _csv(table, sys.stdout)
     else:
         output.table(
             [
                 name + (" " if pa.types.is_string(kind) else "")
                 for name, kind in zip(table.column_names, table.schema.types, strict=True)
             ],
-            [[_cell(value) for value in row.values()] for row in rows],
+            [[_cell(value) for value in row] for row in _rows(table)],
         )
 
 
@@ -112,7 +163,7 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | dict):
-        return json.dumps(value, default=str)
+        return output.as_json(value, None)
     return str(value)
 
 
@@ -130,15 +181,15 @@ def export(table: pa.Table, path: Path) -> None:
     with output.whole_file(path) as temporary:
         match path.suffix:
             case ".csv":
-                pa.csv.write_csv(plain(table), temporary)
+                with temporary.open("w", encoding="utf-8", newline="") as file:
+                    _csv(table, file)
             case ".arrow":
                 with pa.ipc.new_file(str(temporary), table.schema) as writer:
                     writer.write_table(table)
             case ".parquet":
                 pq.write_table(table, temporary, compression="zstd")
             case _:
-                text = json_escaped(json.dumps(table.to_pylist(), indent=1, default=str, ensure_ascii=False))
-                temporary.write_text(text + "\n", encoding="utf-8")
+                temporary.write_text(_json(table, 1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

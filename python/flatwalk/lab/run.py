@@ -7,7 +7,7 @@ import os
 import time
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine
 from flatwalk.errors import FlatwalkError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2
 #: Calls that wait in the executor for each one that it can do at a time.
 _AHEAD = 2
+#: What is wrong with a run over a trace that is not the one its key says.
+_ANOTHER = "its trace is another one by now, or where it ran"
 #: Instructions of the run by which the time of all is estimated.
 _REHEARSAL = 1_000_000
 
@@ -67,46 +69,64 @@ def run(
     digest = cache.digest(engine.path())
     outcome = Outcome()
     waiting = plan.batches(units, workers, memory_bytes())[::-1]
+    #: Those that ran when a worker was killed: any may have been the reason, so each runs again alone.
+    suspects: list[list[Unit]] = []
     running: dict[Future[engines.Done], list[Unit]] = {}
-    executor, at_once = make(), _AHEAD * workers
+    executor, alone = make(), False
 
     def submit(batch: list[Unit]) -> None:
         request = {**batch[0].request, "threads": 1, "runs": [unit.configuration for unit in batch]}
         code = sorted({unit.code for unit in batch if unit.code is not None})
         running[executor.submit(engines.work, json.dumps(request), digest, code)] = batch
 
-    def fail(batch: list[Unit], error: str) -> None:
-        if len(batch) > 1:  # which of them it is shows when each is run alone
-            waiting.extend([unit] for unit in reversed(batch))
+    def take(future: Future[engines.Done]) -> None:
+        batch, error = running.pop(future), future.exception()
+        if isinstance(error, BrokenExecutor):
+            if alone:
+                fail(batch, "its worker was killed: perhaps there was not enough memory", suspects)
+            else:
+                suspects.append(batch)
+        elif error is not None:
+            fail(batch, _words(error), waiting)
+        elif (done := future.result()).response is None:
+            fail(batch, done.error, waiting)
+        elif not _is_of(batch[0].source, done.response):
+            outcome.failed.extend((unit, _ANOTHER) for unit in batch)
+        else:
+            _store(name, batch, done, results, digest)
+            outcome.done += len(batch)
+
+    def fail(batch: list[Unit], error: str, again: list[list[Unit]]) -> None:
+        if len(batch) > 1:  # which of them it is shows when each is a call of its own
+            again.extend([unit] for unit in reversed(batch))
         else:
             outcome.failed.append((batch[0], error))
 
-    while waiting or running:
+    while waiting or suspects or running:
         try:
-            while waiting and len(running) < at_once:
+            if suspects and not running:
+                submit(suspects[-1])
+                suspects.pop()
+                alone = True
+            while waiting and not suspects and not alone and len(running) < _AHEAD * workers:
                 submit(waiting[-1])
                 waiting.pop()
         except BrokenExecutor:
             if not running:
                 executor = make()
-        for future in wait(running, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done:
-            batch, error = running.pop(future), future.exception()
-            if isinstance(error, BrokenExecutor):
-                if at_once == 1:
-                    fail(batch, "its worker was killed: perhaps there was not enough memory")
-                else:  # any of those that ran may have been the reason
-                    waiting.append(batch)
-                if not running:
-                    executor, at_once = make(), 1
-            elif error is not None:
-                fail(batch, _words(error))
-            elif (done := future.result()).response is None:
-                fail(batch, done.error)
-            else:
-                _store(name, batch, done, results, digest)
-                outcome.done += len(batch)
+        finished = wait(running, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+        for future in finished:
+            take(future)
+        if not running and any(isinstance(future.exception(), BrokenExecutor) for future in finished):
+            executor = make()
+        alone = alone and bool(running)
         progress(outcome.done + len(outcome.failed), len(units))
     return outcome
+
+
+def _is_of(source: plan.Source, response: dict[str, Any]) -> bool:
+    """Whether what ran is the source that was planned. The path of a trace may have another one meanwhile."""
+    return "trace" not in source.request or response["trace"]["hash"] == source.columns["source_hash"]
 
 
 def _words(error: BaseException) -> str:

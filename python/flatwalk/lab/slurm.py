@@ -43,7 +43,7 @@ _AGAIN = 1
 
 
 def options(text: str) -> dict[str, str]:
-    """Options for `sbatch`: a partition, or `KEY=VALUE` with commas between them.
+    """Options for `sbatch`: a partition, or `KEY=VALUE` with commas between them, `KEY=` for one without.
 
     Raises:
         UsageError: If it is neither.
@@ -71,6 +71,9 @@ def serve(place: str) -> None:
     # submitit ignores it; nothing here needs time to end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     (folder / "began" / job).touch()
+    # Of a job that Slurm has put back into the queue: it was killed while it did this.
+    for lost in (folder / "taken").glob(f"*.{job}"):
+        lost.rename(folder / "todo" / lost.name.partition(".")[0])
     last = time.monotonic()
     while time.monotonic() - last < _IDLE_SECONDS and (folder / "todo").is_dir():
         taken = _take(folder, job)
@@ -121,7 +124,13 @@ class Jobs(Executor):
         self._name = f"flatwalk-{uuid.uuid4().hex[:12]}"
         self._slurm = submitit.SlurmExecutor(place / "jobs")
         self._slurm.update_parameters(
-            job_name=self._name, time=_MINUTES, use_srun=False, additional_parameters=asked
+            job_name=self._name,
+            time=_MINUTES,
+            use_srun=False,
+            array_parallelism=jobs,
+            # What a job has taken is given back at once if it ends; if it is queued again, only when it runs.
+            additional_parameters=({} if "requeue" in asked else {"no-requeue": True})
+            | {key: value or True for key, value in asked.items()},
         )
         self._lock = threading.Lock()
         self._waiting: dict[str, Future[engines.Done]] = {}
@@ -208,6 +217,10 @@ class Jobs(Executor):
                 self._give_up(FlatwalkError(f"{error}", where=place, remedy="check the file system"))
             except FlatwalkError as error:
                 self._give_up(error)
+            except Exception as error:  # noqa: BLE001 - whoever waits for a call would wait for ever
+                words = f"the jobs cannot be followed any more: {type(error).__name__}: {error}"
+                remedy = "the same command goes on from what is stored"
+                self._give_up(FlatwalkError(words, where=str(self._place), remedy=remedy))
 
     def _give_up(self, error: FlatwalkError) -> None:
         """Nothing can be done any more."""
@@ -220,9 +233,9 @@ class Jobs(Executor):
     def _collect(self) -> None:
         """Hands on what is done."""
         for path in (self._place / "done").iterdir():
-            future = self._waiting.pop(path.name, None)
-            if future is not None:
-                future.set_result(engines.Done(**json.loads(path.read_text())))
+            if path.name in self._waiting:
+                answer = engines.Done(**json.loads(path.read_text()))
+                self._waiting.pop(path.name).set_result(answer)
             path.unlink()
 
     def _listed(self) -> set[str] | None:

@@ -10,9 +10,9 @@ import fcntl
 import itertools
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,12 +23,14 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.result_types import WindowResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
     from pathlib import Path
 
     from flatwalk.lab.plan import Unit
     from flatwalk.result_types import Sampled
     from flatwalk.results import Run, Sampling
+
+T = TypeVar("T")
 
 #: The form of the files, in their metadata.
 SCHEMA = "flatwalk-results/1"
@@ -80,6 +82,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "cores": (pa.int64(), "cores that threads run on, at most; null for the machine's"),
     "mode": (pa.string(), "timing or functional"),
     "seed": (pa.int64(), "seed of all that is random"),
+    "lengths": (pa.string(), "instructions and windows that the engine was asked for"),
     **{name: (kind, f"as `{name}` in result-format.md") for name, kind in _FIGURES.items()},
     "sampled": (pa.bool_(), "whether windows were spread over more than what was measured"),
     "coverage": (pa.float64(), "share of the source that was measured; null where its length is not known"),
@@ -123,6 +126,7 @@ def row(unit: Unit, run: Run, sampling: Sampled | None, **about: object) -> dict
         "finished": datetime.now(UTC),
         **about,
         **unit.columns,
+        "lengths": _lengths(unit.request),
         **figures,
         "sampled": None if sampling is None else sampling["sampled"],
         "coverage": None if sampling is None else sampling["coverage"],
@@ -130,6 +134,14 @@ def row(unit: Unit, run: Run, sampling: Sampled | None, **about: object) -> dict
         "warnings": run["warnings"],
         "result": json.dumps(run),
     }
+
+
+def _lengths(request: dict[str, Any]) -> str:
+    """What of a source was asked for, as `skip=0, warmup=0, windows=40, window=400000`."""
+    spread = request["sampling"] or {}
+    # Before each window instead of before all.
+    found = {**{key: request[key] for key in ("instructions", "skip", "warmup")}, **spread}
+    return ", ".join(f"{key}={value}" for key, value in found.items() if value is not None)
 
 
 class Results:
@@ -143,7 +155,7 @@ class Results:
         self.place = place
         self._runs = place / "runs"
         self._lock = place / "lock"
-        self._keys: set[str] = set()
+        self._baselines: dict[str, str] = {}
         self._seen: set[str] = set()
 
     def make(self) -> None:
@@ -161,17 +173,21 @@ class Results:
                 remedy="choose another directory with --results DIR",
             ) from error
 
-    def keys(self) -> set[str]:
+    def baselines(self) -> dict[str, str]:
+        """By the key of each run that is stored, that of the run that its speed-up is over.
+
+        Raises:
+            FlatwalkError: If a file is not one of results.
+        """
+        return self._whole(self._look)
+
+    def keys(self) -> KeysView[str]:
         """Keys of the runs that are stored.
 
         Raises:
             FlatwalkError: If a file is not one of results.
         """
-        for path in self._files():
-            if path.name not in self._seen:
-                self._keys.update(map(str, _read(path, ["key"]).column("key").to_pylist()))
-                self._seen.add(path.name)
-        return self._keys
+        return self.baselines().keys()
 
     def append(self, rows: Sequence[dict[str, Any]]) -> int:
         """Stores the rows that are not there yet, in one step.
@@ -183,11 +199,11 @@ class Results:
             FlatwalkError: If they cannot be written.
         """
         with self._locked():
-            stored = self.keys()
+            stored = self.baselines()
             new = [one for one in rows if one["key"] not in stored]
             if new:
                 self._write(_table(new))
-                stored.update(one["key"] for one in new)
+                stored.update((one["key"], one["baseline"]) for one in new)
         return len(new)
 
     def compact(self) -> None:
@@ -223,10 +239,26 @@ class Results:
             FlatwalkError: If there are none, or a file is not one of results.
         """
         self.require()
-        return computed(_once(_joined(map(_read, self._files()))).sort_by("finished"))
+        tables = self._whole(lambda: [_read(path) for path in self._files()])
+        return computed(_once(_joined(tables)).sort_by("finished"))
 
     def _files(self) -> list[Path]:
         return sorted(self._runs.glob("*.parquet"))
+
+    def _look(self) -> dict[str, str]:
+        for path in self._files():
+            if path.name not in self._seen:
+                found = _read(path, ["key", "baseline"])
+                columns = (found.column(name).to_pylist() for name in ("key", "baseline"))
+                self._baselines.update(zip(*columns, strict=True))
+                self._seen.add(path.name)
+        return self._baselines
+
+    def _whole(self, read: Callable[[], T]) -> T:
+        """What `read` finds in the files; again, if another process has joined some of them meanwhile."""
+        while True:
+            with suppress(FileNotFoundError):
+                return read()
 
     def _write(self, table: pa.Table) -> None:
         path = self._runs / f"{uuid4().hex}.parquet"
@@ -280,6 +312,8 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         table = pq.read_table(path, columns=columns, partitioning=None)
     except (OSError, pa.ArrowException) as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise
         raise FlatwalkError(
             f"not a file of results: {error}", where=str(path), remedy="move it out of the directory"
         ) from error
@@ -295,7 +329,8 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:
     """Tables one after another; a column that one lacks is null there, and text in some is text in all."""
-    found = list(tables)
+    # Of older versions every table may lack a column.
+    found = [_table([]), *tables]
     kinds: dict[str, set[pa.DataType]] = {}
     for field in (field for table in found for field in table.schema if field.name not in COLUMNS):
         kinds.setdefault(field.name, set()).add(field.type)

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings
+from flatwalk import engine, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.lengths import Lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+#: The largest seed that a column of results holds.
+MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,24 @@ class Sweep:
         counts = {
             key: str(table[key]) for key in ("instructions", "warmup", "skip", "window") if key in table
         }
-        windows = str(table["windows"]) if "windows" in table else None
+        windows = None
+        if "windows" in table:
+            place = f"{where}, windows"
+            windows = units.parse_count(str(table["windows"]), place)
+            if not windows:
+                raise UsageError("nothing is to be simulated", where=place, remedy="give a count above 0")
+        for seed in table.get("seeds", []):
+            if seed > MOST_SEED:
+                raise UsageError(
+                    f"a seed of {seed} is more than results can hold",
+                    where=f"{where}, seeds",
+                    remedy=f"give at most {MOST_SEED}",
+                )
         lengths = Lengths.asked(
             counts.get("instructions"),
             counts.get("warmup"),
             counts.get("skip"),
-            windows=None if windows is None else int(windows),
+            windows=windows,
             window=counts.get("window"),
             exhaustive=table.get("exhaustive", False),
         )
@@ -98,11 +114,13 @@ class Sweep:
             workloads=table.get("workloads", []),
             traces=[folder / path for path in table.get("traces", [])],
             pages=table.get("thp") or table.get("large_pages", [0]),
+            # As 0 and 0.0 it would be two runs.
+            fragmentation=[float(share) for share in table.get("fragmentation", [0.0])],
             cores=table.get("cores") or [None],
             lengths=lengths,
             folder=folder,
             where=where,
         )
-        same = ("machines", "fragmentation", "host_large_pages", "guest_frames", "seeds", "mode")
+        same = ("machines", "host_large_pages", "guest_frames", "seeds", "mode")
         given = {key: table[key] for key in (*same, "set", "zip", "derive") if key in table}
         return replace(found, **given)

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     Spread = tuple[float, float | None, float | None]
 
 #: What runs may differ in, but for the keys of machines; those of the second line are never an axis.
-_CONDITIONS = ("large_pages", "fragmentation", "host_large_pages")
-_NAMES = ("source", "machine", "thp", "guest_frames", "mode", "version")
+_CONDITIONS = ("large_pages", "fragmentation", "host_large_pages", "cores")
+_NAMES = ("source", "source_hash", "machine", "thp", "guest_frames", "mode", "lengths", "version", "engine")
+#: Hashes; they are shown in short, and only where they vary.
+_HASHES = ("source_hash", "engine")
+#: Names that mostly follow from others, and are only shown where they do not.
+_FOLLOWING = (*_HASHES, "lengths")
 #: Panels of a chart, at most; what more there would be is said.
 MOST_PANELS = 12
 
@@ -114,7 +118,8 @@ def render(table: pa.Table, name: str, version: str) -> str:
     conditions = ["scheme", *_NAMES, *_CONDITIONS, *changed, "seed"]
     figures = [metric.key for metric in METRICS] + ["speedup_low", "speedup_high"]
     rows = table.select([*conditions, *figures]).to_pylist()
-    varied = [key for key in conditions if _varies(rows, key)]
+    varying = [key for key in conditions if _varies(rows, key)]
+    varied = [key for key in varying if key not in _FOLLOWING or _tells(rows, key)]
     metrics = [metric for metric in METRICS if any(row[metric.key] is not None for row in rows)]
     axes = [
         key
@@ -129,7 +134,7 @@ def render(table: pa.Table, name: str, version: str) -> str:
         name=name,
         count=units.several(len(rows), "run"),
         varied=[(key, ", ".join(_value(key, value) for value in _values(rows, key))) for key in varied],
-        same=[(key, _value(key, rows[0][key])) for key in conditions if key not in varied],
+        same=[(key, _value(key, rows[0][key])) for key in conditions if key not in (*varying, *_HASHES)],
         schemes=drawn.schemes,
         metrics=[(metric.key, metric.title) for metric in metrics if charts] + [("runs", "All runs")],
         charts=charts,
@@ -147,6 +152,15 @@ def _varies(rows: Rows, key: str) -> bool:
     return len({repr(row[key]) for row in rows}) > 1
 
 
+def _tells(rows: Rows, key: str) -> bool:
+    """Whether a name tells runs apart that the names before it do not."""
+    number = _NAMES.index(key)
+    before, after = (
+        {tuple(row[name] for name in _NAMES[:end]) for row in rows} for end in (number, number + 1)
+    )
+    return len(before) < len(after)
+
+
 def _values(rows: Rows, key: str) -> list[Any]:
     """What a column has, in order."""
     found = {row[key] for row in rows}
@@ -162,6 +176,8 @@ def _value(key: str, value: object) -> str:
         return units.size(value)
     if key in {"large_pages", "host_large_pages"}:
         return f"{value} %"
+    if key in _HASHES:
+        return str(value).removeprefix("partial-")[:8]
     return str(value)
 
 
@@ -182,9 +198,13 @@ class _Note:
     def text(self, varied: Sequence[str]) -> str:
         over = [key for key in varied if any(_varies(members, key) for members in self.groups)]
         known = [row.get(f"{self.metric.key}_low") for members in self.groups for row in members]
-        if over:
-            what = f"{self.what} is a mean over {', '.join(over)}; its interval holds all of the runs'"
-            told = f"{what} {'values' if None in known else '95 % intervals'}."
+        counts = {len(members) for members in self.groups}
+        if over or counts > {1}:
+            what = f"{self.what} is a mean over {', '.join(over) or 'runs that are alike in what is known'}"
+            bounds = "values" if None in known else "95 % intervals"
+            told = f"{what}; its interval holds all of the runs' {bounds}."
+            if len(counts) > 1:
+                told += f" {self.what[2:].capitalize()}s are means of different numbers of runs."
         else:
             told = f"{self.what} is one run{'' if None in known else '; its interval is that of 95 %'}."
         more = f" {self.left_out} more panels are not drawn: choose runs with --where."
