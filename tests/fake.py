@@ -77,7 +77,7 @@ def run(
         if reading is None or waiting is None or not timed
         else reading + waiting + 1,
         "walk_queue_cycles": waiting if timed else None,
-        "walk_access_cycles": reading if timed else None,
+        "walk_access_cycles": None if reading is None or not timed else reading + 1,
         "translation_cycles": (thousands - 500) * 1000 if timed else None,
         "page_table_bytes": sum(item["bytes"] for item in nodes),
         "data_bytes": 8 << 30,

@@ -212,3 +212,46 @@ def test_without_walks_or_counts_nothing_is_shown() -> None:
     runs = [fake.run("radix4")]
     assert blame.build(runs) is None
     assert blame.build([fake.blamed(fake.run("radix4"), {"/a": (0, 0)})]) is None
+
+
+def test_what_is_left_by_rounding_is_nothing() -> None:
+    left = blame.Row("all others", 1 - sum([0.1] * 10), [-5e-20, 1e-5])
+    assert left.walks > 0
+    assert blame.cells(left) == ["0.0 %", "0.0 %", "<0.1 %"]
+
+
+def test_functions_without_lines_are_named_among_lines() -> None:
+    run = fake.blamed(fake.run("radix4"), {"/a": (100, 100)})
+    code: Any = run["blame"]["lines"][0]
+    own = code | {"function": "main", "file": "/bin/a", "source": "/src/a.c", "line": 7, "walks": 60}
+    library = code | {"function": "memcpy", "file": "/lib/libc.so.6", "walks": 30}
+    nothing = code | {"walks": 10}
+    run["blame"]["lines"] = [own, library, nothing]
+    add_speedups([run])
+    shown = blame.build([run])
+    assert shown is not None
+    part = next(part for part in shown.parts if part.title == "line")
+    assert [row.name for row in part.rows] == [
+        "a.c:7 (main)",
+        "memcpy (libc.so.6)",
+        "(unknown)",
+        "all others",
+    ]
+    run["blame"]["lines"] = [library, nothing]
+    without = blame.build([run])
+    assert without is not None
+    assert [part.title for part in without.parts] == ["mapping"], "no line is known"
+
+
+def test_of_several_machines_the_one_that_is_shown_is_named() -> None:
+    for cycles, key in (
+        (1000, "over all of radix4's on skylake-server."),
+        (None, "Over all walks of radix4 on sky"),
+    ):
+        runs = [fake.blamed(fake.run("radix4", cycles=cycles), {"/a": (100, 100)}) for _ in range(2)]
+        runs[1]["machine"] = "zen4"
+        add_speedups(runs)
+        shown = blame.build(runs)
+        assert shown is not None
+        assert shown.title == "Where the walks of radix4 come from, 4 KiB pages on skylake-server"
+        assert key in shown.key

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import judged, twins
+from flatwalk import across, judged, twins
 from flatwalk.differences import speed_words, spread
 from flatwalk.explain import explain
 from flatwalk.results import add_speedups
@@ -325,3 +325,128 @@ def test_the_cores_that_were_busy_are_said() -> None:
     ]
     assert judged._cores_words(run | {"cores": [core(0)]}) == ["Its 3 threads ran on 1 simulated core."]  # noqa: SLF001
     assert judged._cores_words(run | {"threads": 1, "cores": [core(0)]}) == []  # noqa: SLF001
+
+
+def test_rivals_that_cannot_be_told_apart_from_the_best_are_named() -> None:
+    """Bug of old: another scheme was faster in the table, and nothing was said of it."""
+    response = fake.sample(
+        [
+            fake.run("radix4"),
+            fake.run("fpt", cycles=900),
+            fake.run("fpt-nonf", cycles=893),
+            fake.run("fpt-l3l2", cycles=960),
+        ],
+        own=0.002,
+    )
+    # What varies by itself has a wider interval, and is worth less for certain.
+    wide = response["runs"][2]
+    for number, window in enumerate(wide["windows"]):
+        window["cycles"] = round((window["cycles"] or 0) * (1 + 0.04 * (-1) ** number))
+    add_speedups(response["runs"], response["sampling"])
+    speedups = {run["scheme"]: run["speedup"] or 0 for run in response["runs"]}
+    assert speedups["fpt-nonf"] > speedups["fpt"]
+    (point,) = explain(response).points
+    assert "fpt is best, 11 % faster than radix4" in point.said
+    assert point.said.endswith("; whether fpt-nonf is as good is not decided")
+    same = explain(
+        fake.sample([fake.run("radix4"), fake.run("fpt", cycles=900), fake.run("fpt-nonf", cycles=950)])
+    )
+    assert "not decided" not in same.points[0].said
+
+
+def test_a_gain_above_the_bound_for_certain_alone_is_not_one_of_translation() -> None:
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=899), _ideal(900)]
+    said = explain(fake.sample(runs, own=0.02)).points[0].said
+    assert said.endswith("so fpt gets 100 % of what can be had")
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=850), _ideal(900)]
+    said = explain(fake.sample(runs, own=0.005)).points[0].said
+    assert said.endswith("less than that: part of the gain is not one of translation")
+
+
+def test_every_bound_has_a_line() -> None:
+    lines = _lines(
+        _explain(
+            fake.run("virt-radix4"),
+            fake.run("radix4", cycles=900),
+            fake.run("virt-ideal", cycles=600, per_walk=None, reading=None, waiting=None),
+            _ideal(500),
+        )
+    )
+    assert list(lines) == ["virt-radix4", "radix4", "virt-ideal", "ideal"]
+    assert lines["ideal"] == "100 % faster: the bound, with translation free"
+
+
+@pytest.mark.parametrize(
+    ("half", "error", "words"),
+    [
+        (0.0105, 0.01, "1.1"),
+        (0.01004, 0.01, "1.01"),
+        (0.0100000001, 0.01, "1.01"),
+        (0.1234, 0.01, "13"),
+        (0.099999, 0.05, "10"),
+    ],
+)
+def test_what_is_not_reached_is_not_said_to_be(half: float, error: float, words: str) -> None:
+    told = judged.Missing(error, fake.run("fpt"), half, 40, 80, "4 KiB pages").words
+    assert f"the speed-up of fpt at 4 KiB pages is known to ±{words} %. About 40 windows more" in told
+
+
+def test_in_functional_mode_it_is_accesses_that_are_known() -> None:
+    runs = [fake.run("radix4", cycles=None), fake.run("fpt", cycles=None, per_walk=1.0)]
+    response = fake.sample(runs)
+    found = judged.missing(runs, response["sampling"], 0.5)
+    assert found is not None
+    assert found.words == "All changes in accesses are known to ±50 % or better."
+    found = judged.missing(runs, response["sampling"], 0.0001)
+    assert found is not None
+    assert "the change in accesses of fpt at 4 KiB pages is known to ±" in found.words
+    half = fake.sample([fake.run("radix4", cycles=None), fake.run("fpt", cycles=None, per_walk=1.5)])
+    bias = judged.bias(response, half)
+    assert bias is not None
+    assert judged.bias_words(bias, runs) == (
+        "The warm-up is too short: with half the warm-up the accesses of fpt's walks are −39.8 % against "
+        "radix4's, with all of it −59.8 %, more apart than the interval allows; try --warmup 800k."
+    )
+
+
+def test_stretches_have_ends_that_differ_and_shares_no_exponents() -> None:
+    sampling: Any = fake.sample([fake.run()])["sampling"]
+    sampling |= {
+        "sampled": False,
+        "coverage": 2.5e-6,
+        "instructions_measured": 1_000,
+        "warmup_instructions": 0,
+    }
+    sampling |= {"first_instruction": 2_000_000, "instructions_total": 404_000_000}
+    response: Any = fake.response([fake.run()]) | {"sampling": sampling}
+    response["trace"] |= {"skip": 2_000_000, "warmup": 0}
+    assert judged.judged_words(response).startswith(
+        "Judged: instructions 2,000,000 to 2,001,000 of 404 M (0.00025 %), one part."
+    )
+    sampling["instructions_total"] = 10**11
+    assert "of 100 G (under 0.0001 %), one part" in judged.judged_words(response)
+    words = judged.mix_words(["a"], [sampling])
+    assert words.endswith("a, instructions 2,000,000 to 2,001,000.")
+    # A warm-up is between where one part begins and what is measured; of windows without gaps, before it.
+    sampling |= {
+        "warmup_instructions": 500_000,
+        "instructions_measured": 98_000_000,
+        "instructions_total": 10**8,
+    }
+    sampling["coverage"] = 0.98
+    assert judged.mix_words(["a"], [sampling]).endswith("a, instructions 2 M to 100 M.")
+    sampling["instructions_measured"] = 90_000_000
+    assert judged.mix_words(["a"], [sampling]).endswith("a, instructions 2.5 M to 92.5 M.")
+
+
+def test_the_extremes_of_many_machines_are_said_to_be_such() -> None:
+    runs = []
+    for number in range(across.MOST + 2):
+        for scheme, cycles in (("radix4", 1000 - 50 * number), ("fpt", 900 - 55 * number)):
+            run = fake.run(scheme, cycles=cycles)
+            run["settings"] = {"llc.size_bytes": 1 << (20 + number)}
+            runs.append(run)
+    (point,) = _explain(*runs).machines
+    baseline, gains = point.said.split("; ")[:2]
+    assert baseline.startswith("radix4, against itself with llc.size_bytes=1MiB, least and most of 6: ")
+    assert gains.startswith("fpt against radix4, least and most of 6: ")

@@ -114,6 +114,29 @@ def test_nothing_stands_outside(key: str, columns: int) -> None:
         assert box.y1 <= height + 1, text
 
 
+@pytest.mark.parametrize("key", CHARTS)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_long_names_leave_room_for_the_bars(key: str, columns: int) -> None:
+    """Of schemes, and of machines with settings, which stand above the bars."""
+    answer = everything()
+    for number, run in enumerate(answer["runs"]):
+        if run["scheme"] == "fpt+ptp":
+            run["scheme"] = "a-scheme-" * 9
+        run["settings"] = {"llc.size_bytes": (1 + number % 2) << 22, "core.branch_predictor": "tage-" * 9}
+    figure: Any = drawing.charts(answer)[key](columns)
+    figure.canvas.draw()
+    width, height = figure.bbox.width, figure.bbox.height
+    texts = list(figure.texts)
+    for axes in figure.axes:
+        assert axes.bbox.width >= 0.15 * width
+        texts += [*axes.texts, *axes.get_yticklabels(), axes._left_title]  # noqa: SLF001
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= -1, text
+        assert box.x1 <= width + 1, text
+        assert box.y1 <= height + 1, text
+
+
 def test_a_timeline_has_every_course() -> None:
     answer = everything()
     [shown] = timeline.build(answer["runs"], answer.get("sampling"))

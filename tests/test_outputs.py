@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import output
+from flatwalk import blame, output, presenting
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
+from flatwalk.results import add_speedups
+from tests import fake
 from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flatwalk.blame import Blame
     from tests.conftest import Result
 
     Call = Callable[..., Result]
@@ -351,7 +354,7 @@ def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) ->
         assert "frequency_mhz must be a whole number, 100 to 20000" in refused
 
 
-def test_changed_copies_are_shown_with_their_paths(call: Call, tmp_path: Path) -> None:
+def test_changed_copies_are_shown_with_their_file_names(call: Call, tmp_path: Path) -> None:
     from flatwalk import settings
 
     for kind, name, before, after in (
@@ -363,8 +366,8 @@ def test_changed_copies_are_shown_with_their_paths(call: Call, tmp_path: Path) -
         (tmp_path / f"{kind}.toml").write_text(text.replace(before, after))
     asked = ["--workload", "gups:64MiB", "--large-pages", "0", "--instructions", "100k", "--no-report"]
     said = call("compare", *asked, "--machine", "./machines.toml", "--schemes", "./schemes.toml").out
-    assert "gups:64MiB on skylake-server (./machines.toml), 4 KiB pages" in said
-    assert "radix4 (./schemes.toml)" in said
+    assert "gups:64MiB on skylake-server (machines.toml), 4 KiB pages" in said
+    assert "radix4 (schemes.toml)" in said
 
 
 def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
@@ -415,3 +418,70 @@ def test_80_columns_show_all_that_a_pipe_shows(call: Call, tmp_path: Path, argum
     assert "".join(lines).count("…") == piped.count("…")
     names = [line.split()[0] for line in piped.splitlines() if re.match(r"[a-z]\S*  ", line)]
     assert [name for name in names if name not in "\n".join(lines)] == []
+
+
+#: A long name, as copies of schemes have: no column can be narrower than it.
+LONG = "virt-fpt-guest+ptp"
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The lines that a function prints on a terminal of so many columns."""
+
+    def lines(columns: int, act: Callable[..., None], *arguments: object) -> list[str]:
+        capsys.readouterr()
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        act(*arguments)
+        return re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out).split("\n")
+
+    return lines
+
+
+@pytest.mark.parametrize("name", ["fpt", LONG, "a-scheme-whose-name-is-longer-than-many-a-terminal-is-wide"])
+def test_no_cell_of_a_table_is_cut(terminal: Callable[..., list[str]], name: str) -> None:
+    """Of the columns that are kept; a name may take several lines."""
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=900, per_walk=1.02), fake.run("ideal", cycles=500)]
+    runs[1]["scheme"] = name
+    fake.sample(runs)
+    headers, rows = presenting.cells(runs)
+    for columns in range(40, 121):
+        lines = terminal(columns, presenting.show_table, runs, "gups on skylake-server, 4 KiB pages")
+        assert max(map(len, lines)) <= columns
+        rule = next(at for at, line in enumerate(lines) if "─" in line)
+        above = " ".join(lines[:rule]).split()
+        kept = [at for at, header in enumerate(headers) if at and header.split()[-1] in above]
+        assert 1 in kept
+        told = [" ".join(line.split()) for line in lines[rule:] if "%" in line]
+        for line, row in zip(told, rows, strict=True):
+            assert line.endswith(" ".join(row[at] for at in kept)), columns
+        names = [re.split("  +", line.strip())[0] for line in lines[rule + 1 :]]
+        assert "".join(names) == f"radix4{name}ideal", columns
+
+
+@pytest.mark.parametrize(("columns", "shares"), [(30, 1), (50, 1), (60, 2), (80, 3), (100, 4)], ids=str)
+def test_no_cell_of_the_table_of_blame_is_cut(
+    terminal: Callable[..., list[str]], columns: int, shares: int
+) -> None:
+    found = _blame()
+    assert found.headers == ["walks", "time", LONG, "2 MiB pages"]
+    lines = terminal(columns, presenting.show_blame, found)
+    assert max(map(len, lines)) <= columns
+    first = next(line for line in lines if line.startswith("    the-first-of"))
+    assert re.findall(r"[\d.]+ %", first) == ["60.0 %", "30.0 %", "10.0 %", "1.0 %"][:shares]
+    key = found.key.split()
+    assert " ".join(lines).split()[-len(key) :] == key
+
+
+def _blame() -> Blame:
+    names = ["the-first-of-two-libraries-of-it.so", "the-other-of-two-libraries-of-it.so"]
+    runs = [
+        fake.blamed(fake.run("radix4"), {f"/{names[0]}": (600, 300_000), f"/{names[1]}": (400, 100_000)}),
+        fake.blamed(fake.run("fpt", cycles=800), {f"/{names[0]}": (600, 100_000)}),
+        fake.blamed(fake.run("radix4", cycles=700, large_pages=100), {f"/{names[0]}": (10, 10_000)}),
+    ]
+    runs[1]["scheme"] = LONG
+    add_speedups(runs)
+    found = blame.build(runs)
+    assert found is not None
+    return found

@@ -165,7 +165,7 @@ def test_a_tree_is_as_wide_and_as_full_as_its_nodes() -> None:
     run_of, single = tree_.rows[3].shown
     assert (run_of.name, run_of.first, run_of.last) == ("entries 0 to 2", "0x10200000000", "0x10200002fff")
     assert single.what == "maps the page at 0x99000: 0x99067"
-    assert tree_.rows[3].left == "2"
+    assert tree_.rows[3].left == "2 more entries"
     assert tree_.rows[2].shown[0].what == "the first leads to the node at 0x12345000: 0x80000012345067"
     del run["page_table"]["trees"]  # type: ignore[misc]
     assert tree.build([run]) == []
@@ -274,6 +274,9 @@ def test_stacks_are_as_long_as_their_sums() -> None:
     assert all(sum(s.length for s in row.segments) == pytest.approx(1) for row in served)
     latency = {row.name: sum(s.length for s in row.segments) for row in by_key["latency"].panels[0].rows}
     assert latency["fpt"] / latency["radix4"] == pytest.approx((69 + 6 + 1) / (95 + 12 + 1))
+    assert [label for _, label in by_key["latency"].legend] == ["look-ups and reads", "waiting for a walker"]
+    [memory] = [row for row in by_key["memory"].panels[0].rows if row.name == "radix4"]
+    assert memory.segments[0].title == "radix4: 4,106 nodes of 4 KiB"
 
 
 def test_quantiles_come_from_the_histogram() -> None:
@@ -287,3 +290,41 @@ def test_quantiles_come_from_the_histogram() -> None:
     add_speedups([run])
     histogram = next(chart for chart in charts.build([run]) if chart.key == "histogram")
     assert histogram.panels[0].rows[0].cells == ["10", "20", "100"]
+
+
+def test_links_lead_to_the_settings_of_their_variant() -> None:
+    runs = []
+    for llc, pages in ((1 << 20, 0), (1 << 20, 100), (2 << 20, 0), (2 << 20, 100)):
+        for priority in (0.5, 0.9):
+            for scheme in ("radix4", "fpt"):
+                run = fake.run(scheme, cycles=900, large_pages=pages)
+                run["configuration"]["machine"]["llc"]["size_bytes"] = llc
+                run["settings"] = {"llc.size_bytes": llc, "scheme.threshold": priority}
+                if scheme == "fpt":
+                    run["configuration"]["scheme"]["threshold"] = priority
+                runs.append(run)
+    add_speedups(runs)
+    html = render(_response(runs))
+    shown = re.findall(r'<summary>([^<]*)</summary><pre id="(settings-\d+)">(.*?)</pre>', html, re.DOTALL)
+    titles = [title for title, _, _ in shown]
+    assert [title for title in titles if not title.startswith("run")] == [
+        "scheme radix4",
+        "machine skylake-server with llc.size_bytes=1MiB",
+        "scheme fpt with scheme.threshold=0.5",
+        "scheme fpt with scheme.threshold=0.9",
+        "machine skylake-server with llc.size_bytes=2MiB",
+    ]
+    assert len({text for _, _, text in shown}) == len(shown), "equal settings stand once"
+    texts = {key: text for _, key, text in shown}
+    links = re.findall(
+        r'<h3>([^<]*)</h3>|<a class="name" href="#(settings-\d+)">fpt</a>',
+        html[html.index('id="chart-speed"') :],
+    )
+    label, seen = "", 0
+    for heading, key in links:
+        label = heading or label
+        if key:
+            (value,) = re.findall(r"scheme.threshold=(0.\d)", label)
+            assert f"threshold = {value}" in texts[key], label
+            seen += 1
+    assert seen > 8

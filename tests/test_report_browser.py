@@ -391,3 +391,47 @@ def test_the_report_fits(open_: Open, html: str, width: int, scheme: str) -> Non
     box = page.locator("details.tree tbody tr:not(.entry) th").nth(4)
     box.scroll_into_view_if_needed()
     assert box.evaluate("one => one.getBoundingClientRect().right <= innerWidth - 12")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("name", ["a-copy-of-fpt-" + "whose-name-is-long-" * 4, "x" * 90])
+def test_a_long_name_takes_several_lines(open_: Open, width: int, name: str) -> None:
+    """And leaves every chart whole."""
+    runs = [run for run in fake.gups(0) + fake.gups(100) if run["scheme"] in {"radix4", "fpt", "ideal"}]
+    for run in runs:
+        run["scheme"] = name if run["scheme"] == "fpt" else run["scheme"]
+        run["warnings"] = [f"{name} is long"]
+        run["workload"] = name
+    page = open_(render(fake.sample(runs)), viewport={"width": width, "height": 2000})
+    _check_fit(page)
+    for box in page.locator("section, .panels > *").all():
+        assert box.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), "nothing is cut"
+
+
+def test_what_is_below_a_number_is_sorted_below_it(open_: Open) -> None:
+    runs = [
+        fake.run("radix4"),
+        *(fake.run(name, cycles=900) for name in ("fpt", "fpt-nonf", "radix5", "ideal")),
+    ]
+    page = open_(render(fake.sample(runs)))
+    table = _figures(page)
+    cells = ["40 %", "under 0.1 %", "0.0 %", "<0.1 %", "0.2 %"]
+    for row, text in zip(table.locator("tbody tr").all(), cells, strict=True):
+        row.locator("td").first.evaluate("(cell, text) => (cell.textContent = text)", text)
+    table.locator("th[scope=col]").nth(1).get_by_role("button").click()
+    assert _column(table, 1) == ["40 %", "0.2 %", "under 0.1 %", "<0.1 %", "0.0 %"]
+
+
+def test_lines_of_several_schemes_are_filtered_and_hidden(open_: Open) -> None:
+    cycles = {"radix4": 1000, "radix3": 1001, "radix5": 999, "fpt": 900}
+    page = open_(render(fake.sample([fake.run(name, cycles=each) for name, each in cycles.items()], own=0.0)))
+    line = page.locator(".ranking li", has_text="radix3, radix5")
+    assert line.is_visible()
+    page.get_by_label("filter").fill("faster")
+    assert not line.is_visible()
+    page.get_by_label("filter").fill("")
+    page.get_by_text("4 schemes").click()
+    page.get_by_label("radix3", exact=True).uncheck()
+    assert line.is_visible(), "one of the two is chosen"
+    page.get_by_label("radix5", exact=True).uncheck()
+    assert not line.is_visible()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import pytest
 
 from flatwalk import engine, sampling
 from flatwalk.lengths import Lengths
 from tests import fake
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Sample:
@@ -58,3 +57,29 @@ def test_segments_too_short_for_more_warm_up_are_to_be_recorded_longer(
     assert bias["remedy"].startswith("flatwalk record --segment 8500000 -o FILE")
     sample.info["gap_instructions"] = 0
     assert sample.compare(2_000_000)["bias"]["remedy"] == "--warmup 8M"
+
+
+def test_the_warm_up_is_checked_in_functional_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the accesses of walks: there are no speed-ups."""
+    runs: list[list[Any]] = []
+
+    def simulate(_options: object, lengths: Lengths, source: dict[str, Any], asked: list[Any]) -> Any:
+        runs.append([one["scheme"]["name"] for one in asked])
+        figures = {"radix4": 2.49, "fpt-l3l2": 1.9, "fpt": 1.0, "ideal": None}
+        found = [
+            fake.run(name, cycles=None, per_walk=each) for name, each in figures.items() if name in runs[-1]
+        ]
+        response: Any = fake.sample(found)
+        response["sampling"]["warmup_instructions"] = lengths.request(source)["sampling"]["warmup"]
+        return response
+
+    monkeypatch.setattr(engine, "trace_info", lambda _path: {"instructions": 10**8, "gap_instructions": 0})
+    monkeypatch.setattr(sampling, "_simulate", simulate)
+    asked: Any = [{"scheme": {"name": name}} for name in ("radix4", "fpt-l3l2", "fpt", "ideal")]
+    options = cast("Any", type("Options", (), {"error": None}))
+    answer = sampling.simulate(options, replace(Lengths(None, None, 0), warmup=1000), {"trace": "a"}, asked)
+    assert runs[1] == ["radix4", "fpt"]
+    bias = answer["bias"]
+    assert bias is not None
+    assert (bias["schemes"], bias["agrees"]) == (["radix4", "fpt"], True)
+    assert bias["speedup"] == pytest.approx(1 / 2.49, rel=0.01)

@@ -80,7 +80,8 @@ def _baseline(places: list[Place], runs: list[Run], sampling: Sampling | None) -
     """What the first scheme's time is on each machine, against the first."""
     first = places[0].base
     told = []
-    for place in _extremes(places, lambda place: _time(place.base, first)):
+    shown = _extremes(places, lambda place: _time(place.base, first))
+    for place in shown:
         compared, ratio = difference(place.base, first, sampling), time_ratio(place.base, first, sampling)
         if place.base is not first and compared is not None and ratio is not None:
             told.append(f"{_where(place.base, runs)} {_amount(compared.with_ratio(ratio))}")
@@ -88,7 +89,8 @@ def _baseline(places: list[Place], runs: list[Run], sampling: Sampling | None) -
         return ""
     clocks = {place.base["configuration"]["machine"]["frequency_mhz"] for place in places}
     time = "in time " if len(clocks) > 1 else ""
-    return f"{first['scheme']}, {time}against itself {_where(first, runs)}: {', '.join(told)}"
+    where = f"{_where(first, runs)}{_which(shown, places)}"
+    return f"{first['scheme']}, {time}against itself {where}: {', '.join(told)}"
 
 
 def _time(run: Run, base: Run) -> float:
@@ -102,6 +104,11 @@ def _extremes(places: list[Place], figure: Callable[[Place], float]) -> list[Pla
         return places
     ordered = sorted(places, key=figure)
     return [ordered[0], ordered[-1]]
+
+
+def _which(shown: list[Place], places: list[Place]) -> str:
+    """That these are the extremes of more."""
+    return "" if len(shown) == len(places) else f", least and most of {len(places)}"
 
 
 def _gains(schemes: list[list[Place]], runs: list[Run], sampling: Sampling | None) -> str:
@@ -120,8 +127,7 @@ def _gains(schemes: list[list[Place]], runs: list[Run], sampling: Sampling | Non
     shown = _extremes(places, lambda place: by_run[id(place.run)].ratio.value)
     told = [f"{_where(place.run, runs)} {_amount(by_run[id(place.run)])}" for place in shown]
     pair = f"{places[0].run['scheme']} against {places[0].base['scheme']}"
-    which = "" if len(shown) == len(places) else f", least and most of {len(places)}"
-    return f"{pair}{which}: {', '.join(told)}{_change(shown, runs, sampling)}"
+    return f"{pair}{_which(shown, places)}: {', '.join(told)}{_change(shown, runs, sampling)}"
 
 
 def _amount(one: Difference) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import units
 from flatwalk.differences import NOISE
 from flatwalk.printable import one_line
-from flatwalk.results import by_machine, is_bound, pages_label
+from flatwalk.results import by_machine, is_bound, machine_phrase, pages_label, place_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +54,10 @@ class _List:
     key: str
     #: What is the same in other runs' lists.
     same: Callable[[Any], object]
-    #: What an entry is called; None if nothing is known of it.
+    #: What an entry is called; None if what the list is of is not known.
     name: Callable[[Any], str | None]
+    #: What it is called then, if anything is known of it.
+    otherwise: Callable[[Any], str | None] = lambda _entry: None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def cells(row: Row) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return "<0.1 %" if 0 < share < 0.0005 else f"{abs(100 * share):.1f} %"
+    # What is left of a sum may be nothing but rounding.
+    return "<0.1 %" if 1e-9 < share < 0.0005 else f"{abs(100 * share):.1f} %"
 
 
 def build(runs: list[Run]) -> Blame | None:
@@ -109,13 +112,14 @@ def build(runs: list[Run]) -> Blame | None:
     parts = [part for part in found if part is not None]
     if not parts:
         return None
-    scheme, label = reference["scheme"], pages_label(reference)
+    scheme, label = reference["scheme"], place_label(reference, runs)
+    whose = f"{scheme}'s{machine_phrase(reference, runs)}"
     every = ", in every column" if others else ""
     key = (
-        f"time: cycles that wait for translations, over all of {scheme}'s{every}.\n"
+        f"time: cycles that wait for translations, over all of {whose}{every}.\n"
         "Without these waits, some of them would wait for data instead."
         if timed
-        else f"Over all walks of {scheme}{every}."
+        else f"Over all walks of {scheme}{machine_phrase(reference, runs)}{every}."
     )
     if reference.get("weighted"):
         key += "\nAll windows count the same here: SimPoint's weights have no part in it."
@@ -156,7 +160,7 @@ def _part(list_: _List, reference: Run, compared: list[Run]) -> Part | None:
     rows: list[Row] = []
     for entry, called in named:
         row = Row(
-            called or "(unknown)",
+            called or list_.otherwise(entry) or "(unknown)",
             entry["walks"] / walks,
             [cost.of(entry) for cost in costs],
         )
@@ -249,5 +253,5 @@ def short(name: str, width: int = _WIDTH) -> str:
 _LISTS = (
     _List("mapping", "mappings", _mapping_key, _mapping_name),
     _List("function", "functions", _function_key, _function_name),
-    _List("line", "lines", _line_key, _line_name),
+    _List("line", "lines", _line_key, _line_name, _function_name),
 )

@@ -113,13 +113,28 @@ class _Setting:
         return [self.differences[run["scheme"]] for run in runs if run["scheme"] in self.differences]
 
     @property
+    def bounds(self) -> list[Difference]:
+        return [one for one in self.of_runs(self.runs) if is_bound(one.run)]
+
+    @property
     def bound(self) -> Difference | None:
-        return next((one for one in self.of_runs(self.runs) if is_bound(one.run)), None)
+        """What the verdict speaks of: the first bound."""
+        return next(iter(self.bounds), None)
 
     @property
     def schemes(self) -> list[Difference]:
         """Everything but bounds, against the reference."""
         return [one for one in self.of_runs(self.runs) if not is_bound(one.run)]
+
+    def better(self, run: Run, base: Run) -> bool:
+        """Whether a run is better than another for certain."""
+        compared = self.between(run, base)
+        return compared is not None and compared.standing is Standing.BETTER
+
+    def undecided(self, run: Run, base: Run) -> bool:
+        """Whether nobody knows which of two is better."""
+        compared = self.between(run, base)
+        return compared is not None and compared.standing is Standing.UNDECIDED
 
     def same(self, run: Run, others: Iterable[Run]) -> list[Run]:
         """Those of `others` that are within the noise of `run` for certain."""
@@ -240,7 +255,11 @@ def _best_words(setting: _Setting, best: Difference, found: list[Difference]) ->
     against = setting.reference["scheme"]
     words += f"{amount} than {against}" if setting.timed else f"its walks make {amount} than {against}'s"
     words += f" ({interval}" if interval else ""
-    return words + _same_words(setting.same(best.run, (one.run for one in found)))
+    words += _same_words(setting.same(best.run, (one.run for one in found)))
+    rivals = [one.run for one in found if one is not best and setting.undecided(one.run, best.run)]
+    if rivals:
+        words += f"; whether {_names(rivals)} {'is' if len(rivals) == 1 else 'are'} as good is not decided"
+    return words
 
 
 def _same_words(same: list[Run]) -> str:
@@ -351,10 +370,10 @@ def _free_words(setting: _Setting, best: Difference | None) -> str:
         words = f"{free} would make no difference"
         if best is not None:
             words += ", so the gain is not one of translation"
-    elif best is not None and best.change > bound.change:
+    elif best is not None and setting.better(best.run, bound.run):
         words += ", less than that: part of the gain is not one of translation"
-    elif best is not None:
-        share = units.percent(best.change / bound.change)
+    elif best is not None and bound.standing is Standing.BETTER:
+        share = units.percent(min(best.change / bound.change, 1.0))
         words += f", so {best.run['scheme']} gets {share} of what can be had"
     return words
 
@@ -383,7 +402,7 @@ def _lines(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
     for run in setting.runs:
         if run is not reference and run["scheme"] not in setting.differences:
             yield Line([run], "was not timed" if setting.timed else "no walks to compare with")
-    if (bound := setting.bound) is not None:
+    for bound in setting.bounds:
         words = f"{bound.words}: " if setting.timed else ""
         yield Line(
             [bound.run], f"{words}the bound, with translation free", bound.standing if setting.timed else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output, templates, units
+from flatwalk.blame import short
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
 WIDTHS = {1: 3.33, 2: 7.0}
 FORMATS = ("pdf", "svg", "png")
 
-_ROW, _PANEL, _HEAD, _LEGEND = 0.15, 0.40, 0.25, 0.17
+_ROW, _PANEL, _HEAD, _LEGEND, _LABEL = 0.15, 0.40, 0.25, 0.17, 0.12
 _BAR = 0.72
+#: Inches that a character takes, the share of the width that names take at most, and that of bars at least.
+_CHARACTER, _NAMES, _BARS = 0.062, 0.35, 0.2
+#: Inches that a character of a title takes, and the characters of a legend's longest entry.
+_TITLE, _LONGEST = 0.08, 28
 _WHISKER: Any = {"linewidth": 0.6, "capsize": 1.5, "capthick": 0.6}
 #: Text is text that can be searched and edited, in fonts that every journal takes.
 _STYLE: Any = {
@@ -54,20 +60,31 @@ def draw(chart: Chart, columns: int) -> Figure:
     panels = [panel for panel in chart.panels if panel.rows]
     legend = chart.legend if len(chart.legend) > 1 else []
     in_row = 3 if columns == 1 else 6
-    above = _HEAD + _LEGEND * -(-len(legend) // in_row)
-    heights = [_PANEL + _ROW * len(panel.rows) for panel in panels]
-    width, height = WIDTHS[columns], above + sum(heights)
-    names = 0.055 * max(len(row.name) for panel in panels for row in panel.rows) + 0.05
+    width = WIDTHS[columns]
+    title = textwrap.wrap(chart.title, int(width / _TITLE))
+    head = _HEAD + 0.14 * (len(title) - 1)
+    above = head + _LEGEND * -(-len(legend) // in_row)
+    most = int(_NAMES * width / _CHARACTER)
+    names = _CHARACTER * max(len(short(row.name, most)) for panel in panels for row in panel.rows) + 0.05
     cells = [0.06 * max(map(len, column)) for column in _cells(chart, panels)]
     shown = len(cells) if columns == 2 else min(1, len(cells))
+    while shown > 1 and names + sum(cells[:shown]) + 0.05 > (1 - _BARS) * width:
+        shown -= 1
     right = sum(cells[:shown]) + 0.05
+    labels = [textwrap.wrap(panel.label, int((width - names - right) / _CHARACTER)) for panel in panels]
+    heights = [
+        _PANEL + _LABEL * max(len(label) - 1, 0) + _ROW * len(panel.rows)
+        for label, panel in zip(labels, panels, strict=True)
+    ]
+    height = above + sum(heights)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height))
-        figure.text(0.02 / width, 1 - 0.14 / height, chart.title, weight="bold", size=8)
+        at = 1 - (head - 0.11) / height
+        figure.text(0.02 / width, at, "\n".join(title), weight="bold", size=8)
         if legend:
-            _legend(figure, legend, in_row, height)
+            _legend(figure, legend, in_row, (height, head))
         top = height - above
-        for panel, tall in zip(panels, heights, strict=True):
+        for panel, label, tall in zip(panels, labels, heights, strict=True):
             bottom = top - tall + 0.22
             box = (
                 names / width,
@@ -77,6 +94,8 @@ def draw(chart: Chart, columns: int) -> Figure:
             )
             axes = figure.add_axes(box)
             _panel(axes, chart, panel, cells[:shown])
+            axes.set_yticks(range(len(panel.rows)), [short(row.name, most) for row in panel.rows])
+            axes.set_title("\n".join(label), loc="left", size=7, pad=3, color="#5b6470")
             top -= tall
     return figure
 
@@ -91,12 +110,10 @@ def _panel(axes: Axes, chart: Chart, panel: Panel, cells: Sequence[float]) -> No
     count = len(panel.rows)
     axes.set_xlim(0, 1)
     axes.set_ylim(count - 0.5, -0.5)
-    axes.set_yticks(range(count), [row.name for row in panel.rows])
     axes.set_xticks([tick.at for tick in chart.ticks], [tick.label for tick in chart.ticks])
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(panel.label, loc="left", size=7, pad=3, color="#5b6470")
     if chart.origin:
         axes.axvline(chart.origin, color="#5b6470", linewidth=0.5)
     inches = axes.get_position().width * axes.get_figure().get_size_inches()[0]  # type: ignore[union-attr]
@@ -143,15 +160,18 @@ def draw_timeline(timeline: Timeline, columns: int) -> Figure:
     above = _HEAD + _LEGEND * -(-len(timeline.legend) // in_row)
     each = _STRIP + _STRIP_TITLE
     width = WIDTHS[columns]
-    height = above + sum(_LEGEND + each * len(panel.strips) for panel in timeline.panels) + 0.25
+    labels = [textwrap.wrap(panel.label, int(width / _CHARACTER)) for panel in timeline.panels]
+    heads = [_LEGEND + _LABEL * max(len(label) - 1, 0) for label in labels]
+    height = above + sum(heads) + each * sum(len(panel.strips) for panel in timeline.panels) + 0.25
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height))
         figure.text(0.02 / width, 1 - 0.14 / height, "Over the run", weight="bold", size=8)
-        _legend(figure, timeline.legend, in_row, height)
+        _legend(figure, timeline.legend, in_row, (height, _HEAD))
         top, axes = height - above, None
-        for panel in timeline.panels:
-            figure.text(0.02 / width, (top - 0.16) / height, panel.label, size=7, color="#5b6470")
-            top -= _LEGEND
+        for panel, label, head in zip(timeline.panels, labels, heads, strict=True):
+            at = (top - head + 0.01) / height
+            figure.text(0.02 / width, at, "\n".join(label), size=7, color="#5b6470")
+            top -= head
             for strip in panel.strips:
                 bottom = top - each
                 axes = figure.add_axes((0.5 / width, bottom / height, (width - 0.6) / width, _STRIP / height))
@@ -165,14 +185,20 @@ def draw_timeline(timeline: Timeline, columns: int) -> Figure:
     return figure
 
 
-def _legend(figure: Figure, legend: Sequence[tuple[int, str]], in_row: int, height: float) -> None:
+def _legend(
+    figure: Figure, legend: Sequence[tuple[int, str]], in_row: int, place: tuple[float, float]
+) -> None:
+    """Draws a legend under the title; `place` are the height of the figure and of what is above."""
     import matplotlib as mpl  # noqa: PLC0415
 
-    handles = [mpl.patches.Patch(color=colours()[colour], label=label) for colour, label in legend]
+    height, head = place
+    handles = [
+        mpl.patches.Patch(color=colours()[colour], label=short(label, _LONGEST)) for colour, label in legend
+    ]
     figure.legend(
         handles=handles,
         loc="upper left",
-        bbox_to_anchor=(0, 1 - _HEAD / height + 0.04 / height),
+        bbox_to_anchor=(0, 1 - (head - 0.04) / height),
         ncols=in_row,
         frameon=False,
         handlelength=0.8,

@@ -88,7 +88,7 @@ def _spread_words(sampling: Sampling) -> str:
             return f"all {units.count(total)} until {sampling['cut_short']} ({share} of them)"
         return f"the whole run of {units.count(total)} ({share} of it)"
     first = sampling["first_instruction"]
-    words = f"instructions {units.count(first)} to {units.count(first + spread)}"
+    words = _stretch(first, first + spread)
     whole = f" of {units.count(total)}" if total is not None else " of a run whose length is not known"
     return f"{words}{whole} ({share} of them)"
 
@@ -96,7 +96,7 @@ def _spread_words(sampling: Sampling) -> str:
 def _part_words(response: Response, measured: int, total: int | None) -> str:
     trace = response["trace"]
     start = trace.get("skip", 0) + trace.get("warmup", 0)
-    words = f"Judged: instructions {units.count(start)} to {units.count(start + measured)}"
+    words = f"Judged: {_stretch(start, start + measured)}"
     if total is not None and total > 0:
         words += f" of {units.count(total)} ({_share(measured / total)}), one part"
     else:
@@ -134,8 +134,20 @@ def _program_words(sampling: Sampling) -> str:
         if sampling["warmup_instructions"]:
             words += f" after {units.count(sampling['warmup_instructions'])} of warm-up"
         return f"{words}, spread over {_spread_words(sampling)}"
-    start = sampling["first_instruction"] + sampling["warmup_instructions"]
-    return f"instructions {units.count(start)} to {units.count(start + sampling['instructions_measured'])}"
+    start, measured = sampling["first_instruction"], sampling["instructions_measured"]
+    warmup, total = sampling["warmup_instructions"], sampling["instructions_total"]
+    # One part has its warm-up behind where it begins; windows that leave nothing out, before the first.
+    if total is None or start + warmup + measured <= total:
+        start += warmup
+    return _stretch(start, start + measured)
+
+
+def _stretch(first: int, end: int) -> str:
+    """`instructions 1.2 M to 2.2 M`, in digits where these would be the same."""
+    ends = [units.count(first), units.count(end)]
+    if ends[0] == ends[1]:
+        ends = [f"{first:,}", f"{end:,}"]
+    return f"instructions {ends[0]} to {ends[1]}"
 
 
 def _number(count: int, what: str) -> str:
@@ -143,12 +155,24 @@ def _number(count: int, what: str) -> str:
 
 
 def _share(share: float) -> str:
+    if 0 < share < 1e-6:
+        return "under 0.0001 %"
     return f"{100 * share:.2g} %" if share < 0.01 else units.percent(share)
+
+
+def _above(half: float, error: float) -> str:
+    """A half width above `error` in per cent, rounded up: `1.3`, and where that would not show it, `1.01`."""
+    digits = 2 if f"{half:.2g}" != f"{error:.2g}" else 3
+    unit = 10.0 ** (math.floor(math.log10(100 * half)) - digits + 1)
+    return f"{math.ceil(100 * half / unit - 1e-9) * unit:.{digits}g}"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """What `--error` lacks: the least sure speed-up, and how many windows would make it sure enough."""
+    """What `--error` lacks: the least sure figure, and how many windows would make it sure enough.
+
+    Figures are speed-ups; in functional mode the accesses of walks against those of the first scheme.
+    """
 
     error: float
     run: Run
@@ -159,21 +183,24 @@ class Missing:
 
     @property
     def reached(self) -> bool:
-        """Whether every speed-up is as sure as was asked for."""
+        """Whether every figure is as sure as was asked for."""
         return self.half is not None and self.half <= self.error
 
     @property
     def words(self) -> str:
         """Whether it is reached, and if not what is missing."""
         asked = f"±{100 * self.error:g} %"
+        what, whats = ("speed-up", "speed-ups")
+        if self.run["cycles"] is None:
+            what, whats = "change in accesses", "changes in accesses"
         if self.half is None or self.needed is None:
-            return f"Whether speed-ups are known to {asked} cannot be said: there are no intervals."
+            return f"Whether {whats} are known to {asked} cannot be said: there are no intervals."
         if self.reached:
-            return f"All speed-ups are known to {asked} or better."
+            return f"All {whats} are known to {asked} or better."
         name = f"{self.run['scheme']} at {self.place}"
         return (
-            f"{asked} is not reached: the speed-up of {name} is known to ±{100 * self.half:.2g} %. About "
-            f"{_number(max(self.needed - self.windows, 1), 'window')} more would do it, "
+            f"{asked} is not reached: the {what} of {name} is known to ±{_above(self.half, self.error)} %. "
+            f"About {_number(max(self.needed - self.windows, 1), 'window')} more would do it, "
             f"{self.needed} instead of {self.windows}."
         )
 
@@ -217,8 +244,9 @@ def least_sure(
 def bias(response: Response, half: Response) -> Bias | None:
     """Whether a second answer, of windows that were warmed half as long, agrees with the first.
 
-    Compares the speed-up of the scheme of `half` that differs most between its first setting's first
-    scheme and another. It agrees if it lies within the interval, or the noise, of the first.
+    Compares the speed-up, in functional mode the accesses, of the scheme of `half` that differs most between
+    its first setting's first scheme and another. It agrees if it lies within the interval, or the noise, of
+    the first.
 
     Args:
         response: The answer; its runs carry their speed-ups.
@@ -297,12 +325,18 @@ def _is_in_interval(found: Bias) -> bool:
 
 
 def bias_words(found: Bias, runs: Sequence[Run] = ()) -> str:
-    """What half the warm-up gives, and what to do if it differs; with the machine if `runs` have several."""
+    """What half the warm-up gives, and what to do if it differs; with the machine if `runs` have several.
+
+    Without `runs`, as of a mix, the figure is a speed-up.
+    """
     tried = ((run, list(runs)) for run in runs if _is_of(run, found))
     on = next((machine_phrase(run, among) for run, among in tried), "")
     base, scheme = found["schemes"]
     values = [units.signed_percent(found[key] - 1) for key in ("half_warmup_speedup", "speedup")]
-    said = f"with half the warm-up {scheme} is {values[0]} against {base}{on}, with all of it {values[1]}"
+    figure, of_base = f"{scheme} is", base
+    if runs and runs[0]["cycles"] is None:
+        figure, of_base = f"the accesses of {scheme}'s walks are", f"{base}'s"
+    said = f"with half the warm-up {figure} {values[0]} against {of_base}{on}, with all of it {values[1]}"
     if found["agrees"]:
         # That it is long enough, this cannot show: what half of it misses may be what all of it misses.
         near = "as near as the interval allows" if _is_in_interval(found) else f"{WITHIN} of each other"

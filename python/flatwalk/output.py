@@ -79,8 +79,10 @@ def markdown(headers: Sequence[str], words: int, rows: Iterable[Sequence[str]]) 
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, rule, *rows))
 
 
-#: Blanks of a framed table: next to the cells of each column, and at both edges.
-_PADDING, _EDGES = 2, 2
+#: Blanks of a framed table: those of each column with what stands between two, and at an edge.
+_PADDING, _EDGES = 3, 1
+#: Least width of a column of words, which are then broken anywhere.
+_FOLDED = 8
 
 
 def fits(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -88,7 +90,12 @@ def fits(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if not sys.stdout.isatty():
         return True
     columns = zip(headers, *rows, strict=True)
-    return sum(_least(*column) + _PADDING for column in columns) + _EDGES <= _console().width
+    return _framed(_least(*column) for column in columns) <= _console().width
+
+
+def _framed(widths: Iterable[int]) -> int:
+    """Width of a framed table whose columns have these."""
+    return sum(width + _PADDING for width in widths) + _EDGES
 
 
 def _least(header: str, *cells: str) -> int:
@@ -113,15 +120,22 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
 
         framed = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD)
         console = _console()
-        whole = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-        is_wide = sum(width + _PADDING for width in whole) + _EDGES <= console.width
-        for number, (header, is_left) in enumerate(zip(headers, left, strict=True)):
-            # Words may take several lines, and headers one for each word; names and figures are never cut.
-            words = is_left and number
-            least = None if words else _least(header, *(row[number] for row in rows))
-            shown = escape(header if is_wide or words else header.replace(" ", "\n"))
+        columns = list(zip(headers, *rows, strict=True))
+        is_wide = _framed(max(map(len, column)) for column in columns) <= console.width
+        # Words may take several lines, and headers one for each word. So may names where they leave no room
+        # for figures, which are never cut: a table of too many is wider than the terminal.
+        breaks = [is_left and number > 0 for number, is_left in enumerate(left)]
+        least = [
+            min(_least(*column), _FOLDED) if may_break else _least(*column)
+            for column, may_break in zip(columns, breaks, strict=True)
+        ]
+        if _framed(least) > console.width:
+            breaks[0], least[0] = True, min(least[0], _FOLDED)
+        console.width = max(console.width, _framed(least))
+        for header, is_left, may_break in zip(headers, left, breaks, strict=True):
+            shown = escape(header if is_wide or may_break else header.replace(" ", "\n"))
             justify: Literal["left", "right"] = "left" if is_left else "right"
-            framed.add_column(shown, justify=justify, min_width=least, overflow="fold")
+            framed.add_column(shown, justify=justify, no_wrap=not may_break, overflow="fold")
         for row in rows:
             framed.add_row(*map(escape, row))
         console.print(framed)

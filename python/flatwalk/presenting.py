@@ -84,11 +84,22 @@ def _rows(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
     return [column.header for column in columns], [list(row) for row in rows]
 
 
+def _without(headers: list[str], rows: list[list[str]], column: int) -> tuple[list[str], list[list[str]]]:
+    """A table without one of its columns."""
+    kept, *others = ([*row[:column], *row[column + 1 :]] for row in (headers, *rows))
+    return kept, others
+
+
 def show_blame(blame: Blame) -> None:
-    """Prints where the walks come from."""
+    """Prints where the walks come from, with as many columns as a terminal has room for."""
     print()
-    output.table(*blame.table, title=blame.title)
-    print(blame.key)
+    headers, rows = blame.table
+    while len(headers) > 2 and not output.fits(headers, rows):
+        # The last without which there is room, or the last of all.
+        fewer = [_without(headers, rows, at) for at in reversed(range(2, len(headers)))]
+        headers, rows = next((table for table in fewer if output.fits(*table)), fewer[0])
+    output.table(headers, rows, title=blame.title)
+    output.say(blame.key)
     for doubt in blame.notes:
         output.note(f"warning: {doubt}")
 

@@ -272,7 +272,7 @@ class DramResult(TypedDict):
     writes: int
     row_hits: int
     row_misses: int
-    average_latency_cycles: float
+    average_latency_cycles: float | None
 
 
 class EnergyResult(TypedDict):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output, simpoints, units
+from flatwalk.differences import difference
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lengths import recorded_sample, simulate_all
 from flatwalk.printable import one_line
@@ -70,7 +72,7 @@ def _simulate(
         "threads": options.jobs,
         "runs": runs,
     }
-    with output.Progress(f"Simulating {len(runs)} configurations") as progress:
+    with output.Progress(f"Simulating {units.several(len(runs), 'configuration')}") as progress:
         response = simulate_all(request, progress, options.addresses)
     if not any(run["instructions"] for run in response["runs"]):
         raise UsageError(
@@ -154,12 +156,16 @@ def note_cut(cut_short: str, runs: list[Run], sampling: Sampling | None) -> None
 def _most_different(response: Response) -> list[dict[str, Any]]:
     """Of each machine's first pages the configurations of the first scheme and the design that differs most.
 
-    None where nothing is to be compared.
+    By speed, in functional mode by the accesses of walks. None where nothing is to be compared.
     """
     found: list[Any] = []
     for group, *_ in by_machine(response["runs"]):
-        others = [run for run in group[1:] if run.get("speedup") and not is_bound(run)]
+        others = [
+            compared
+            for run in group[1:]
+            if not is_bound(run) and (compared := difference(run, group[0], None)) is not None
+        ]
         if others:
-            other = max(others, key=lambda run: abs(math.log(run["speedup"] or 1.0)))
-            found += [run["configuration"] for run in (group[0], other)]
+            other = max(others, key=lambda one: abs(math.log(one.ratio.value or sys.float_info.min)))
+            found += [run["configuration"] for run in (group[0], other.run)]
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import across, blame, presenting, templates, toml
@@ -46,7 +48,7 @@ def render(response: Response) -> str:
         labels=labels,
         metrics=[(chart.key, chart.title) for chart in drawn]
         + [(key, title) for key, title in sections.items() if title is not None],
-        places={title.removeprefix("scheme "): key for key, title, _ in settings},
+        places=_places(runs),
         charts=drawn,
         timelines=timelines,
         figures=[
@@ -71,23 +73,52 @@ def _machine(run: Run) -> str:
 
 def configurations(runs: list[Run]) -> list[tuple[str, str, str]]:
     """The resolved settings, each once: (what the page calls their place, title, TOML)."""
-    found: dict[str, Any] = {}
+    return [(key, title, toml.text(settings)) for key, title, settings in _resolved(runs).values()]
+
+
+def _places(runs: list[Run]) -> dict[tuple[str, str], str]:
+    """By large-page setting, with its machine, and scheme: where its settings are.
+
+    By scheme alone, with an empty setting, where it has the same everywhere.
+    """
+    found, everywhere = {}, dict[str, set[str]]()
+    resolved = _resolved(runs)
+    for run in runs:
+        key, *_ = resolved[_identity("scheme", run["configuration"]["scheme"])]
+        found[place_label(run, runs), run["scheme"]] = key
+        everywhere.setdefault(run["scheme"], set()).add(key)
+    return found | {("", scheme): min(keys) for scheme, keys in everywhere.items() if len(keys) == 1}
+
+
+def _identity(kind: str, settings: dict[str, Any]) -> tuple[str, str]:
+    """What only equal settings have in common."""
+    return kind, json.dumps(settings, sort_keys=True)
+
+
+def _resolved(runs: list[Run]) -> dict[tuple[str, str], tuple[str, str, dict[str, Any]]]:
+    """By identity, the resolved settings: what the page calls their place, title, and themselves."""
+    found: dict[tuple[str, str], tuple[str, Run, dict[str, Any]]] = {}
     for run in runs:
         configuration: dict[str, Any] = dict(run["configuration"])
         own = {key: value for key, value in configuration.items() if not isinstance(value, dict)}
         for kind, settings in {**configuration, "run": own}.items():
-            if kind in own or not settings:
-                continue
-            name = settings.get("name")
-            title = f"{kind} {name}" if name else f"{kind}, {run['scheme']} at {place_label(run, runs)}"
-            if name is not None and found.get(title, settings) != settings:
-                title += f" with {settings_label(run['settings'])}"
-            if name is None and any(
-                settings == other for key, other in found.items() if key.startswith(kind)
-            ):
-                continue
-            found.setdefault(title, settings)
-    return [
-        (f"settings-{number}", title, toml.text(settings))
-        for number, (title, settings) in enumerate(found.items(), start=1)
-    ]
+            if kind not in own and settings:
+                found.setdefault(_identity(kind, settings), (kind, run, settings))
+    names = Counter((kind, settings.get("name")) for kind, _, settings in found.values())
+
+    def title(kind: str, run: Run, settings: dict[str, Any]) -> str:
+        name = settings.get("name")
+        if name is None:
+            return f"{kind}, {run['scheme']} at {place_label(run, runs)}"
+        # Of several variants each says what was changed in it.
+        is_scheme = kind == "scheme"
+        changed = {
+            key: value for key, value in run["settings"].items() if key.startswith("scheme.") == is_scheme
+        }
+        with_ = f" with {settings_label(changed)}" if changed and names[kind, name] > 1 else ""
+        return f"{kind} {name}{with_}"
+
+    return {
+        identity: (f"settings-{number}", title(kind, run, settings), settings)
+        for number, (identity, (kind, run, settings)) in enumerate(found.items(), start=1)
+    }

@@ -342,11 +342,9 @@ def _latency(runs: list[Run]) -> Chart:
             return None
         total, queue = run["walk_latency_cycles"], run["walk_queue_cycles"] or 0.0
         access = run["walk_access_cycles"] or 0.0
-        rest = max((total or 0.0) - queue - access, 0.0)
         parts = [
-            (access, 0, f"{run['scheme']}: {access:.1f} cycles reading entries"),
+            (access, 0, f"{run['scheme']}: {access:.1f} cycles of look-ups and reads"),
             (queue, 1, f"{run['scheme']}: {queue:.1f} cycles waiting for a walker"),
-            (rest, 2, f"{run['scheme']}: {rest:.1f} cycles in look-ups"),
         ]
         text = "–" if total is None else f"{total:.1f}"
         return Row(run["scheme"], stack(parts, top), [text, f"{access:.1f}", f"{queue:.1f}"])
@@ -355,10 +353,10 @@ def _latency(runs: list[Run]) -> Chart:
         "latency",
         "Latency of a walk",
         "Cycles from the L2 TLB's miss to the translation, on average.",
-        ["cycles", "reading", "waiting"],
+        ["cycles", "look-ups and reads", "waiting"],
         _panels(runs, row),
         spaced([Tick(step / top, _number(step)) for step in steps(top)]),
-        legend=[(0, "reading entries"), (1, "waiting for a walker"), (2, "look-ups")],
+        legend=[(0, "look-ups and reads"), (1, "waiting for a walker")],
     )
 
 
@@ -399,7 +397,11 @@ def _page_table(runs: list[Run]) -> Chart:
             sums[nodes["node_bytes"]] += nodes["bytes"]
             counts[nodes["node_bytes"]] += nodes["nodes"]
         parts = [
-            (float(sums[kind]), colours[kind], f"{run['scheme']}: {counts[kind]} nodes of {units.size(kind)}")
+            (
+                float(sums[kind]),
+                colours[kind],
+                f"{run['scheme']}: {units.several(counts[kind], 'node')} of {units.size(kind)}",
+            )
             for kind in kinds
         ]
         nodes_text = (

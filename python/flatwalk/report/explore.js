@@ -26,13 +26,16 @@ const UNITS = new Map(Object.entries({
   "": 1, "%": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, B: 1, bytes: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30,
   TiB: 2 ** 40, PiB: 2 ** 50,
 }));
-// A cell's number, or its text where it is none; the dash of a missing figure is null.
+// A cell's number, or its text where it is none; the dash of a missing figure is null. What is only known to be
+// below a number, as "<0.1 %" and "under 0.1 %", is above 0 and counts half of it.
 const valueOf = (cell) => {
-  const text = cell ? cell.textContent.trim() : "";
+  const whole = cell ? cell.textContent.trim() : "";
+  const text = whole.replace(/^(<|under )(?=\d)/, "");
+  const weight = text === whole ? 1 : 0.5;
   if (text === "" || text === "–") return null;
   if (/^0x[0-9a-f]+$/.test(text)) return Number(text);
   const found = /^[+±]?([−-]?[\d.,]+(?:e[+-]?\d+)?)[\s\u202f]*([A-Za-z%]*)/.exec(text);
-  if (found && UNITS.has(found[2])) return Number(found[1].replace("−", "-").replaceAll(",", "")) * UNITS.get(found[2]);
+  if (found && UNITS.has(found[2])) return weight * Number(found[1].replace("−", "-").replaceAll(",", "")) * UNITS.get(found[2]);
   return text;
 };
 const compare = (one, other) => {
@@ -94,6 +97,9 @@ if (controls) {
       const isRow = element.matches("tr, .ranking li");
       hide(element, hidden.has(element.dataset.scheme) || (isRow && lacksWords(element)));
     }
+    // A line of several schemes is there as long as one of them is.
+    for (const line of all(".ranking li:not([data-scheme])"))
+      hide(line, lacksWords(line) || all("[data-name]", line).every((name) => hidden.has(name.dataset.name)));
     for (const row of all("table.sortable tbody tr:not([data-scheme], .scale)"))
       hide(row, row.cells[0].getAttribute("scope") !== "rowgroup" && lacksWords(row));
   };

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates
+from flatwalk.blame import short
 from flatwalk.judged import bias_words, mix_words
 from flatwalk.report import charts, configurations
 from flatwalk.results import is_bound, pages_label, warnings_of
@@ -69,7 +71,9 @@ def _shares(groups: list[Results], programs: list[str], alone: dict[str, float |
         ipc, own = run["ipc"], alone[programs[core]]
         change = ipc / own - 1 if ipc and own else 0.0
         figure = "–" if ipc is None else f"{ipc:.3f}"
-        return charts.Change(f"{scheme}, {core + 1}: {programs[core]}", change, [figure], is_bound(run))
+        # Of a trace's path the file says enough: the page lists the programs.
+        program = short(PurePosixPath(programs[core]).name)
+        return charts.Change(f"{scheme}, {core + 1}: {program}", change, [figure], is_bound(run))
 
     chart = charts.changes(
         "programs",

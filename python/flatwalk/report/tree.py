@@ -199,6 +199,7 @@ def _row(number: int, part: TreePart, depth: int, levels: int, bits: int) -> Row
         f"{units.count(count)} {one if count == 1 else several}" for count, several, one in kinds if count
     ]
     first, last = _address(part["first"], bits), _address(part["last"], bits)
+    left = part.get("entries_left", 0)
     return Row(
         number,
         None if number == 0 else part["under"],
@@ -218,5 +219,5 @@ def _row(number: int, part: TreePart, depth: int, levels: int, bits: int) -> Row
         ", ".join(told) or "none",
         is_fallback=part["fallback"],
         shown=_entries(number, part, bits),
-        left=units.count(left) if (left := part.get("entries_left", 0)) else "",
+        left=f"{units.count(left)} more {'entry' if left == 1 else 'entries'}" if left else "",
     )

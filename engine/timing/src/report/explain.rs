@@ -515,7 +515,7 @@ fn explain_line(
 }
 
 /// The size of a page that is a leaf of `level`, such as 4K.
-fn page_size(geometry: Geometry, level: Level) -> String {
+pub(super) fn page_size(geometry: Geometry, level: Level) -> String {
     let shift = geometry.shift(level);
     let (unit, name) = [(30, "G"), (20, "M"), (10, "K")]
         .into_iter()

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use flatwalk_os::{Placement, Thp};
-use flatwalk_paging::{NodeStatistics, Physical, page_name};
+use flatwalk_paging::{Geometry, NodeStatistics, Physical};
 use flatwalk_symbols::Symbols;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,7 +22,9 @@ use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
 use crate::report::blame::BlameResult;
+use crate::report::explain::page_size;
 use crate::report::outline::TreeResult;
+use crate::system::System;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -225,7 +227,7 @@ pub struct TlbResult {
     /// `L1I`, `L1D` or `L2`; `nested` too in a guest.
     pub name: &'static str,
     /// Page size.
-    pub page: &'static str,
+    pub page: String,
     /// Look-ups of that TLB.
     pub lookups: u64,
     /// Hits on that size.
@@ -268,7 +270,7 @@ pub struct WalkResult {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct WalksByPage {
     /// Page size.
-    pub page: &'static str,
+    pub page: String,
     /// Walks.
     pub walks: u64,
     /// Entries that they read.
@@ -358,8 +360,8 @@ pub struct DramResult {
     pub row_hits: u64,
     /// Accesses that opened a row.
     pub row_misses: u64,
-    /// Average of a read, queueing included.
-    pub average_latency_cycles: f64,
+    /// Average of a read, queueing included; absent if there was none.
+    pub average_latency_cycles: Option<f64>,
 }
 
 /// What the operating system did.
@@ -505,7 +507,7 @@ impl RunResult {
                     writes: s.writes,
                     row_hits: s.row_hits,
                     row_misses: s.row_misses,
-                    average_latency_cycles: ratio(s.read_cycles as f64, s.reads).unwrap_or(0.0),
+                    average_latency_cycles: ratio(s.read_cycles as f64, s.reads),
                 }
             }),
             energy: timed.and_then(|(_, caches)| {
@@ -608,16 +610,26 @@ fn nodes(run: &Run) -> Vec<NodesResult> {
     }
 }
 
+/// The geometry of the host's table, or of the only one.
+fn host_geometry(run: &Run) -> Geometry {
+    match &run.system {
+        System::Virtual(vm) => vm.host.table().geometry(),
+        system => system.geometry(),
+    }
+}
+
 fn tlbs(run: &Run) -> Vec<TlbResult> {
     let nested = match run.mmu.walker() {
         Walker::Nested(nested) => nested.tlb.as_ref(),
         Walker::Native(_) => None,
     };
-    let named = run.mmu.tlbs().into_iter().chain(nested.map(|tlb| ("nested", tlb)));
-    let all = named.flat_map(|(name, tlb)| {
+    let own = run.system.geometry();
+    let named = run.mmu.tlbs().into_iter().map(|(name, tlb)| (name, tlb, own));
+    let named = named.chain(nested.map(|tlb| ("nested", tlb, host_geometry(run))));
+    let all = named.flat_map(|(name, tlb, geometry)| {
         tlb.statistics().into_iter().map(move |(level, s)| TlbResult {
             name,
-            page: page_name(level),
+            page: page_size(geometry, level),
             lookups: s.lookups,
             hits: s.hits,
         })
@@ -684,7 +696,7 @@ fn walk_result(run: &Run) -> WalkResult {
     let by_page = (1..=3u8).filter(|&l| walks.by_page[usize::from(l)].walks > 0).map(|level| {
         let count = walks.by_page[usize::from(level)];
         WalksByPage {
-            page: page_name(level),
+            page: page_size(run.system.geometry(), level),
             walks: count.walks,
             accesses: count.accesses,
             latency_cycles: timed.and(ratio(count.latency_cycles as f64, count.walks)),
@@ -790,6 +802,11 @@ fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
     warnings
 }
 
+/// A number of things: `1 walk`, `20 walks`.
+fn several(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// What a reader should know before trusting the numbers.
 fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -802,8 +819,10 @@ fn warnings(run: &Run) -> Vec<String> {
                 .to_owned(),
         );
     } else if instructions < 1_000_000 {
-        warnings
-            .push(format!("only {instructions} instructions were measured: figures are uncertain"));
+        warnings.push(format!(
+            "only {} measured: figures are uncertain",
+            several(instructions, "instruction was", "instructions were")
+        ));
     }
     let walks = run.mmu.statistics.total().walks;
     let scheme = &run.configuration.scheme;
@@ -812,8 +831,8 @@ fn warnings(run: &Run) -> Vec<String> {
     {
         if walks < 1000 {
             warnings.push(format!(
-                "only {walks} walks: figures per walk are uncertain, and translation hardly \
-                 matters to this run"
+                "only {}: figures per walk are uncertain, and translation hardly matters to this run",
+                several(walks, "walk", "walks")
             ));
         }
         let (used, entries) = run.fullest_l2_tlb();
@@ -835,44 +854,43 @@ fn warnings(run: &Run) -> Vec<String> {
     warnings.extend(of_threads(run, &cores));
     if os.implicit_mappings > 0 {
         warnings.push(format!(
-            "{} pages were touched that no event of the trace had mapped; they were taken for \
-             anonymous memory",
-            os.implicit_mappings
+            "{} touched that no event of the trace had mapped, and taken for anonymous memory",
+            several(os.implicit_mappings, "page was", "pages were")
         ));
     }
     if os.protection_mismatches > 0 {
         warnings.push(format!(
-            "{} accesses succeeded in the trace against the rights of their mapping; the rights \
-             were widened",
-            os.protection_mismatches
+            "{} in the trace against the rights of the mapping; the rights were widened",
+            several(os.protection_mismatches, "access succeeded", "accesses succeeded")
         ));
     }
     // Before and between windows as well: most pages are there by then.
     let fallbacks = run.system.statistics().large_page_fallbacks;
     if fallbacks > 0 {
         warnings.push(format!(
-            "{fallbacks} large pages could not be had and became 4 KiB pages (memory is fragmented or full)",
+            "{} could not be had and became base pages (memory is fragmented or full)",
+            several(fallbacks, "large page", "large pages")
         ));
     }
     if os.node_fallbacks > 0 {
         warnings.push(format!(
-            "{} page-table nodes could not be flattened for want of a large block",
-            os.node_fallbacks
+            "{} could not be flattened for want of a large block",
+            several(os.node_fallbacks, "page-table node", "page-table nodes")
         ));
     }
     warnings.extend(run.mmu.mechanisms().flat_map(|mechanism| mechanism.warnings(&run.view())));
     if os.merge_refusals > 0 {
         warnings.push(format!(
-            "{} times there was no memory to merge page-table nodes (or to take merged ones apart), \
-             so they stayed as they were",
-            os.merge_refusals
+            "{} there was no memory to merge page-table nodes (or to take merged ones apart), so they \
+             stayed as they were",
+            several(os.merge_refusals, "time", "times")
         ));
     }
     if os.resize_refusals > 0 {
         warnings.push(format!(
-            "{} times there was no contiguous memory for larger (or smaller) ways of a hashed page \
-             table, or not for as much as was due, so it is more crowded than it should be",
-            os.resize_refusals
+            "{} there was no contiguous memory for larger (or smaller) ways of a hashed page table, or \
+             not for as much as was due, so it is more crowded than it should be",
+            several(os.resize_refusals, "time", "times")
         ));
     }
     warnings.extend(left_out_prefetchers(run));
