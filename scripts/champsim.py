@@ -110,7 +110,7 @@ def table(run: dict[str, Any], roi: dict[str, Any]) -> list[Row]:
     rows += [
         Row("walks", run["walks"], walks),
         Row("accesses of walks", max(cache["table_accesses"] for cache in run["caches"]), read),
-        Row("accesses a walk", run["accesses_per_walk"], read / walks if walks else 0.0),
+        Row("accesses a walk", run["accesses_per_walk"] or 0.0, read / walks if walks else 0.0),
     ]
     for ours, theirs in (("L1D", "L1D"), ("L2", "L2C"), ("LLC", "LLC")):
         counts, kinds = caches[ours], DATA[theirs]

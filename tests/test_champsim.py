@@ -106,6 +106,11 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
         ({"ooo_cpu": 3}, "not a configuration of ChampSim"),
         ({"ITLB": {"sets": 3, "ways": 4, "latency": 1}}, "makes no valid machine: tlb.l1i[1].entries"),
         ({"physical_memory": {"channels": 3}}, "makes no valid machine: memory.channels"),
+        ({"block_size": "128B"}, 'block_size is "128B"'),
+        ({"L1D": 5}, "L1D.ways is missing"),
+        ({"L1D": ["ways"]}, "L1D.ways is missing"),
+        ({"physical_memory": {"tCAS": 10**400}}, "physical_memory.tCAS must be a whole number (it is 1000"),
+        ({"num_cores": 2, "ooo_cpu": [{"rob_size": 352}, {"rob_size": 128}]}, "its cores differ"),
     ],
 )
 def test_what_makes_no_machine_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -116,7 +121,57 @@ def test_what_makes_no_machine_is_refused(tmp_path: Path, changes: dict[str, Any
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"ooo_cpu": [3]}'])
+@pytest.mark.parametrize(
+    ("changes", "path", "figure", "note"),
+    [
+        ({"block_size": "64B"}, "l1d.ways", 12, None),
+        ({"physical_memory": {"frequency": 2400}}, "memory.data_rate_mts", 2400, None),
+        ({"L2C": {"frequency": 2000}, "LLC": {"latency": 20}}, "llc.latency_cycles", 65, None),
+        ({"PTW": {"lower_level": "LLC"}}, "walker.entry", "l1d", "PTW.lower_level is LLC"),
+        (
+            {"ooo_cpu": [{"branch_predictor": ["mine"]}]},
+            "core.branch_predictor",
+            "hashed_perceptron",
+            "branch_predictor is mine",
+        ),
+        (
+            {"L1D": {"prefetcher": [{"path": "a", "class": "b"}]}},
+            "l1d.ways",
+            12,
+            'L1D.prefetcher is {"path": "a", "class": "b"}',
+        ),
+        (
+            {"L1D": {"prefetcher": "x\n[core]\nwidth=1"}},
+            "l1d.ways",
+            12,
+            r"L1D.prefetcher is x\n[core]\nwidth=1",
+        ),
+    ],
+)
+def test_what_a_configuration_says_in_other_ways(
+    changes: dict[str, Any], path: str, figure: object, note: str | None
+) -> None:
+    base = config()
+    for section, values in changes.items():
+        known = base.get(section)
+        if isinstance(known, dict) and isinstance(values, dict):
+            base[section] = {**known, **values}
+        elif isinstance(known, list) and isinstance(values, list):
+            base[section] = [{**known[0], **values[0]}]
+        else:
+            base[section] = values
+    if "LLC" in changes:
+        base["LLC"].pop("frequency", None)
+        base["L2C"].update(latency=10)
+        base["L1D"].update(latency=5)
+    found = champsim.machine(base, "x", "x.json")
+    table, key = path.split(".")
+    assert found.machine[table][key] == figure
+    assert note is None or any(note in words for words in found.notes)
+    assert tomllib.loads(champsim.text(found)) == found.machine
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"ooo_cpu": [3]}', "[" * 100_000])
 def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "champsim_config.json"
     path.write_text(text)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, toml
 from flatwalk.errors import UsageError
+from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 BASE = "skylake-server"
 _LINE_BYTES = 64
 _GIB = 1 << 30
+#: The greatest number that a figure can be.
+_MOST = 1 << 53
+#: Characters of a value that an error or a note shows.
+_WIDTH = 80
 #: ChampSim's predictors that flatwalk has, too.
 _PREDICTORS = {"gshare": "gshare", "hashed_perceptron": "hashed_perceptron"}
 #: What says nothing of the simulated machine.
@@ -66,10 +72,10 @@ class _Reader:
         if section == "ooo_cpu":
             places = ((f"ooo_cpu.{key}", first), (key, self.config))
         else:
-            inner = first.get(section)
+            inner, outer = first.get(section), self.config.get(section)
             places = (
                 (f"ooo_cpu.{section}.{key}", inner if isinstance(inner, dict) else {}),
-                (f"{section}.{key}", self.config.get(section, {})),
+                (f"{section}.{key}", outer if isinstance(outer, dict) else {}),
             )
         for name, place in places:
             if key in place:
@@ -86,8 +92,8 @@ class _Reader:
         found = self._find(section, key)
         if found is None and default is not None:
             return int(default)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            what = "is missing" if found is None else f"must be a whole number (it is {json.dumps(found)})"
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST:
+            what = "is missing" if found is None else f"must be a whole number (it is {_shown(found)})"
             raise UsageError(
                 f"{section}.{key} {what}",
                 where=self.where,
@@ -96,9 +102,13 @@ class _Reader:
         return found
 
     def text(self, section: str, key: str, default: str) -> str:
-        """A text."""
+        """A text. A module may be in a list, as ChampSim takes several of a kind, or described by a table."""
         found = self._find(section, key)
-        return found if isinstance(found, str) else default
+        if isinstance(found, list) and len(found) == 1:
+            found = found[0]
+        if found is None:
+            return default
+        return one_line(found) if isinstance(found, str) else _shown(found)
 
     def unread(self) -> list[str]:
         """All other keys."""
@@ -116,6 +126,18 @@ class _Reader:
         return list(keys(self.config, ""))
 
 
+def _shown(found: object) -> str:
+    """What stands in the file, short and on one line."""
+    text = json.dumps(found)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _bytes(found: object) -> object:
+    """A size, which ChampSim takes with a unit, too; anything else as it is."""
+    match = re.fullmatch(r"(\d{1,12}) ?(k|Ki)?B?", found) if isinstance(found, str) else None
+    return int(match[1]) * (1024 if match[2] else 1) if match else found
+
+
 def load(path: Path) -> Imported:
     """The machine of a configuration file.
 
@@ -129,7 +151,7 @@ def load(path: Path) -> Imported:
         raise UsageError(
             f"it cannot be read: {error.strerror}", where=where, remedy="check the path"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"this is not JSON: {error}", where=where, remedy="give ChampSim's champsim_config.json"
         ) from error
@@ -143,6 +165,12 @@ def load(path: Path) -> Imported:
             f"{named[0]} has names of its own",
             where=where,
             remedy="describe them as L1I, L1D, L2C, LLC, ITLB, DTLB, STLB and PTW",
+        )
+    count = config.get("num_cores", 1)
+    alike = [{key: core[key] for key in core.keys() - _NO_FIGURES} for core in cores]
+    if isinstance(count, int) and any(core != alike[0] for core in alike[1 : max(count, 1)]):
+        raise UsageError(
+            "its cores differ", where=where, remedy="describe one core in ooo_cpu: here all cores are alike"
         )
     found = machine(config, path.stem, where)
     if problems := engine.check("machine", found.machine):
@@ -180,8 +208,8 @@ def machine(config: dict[str, Any], name: str, where: str) -> Imported:
         found.sources["multicore.cores"] = "[C] num_cores"
     reader.read.add("num_cores")
     for key, ours in (("block_size", _LINE_BYTES), ("page_size", 4096)):
-        if (size := config.get(key, ours)) != ours:
-            raise UsageError(f"{key} is {size}", where=where, remedy=f"here it is {ours}")
+        if _bytes(size := config.get(key, ours)) != ours:
+            raise UsageError(f"{key} is {_shown(size)}", where=where, remedy=f"here it is {ours}")
         reader.read.add(key)
     found.left_out = reader.unread()
     return found
@@ -209,10 +237,14 @@ def _core(reader: _Reader, found: Imported) -> None:
 
 def _caches(reader: _Reader, found: Imported, mhz: int) -> None:
     latency = 0
+    # A cache that says nothing of its clock has that of the caches above it, the fastest of several.
+    clocks = {name: max(reader.number(name, "frequency", mhz), 1) for name in ("L1I", "L1D")}
+    clocks["L2C"] = max(reader.number("L2C", "frequency", max(clocks.values())), 1)
+    clocks["LLC"] = max(reader.number("LLC", "frequency", clocks["L2C"]), 1)
     for ours, theirs in (("l1i", "L1I"), ("l1d", "L1D"), ("l2", "L2C"), ("llc", "LLC")):
         ways = reader.number(theirs, "ways")
         size = reader.number(theirs, "sets") * ways * _LINE_BYTES
-        clock = max(reader.number(theirs, "frequency", mhz), 1)
+        clock = clocks[theirs]
         own = -(-reader.number(theirs, "latency") * mhz // clock)
         latency = own if ours in {"l1i", "l1d"} else latency + own
         found.put(f"{ours}.size_bytes", size, f"{theirs}: sets × ways × 64")
@@ -259,7 +291,10 @@ def _walker(reader: _Reader, found: Imported) -> None:
         f"PTW.mshr_size is {walkers}, which ChampSim does not keep to: its STLB's MSHRs limit its walks."
     )
     lower = reader.text("PTW", "lower_level", "L1D")
-    found.put("walker.entry", "l2" if lower.endswith("L2C") else "l1d", f"PTW.lower_level = {lower}")
+    entry = "l2" if lower.endswith("L2C") else "l1d"
+    found.put("walker.entry", entry, f"PTW.lower_level = {lower}")
+    if not lower.endswith(("L1D", "L2C")):
+        found.notes.append(f"PTW.lower_level is {lower}; here walks begin at the {entry.upper()}.")
     found.notes.append(f"Its page tables have {levels} levels: compare with the scheme radix{levels}.")
 
 
@@ -267,7 +302,9 @@ def _memory(reader: _Reader, found: Imported) -> None:
     def of(key: str, default: int) -> int:
         return reader.number("physical_memory", key, default)
 
-    rate = max(of("data_rate", 3200), 1)
+    # ChampSim's own file had `frequency` for years, which it takes instead of the other.
+    rate_key = "data_rate" if reader.number("physical_memory", "frequency", 0) == 0 else "frequency"
+    rate = max(of(rate_key, 3200), 1)
     channels, ranks, width = of("channels", 1), of("ranks", 1), of("channel_width", 8)
     banks, rows = of("bankgroups", 8) * of("banks", 4), of("bank_rows", 65536)
     columns = of("bank_columns", 1024)
@@ -285,7 +322,7 @@ def _memory(reader: _Reader, found: Imported) -> None:
         ("ranks", ranks, "ranks"),
         ("banks", banks, "bankgroups × banks"),
         ("row_bytes", columns * width, "bank_columns × channel_width"),
-        ("data_rate_mts", rate, "data_rate"),
+        ("data_rate_mts", rate, rate_key),
         ("cl_ns", ns(of("tCAS", 24)), "tCAS cycles of the bus"),
         ("rcd_ns", ns(of("tRCD", 24)), "tRCD cycles of the bus"),
         ("rp_ns", ns(of("tRP", 24)), "tRP cycles of the bus"),

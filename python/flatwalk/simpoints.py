@@ -74,7 +74,7 @@ def read_files(points: Path, weights: Path, interval: int) -> SimPoints:
         )
     found: dict[int, float] = {}
     for key, (line, text) in starts.items():
-        if not text.isdecimal() or int(text) > (1 << 62) // interval:
+        if not text.isdecimal() or len(text) > 19 or int(text) > (1 << 62) // interval:
             raise UsageError(
                 f"{text[:40]!r} is not the number of an interval",
                 where=f"{points}, line {line}",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use crate::identity;
 
@@ -72,8 +72,12 @@ struct Segment {
 #[derive(Clone, Debug)]
 struct Function {
     start: u64,
-    /// First address after it; where the table does not say, that of the next one.
+    /// First address after it; where the table does not say, that of the next one in its section.
     end: u64,
+    /// The end of its section.
+    limit: u64,
+    /// The greatest end of it and of those before it.
+    reach: u64,
     name: String,
 }
 
@@ -122,8 +126,11 @@ impl Code {
         let Some(segment) = segment else { return Place::default() };
         let address = (offset - segment.offset).wrapping_add(segment.address);
         let after = self.functions.partition_point(|function| function.start <= address);
-        let symbol = after.checked_sub(1).map(|at| &self.functions[at]);
-        let symbol = symbol.filter(|function| address < function.end);
+        // Of functions within one another, the innermost.
+        let before = self.functions[..after].iter().rev();
+        let symbol = before
+            .take_while(|function| address < function.reach)
+            .find(|function| address < function.end);
         let (outermost, line) = self.frames(address);
         Place { function: symbol.map(|function| demangled(&function.name)).or(outermost), line }
     }
@@ -154,21 +161,20 @@ impl Code {
 fn functions(file: &ElfFile64<'_, Endianness>) -> Vec<Function> {
     let symbols = file.symbols().chain(file.dynamic_symbols());
     symbols
-        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition())
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && !symbol.is_undefined())
         .filter_map(|symbol| {
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
             let start = symbol.address();
-            Some(Function {
-                start,
-                end: start.saturating_add(symbol.size()),
-                name: name.to_owned(),
-            })
+            let section = symbol.section_index().and_then(|at| file.section_by_index(at).ok());
+            let limit = section.map_or(u64::MAX, |found| found.address() + found.size());
+            let end = start.saturating_add(symbol.size());
+            Some(Function { start, end, limit, reach: 0, name: name.to_owned() })
         })
         .collect()
 }
 
 /// The same by address, each once: of several that begin there the longest, with the shortest of its names.
-/// One without a size ends where the next begins.
+/// One without a size ends where the next begins, or its section ends.
 fn in_order(mut functions: Vec<Function>) -> Vec<Function> {
     functions.sort_by(|a, b| {
         let shorter = a.name.len().cmp(&b.name.len()).then_with(|| a.name.cmp(&b.name));
@@ -179,8 +185,13 @@ fn in_order(mut functions: Vec<Function>) -> Vec<Function> {
         let next = functions[at].start;
         let function = &mut functions[at - 1];
         if function.end == function.start {
-            function.end = next;
+            function.end = next.min(function.limit);
         }
+    }
+    let mut reach = 0;
+    for function in &mut functions {
+        reach = reach.max(function.end);
+        function.reach = reach;
     }
     functions
 }
@@ -210,7 +221,7 @@ mod tests {
     use super::*;
 
     fn function(start: u64, end: u64, name: &str) -> Function {
-        Function { start, end, name: name.to_owned() }
+        Function { start, end, limit: 38, reach: 0, name: name.to_owned() }
     }
 
     #[test]
@@ -221,6 +232,9 @@ mod tests {
             function(30, 35, "a"),
             function(10, 10, "no_size"),
             function(20, 25, "next"),
+            function(36, 36, "ends_with_its_section"),
+            function(41, 50, "outer"),
+            function(43, 45, "inner"),
         ]);
         let code = Code {
             segments: vec![Segment { offset: 100, bytes: 50, address: 5 }],
@@ -231,7 +245,11 @@ mod tests {
         let name = |name: &str| Some(name.to_owned());
         assert_eq!([at(104), at(105), at(114)], [None, name("no_size"), name("no_size")]);
         assert_eq!([at(115), at(119), at(120)], [name("next"), name("next"), None]);
-        assert_eq!([at(125), at(134), at(135)], [name("name"), name("name"), None]);
+        assert_eq!([at(125), at(130), at(134)], [name("name"), name("name"), name("name")]);
+        let sectional = name("ends_with_its_section");
+        assert_eq!([at(131), at(132), at(133)], [sectional.clone(), sectional, name("name")]);
+        assert_eq!([at(135), at(136), at(138)], [None, name("outer"), name("inner")]);
+        assert_eq!([at(139), at(140), at(144)], [name("inner"), name("outer"), name("outer")]);
         assert_eq!([at(0), at(99), at(150), at(u64::MAX)], [None, None, None, None]);
     }
 

@@ -65,14 +65,15 @@ pub fn export_to_file(
         return Err(rejected("only the format `champsim` can be exported to"));
     }
     let extension = target.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    if matches!(extension, "bz2" | "zst" | "zip") {
+    let extension = extension.to_ascii_lowercase();
+    if matches!(extension.as_str(), "bz2" | "zst" | "zip" | "lz4") {
         return Err(rejected("give it a name that ends in .gz or .xz to compress it"));
     }
     let io = |error| TraceError::io(target, error);
     let mut source_trace = Opened::open(source)?;
     let (target_file, file) = Target::create(target)?;
     let file = BufWriter::new(file);
-    let mut output = match extension {
+    let mut output = match extension.as_str() {
         "gz" => Output::Gzip(flate2::write::GzEncoder::new(file, flate2::Compression::fast())),
         "xz" => Output::Xz(liblzma::write::XzEncoder::new(file, 2)),
         _ => Output::Raw(file),
@@ -342,6 +343,13 @@ impl X86 {
                 if known || !fixed {
                     for &register in reads {
                         registers.reads.add(register);
+                    }
+                    // ChampSim knows branches by these, and there are two places.
+                    let tells = |register: &u8| [INSTRUCTION_POINTER, STACK_POINTER].contains(register);
+                    if writes.contains(&INSTRUCTION_POINTER) {
+                        for &register in writes.iter().filter(|register| tells(register)) {
+                            registers.writes.add(register);
+                        }
                     }
                     for &register in writes {
                         registers.writes.add(register);

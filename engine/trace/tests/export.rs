@@ -43,6 +43,24 @@ fn block(instructions: &[Instruction], accesses: &[Access]) -> Block {
 }
 
 #[test]
+fn a_branch_that_writes_more_registers_than_there_are_places_stays_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+    let operands = Operands::Registers {
+        reads: [6, 26, 0, 0],
+        writes: [10, 6, 26, 0],
+        branch: Branch::DirectCall,
+    };
+    write(&source, &[(block(&[Instruction { pc: 0x1000, length: 5, operands }], &[]), &[])]);
+    export(&source, &target);
+    let bytes = std::fs::read(&target).expect("read");
+    assert_eq!((&bytes[8..12], &bytes[12..16]), (&[1, 1, 6, 26][..], &[6, 26, 0, 0][..]));
+    // A short trace's architecture is known, too.
+    let found = info(&target, false, &mut |_, _| ControlFlow::Continue(())).expect("read");
+    assert_eq!(found.architecture, "x86_64");
+}
+
+#[test]
 fn records_are_as_champsim_wants_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let (source, target) = (directory.path().join("source"), directory.path().join("target"));

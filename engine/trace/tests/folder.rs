@@ -158,7 +158,7 @@ fn cores_hand_threads_to_each_other() {
 fn pages_are_where_the_map_says() {
     let body = [code(&synthetic(2, [false; 2], &[3], &[4])), plain(&[0x100])].concat();
     let bytes = thread(SYNTHETIC, 7, &[(1, &body)]);
-    let high = 0xffff_fe00_0000;
+    let high = 0x7fff_fe00_0000;
     let map = v2p(&[
         (PAGE, &[(0, 7 * PAGE), (high, 0), (PAGE, 2 * PAGE)]),
         (4096, &[(3 * PAGE, 0x5000)]),
@@ -177,7 +177,7 @@ fn pages_are_where_the_map_says() {
         entry(table(2) + 8, 2, (2 * PAGE) | 0xe7),
         entry(table(2) + 24, 2, table(3) | 0x67),
         entry(table(3), 1, 0x5067),
-        entry(table(0) + 8 * 511, 4, table(4) | 0x67),
+        entry(table(0) + 8 * 255, 4, table(4) | 0x67),
         entry(table(4) + 8 * 511, 3, table(5) | 0x67),
         entry(table(5) + 8 * 496, 2, 0xe7),
     ];
@@ -205,7 +205,16 @@ fn pages_are_where_the_map_says() {
     fails(&v2p(&[(PAGE, &[(PAGE, 0), (PAGE, PAGE)])]), "mapped twice");
     fails(&v2p(&[(PAGE, &[(PAGE, 0)]), (4096, &[(2 * PAGE - 4096, 0)])]), "mapped twice");
     fails(&v2p(&[(4096, &[(2 * PAGE - 4096, 0)]), (PAGE, &[(PAGE, 0)])]), "mapped twice");
-    fails(&v2p(&[(PAGE, &[(1 << 57, 0)])]), "more bits");
+    // Four levels are for the lower half of 48 bits, which is what user space has of them.
+    let root = |address| {
+        let found = files(&v2p(&[(4096, &[(address, 0)])]), "aux/v2p.textproto").read();
+        found.execution.iter().find_map(|executed| match executed {
+            Executed::Event(Event::Root { cr4, .. }) => Some(*cr4),
+            _ => None,
+        })
+    };
+    assert_eq!([root((1 << 47) - 4096), root(1 << 47)], [Some(0), Some(1 << 12)]);
+    fails(&v2p(&[(4096, &[(1 << 56, 0)])]), "more bits");
     fails(&v2p(&[(PAGE, &[(0, 1 << 52)])]), "more bits");
     fails(&v2p(&[(PAGE, &[(0, (1 << 52) - PAGE)])]), "no place for page tables");
     fails(&map[..map.len() - 3], "ends within");
@@ -223,7 +232,7 @@ fn threads_of_champsim_take_turns() {
     let run = |base: u64, count: u64| (0..count).map(|n| line(base + 4 * n)).collect::<Vec<_>>();
     let mut folder = Folder::new(&[
         ("0.champsimtrace", &short(&run(0x10_0000, 6000))),
-        ("1.champsimtrace", &short(&run(0x20_0000, 5000))),
+        ("1.csv-run.champsimtrace", &short(&run(0x20_0000, 5000))),
     ]);
     // Without a branch it could be of either format.
     folder.fails("champsim or cloudsuite");

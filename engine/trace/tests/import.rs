@@ -351,7 +351,7 @@ mod drmemtrace {
             ran(&found),
             [
                 (0, (first(), vec![(0x7000_0000, 8, false)])),
-                (0, (made(0x1005, 3, [25, 3, 1, 0], [25, 185, 254, 4], Branch::None), vec![])),
+                (0, (made(0x1005, 3, [25, 3, 1, 0], [25, 187, 254, 4], Branch::None), vec![])),
                 (0, (made(0x1008, 2, [0; 4], [25, 0, 0, 0], Branch::Conditional), vec![])),
                 (
                     0,
@@ -375,11 +375,13 @@ mod drmemtrace {
         };
         let sound = synthetic(0, [false; 2], &[2], &[3, 4, 5]);
         assert_eq!(sound.len(), 12);
+        let body = [code(&synthetic(0, [false; 2], &[], &[185])), vec![record(10, 4, 0x1000)]];
+        assert!(import(Format::DrMemTrace, &trace(SYNTHETIC, &body.concat())).is_ok());
         one(&sound[..3], "shorter than its header");
         one(&sound[..8], "not as long as its registers say");
         one(&[&sound[..], &[0; 4]].concat(), "not as long as its registers say");
         one(&synthetic(0, [false; 2], &[2; 5], &[3; 4]), "more than eight registers");
-        for register in [0, 1, 185, 254, 255] {
+        for register in [0, 1, 187, 254, 255] {
             one(&synthetic(0, [false; 2], &[], &[register]), "a register that there is not");
         }
         let long = trace(SYNTHETIC, &code(&[0; 18]));
@@ -519,6 +521,10 @@ mod lackey {
             ]
         );
         assert_eq!(found.blocks.len(), 2);
+        // The second is what Valgrind's macros for client requests are to it.
+        let found = import(Format::Lackey, b"I  1000,4\nI  1004,19\nI  1017,1\n").expect("read");
+        let expected = [unknown(0x1000, 4), unknown(0x1004, 0), unknown(0x1017, 1)];
+        assert_eq!(ran(&found), expected.map(|instruction| (0, (instruction, vec![]))));
     }
 
     #[test]
@@ -526,7 +532,7 @@ mod lackey {
         fails(Format::Lackey, b" L 1000,8\n", 0, "before the first instruction");
         fails(Format::Lackey, b"I  1000,4\nI  1004", 10, "a line at byte 10 is incomplete");
         for bad in [
-            "I  1000,16",
+            "I  1000,21",
             "I  1000,0",
             "I  ,4",
             "I 1000,4",

@@ -110,6 +110,13 @@ struct Area {
     name: Option<Name>,
 }
 
+impl Area {
+    /// Whether instructions in it are known by their offset in a file.
+    fn is_code(&self) -> bool {
+        self.name.as_ref().is_some_and(|name| !name.build_id.is_empty())
+    }
+}
+
 /// What is counted.
 #[derive(Clone, Debug, Default)]
 struct Counted {
@@ -143,7 +150,8 @@ pub struct Blame {
     /// The area that was asked for last: first address, end and region.
     last: (u64, u64, u32),
     sites: Vec<Site>,
-    numbers: FxHashMap<u64, u32>,
+    /// Of the instruction that is at an address, as the trace has it, now.
+    numbers: BTreeMap<u64, u32>,
     hot: Box<[(u64, u32); HOT]>,
     /// The instruction whose access is being translated, as the run has its address.
     pub(super) instruction: u64,
@@ -162,7 +170,7 @@ impl Blame {
             anonymous: FxHashMap::default(),
             last: (0, 0, UNMAPPED),
             sites: vec![Site { address: 0, code: None }],
-            numbers: FxHashMap::default(),
+            numbers: BTreeMap::new(),
             hot: Box::new([(u64::MAX, OTHER); HOT]),
             instruction: 0,
             counted: Counted::default(),
@@ -228,13 +236,14 @@ impl Blame {
         if known == address {
             return number;
         }
-        let number = match self.numbers.get(&address) {
+        let place = self.original(address);
+        let number = match self.numbers.get(&place) {
             Some(&number) => number,
             None if self.sites.len() >= MOST_INSTRUCTIONS => OTHER,
             None => {
                 let number = self.sites.len() as u32;
-                self.numbers.insert(address, number);
-                self.sites.push(self.site(self.original(address)));
+                self.numbers.insert(place, number);
+                self.sites.push(self.site(place));
                 number
             }
         };
@@ -409,7 +418,23 @@ impl Blame {
             }
         }
         let inside: Vec<u64> = self.areas.range(start..end).map(|(&address, _)| address).collect();
-        inside.into_iter().filter_map(|at| Some((at, self.areas.remove(&at)?))).collect()
+        let taken: Vec<(u64, Area)> =
+            inside.into_iter().filter_map(|at| Some((at, self.areas.remove(&at)?))).collect();
+        if taken.iter().any(|(_, area)| area.is_code()) {
+            self.forget_instructions(start, end);
+        }
+        taken
+    }
+
+    /// From now on there are other instructions between `start` and `end`.
+    fn forget_instructions(&mut self, start: u64, end: u64) {
+        let gone: Vec<u64> = self.numbers.range(start..end).map(|(&place, _)| place).collect();
+        for place in &gone {
+            self.numbers.remove(place);
+        }
+        if !gone.is_empty() {
+            self.hot.fill((u64::MAX, OTHER));
+        }
     }
 
     /// The regions that walks came from, and how many.

@@ -243,11 +243,18 @@ fn code_is_known_by_its_offset_in_its_file() {
         // What comes there later is not what has run.
         run.take(&Piece::Event(Event::Unmap { address, length })).unwrap();
         go(&mut run, &[Do::Store(at(2)), Do::Load(at(3))]);
+        let other = Event::Map { address, length, protection: RIGHTS, backing, shared };
+        run.take(&Piece::Event(other)).unwrap();
+        let (name, build_id) = ("/library".to_owned(), "34cd".to_owned());
+        let named = Event::Name { address, length, offset: 0, name, build_id };
+        run.take(&Piece::Event(named)).unwrap();
+        go(&mut run, &[Do::Store(at(4)), Do::Store(at(5))]);
         let code = |site: Option<&crate::mmu::blame::Site>| site.unwrap().code.clone();
         let known: Vec<_> =
             run.mmu.blame.instructions().map(|(site, count)| (code(site), count.walks)).collect();
         let store = Code { file: "/program".into(), build_id: "12ab".into(), offset: 0x7008 };
-        assert_eq!(known, [(Some(store), 2), (None, 1)]);
+        let later = Code { file: "/library".into(), build_id: "34cd".into(), offset: 8 };
+        assert_eq!(known, [(Some(store), 1), (None, 1), (None, 1), (Some(later), 2)]);
     }
 }
 

@@ -11,16 +11,11 @@ use crate::model::Event;
 
 /// Most files of a trace. Each is open while it is read.
 const MOST_FILES: usize = 4096;
-/// Files next to those of the threads in DynamoRIO's folders: schedules, modules, functions, statistics.
-const BESIDE: [&str; 7] = [
-    "cpu_schedule.",
-    "serial_schedule.",
-    "modules.log",
-    "funclist.log",
-    "encodings.bin",
-    ".textproto",
-    ".csv",
-];
+/// How files begin that are next to those of the threads in DynamoRIO's folders: schedules, modules, functions.
+const BESIDE: [&str; 5] =
+    ["cpu_schedule.", "serial_schedule.", "modules.log", "funclist.log", "encodings.bin"];
+/// How they end: page tables, statistics.
+const BESIDE_ENDS: [&str; 2] = [".textproto", ".csv"];
 /// What no process may have open more of (Linux's `EMFILE`).
 const TOO_MANY_OPEN: i32 = 24;
 
@@ -119,7 +114,9 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
         let entry = entry.map_err(io)?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let beside = name.starts_with('.') || BESIDE.iter().any(|part| name.contains(part));
+        let beside = name.starts_with('.')
+            || BESIDE.iter().any(|start| name.starts_with(start))
+            || BESIDE_ENDS.iter().any(|end| name.ends_with(end));
         if !beside && entry.path().is_file() {
             names.push(entry.path());
         }

@@ -10,6 +10,9 @@ use crate::model::{Instruction, Operands};
 
 /// Longest accepted line; a path or a command line of Valgrind's greeting may be long.
 const MAX_LINE_BYTES: usize = 1 << 15;
+/// Longest instruction. Valgrind takes a request that a program makes to it for one, of 19 bytes on x86-64; what is
+/// longer than x86-64's are has no length in the trace.
+const LONGEST: u16 = 20;
 
 #[derive(Default)]
 pub(crate) struct Lackey {
@@ -87,15 +90,15 @@ impl Parser for Lackey {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match reference(line) {
             Some((b'I', pc, length)) => {
-                if length > 15 {
-                    return Err(input.damaged("an instruction is longer than 15 bytes"));
+                if length > LONGEST {
+                    return Err(input.damaged("an instruction is longer than 20 bytes"));
                 }
                 if self.next_pc != Some(pc) {
                     out.end_block();
                 }
                 self.next_pc = Some(pc.wrapping_add(u64::from(length)));
-                let instruction =
-                    Instruction { pc, length: length as u8, operands: Operands::Unknown };
+                let length = if length > 15 { 0 } else { length as u8 };
+                let instruction = Instruction { pc, length, operands: Operands::Unknown };
                 out.instruction(instruction).map_err(|what| input.damaged(what))?;
             }
             Some((kind, address, size)) => {

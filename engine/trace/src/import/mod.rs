@@ -175,6 +175,7 @@ impl Importer {
             if !stream.parser.step(&mut stream.input, &mut self.builder)? {
                 self.builder.end_block();
                 self.closed_bytes += stream.input.progress();
+                self.architecture = stream.parser.architecture();
                 self.streams[number] = None;
                 return Ok(());
             }

@@ -15,7 +15,7 @@ use crate::model::{Branch, Operands};
 /// Most registers of an instruction, read and written.
 const MOST_REGISTERS: usize = 8;
 /// Number that the encoding leaves out, like 0 and 1: DynamoRIO's `DR_REG_INVALID` on x86.
-const INVALID: u8 = 185;
+const INVALID: u8 = 187;
 
 /// Operands of an instruction that branches as its record says.
 ///

@@ -201,7 +201,7 @@ fn close(group: &Message<'_>, at: usize, pages: &mut Pages) -> Result<(), Wrong>
         if from % size != 0 || to % size != 0 {
             return Err((at, "an address is not a multiple of its page's size"));
         }
-        if from >> 57 != 0 || to >> PHYSICAL_BITS != 0 {
+        if from >> 56 != 0 || to >> PHYSICAL_BITS != 0 {
             return Err((at, "an address has more bits than x86-64 can translate"));
         }
         let before = pages.range(..=from).next_back();
@@ -235,7 +235,8 @@ fn tables(pages: &Pages) -> Result<Vec<Event>, Wrong> {
     let Some((&last, _)) = pages.last_key_value() else {
         return Err((0, "it maps no page"));
     };
-    let levels = if last >> 48 == 0 { 4 } else { 5 };
+    // Half of the address space: what is above has its highest bits set.
+    let levels = if last >> 47 == 0 { 4 } else { 5 };
     let end = pages.values().map(|&(level, to)| to + span(level)).max().unwrap_or(0);
     // Tables by level and by the virtual address of what they cover, which are few against the pages.
     let mut free = end.next_multiple_of(span(1));
