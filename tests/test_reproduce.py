@@ -265,6 +265,13 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     ranged = load(path).claims[0]
     assert outcome(ranged, 5.0, 31.6).verdict is Verdict.REPRODUCED
     assert outcome(ranged, 4.9, 31.6).verdict is Verdict.SIGN
+    open_range = EXPERIMENT.replace("published = 8 ", "range = [0, inf] ").replace(
+        "tolerance = 1", "tolerance = 0"
+    )
+    path.write_text(open_range.replace('check = ["value", "order"]', 'check = ["value"]'))
+    positive = load(path).claims[0]
+    assert outcome(positive, 0.04, 31.6, half=0.03).verdict is Verdict.REPRODUCED
+    assert outcome(positive, 0.02, 31.6, half=0.03).verdict is Verdict.UNDECIDED, "rounding decides nothing"
 
 
 def test_a_check_is_decided_by_the_whole_interval(experiment: Experiment) -> None:

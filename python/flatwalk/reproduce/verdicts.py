@@ -243,7 +243,9 @@ def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> l
             published = point.published
             ends = published if isinstance(published, tuple) else (published, published)
             allowed = (ends[0] - point.tolerance, ends[1] + point.tolerance)
-            state = _state(value, allowed, METRICS[point.metric].digits)
+            # An open range says which side of a bound a figure is on, which rounding must not decide.
+            digits = None if any(map(math.isinf, ends)) else METRICS[point.metric].digits
+            state = _state(value, allowed, digits)
             found.append(Check(state, f"{point.label} {_where(state)} the tolerance", value))
         if "sign" in claim.checks:
             state = _sign_state(value, _middle(point.published))
