@@ -147,7 +147,7 @@ def mixed_answer(runs: list[list[Run]], alone: dict[str, Run], sampling: list[Sa
 
 
 def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
-    alone = {"a": fake.run(cycles=1000), "b": fake.run(cycles=250)}
+    alone = {"a": fake.run(cycles=1000), "traces/of/today/b.fwt": fake.run(cycles=250)}
     base = [fake.run(cycles=2000), fake.run(cycles=500)]
     other = [fake.run("fpt", cycles=1000), fake.run("fpt", cycles=1000)]
     page = render(mixed_answer([base, other], alone, [sampled(0, 1.0)] * 2))
@@ -155,8 +155,8 @@ def test_the_report_has_each_scheme_and_each_program_in_it() -> None:
     assert "fpt serves the programs together best: by weighted speed-up, 1.250, they are 25 % faster" in page
     assert "Judged: the whole runs of all programs." in page
     # A quarter more in all: all of a, a quarter of b.
-    for name, change in [("fpt", "+25.0 %"), ("fpt, 1: a", "0.0 %"), ("fpt, 2: b", "−75.0 %")]:
-        row = page[page.index(f'<th scope="row">{name}</th>') :]
+    for name, change in [("fpt", "+25.0 %"), ("fpt, 1: a", "0.0 %"), ("fpt, 2: b.fwt", "−75.0 %")]:
+        row = page[page.index(f'<th scope="row"><span class="row-name">{name}</span></th>') :]
         assert change in row[: row.index("</tr>")], name
 
 
@@ -392,3 +392,26 @@ def test_what_cannot_be_is_reported(flatwalk: Flatwalk, arguments: list[str], re
     assert result.code == 2
     assert reported in result.err
     assert "remedy" in result.err
+
+
+def part(ipc: float, represented: int, warmup: int = 2_000_000) -> tuple[Run, Sampling, dict[str, Any]]:
+    """A program alone: its speed, of how many instructions ten windows are, and what was asked for."""
+    sampling = {**sampled(0, 1.0), "windows": 10, "instructions_represented": represented}
+    request = {"source": {"workload": {}}, "sampling": {"windows": 10, "window": 100_000, "warmup": warmup}}
+    return {**fake.run(), "ipc": ipc}, cast("Sampling", sampling), request
+
+
+def test_a_program_without_room_for_the_warm_up_is_named() -> None:
+    asked, too_short = mixing.in_step({"a": part(1.0, 400_000_000), "b": part(2.0, 400_000_000)})
+    assert too_short is None
+    assert [one["sampling"]["warmup"] for one in asked.values()] == [2_000_000, 4_000_000]
+    # Ten windows of 100 k in 4 M: 250 k are between two, with those that run with the clock.
+    asked, too_short = mixing.in_step({"a": part(1.0, 400_000_000), "b": part(1.0, 4_000_000)})
+    assert too_short == "b"
+    assert [one["sampling"]["warmup"] for one in asked.values()] == [250_000, 250_000]
+
+
+def test_a_program_alone_is_warmed_longer_than_together() -> None:
+    _, _, request = part(1.0, 400_000_000)
+    assert mixing.longer(request)["sampling"]["warmup"] == mixing.ALONE_WARMUPS * 2_000_000
+    assert request["sampling"]["warmup"] == 2_000_000

@@ -16,7 +16,10 @@ from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flatwalk.configurations import Options
+    from flatwalk.intervals import Estimate
     from flatwalk.judged import Missing
     from flatwalk.lengths import Lengths
     from flatwalk.mixing import Mixed
@@ -132,6 +135,12 @@ def _answer(
                 "A mix has as many windows as its program with the fewest; to record more: "
                 f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
             )
+    if mixed.too_short is not None:
+        warmed = units.count(min(one["warmup_instructions"] for one in answer["sampling"]))
+        output.note(
+            f"{mixed.too_short} has no room for the warm-up before each window, so that the programs are "
+            f"warmed together for as little as {warmed} instructions."
+        )
     pair = _most_different([result for result in answer["runs"] if not is_bound(result["cores"][0])])
     halves = halved(mixed.requests)
     # Where recorded segments hold no more than half, both would be the same.
@@ -142,7 +151,11 @@ def _answer(
         asked = [result["cores"][0]["configuration"] for result in pair]
         simulated = _mix(options, mix, lengths)
         cores, of_half = simulated.together(asked, halves, ", half warmed")
-        answer["bias"] = _bias(answer, pair, cores, of_half, _warmer(mixed, lengths))
+        half_alone = dict(zip(mixed.requests_alone, halved(list(mixed.requests_alone.values())), strict=True))
+        alone = simulated.alone(half_alone, runs[0], ", half warmed")
+        weights = Weights.of({**answer, "alone": _alone(alone)})
+        half = weights.ratio(cores[1], cores[0])
+        answer["bias"] = _bias(answer, pair, half, of_half, _warmer(mixed, lengths))
     return answer
 
 
@@ -175,7 +188,7 @@ def _weighed(
         "mix": mix,
         "sampling": mixed.sampling,
         "bias": None,
-        "alone": [{"program": name, **run} for name, run in mixed.alone.items()],
+        "alone": _alone(mixed.alone),
     }
     answer["runs"] = weigh(Weights.of(answer), mixed.cores)
     return mixed, answer
@@ -193,6 +206,11 @@ def _mix(options: Options, mix: dict[str, Any], lengths: Lengths) -> Mix:
     return Mix(names, requests, options.seed, options.jobs, watch)
 
 
+def _alone(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """Runs of programs alone, as the JSON has them."""
+    return [{"program": name, **run} for name, run in runs.items()]
+
+
 def _most_different(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of the first pages the first result and that which differs most from it; empty if it is alone."""
     first, *others = by_pages(results)[0]
@@ -204,13 +222,12 @@ def _most_different(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _bias(
     answer: dict[str, Any],
     pair: list[dict[str, Any]],
-    cores: list[list[Run]],
+    short: Estimate | None,
     sampled: list[Sampling],
     remedy: str,
 ) -> Bias:
-    """Whether windows that are warmed half as long agree: `cores` are those of `pair` with such windows."""
-    weights = Weights.of(answer)
-    long, short = weights.difference(pair[1], pair[0]), weights.ratio(cores[1], cores[0])
+    """Whether windows that are warmed half as long agree: with these, `pair` has the speed-up `short`."""
+    long = Weights.of(answer).difference(pair[1], pair[0])
     speedups = (long.ratio.value if long else 1.0, short.value if short else 1.0)
     warmups = [min(one["warmup_instructions"] for one in of) for of in (answer["sampling"], sampled)]
     base, run = (result["cores"][0] for result in pair)

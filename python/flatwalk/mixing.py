@@ -6,6 +6,9 @@ as all programs have as many; and how fast each is. What a shared cache holds of
 each does in the same time. So what is read for all warm-ups takes as long, at the programs' speeds alone, and
 a program runs on behind its window for as long as the slowest takes for its own; at which speeds they run
 together, the engine sees (`engine/timing/src/driver/mix/windows.rs`).
+
+Alone, a program has all of the shared cache, which it may take long to fill. What a program is weighed by
+is therefore warmed longer than what is compared.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int | None], None]
 
+#: As many times the usual warm-up are warmed before each window of a program alone.
+ALONE_WARMUPS = 8
 #: As many times the usual warm-up are warmed at most of a program that is faster than the slowest.
 MOST_WARMUPS = 4.0
 #: So many times its window and the instructions before it run on behind that at most.
@@ -48,6 +53,10 @@ class Mixed:
     alone: dict[str, Run]
     #: By core: what the engine was asked for.
     requests: list[dict[str, Any]]
+    #: By program: what it was asked for of the run alone.
+    requests_alone: dict[str, dict[str, Any]]
+    #: The program that has too few instructions between its windows for the warm-up that was asked for.
+    too_short: str | None
     #: As many windows leave room for all of the warm-up before each; None where nothing limits them.
     most_windows: int | None
 
@@ -87,7 +96,7 @@ class Mix:
         for name, (_, sampling, request) in found.items():
             if sampled and (sampling["windows"] != fewest or not sampling["sampled"]):
                 found[name] = self._alone(name, _changed(request, windows=fewest), baseline)
-        asked = _in_step(found) if sampled else requests
+        asked, too_short = in_step(found) if sampled else (requests, None)
         most = _most_windows(found) if sampled else None
         together = [asked[name] for name in self.programs]
         cores, measured = self.together(runs, together)
@@ -96,7 +105,18 @@ class Mix:
             {**one, "instructions_total": total} for one, total in zip(measured, totals, strict=True)
         ]
         alone = {name: run for name, (run, _, _) in found.items()}
-        return Mixed(cores, sampling_of_all, alone, together, most)
+        requests_alone = {name: longer(request) for name, (_, _, request) in found.items()}
+        return Mixed(cores, sampling_of_all, alone, together, requests_alone, too_short, most)
+
+    def alone(
+        self, requests: Mapping[str, dict[str, Any]], baseline: dict[str, Any], what: str = ""
+    ) -> dict[str, Run]:
+        """Each program by itself, as these requests ask for it."""
+        found = {}
+        for name, request in requests.items():
+            cores, _ = self._by_itself(name, request, baseline, what)
+            found[name] = cores[0][0]
+        return found
 
     def together(
         self, runs: Sequence[dict[str, Any]], requests: Sequence[dict[str, Any]], what: str = ""
@@ -122,14 +142,20 @@ class Mix:
     def _alone(
         self, name: str, request: dict[str, Any], baseline: dict[str, Any]
     ) -> tuple[Run, Sampling, dict[str, Any]]:
-        """A program by itself, with the seed of its first core; and the request, if that was too long."""
-        seed = self.seed + self.programs.index(name)
-        cores, (sampling,) = self._run([request], [baseline], seed, f"{name} alone")
+        """A program by itself; and the request, shortened if that was too long."""
+        cores, (sampling,) = self._by_itself(name, longer(request), baseline)
         shorter = shortened(request, sampling)
         if shorter is None:
             return cores[0][0], sampling, request
         run, measured, request = self._alone(name, shorter, baseline)
         return run, {**measured, "instructions_total": sampling["instructions_total"]}, request
+
+    def _by_itself(
+        self, name: str, request: dict[str, Any], baseline: dict[str, Any], what: str = ""
+    ) -> tuple[list[list[Run]], list[Sampling]]:
+        """A program with the seed of its first core."""
+        seed = self.seed + self.programs.index(name)
+        return self._run([request], [baseline], seed, f"{name} alone{what}")
 
     def _run(
         self, requests: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]], seed: int, what: str
@@ -147,19 +173,33 @@ def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _in_step(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """By program: the request whose warm-up, and what runs behind a window, takes as long as all others'."""
+def longer(request: dict[str, Any]) -> dict[str, Any]:
+    """The request for a program alone."""
+    if request["sampling"] is None:
+        return request
+    return _changed(request, warmup=ALONE_WARMUPS * request["sampling"]["warmup"])
+
+
+def in_step(
+    found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]],
+) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """By program: the request whose warm-up, and what runs behind a window, takes as long as all others'.
+
+    And the program for which all are warmed shorter than was asked for, if there is one.
+    """
     speeds = _speeds(found)
     slowest = min(speeds.values())
     # Cycles that all programs can be warmed for.
-    cycles = math.inf
+    cycles, too_short = math.inf, None
     for name, (_, sampling, request) in found.items():
         warmup, window = request["sampling"]["warmup"], request["sampling"]["window"]
         between = sampling["instructions_represented"] / sampling["windows"] - window - DETAILED
         most = warmup if _is_recorded_sample(request) else min(MOST_WARMUPS * warmup, max(between, 0.0))
+        if most / speeds[name] < min(cycles, warmup / slowest):
+            too_short = name
         cycles = min(cycles, most / speeds[name], warmup / slowest)
     windows = min(sampling["windows"] for _, sampling, _ in found.values())
-    return {
+    asked = {
         name: _changed(
             request,
             windows=windows,
@@ -170,6 +210,7 @@ def _in_step(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> dict[
         )
         for name, (_, _, request) in found.items()
     }
+    return asked, too_short
 
 
 def _most_windows(found: Mapping[str, tuple[Run, Sampling, dict[str, Any]]]) -> int | None:

@@ -345,7 +345,8 @@ impl X86 {
                         registers.reads.add(register);
                     }
                     // ChampSim knows branches by these, and there are two places.
-                    let tells = |register: &u8| [INSTRUCTION_POINTER, STACK_POINTER].contains(register);
+                    let tells =
+                        |register: &u8| [INSTRUCTION_POINTER, STACK_POINTER].contains(register);
                     if writes.contains(&INSTRUCTION_POINTER) {
                         for &register in writes.iter().filter(|register| tells(register)) {
                             registers.writes.add(register);

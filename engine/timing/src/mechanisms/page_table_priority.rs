@@ -155,6 +155,10 @@ impl Priority {
         let before = std::mem::replace(&mut self.window, Window::of(observation));
         let Some(caches) = &mut observation.caches else { return };
         let Window { l2_tlb_misses, l2_data: (lookups, misses), .. } = self.window;
+        // What is passed over translates, and looks up no caches: it says nothing of them.
+        if lookups == before.l2_data.0 && l2_tlb_misses > before.l2_tlb_misses {
+            return;
+        }
         let mpki = (l2_tlb_misses - before.l2_tlb_misses) as f64 * 1000.0 / length as f64;
         let lookups = (lookups - before.l2_data.0).max(1);
         let ratio = (misses - before.l2_data.1) as f64 / lookups as f64;

@@ -267,35 +267,49 @@ impl Cache {
     /// said of that (Wood, Hill and Kessler, "A model for estimating trace-sample miss ratios", 1991, on
     /// what a sample's cache holds at its start).
     ///
-    /// Args: `above` lines of the cache above have not had the time to be written back here; `is_full`: places
-    /// that are empty would have been taken, too; `is_clean` says of a line that it has not been modified.
+    /// Each program's lines are like its own. Lines that nothing is known of are like all.
+    ///
+    /// Args: so many lines of the caches above, by owner, have not had the time to be written back here; `is_full`:
+    /// places that are empty would have been taken, too; `is_clean` says of a line that it has not been modified.
     /// Nothing is done where too few lines have been used to tell.
-    pub fn presume_history(&mut self, above: u64, is_full: bool, is_clean: impl Fn(Line) -> bool) {
-        let count = |flags: u64| {
-            let counted = |&&word: &&u64| word & (VALID | TABLE | OLD | flags) == VALID | flags;
-            self.words.iter().filter(counted).count() as u64
-        };
-        let (used, modified) = (count(0), count(DIRTY));
-        let known = used.saturating_sub(above);
-        let can_tell = known > above;
+    pub fn presume_history(
+        &mut self,
+        above: impl Fn(u64) -> u64,
+        is_full: bool,
+        is_clean: impl Fn(Line) -> bool,
+    ) {
+        let mut owners = Vec::new();
+        for &word in self.words.iter().filter(|&&word| word & (VALID | TABLE | OLD) == VALID) {
+            let owner = Share::of(&mut owners, Line(word >> TAG_SHIFT).owner());
+            owner.used += 1;
+            owner.modified += u64::from(word & DIRTY != 0);
+        }
+        for owner in &mut owners {
+            owner.above = above(owner.owner);
+        }
+        let mut all = Share::all(&owners);
+        // Of one program there is nothing to tell apart.
+        let is_of_one = owners.len() == 1;
         let sets = self.set_mask + 1;
-        // Every line adds what is modified of those known; where that exceeds them all, one is to be written back.
-        let mut sum = 0;
         for set in 0..sets {
             let start = self.first + set as usize * self.ways;
             for (way, word) in self.words[start..start + self.ways].iter_mut().enumerate() {
-                if can_tell && is_full && *word & VALID == 0 {
+                if all.can_tell() && is_full && *word & VALID == 0 {
                     *word = (NOWHERE + way as u64 * sets + set) << TAG_SHIFT | VALID | OLD;
                 }
                 if *word & OLD == 0 {
                     continue;
                 }
                 *word &= !OLD;
-                if can_tell {
-                    sum += modified.min(known);
+                let line = Line(*word >> TAG_SHIFT);
+                let share = if is_of_one || line.is_nowhere() {
+                    &mut all
+                } else {
+                    Share::of(&mut owners, line.owner())
+                };
+                if share.can_tell() {
                     *word &= !DIRTY;
-                    if sum >= known && !is_clean(Line(*word >> TAG_SHIFT)) {
-                        sum -= known;
+                    if share.next_is_modified(|| is_clean(line)) {
                         *word |= DIRTY;
                     }
                 }
@@ -306,7 +320,7 @@ impl Cache {
     /// The lines that are there; those that nothing is known of left out.
     pub fn known_lines(&self) -> impl Iterator<Item = Line> {
         let there = self.words.iter().filter(|&&word| word & VALID != 0);
-        there.map(|word| Line(word >> TAG_SHIFT)).filter(|line| line.0 < NOWHERE)
+        there.map(|word| Line(word >> TAG_SHIFT)).filter(|line| !line.is_nowhere())
     }
 
     /// Lines that it has room for.
@@ -321,9 +335,59 @@ impl Cache {
     }
 }
 
+/// What lines of a program that are used after a gap say of those that are not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    owner: u64,
+    /// Lines of data that are used, and those of them that are modified.
+    used: u64,
+    modified: u64,
+    /// Lines of the caches above.
+    above: u64,
+    /// Every line adds what is modified of those known; where that exceeds them all, one is to be written back.
+    sum: u64,
+}
+
+impl Share {
+    /// That of an owner.
+    fn of(all: &mut Vec<Self>, owner: u64) -> &mut Self {
+        let place = all.iter().position(|one| one.owner == owner).unwrap_or_else(|| {
+            all.push(Self { owner, ..Self::default() });
+            all.len() - 1
+        });
+        &mut all[place]
+    }
+
+    /// That of all together.
+    fn all(owners: &[Self]) -> Self {
+        let sum = |of: fn(&Self) -> u64| owners.iter().map(of).sum();
+        let (used, modified) = (sum(|one| one.used), sum(|one| one.modified));
+        Self { used, modified, above: sum(|one| one.above), ..Self::default() }
+    }
+
+    /// Lines that could have been modified and written back here.
+    fn known(&self) -> u64 {
+        self.used.saturating_sub(self.above)
+    }
+
+    fn can_tell(&self) -> bool {
+        self.known() > self.above
+    }
+
+    /// Whether the next line is to be written back, unless it is clean.
+    fn next_is_modified(&mut self, is_clean: impl Fn() -> bool) -> bool {
+        let known = self.known();
+        self.sum += self.modified.min(known);
+        let is_modified = self.sum >= known && !is_clean();
+        self.sum -= if is_modified { known } else { 0 };
+        is_modified
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::memory::line::OWNER_SHIFT;
 
     pub(crate) fn cache(ways: u32) -> Cache {
         Cache::new(&machine::Cache {
@@ -403,7 +467,7 @@ pub(crate) mod tests {
             (20..25).for_each(|n| assert!(cache.clean(Line(n))));
             let used = (20..25).chain(100..105);
             used.take(stores).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
-            cache.presume_history(0, false, |_| false);
+            cache.presume_history(|_| 0, false, |_| false);
             let stores = stores as u64;
             assert_eq!(modified(&cache, 20, 5) + modified(&cache, 100, 5), stores);
             // 85 lines of data are old; those of tables are as they were, as is which of them goes first.
@@ -422,13 +486,31 @@ pub(crate) mod tests {
         cache.begin_history();
         (0..8).for_each(|n| assert_eq!(cache.access(Line(n), true), Lookup::Hit));
         // As many as the cache above may yet write back: nothing is known.
-        cache.presume_history(8, true, |_| false);
+        cache.presume_history(|_| 8, true, |_| false);
         assert_eq!(fill(&mut cache, 8, false), None);
         assert_eq!(cache.access(Line(8), true), Lookup::Hit);
-        cache.presume_history(2, true, |_| false);
+        cache.presume_history(|_| 2, true, |_| false);
         let gone = cache.fill(Line(9), false, false, false, None, &mut Random::new(1)).unwrap();
-        assert!(gone.line.0 >= NOWHERE && gone.dirty);
+        assert!(gone.line.is_nowhere() && gone.dirty);
         assert!((0..8).all(|n| cache.access(Line(n), false) == Lookup::Hit));
+    }
+
+    #[test]
+    fn after_a_gap_old_lines_are_like_those_of_their_own_program() {
+        let of = |owner: u64, n: u64| owner << OWNER_SHIFT | n;
+        let mut cache = cache(128);
+        for owner in 0..2 {
+            (0..30).for_each(|n| assert_eq!(fill(&mut cache, of(owner, n), false), None));
+        }
+        cache.begin_history();
+        for n in 0..10 {
+            assert_eq!(cache.access(Line(of(0, n)), true), Lookup::Hit);
+            assert_eq!(cache.access(Line(of(1, n)), false), Lookup::Hit);
+        }
+        // One of two lines of all is modified, so one of two is that nothing is known of.
+        cache.presume_history(|_| 0, true, |_| false);
+        assert_eq!([modified(&cache, of(0, 0), 30), modified(&cache, of(1, 0), 30)], [30, 0]);
+        assert_eq!(modified(&cache, NOWHERE, 128), (128 - 60) / 2);
     }
 
     #[test]

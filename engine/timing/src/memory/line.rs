@@ -15,6 +15,18 @@ impl Line {
     pub fn of(address: Hpa) -> Self {
         Self(address.raw() >> LINE_SHIFT)
     }
+
+    /// The program that owns it, where programs share a cache.
+    #[inline]
+    pub(super) fn owner(self) -> u64 {
+        self.0 >> OWNER_SHIFT
+    }
+
+    /// True if it is no memory's, and stands for a line that nothing is known of.
+    #[inline]
+    pub(super) fn is_nowhere(self) -> bool {
+        self.0 & NOWHERE != 0
+    }
 }
 
 /// The bit of a line's number from which on it says who owns it, where programs share a cache. All
@@ -80,7 +92,7 @@ impl Set<'_> {
     /// The program that owns the line at `place`, where programs share the cache.
     #[inline]
     pub fn owner(self, place: usize) -> u64 {
-        self.0[place] >> (TAG_SHIFT + OWNER_SHIFT)
+        Line(self.0[place] >> TAG_SHIFT).owner()
     }
 
     /// True if all ways are in use: empty words only ever stand at the end.

@@ -293,6 +293,9 @@ impl Blame {
                     build_id: build_id.as_str().into(),
                     difference: offset.wrapping_sub(address),
                 };
+                if !name.build_id.is_empty() {
+                    self.forget_instructions(address, end);
+                }
                 for (start, area) in self.take(address, end) {
                     let region = self.named(self.regions[area.region as usize].kind, &name.text);
                     self.insert(start, Area { region, name: Some(name.clone()), ..area });

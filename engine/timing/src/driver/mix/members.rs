@@ -187,7 +187,7 @@ impl Members {
     /// Time passes again; see [`SharedCaches::presume_history`].
     pub(super) fn presume_history(&mut self) {
         let caches = self.all.iter().filter_map(|member| member.run.timed.as_ref());
-        let l2_lines = caches.map(|(_, caches)| caches.l2_lines()).sum();
+        let l2_lines = caches.map(|(_, caches)| caches.l2_lines()).max().unwrap_or(0);
         let data_bytes = self.all.iter().map(|member| member.run.system.data_bytes()).sum();
         self.shared.presume_history(l2_lines, data_bytes);
     }

@@ -97,7 +97,7 @@ fn by_windows(
             member.run.share_predictions(predictors);
             member.run.sample_from(limits.skip);
         }
-        followers.push(Windows { members });
+        followers.push(Windows::new(members));
     }
     let simulated = limits.iter().zip(&infos).zip(seed..);
     let total = simulated.map(|((limits, info), seed)| limits.simulated(info, seed)).sum();

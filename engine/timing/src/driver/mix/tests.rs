@@ -220,6 +220,45 @@ fn a_core_that_has_measured_its_window_goes_on_for_the_others() {
     }
 }
 
+#[test]
+fn what_is_left_of_what_follows_is_warm_up_of_the_next_window() {
+    let configuration = narrow();
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let one = std::slice::from_ref(&configuration);
+    let mut mixed = |after: u64| -> Vec<u64> {
+        let mut limits = [windows(), windows()];
+        limits[0].sampling.as_mut().unwrap().window = 10_000;
+        limits[1].sampling.as_mut().unwrap().after = after;
+        let runs = simulate_mix(&open, one, &limits, 0, 1, go_on).unwrap().runs.remove(0);
+        runs.iter().map(|run| run.cycles.unwrap()).collect()
+    };
+    // The second core has time for 5,000 instructions more than its window.
+    let (fits, much) = (mixed(5_000), mixed(40_000));
+    for (fits, much) in fits.iter().zip(&much) {
+        assert!(fits.abs_diff(*much) * 200 < *fits, "{fits} {much}");
+    }
+}
+
+#[test]
+fn a_program_whose_company_ends_says_so() {
+    let configuration = configuration(None, Isolation::Owners);
+    let one = std::slice::from_ref(&configuration);
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let mut warned = |instructions: usize| {
+        let open = |core: usize| -> Result<Box<dyn Source>, String> {
+            if core == 0 {
+                return open(0);
+            }
+            let blocks = vec![0; instructions];
+            let slice = Item::Slice(Slice { thread: 0, blocks, addresses: Vec::new() });
+            Ok(Box::new(Pieces::new(vec![branching_block(0), slice], instructions as u64, None)))
+        };
+        let runs = simulate_mix(&open, one, &[LIMITS, LIMITS], 0, 1, go_on).unwrap().runs.remove(0);
+        runs[0].warnings.iter().any(|warning| warning.contains("less company"))
+    };
+    assert_eq!([1_000, 4_000_000].map(&mut warned), [true, false]);
+}
+
 /// A recording of so many segments of 100,000 instructions, with gaps of as many before each but the first.
 fn recording(segments: u64) -> Box<dyn Source> {
     let slice = || Item::Slice(Slice { thread: 0, blocks: vec![0; 500], addresses: Vec::new() });

@@ -80,12 +80,19 @@ impl Follower for Whole<'_> {
                 let ran = members.turn(core, &pieces, TURN, |other| !programs[other].ended)?;
                 progress.advance(ran)?;
             }
-            let program = &mut programs[core];
-            program.pieces = pieces;
-            let run = members.all[core].run.instructions();
-            if program.result.is_none() && (program.ended || run >= program.wanted) {
+            programs[core].pieces = pieces;
+            let Program { wanted, ended, ref result, .. } = programs[core];
+            let is_done = ended || members.all[core].run.instructions() >= wanted;
+            if result.is_none() && is_done {
                 members.all[core].run.measured_so_far();
-                program.result = Some((members.result(core, &mut symbols), program.ended));
+                let mut result = members.result(core, &mut symbols);
+                let others = programs.iter().zip(&infos).enumerate();
+                let gone = others.filter(|&(other, (one, _))| other != core && one.ended);
+                result.warnings.extend(gone.map(|(_, (_, info))| {
+                    let name = &info.name;
+                    format!("{name} ended before this program was measured: from then on it had less company")
+                }));
+                programs[core].result = Some((result, ended));
             }
         }
         let results = programs.into_iter().filter_map(|program| program.result);

@@ -11,7 +11,7 @@
 //!   follows in its program, as far as [`Sampling::after`](crate::Sampling) says, and then again with what it ran
 //!   in this round, from where its address space last changed. Of a recording nothing follows.
 //! - What then is left of what follows is warmed, so that under every configuration each round begins at the same
-//!   instructions.
+//!   instructions. The others stand still meanwhile, so the next warm-up is so much shorter for that core.
 
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::Source;
@@ -198,14 +198,17 @@ impl<'a> RoundReader<'a> {
 
 /// One configuration.
 pub(super) struct Windows {
-    pub(super) members: Members,
+    members: Members,
+    /// By core: instructions that were warmed behind the last round, while the others stood still.
+    ahead: Vec<u64>,
 }
 
 impl Follower for Windows {
     type Stretch = Round;
 
     fn follow(&mut self, round: &Round, progress: &Progress) -> Result<(), SimulateError> {
-        let (members, parts) = (&mut self.members, &round.parts);
+        let Self { members, ahead } = self;
+        let parts = &round.parts;
         members.all.iter_mut().for_each(|member| member.go_to(0));
         // What is passed over.
         for (core, part) in parts.iter().enumerate() {
@@ -216,12 +219,18 @@ impl Follower for Windows {
         if round.is_rest {
             return Ok(());
         }
-        // What is warmed.
+        // What is warmed, with what was warmed before.
+        let ahead = std::mem::replace(ahead, vec![0; parts.len()]);
         let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
-        let times = || left.iter().zip(&members.all).map(|(&left, member)| time(left, &member.run));
         let knows_speeds = members.all.iter().all(|member| member.run.pace().is_some());
-        let shortest = times().min().filter(|_| knows_speeds).unwrap_or(u128::MAX);
-        let has_gap = parts.iter().any(|part| part.has_gap) || times().any(|time| time > shortest);
+        let all = || left.iter().zip(&ahead).zip(&members.all);
+        let times = all().map(|((left, ahead), member)| time(left + ahead, &member.run));
+        let shortest = times.min().filter(|_| knows_speeds).unwrap_or(u128::MAX);
+        let due: Vec<u128> = all()
+            .map(|((_, &ahead), member)| shortest.saturating_sub(time(ahead, &member.run)))
+            .collect();
+        let has_gap = parts.iter().any(|part| part.has_gap)
+            || all().zip(&due).any(|(((&left, _), member), &due)| time(left, &member.run) > due);
         if has_gap {
             members.begin_history();
         }
@@ -231,7 +240,7 @@ impl Follower for Windows {
         {
             let member = &mut members.all[core];
             if let Piece::Slice(_) = parts[core].pieces[member.piece()] {
-                let is_early = time(left[core], &member.run) > shortest;
+                let is_early = time(left[core], &member.run) > due[core];
                 let phase = if is_early { Phase::Pass } else { Phase::Warm };
                 if member.run.phase() != phase {
                     enter(&mut member.run, phase)?;
@@ -282,6 +291,7 @@ impl Follower for Windows {
                     continue;
                 }
                 let ran = members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
+                self.ahead[core] += ran;
                 progress.advance(ran)?;
             }
         }
@@ -314,6 +324,10 @@ fn time(instructions: u64, run: &Run) -> u128 {
 }
 
 impl Windows {
+    pub(super) fn new(members: Members) -> Self {
+        Self { ahead: vec![0; members.all.len()], members }
+    }
+
     /// The cores' results, of whose programs so much was measured.
     ///
     /// # Errors

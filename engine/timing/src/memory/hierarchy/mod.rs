@@ -260,8 +260,8 @@ impl Level {
         ready + delay
     }
 
-    /// Of a last-level cache below L2 caches of `above` lines together; see [`Cache::presume_history`].
-    fn presume_history(&mut self, above: u64, data_bytes: u64) {
+    /// Of a last-level cache below L2 caches of `above` lines together, by owner; see [`Cache::presume_history`].
+    fn presume_history(&mut self, above: impl Fn(u64) -> u64, data_bytes: u64) {
         let is_full = fills(data_bytes, self.cache.lines());
         self.cache.presume_history(above, is_full, |_| false);
     }
@@ -299,10 +299,10 @@ impl SharedCaches {
         self.llc.cache.begin_history();
     }
 
-    /// Time passes again from here on; see [`Hierarchy::presume_history`]. `l2_lines` are those of all cores,
+    /// Time passes again from here on; see [`Hierarchy::presume_history`]. `l2_lines` are those of a core,
     /// and `data_bytes` what all programs have in memory.
     pub fn presume_history(&mut self, l2_lines: u64, data_bytes: u64) {
-        self.llc.presume_history(l2_lines, data_bytes);
+        self.llc.presume_history(|_| l2_lines, data_bytes);
     }
 }
 
@@ -563,6 +563,20 @@ impl Hierarchy {
         self.llc.cache.prefetch_hint(self.owned(line));
     }
 
+    /// `address` is soon to be asked for, and the words that stand for its set in L2 are at hand: prefetches those of
+    /// the last-level cache's set that has the line which will have to go for it.
+    #[inline]
+    pub fn prefetch_victim(&self, address: Hpa) {
+        self.prefetch_victim_of(Line::of(address));
+    }
+
+    #[inline]
+    fn prefetch_victim_of(&self, line: Line) {
+        if let Some(oldest) = self.l2.cache.oldest(line) {
+            self.llc.cache.prefetch_hint(self.owned(oldest));
+        }
+    }
+
     /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
     /// have to wait for an MSHR. False if so.
     pub fn prefetch(&mut self, address: Hpa, at: u64) -> bool {
@@ -716,9 +730,7 @@ impl Hierarchy {
             Err(start) => start,
         };
         // What will have to go for the line is looked up there next.
-        if let Some(oldest) = self.l2.cache.oldest(line) {
-            self.llc.cache.prefetch_hint(oldest);
-        }
+        self.prefetch_victim_of(line);
         let below = self.access_llc(line, start, by);
         let ready = self.l2.book(line, start, below.ready, (frontier, frontier));
         self.fill_l2(line, walker, write, true, ready);
@@ -874,9 +886,7 @@ impl Hierarchy {
             }
             return Served::L2;
         }
-        if let Some(oldest) = self.l2.cache.oldest(line) {
-            self.llc.cache.prefetch_hint(oldest);
-        }
+        self.prefetch_victim_of(line);
         let served = self.warm_llc(line, by);
         self.warm_fill_l2(line, walker, write);
         served
@@ -970,10 +980,10 @@ impl Hierarchy {
         let is_full = fills(data_bytes, l2 * cores);
         let shared = self.shared_lines();
         for cache in self.every_l2() {
-            cache.presume_history(l1d, is_full, |line| shared.contains(&line));
+            cache.presume_history(|_| l1d, is_full, |line| shared.contains(&line));
         }
         if !self.is_of_a_mix() {
-            self.llc.presume_history(l2 * cores, data_bytes);
+            self.llc.presume_history(|_| l2 * cores, data_bytes);
         }
     }
 
