@@ -20,7 +20,7 @@ mod windows;
 pub use buddy::Buddy;
 pub use error::OsError;
 pub use frames::Frames;
-pub use memory::PhysicalMemory;
+pub use memory::{PhysicalMemory, Piece};
 pub use metered_memory::Work;
 pub use ordered::{OrderedNodes, Range};
 pub use placement::Placement;

@@ -2,6 +2,7 @@
 //! space of the simulator's machine.
 
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
 
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Hpa, Line, Physical};
 use memmap2::{MmapMut, MmapOptions};
@@ -39,6 +40,11 @@ pub struct PhysicalMemory<A = Hpa> {
     addresses: PhantomData<A>,
 }
 
+/// A piece of [`PhysicalMemory`], as one that looks at its words again and again may remember it. All words of 4 KiB
+/// that begin at a multiple of that are in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece(NonZeroU32);
+
 /// Memory for `bytes` of pieces.
 fn reserve(bytes: usize) -> std::io::Result<MmapMut> {
     let store = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
@@ -75,9 +81,31 @@ impl<A: Physical> PhysicalMemory<A> {
     /// The number in `store` of the word at `at`.
     #[inline]
     fn place(&self, at: A) -> usize {
-        let piece = self.places[(at.raw() >> PIECE_SHIFT) as usize];
+        Self::place_in(*self.note(at), at)
+    }
+
+    #[inline]
+    fn place_in(piece: u32, at: A) -> usize {
         let word = (at.raw() / 8) as usize % PIECE_WORDS;
         piece as usize * PIECE_WORDS + word
+    }
+
+    /// What says which piece the word at `at` is in. Who is to look at that word later can have this at hand by then.
+    #[inline]
+    pub fn note(&self, at: A) -> &u32 {
+        &self.places[(at.raw() >> PIECE_SHIFT) as usize]
+    }
+
+    /// The piece that the word at `at` is in, from now on; `None` while nothing has been written there.
+    #[inline]
+    pub fn piece(&self, at: A) -> Option<Piece> {
+        NonZeroU32::new(*self.note(at)).map(Piece)
+    }
+
+    /// The bytes of the word at `at`, of which it is known in which piece it is.
+    #[inline]
+    pub fn word_in(&self, piece: Piece, at: A) -> &[u8; 8] {
+        &self.store.as_chunks::<8>().0[Self::place_in(piece.0.get(), at)]
     }
 
     /// The bytes of the word at `at`. Every simulated page walk comes here.
@@ -210,6 +238,22 @@ mod tests {
             assert_eq!(memory.read(Hpa::new(at + 24)), number as u64 + 1);
             assert_eq!(memory.read_line(Hpa::new(at)), [0, 0, 0, number as u64 + 1, 7, 0, 0, 0]);
         }
+    }
+
+    #[test]
+    fn a_piece_stays_where_it_is() {
+        let mut memory = PhysicalMemory::<Hpa>::new(1 << 36).unwrap();
+        let at = Hpa::new(0x1238);
+        assert_eq!(memory.piece(at), None);
+        memory.write(at, 7);
+        let piece = memory.piece(at).unwrap();
+        assert_eq!(memory.piece(Hpa::new(0x1ff8)), Some(piece));
+        // Others make the store grow.
+        (0..4096).for_each(|n| memory.write(Hpa::new(n << 20), n));
+        assert_eq!(memory.piece(at), Some(piece));
+        assert_eq!(memory.word_in(piece, at), &7_u64.to_le_bytes());
+        memory.zero(Hpa::new(0x1000), 12);
+        assert_eq!((memory.piece(at), memory.word_in(piece, at)), (Some(piece), &[0; 8]));
     }
 
     #[test]

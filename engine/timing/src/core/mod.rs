@@ -93,8 +93,9 @@ impl Queue {
 #[derive(Clone, Copy, Debug)]
 struct Stage {
     width: u64,
-    /// 2^64 / `width`, rounded up: dividing by it is a multiplication, exact below 2^56 cycles.
-    reciprocal: u128,
+    /// What 2^64 - 1 is divided by `width`: to divide a place by `width`, the one behind it is multiplied by this.
+    /// That is exact below 2^64 / `width`^2 cycles: 2^52 for the widest, which is days at any frequency.
+    reciprocal: u64,
     /// The next free place, counted from cycle 0 on, `width` to a cycle.
     place: u64,
     /// The cycle in which the last instruction passed.
@@ -103,16 +104,15 @@ struct Stage {
 
 impl Stage {
     fn new(width: u32) -> Self {
-        let reciprocal = (1_u128 << 64).div_ceil(width.into());
-        Self { width: width.into(), reciprocal, place: 0, cycle: 0 }
+        let width = u64::from(width);
+        Self { width, reciprocal: u64::MAX / width, place: 0, cycle: 0 }
     }
 
     /// The cycle in which the next instruction passes, not before `at`.
     #[inline]
     fn pass(&mut self, at: u64) -> u64 {
-        let place = self.place.max(at * self.width);
-        self.place = place + 1;
-        self.cycle = ((u128::from(place) * self.reciprocal) >> 64) as u64;
+        self.place = self.place.max(at * self.width) + 1;
+        self.cycle = ((u128::from(self.place) * u128::from(self.reciprocal)) >> 64) as u64;
         self.cycle
     }
 }
@@ -851,4 +851,44 @@ fn access_line(
 struct AccessTimes {
     translated: u64,
     ready: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_stage_passes_its_width_in_each_cycle(
+            width in 1u32..=64,
+            start_bits in 0u32..52,
+            waits in prop::collection::vec(prop_oneof![Just(0), 0u64..4, 0u64..1 << 44], 1..200),
+        ) {
+            let mut stage = Stage::new(width);
+            // Some begin far from 0, and all end below 2^52.
+            let mut at = ((1 << start_bits) - 1_u64).min((1 << 52) - (200 << 44) - 201);
+            let mut place = 0;
+            for wait in waits {
+                at += wait;
+                place = (at * u64::from(width)).max(place);
+                prop_assert_eq!(stage.pass(at), place / u64::from(width));
+                place += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_divides_exactly_up_to_its_last_cycles() {
+        for width in 1..=64 {
+            let stage = Stage::new(width);
+            for cycle in [0, 1, 1 << 51, (1 << 52) - 1] {
+                for place in 0..width {
+                    let before = cycle * u64::from(width) + u64::from(place);
+                    assert_eq!(Stage { place: before, ..stage }.pass(0), cycle);
+                }
+            }
+        }
+    }
 }

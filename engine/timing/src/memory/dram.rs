@@ -78,8 +78,8 @@ struct Ddr4 {
     /// tRAS, tFAW.
     row_open: u64,
     four_activations: u64,
-    /// tREFI, tRFC.
-    refresh_interval: u64,
+    /// tREFI, if there are refreshes, and tRFC.
+    refresh_interval: Option<Divisor>,
     refresh: u64,
     /// tRTW, tWTR.
     read_to_write: u64,
@@ -94,7 +94,9 @@ struct Ddr4 {
     channels: Vec<Channel>,
 }
 
+/// What a hit of its open row needs is in one line of the simulator's machine, and the rest in the next.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 struct Bank {
     open_row: Option<u64>,
     /// Refreshes of its rank before the open row was last used.
@@ -212,7 +214,7 @@ impl Dram {
                     controller: machine.cycles(controller_ns),
                     row_open: machine.cycles(ras_ns),
                     four_activations: machine.cycles(faw_ns),
-                    refresh_interval,
+                    refresh_interval: Divisor::new(refresh_interval),
                     refresh: machine.cycles(rfc_ns),
                     read_to_write: machine.cycles(rtw_ns),
                     write_to_read: machine.cycles(wtr_ns),
@@ -280,6 +282,13 @@ impl Ddr4 {
         (channel as usize, (channel << self.bank_bits | bank) as usize, row)
     }
 
+    /// A number by which lines are ordered as by their channels, banks and rows.
+    fn order(&self, line: Line) -> u64 {
+        let (_, bank, row) = self.locate(line);
+        // A row's number leaves more bits than a bank's has.
+        (bank as u64).rotate_right(self.channel_bits + self.bank_bits) | row
+    }
+
     fn read(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) -> u64 {
         let (channel, _, _) = self.locate(line);
         if self.channels[channel].writes.contains(line) {
@@ -317,13 +326,13 @@ impl Ddr4 {
     /// Writes the lines that have waited longest, by bank and row.
     fn write_batch(&mut self, channel: usize, at: u64, frontier: u64, counts: &mut DramStatistics) {
         let mut batch = self.channels[channel].writes.take(self.batch_lines);
-        batch.sort_by_key(|&line| self.locate(line));
+        in_order(&mut batch, |line| self.order(line));
         let begin = self.channels[channel].bus.earliest(at);
         let mut data: Vec<_> = batch
             .into_iter()
             .map(|line| self.column_access(line, begin, frontier, counts))
             .collect();
-        data.sort_unstable();
+        in_order(&mut data, |data| data);
         let first = data[0];
         let end = data.into_iter().fold(first, |end, data| end.max(data) + self.burst);
         let from = first.saturating_sub(self.read_to_write).max(frontier);
@@ -345,53 +354,102 @@ impl Ddr4 {
         let activations = &self.ranks[rank].activations;
         let (mut start, mut refreshes) = self.after_refresh(rank, at);
         // A start that suits the bank, the row before, the rank's activations and its refreshes.
-        let (hit, close, prepare, held) = loop {
+        let (prepare, held, busy, opening) = loop {
             let open_row = bank.open_row.filter(|_| bank.refreshes >= refreshes);
             let hit = open_row == Some(row);
             let close = if hit || open_row.is_none() { 0 } else { self.precharge };
             let prepare = if hit { 0 } else { close + self.activate };
             // Column accesses to an open row are pipelined, so a bank is held for row work and burst.
             let held = prepare + self.burst;
-            let mut next = bank.busy.fit(start, held);
-            if !hit {
-                if self.row_open > 0 {
-                    next = bank.row.fit(next, close + self.row_open);
-                }
-                next = activations.fit(next + close, self.four_activations) - close;
-            }
+            let busy = bank.busy.fit(start, held);
+            let opening = (!hit).then(|| {
+                let open = if self.row_open > 0 { close + self.row_open } else { 0 };
+                let row = bank.row.fit(busy.from, open);
+                (open, row, activations.fit(row.from + close, self.four_activations))
+            });
+            let next = opening.map_or(busy.from, |(_, _, activation)| activation.from - close);
             if next == start {
-                break (hit, close, prepare, held);
+                break (prepare, held, busy, opening);
             }
             (start, refreshes) = self.after_refresh(rank, next);
         };
         let bank = &mut self.banks[number];
         bank.open_row = Some(row);
         bank.refreshes = refreshes;
-        bank.busy.book(start, start + held, frontier);
-        if !hit {
-            let opened = start + close;
-            if self.row_open > 0 {
-                bank.row.book(start, opened + self.row_open, frontier);
-            }
+        bank.busy.book_fit(busy, held, frontier);
+        if let Some((open, row, activation)) = opening {
+            bank.row.book_fit(row, open, frontier);
             let activations = &mut self.ranks[rank].activations;
-            activations.book(opened, opened + self.four_activations, frontier);
+            activations.book_fit(activation, self.four_activations, frontier);
         }
-        counts.row_hits += u64::from(hit);
-        counts.row_misses += u64::from(!hit);
+        counts.row_hits += u64::from(opening.is_none());
+        counts.row_misses += u64::from(opening.is_some());
         start + prepare + self.column
     }
 
     /// The first cycle from `at` on at which the rank is not refreshed, and how often it has been by then.
     fn after_refresh(&self, rank: usize, at: u64) -> (u64, u64) {
+        let Some(interval) = self.refresh_interval else { return (at, 0) };
         let counted = at + self.ranks[rank].phase;
-        let Some(refreshes) = counted.checked_div(self.refresh_interval) else { return (at, 0) };
-        let since = counted - refreshes * self.refresh_interval;
+        let refreshes = interval.quotient(counted);
+        let since = counted - refreshes * interval.by;
         (at + self.refresh.saturating_sub(since), refreshes)
     }
 }
 
+/// A number that others are divided by, mostly by a multiplication, which takes a processor far less time.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    by: u64,
+    /// What 2^64 - 1 is divided by it.
+    reciprocal: u64,
+}
+
+impl Divisor {
+    /// `None` if `by` is 0.
+    fn new(by: u64) -> Option<Self> {
+        Some(Self { by, reciprocal: u64::MAX.checked_div(by)? })
+    }
+
+    /// `n` divided by it, rounded down.
+    #[inline]
+    fn quotient(self, n: u64) -> u64 {
+        // The reciprocal lacks at most 1 of 2^64 / `by`, so their product lacks less than 2^64 / `by`.
+        if n < self.reciprocal {
+            ((u128::from(n + 1) * u128::from(self.reciprocal)) >> 64) as u64
+        } else {
+            n / self.by
+        }
+    }
+}
+
+/// Items that are ordered without branches, at most.
+const FEW: usize = 32;
+
+/// Orders items by their keys; those with the same key stay as they stand. A few are put at once where they
+/// belong, as far back as there are others that come before: how a sort goes on, a processor cannot predict.
+fn in_order<T: Copy>(items: &mut [T], key: impl Fn(T) -> u64) {
+    if items.len() > FEW {
+        items.sort_by_key(|&item| key(item));
+        return;
+    }
+    let mut keys = [0; FEW];
+    keys.iter_mut().zip(&*items).for_each(|(its, &item)| *its = key(item));
+    let keys = &keys[..items.len()];
+    let Some(&first) = items.first() else { return };
+    let mut ordered = [first; FEW];
+    for (place, &item) in items.iter().enumerate() {
+        let its = keys[place];
+        let before = keys[..place].iter().map(|&key| u64::from(key <= its)).sum::<u64>();
+        let behind = keys[place + 1..].iter().map(|&key| u64::from(key < its)).sum::<u64>();
+        ordered[(before + behind) as usize] = item;
+    }
+    items.copy_from_slice(&ordered[..items.len()]);
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
@@ -588,6 +646,48 @@ mod tests {
                 assert_eq!(queue.take(20), lines[number - 49..number - 29]);
             }
             assert!(lines.iter().all(|&line| queue.contains(line) == queue.lines.contains(&line)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_divisor_divides(by_bits in 0u32..64, by: u64, n_bits in 0u32..64, n: u64) {
+            let (by, n) = ((by >> by_bits).max(1), n >> n_bits);
+            let divisor = Divisor::new(by).unwrap();
+            let multiple = n / by * by;
+            for n in [n, multiple, multiple.saturating_sub(1), divisor.reciprocal, u64::MAX] {
+                prop_assert_eq!(divisor.quotient(n), n / by);
+            }
+        }
+
+        #[test]
+        fn items_are_put_in_the_order_of_a_stable_sort(
+            most in prop::sample::select(vec![1_u64, 3, 20, u64::MAX]),
+            keys in prop::collection::vec(any::<u64>(), 0..2 * FEW),
+        ) {
+            let mut items: Vec<_> = keys.iter().map(|key| key % most).zip(0..).collect();
+            let mut sorted = items.clone();
+            sorted.sort_by_key(|&(key, _)| key);
+            in_order(&mut items, |(key, _)| key);
+            prop_assert_eq!(items, sorted);
+        }
+    }
+
+    #[test]
+    fn no_interval_is_no_divisor() {
+        assert!(Divisor::new(0).is_none());
+    }
+
+    #[test]
+    fn lines_are_ordered_as_by_banks_and_rows() {
+        let dram = ddr4(json!({ "channels": 4, "ranks": 2, "banks": 8 }));
+        let Kind::Ddr4(ddr4) = &dram.kind else { panic!("not the one asked for") };
+        let mut random = Random::new(1);
+        let line = |random: &mut Random| Line(random.below(1 << 58) >> random.below(58));
+        for _ in 0..10_000 {
+            let [one, other] = [line(&mut random), line(&mut random)];
+            let expected = ddr4.locate(one).cmp(&ddr4.locate(other));
+            assert_eq!(ddr4.order(one).cmp(&ddr4.order(other)), expected);
         }
     }
 

@@ -146,11 +146,14 @@ impl Mshrs {
             && let Some(of_those) = FIRST.get(last + 1 - first)
             && let Some(touching) = self.touching[first..].first_chunk_mut::<TOGETHER>()
         {
-            let mut most = 0;
+            // By how much any is more than leaves a register free: whether all bits are 0, vector units find out at
+            // once, but the greatest number in several steps.
+            let most = u16::from(self.capacity) - 1;
+            let mut excess = 0;
             for (touching, of_those) in touching.iter().zip(of_those) {
-                most = most.max(touching & of_those);
+                excess |= (touching & of_those).saturating_sub(most);
             }
-            if most < self.capacity.into() {
+            if excess == 0 {
                 for (touching, of_those) in touching.iter_mut().zip(of_those) {
                     *touching += of_those & 1;
                 }

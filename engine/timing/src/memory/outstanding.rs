@@ -62,13 +62,21 @@ impl Outstanding {
         self.misses.push((miss, before));
     }
 
-    #[cold]
+    /// Which have arrived, a processor cannot predict: each is put behind those that stay, and where it does not
+    /// stay itself, the next one in its place.
+    #[inline(never)]
     fn drop_arrived(&mut self, arrived: u64) {
-        self.misses.retain(|(miss, _)| miss.end > arrived);
         self.chains = [0; CHAINS];
-        for (number, (miss, before)) in (1..).zip(&mut self.misses) {
-            *before = std::mem::replace(&mut self.chains[Self::chain(miss.line)], number);
+        let mut kept = 0;
+        for place in 0..self.misses.len() {
+            let (miss, _) = self.misses[place];
+            let last = &mut self.chains[Self::chain(miss.line)];
+            self.misses[kept] = (miss, *last);
+            let stays = miss.end > arrived;
+            kept += usize::from(stays);
+            *last = if stays { kept as u32 } else { *last };
         }
+        self.misses.truncate(kept);
     }
 }
 

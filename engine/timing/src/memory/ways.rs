@@ -3,6 +3,8 @@
 //! Several ways are looked at together: where among them a search ends, a processor cannot predict.
 //! Its vector units compare them: whole words, or bytes of tags.
 
+use crate::memory::simulator_prefetch::prefetch;
+
 /// Ways that are compared together, as many as a vector register holds.
 const TOGETHER: usize = 4;
 /// Ways whose words are a line of the simulator's machine, as most caches' are. They are looked at without
@@ -299,10 +301,22 @@ impl<V: Copy> Sets<V> {
         if self.find(index, tag).is_some() {
             return None;
         }
-        let set = (index & self.set_mask) as usize;
-        let place = self.links[self.newest[set] as usize].newer;
-        let (old, value) = &self.entries[place as usize];
+        let (old, value) = self.oldest(index);
         (*old != 0).then_some((*old, value))
+    }
+
+    /// An insertion into the set that `index` selects is soon to come: prefetches the entry that it will take the
+    /// place of. There are entries.
+    #[inline]
+    pub fn prefetch_victim(&self, index: u64) {
+        prefetch(self.oldest(index));
+    }
+
+    /// The entry that was not used for longest in the set that `index` selects.
+    #[inline]
+    fn oldest(&self, index: u64) -> &(u64, V) {
+        let newest = self.newest[(index & self.set_mask) as usize];
+        &self.entries[self.links[newest as usize].newer as usize]
     }
 
     #[inline]

@@ -300,6 +300,9 @@ impl Mmu {
         }
         self.statistics.l2_tlb_misses += 1;
         self.l2_tlb_misses += 1;
+        // A walk takes long enough for them to be at hand.
+        self.l2.prefetch_victim(address.raw());
+        self.l1(kind).prefetch_victim(address.raw());
         let mut log = std::mem::take(&mut self.timeline.log);
         log.clear();
         let found = self.walk(Request { at: ready, ..request }, system, reader, &mut log);

@@ -187,6 +187,16 @@ impl Tlb {
         Some((old >> 2 << self.shifts[level_of(old)], *value))
     }
 
+    /// A translation for `address` is soon to be put in, most likely that of a base page: prefetches the entry that
+    /// it will take the place of.
+    #[inline]
+    pub fn prefetch_victim(&self, address: u64) {
+        if let Some((array, level)) = self.homes[1] {
+            let page = address >> self.shifts[usize::from(level)];
+            self.arrays[usize::from(array)].sets.prefetch_victim(page);
+        }
+    }
+
     /// True if there are no arrays.
     pub fn is_empty(&self) -> bool {
         self.arrays.is_empty()
