@@ -290,3 +290,10 @@ def test_curves_and_maps_are_drawn(tmp_path: Path) -> None:
     cells = (tmp_path / "m.svg").read_text()
     for value in ("1", "1.1", "1.2", "1.3"):
         assert f">{value}</text>" in cells
+
+
+def test_names_that_begin_alike_stay_apart() -> None:
+    names = [f"radix4+Mine(entries={number})" for number in (16, 32)]
+    found = figures._shortened(["radix4", *names], 18)  # noqa: SLF001
+    assert len(set(found.values())) == 3
+    assert all(len(name) <= 18 for name in found.values())

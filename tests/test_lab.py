@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import BrokenExecutor, Executor, Future, wait
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -205,6 +205,43 @@ def test_a_run_is_the_same_however_its_sweep_is_named(
     plans = [plan.plan(Sweep.read(name)) for name in (str(file), "./s.toml")]
     assert [unit.key for unit in plans[0]] == [unit.key for unit in plans[1]]
     assert [unit.columns["scheme"] for unit in plans[0]] == ["radix4", "radix4 (radix4.toml)"]
+
+
+def test_two_files_of_one_name_are_named_as_the_sweep_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (settings.DATA / "schemes" / "radix4.toml").read_text()
+    for folder, levels in (("a", 4), ("b", 5)):
+        (tmp_path / folder).mkdir()
+        changed = text.replace("levels = 4", f"levels = {levels}").replace(
+            'title = "', f'title = "{folder}: '
+        )
+        (tmp_path / folder / "radix4.toml").write_text(changed)
+    file = write(tmp_path / "s.toml", schemes=["a/radix4.toml", "b/radix4.toml"])
+    monkeypatch.chdir(tmp_path)
+    plans = [plan.plan(Sweep.read(name)) for name in (str(file), "./s.toml")]
+    assert [unit.key for unit in plans[0]] == [unit.key for unit in plans[1]]
+
+
+def test_threads_that_start_processes_leave_the_main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sys.modules["__main__"]
+    inside, go_on = threading.Event(), threading.Event()
+
+    def submit(_self: object, _fn: object, number: int) -> None:
+        if number == 0:
+            inside.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    with engines._Processes(1) as processes:  # noqa: SLF001
+        threads = [threading.Thread(target=processes.submit, args=(print, number)) for number in range(2)]
+        threads[0].start()
+        assert inside.wait(60)
+        threads[1].start()
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    assert sys.modules["__main__"] is own
 
 
 def test_windows_may_have_a_unit() -> None:
@@ -525,7 +562,9 @@ def big(tmp_path: Path, instructions: str = "400K") -> Path:
 
 
 def begin(file: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-m", "flatwalk", "sweep", str(file), "--results", str(place), *options]
+    # With nohup, its children ignore SIGHUP.
+    heard = ["env", "--default-signal=HUP", sys.executable, "-I", "-m", "flatwalk"]
+    command = [*heard, "sweep", str(file), "--results", str(place), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

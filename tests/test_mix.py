@@ -405,6 +405,10 @@ def test_a_program_without_room_for_the_warm_up_is_named() -> None:
     asked, too_short = mixing.in_step({"a": part(1.0, 400_000_000), "b": part(2.0, 400_000_000)})
     assert too_short is None
     assert [one["sampling"]["warmup"] for one in asked.values()] == [2_000_000, 4_000_000]
+    # No program is warmed for more than four times as long, however much room it has.
+    asked, too_short = mixing.in_step({"a": part(0.1, 400_000_000), "b": part(1.0, 400_000_000)})
+    assert too_short is None
+    assert [one["sampling"]["warmup"] for one in asked.values()] == [800_000, 8_000_000]
     # Ten windows of 100 k in 4 M: 250 k are between two, with those that run with the clock.
     asked, too_short = mixing.in_step({"a": part(1.0, 400_000_000), "b": part(1.0, 4_000_000)})
     assert too_short == "b"

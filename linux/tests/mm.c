@@ -1495,6 +1495,8 @@ static void test_cgroup(void)
 	CHECK(child >= 0);
 	if (!child)
 		leaves_cgroup(left, go_on);
+	/* If the child does not get there, the pipe ends. */
+	CHECK(!close(left[1]));
 	await(left);
 	in_child(stays_in_cgroup);
 	tell(go_on);

@@ -65,7 +65,8 @@ def draw(chart: Chart, columns: int) -> Figure:
     head = _HEAD + 0.14 * (len(title) - 1)
     above = head + _LEGEND * -(-len(legend) // in_row)
     most = int(_NAMES * width / _CHARACTER)
-    names = _CHARACTER * max(len(short(row.name, most)) for panel in panels for row in panel.rows) + 0.05
+    shown_as = _shortened([row.name for panel in panels for row in panel.rows], most)
+    names = _CHARACTER * max(map(len, shown_as.values())) + 0.05
     cells = [0.06 * max(map(len, column)) for column in _cells(chart, panels)]
     shown = len(cells) if columns == 2 else min(1, len(cells))
     while shown > 1 and names + sum(cells[:shown]) + 0.05 > (1 - _BARS) * width:
@@ -94,10 +95,19 @@ def draw(chart: Chart, columns: int) -> Figure:
             )
             axes = figure.add_axes(box)
             _panel(axes, chart, panel, cells[:shown])
-            axes.set_yticks(range(len(panel.rows)), [short(row.name, most) for row in panel.rows])
+            axes.set_yticks(range(len(panel.rows)), [shown_as[row.name] for row in panel.rows])
             axes.set_title("\n".join(label), loc="left", size=7, pad=3, color="#5b6470")
             top -= tall
     return figure
+
+
+def _shortened(names: Sequence[str], most: int) -> dict[str, str]:
+    """Names as there is room for; where some would become the same, they are cut in the middle."""
+    found = {name: short(name, most) for name in names}
+    if len(set(found.values())) == len(found):
+        return found
+    end = most // 2
+    return {name: name if len(name) <= most else f"{name[: most - end - 1]}…{name[-end:]}" for name in found}
 
 
 def _cells(chart: Chart, panels: Sequence[Panel]) -> list[list[str]]:

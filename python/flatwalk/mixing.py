@@ -190,14 +190,16 @@ def in_step(
     speeds = _speeds(found)
     slowest = min(speeds.values())
     # Cycles that all programs can be warmed for.
-    cycles, too_short = math.inf, None
+    cycles, rooms = math.inf, dict[str, float]()
     for name, (_, sampling, request) in found.items():
         warmup, window = request["sampling"]["warmup"], request["sampling"]["window"]
         between = sampling["instructions_represented"] / sampling["windows"] - window - DETAILED
-        most = warmup if _is_recorded_sample(request) else min(MOST_WARMUPS * warmup, max(between, 0.0))
-        if most / speeds[name] < min(cycles, warmup / slowest):
-            too_short = name
-        cycles = min(cycles, most / speeds[name], warmup / slowest)
+        rooms[name] = (warmup if _is_recorded_sample(request) else max(between, 0.0)) / speeds[name]
+        cycles = min(cycles, rooms[name], MOST_WARMUPS * warmup / speeds[name], warmup / slowest)
+    # It may also be shorter because no program is warmed for longer than that.
+    least = min(rooms, key=lambda name: rooms[name])
+    wanted = min(request["sampling"]["warmup"] for _, _, request in found.values()) / slowest
+    too_short = least if rooms[least] <= cycles and rooms[least] < wanted else None
     windows = min(sampling["windows"] for _, sampling, _ in found.values())
     asked = {
         name: _changed(

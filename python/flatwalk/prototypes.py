@@ -15,6 +15,7 @@ import inspect
 import itertools
 import json
 import linecache
+import sysconfig
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -238,7 +239,7 @@ class _Known:
                 f"the code of {own.__name__} cannot be read, and results must say what ran",
                 remedy="write the class to a file or a notebook's cell",
             )
-        text = "\0".join([own.__qualname__, parameters, code, *_imported(Path(file), code)])
+        text = "\0".join([own.__qualname__, parameters, code, *_parts(Path(file), code)])
         first = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, number = first, 1
         while not _is_same(cls.classes.setdefault(code, own), own):
@@ -246,12 +247,15 @@ class _Known:
         return code
 
 
-def _imported(file: Path, code: str) -> list[str]:
-    """Names and contents of all modules that code imports from its own folder, and that these do from there.
+def imported(file: Path, code: str) -> dict[Path, str]:
+    """The modules that code imports from its own folder, and that these do from there, with what they say.
 
-    What it says decides, not what is loaded: each process of a sweep loads other files.
+    What the code says decides, not what is loaded: each process of a sweep loads other files. Where packages
+    are installed, they are not its own.
     """
     found: dict[Path, str] = {}
+    if str(file.parent) in {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}:
+        return found
     left = [(file, code)]
     while left:
         importer, text = left.pop()
@@ -259,6 +263,12 @@ def _imported(file: Path, code: str) -> list[str]:
             if path not in found and path != file and _HERE not in path.parents:
                 found[path] = path.read_text(encoding="utf-8", errors="replace")
                 left.append((path, found[path]))
+    return found
+
+
+def _parts(file: Path, code: str) -> list[str]:
+    """Names and contents of the modules that code imports from its own folder."""
+    found = imported(file, code)
     return [part for path in sorted(found) for part in (str(path.relative_to(file.parent)), found[path])]
 
 
@@ -280,7 +290,9 @@ def _modules(importer: Path, code: str, folder: Path) -> Iterator[Path]:
                 continue
         for base, name in imports:
             for place in itertools.accumulate(name.split("."), Path.joinpath, initial=base):
-                files = (place.with_suffix(".py"), place / "__init__.py")
+                # A folder such as `/` has no name, and nothing next to it that would be it.
+                beside = [place.with_suffix(".py")] if place.name else []
+                files = [*beside, place / "__init__.py"]
                 yield from (path for path in files if path.is_file() and folder in path.parents)
 
 

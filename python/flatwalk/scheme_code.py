@@ -87,12 +87,24 @@ def _module(path: Path, where: str) -> ModuleType:
             where=f"{where} {path}",
             remedy="check the path and its permissions",
         ) from error
-    return _run(path.resolve(), hashlib.sha256(contents).hexdigest())
+    path = path.resolve()
+    others = prototypes.imported(path, contents.decode(errors="replace"))
+    version = repr([contents, *sorted((str(other), text) for other, text in others.items())])
+    return _run(
+        path, hashlib.sha256(version.encode(errors="replace")).hexdigest(), frozenset(map(str, others))
+    )
 
 
 @functools.cache
-def _run(path: Path, _contents: str) -> ModuleType:
-    """Runs a file, with its folder on the path as Python does; each version of it once."""
+def _run(path: Path, _version: str, others: frozenset[str]) -> ModuleType:
+    """Runs a file, with its folder on the path as Python does; each version of it and of its modules once."""
+    # They may have been loaded when they said something else.
+    for other in map(Path, others):
+        parts = other.relative_to(path.parent).with_suffix("").parts
+        known = ".".join(parts).removesuffix(".__init__")
+        if getattr(sys.modules.get(known), "__file__", None) == str(other):
+            del sys.modules[known]
+    importlib.invalidate_caches()
     # Two files of one name are two modules.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

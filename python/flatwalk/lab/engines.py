@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,17 +87,22 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
     return Done(cast("dict[str, Any]", response), "", after.user + after.system - before.user - before.system)
 
 
+#: One thread at a time says what the main module is.
+_MAIN = threading.Lock()
+
+
 class _Processes(ProcessPoolExecutor):
     """Processes that do not run the user's script again, as spawned ones do: they only call the engine."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
         """As usual; processes start here, and are told what the main module is."""
-        own = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            return super().submit(fn, *args, **kwargs)
-        finally:
-            sys.modules["__main__"] = own
+        with _MAIN:
+            own = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                return super().submit(fn, *args, **kwargs)
+            finally:
+                sys.modules["__main__"] = own
 
 
 @contextmanager

@@ -152,7 +152,11 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
 def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any], str | None]]]:
     """The engine's configurations with their columns and code, in groups that share their baseline."""
     names = [_from_folder(name, sweep) for name in dict.fromkeys(sweep.schemes)]
-    named = [(name, settings.scheme_or_pair(name, sweep.where)) for name in names]
+    # By what the sweep's file says: where that file lies is no part of a name.
+    said = dict.fromkeys(sweep.schemes)
+    named = [
+        (text, settings.scheme_or_pair(name, sweep.where)) for text, name in zip(said, names, strict=True)
+    ]
     schemes = settings.distinct(named, "scheme", sweep.where)
     codes = {
         scheme["name"]: str(Path(name).absolute()) if scheme_code.is_one(name) else None

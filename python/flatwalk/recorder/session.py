@@ -176,7 +176,9 @@ class _Session:
             if program is not None and program.poll() is None:
                 program.kill()
                 program.wait()
-                self._note_ended(program.pid, "an error")
+                # SIGTERM has a handler here; what else ends flatwalk so is SIGHUP.
+                why = "SIGHUP" if isinstance(sys.exception(), SystemExit) else "an error"
+                self._note_ended(program.pid, why)
             for report in collector.finish():
                 self._reports.add(report)
             self._reports.keep_partial()

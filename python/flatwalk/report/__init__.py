@@ -83,10 +83,13 @@ def _places(runs: list[Run]) -> dict[tuple[str, str], str]:
     """
     found, everywhere = {}, dict[str, set[str]]()
     resolved = _resolved(runs)
-    for run in runs:
-        key, *_ = resolved[_identity("scheme", run["configuration"]["scheme"])]
-        found[place_label(run, runs), run["scheme"]] = key
-        everywhere.setdefault(run["scheme"], set()).add(key)
+    for members in grouped(runs):
+        # As the page calls it, by the first: schemes may have other page sizes.
+        place = place_label(members[0], runs)
+        for run in members:
+            key, *_ = resolved[_identity("scheme", run["configuration"]["scheme"])]
+            found[place, run["scheme"]] = key
+            everywhere.setdefault(run["scheme"], set()).add(key)
     return found | {("", scheme): min(keys) for scheme, keys in everywhere.items() if len(keys) == 1}
 
 
