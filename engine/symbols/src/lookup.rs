@@ -166,7 +166,8 @@ fn functions(file: &ElfFile64<'_, Endianness>) -> Vec<Function> {
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
             let start = symbol.address();
             let section = symbol.section_index().and_then(|at| file.section_by_index(at).ok());
-            let limit = section.map_or(u64::MAX, |found| found.address().saturating_add(found.size()));
+            let limit =
+                section.map_or(u64::MAX, |found| found.address().saturating_add(found.size()));
             let end = start.saturating_add(symbol.size());
             Some(Function { start, end, limit, reach: 0, name: name.to_owned() })
         })
