@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TABLE = mutants.read()
 #: Guards of the model that are not in the series for Linux 6.12: khugepaged looks once there, and tables
-#: that became empty are taken since 6.14 only. A lock of CPU hotplug that is taken too early is no guard left out.
+#: that became empty are taken since 6.14 only. A lock of CPU hotplug that is taken too early is no guard that
+#: is left out.
 NOT_IN_SERIES = {"NO_RETRACT_RECHECK", "NO_RECLAIM_GUARD", "NO_CPUS_LOCK_LATE"}
 
 
