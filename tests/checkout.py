@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from flatwalk import settings
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -13,3 +15,10 @@ def files(*names: str) -> list[str]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *names]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return sorted(path for path in set(found.strip("\0").split("\0")) if (ROOT / path).is_file())
+
+
+def shipped(kind: str, name: str, before: str, after: str) -> str:
+    """The text of a shipped machine or scheme (`machines`, `schemes`), with something changed."""
+    text = (settings.DATA / kind / f"{name}.toml").read_text()
+    assert before in text
+    return text.replace(before, after)

@@ -21,7 +21,7 @@ from flatwalk import settings, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import changes, command, engines, plan, query, run, store
 from flatwalk.lab.sweep import Sweep
-from tests.checkout import ROOT
+from tests.checkout import ROOT, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,9 +197,7 @@ def test_a_run_is_the_same_however_its_sweep_is_named(
         ("machines", "zen4", "frequency_mhz = 5000", "frequency_mhz = 4000"),
         ("schemes", "radix4", "levels = 4", "levels = 5"),
     ):
-        text = (settings.DATA / kind / f"{name}.toml").read_text()
-        assert before in text
-        (tmp_path / f"{name}.toml").write_text(text.replace(before, after))
+        (tmp_path / f"{name}.toml").write_text(shipped(kind, name, before, after))
     file = write(tmp_path / "s.toml", machines=["zen4.toml"], schemes=["radix4", "radix4.toml"])
     monkeypatch.chdir(tmp_path)
     plans = [plan.plan(Sweep.read(name)) for name in (str(file), "./s.toml")]
@@ -210,13 +208,10 @@ def test_a_run_is_the_same_however_its_sweep_is_named(
 def test_two_files_of_one_name_are_named_as_the_sweep_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (settings.DATA / "schemes" / "radix4.toml").read_text()
     for folder, levels in (("a", 4), ("b", 5)):
         (tmp_path / folder).mkdir()
-        changed = text.replace("levels = 4", f"levels = {levels}").replace(
-            'title = "', f'title = "{folder}: '
-        )
-        (tmp_path / folder / "radix4.toml").write_text(changed)
+        changed = shipped("schemes", "radix4", "levels = 4", f"levels = {levels}")
+        (tmp_path / folder / "radix4.toml").write_text(changed.replace('title = "', f'title = "{folder}: '))
     file = write(tmp_path / "s.toml", schemes=["a/radix4.toml", "b/radix4.toml"])
     monkeypatch.chdir(tmp_path)
     plans = [plan.plan(Sweep.read(name)) for name in (str(file), "./s.toml")]

@@ -20,6 +20,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
 from flatwalk.results import add_speedups
 from tests import fake
+from tests.checkout import shipped
 from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
@@ -355,15 +356,11 @@ def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) ->
 
 
 def test_changed_copies_are_shown_with_their_file_names(call: Call, tmp_path: Path) -> None:
-    from flatwalk import settings
-
     for kind, name, before, after in (
         ("machines", "skylake-server", "width = 4", "width = 3"),
         ("schemes", "radix4", "levels = 4", "levels = 5"),
     ):
-        text = (settings.DATA / kind / f"{name}.toml").read_text()
-        assert before in text
-        (tmp_path / f"{kind}.toml").write_text(text.replace(before, after))
+        (tmp_path / f"{kind}.toml").write_text(shipped(kind, name, before, after))
     asked = ["--workload", "gups:64MiB", "--large-pages", "0", "--instructions", "100k", "--no-report"]
     said = call("compare", *asked, "--machine", "./machines.toml", "--schemes", "./schemes.toml").out
     assert "gups:64MiB on skylake-server (machines.toml), 4 KiB pages" in said
