@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flatwalk import compiler
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import diff, machine, results
-from flatwalk.vm import bench, counting, document, hosted, measuring, workloads
+from flatwalk.vm import bench, build, compiled, counting, document, hosted, measuring, run, workloads
 from flatwalk.vm.counting import CAUSES, START, STOP, Phase
 from flatwalk.vm.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import io
+    from collections.abc import Callable, Sequence
 
     from tests.conftest import Result
 
@@ -251,10 +254,78 @@ def test_a_document_is_looked_at_before_anything_is_measured(
     assert "| a |" in failed.out, "what was measured is not lost"
 
 
+def test_all_levels_are_looked_at_before_any_is_measured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr(measuring, "measure", measured.append)
+    refused = call("vm", "bench", "--levels", "4", "--levels", "3")
+    assert (refused.code, "no tables of 3 levels" in refused.err, measured) == (2, True, [])
+
+
 def test_results_need_a_directory(call: Call, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     result = call("vm", "bench", "--host", "gups", "--save", "taken")
     assert (result.code, "--save" in result.err) == (2, True)
+
+
+def test_programs_and_files_may_have_blanks_and_commas_in_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "a b,c"
+    monkeypatch.setattr(compiled, "guest_program", lambda source: odd / source.stem)
+    monkeypatch.setattr(compiled, "plugin", lambda name, _: odd / f"{name}.so")
+    given: list[tuple[Sequence[str], Sequence[str]]] = []
+
+    def ended(
+        _: object, command: Sequence[str], *, stdout: io.BytesIO, options: Sequence[str], **__: object
+    ) -> run.Outcome:
+        given.append((command, options))
+        stdout.write(b"counter flat_table_alloc 1\ncounter flat_table_alloc_failed 2\n")
+        return run.Outcome(0, "", "")
+
+    monkeypatch.setattr(run, "run", ended)
+    (crowd,) = bench.oversubscribe(["l3l2"], [0])
+    assert (crowd.allocated, crowd.refused) == (1, 2)
+    # run.sh has a shell read it.
+    call = given[0][0][-1].removeprefix("run=")
+    assert shlex.split(call)[0] == str(odd / "crowd")
+    assert len(shlex.split(call)) == 4
+    counting.watched(Machine(), ["true"], "count", ["other=1"], source=None)
+    plugin = given[1][1][-1]
+    assert plugin.startswith(f"{tmp_path}/a b,,c/count.so,out=")
+    assert plugin.endswith(",other=1")
+
+
+def test_what_is_compiled_is_known_by_all_that_it_is_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiled, "SOURCES", tmp_path / "linux")
+    made: list[Sequence[str]] = []
+
+    def compile_one(_: Path, target: Path, flags: Sequence[str]) -> None:
+        made.append(flags)
+        target.write_bytes(b"")
+
+    monkeypatch.setattr(compiler, "build", compile_one)
+    program = tmp_path / "linux" / "tests" / "one.c"
+    own, marking = program.with_name("tables.h"), tmp_path / "recorder" / "flatwalk.h"
+    for path in (program, own, marking):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("first")
+    found = [compiled.guest_program(program)]
+    assert compiled.guest_program(program) == found[0]
+    for path in (program, own, marking):
+        path.write_text("second")
+        found.append(compiled.guest_program(program))
+    # Of the same header, but with another flag.
+    plugin = tmp_path / "linux" / "guest" / "count.c"
+    for path in (plugin, *(tmp_path / name / "include" / "qemu-plugin.h" for name in ("a", "b"))):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    for name in ("a", "b"):
+        monkeypatch.setattr(build, "find", lambda *_, name=name: tmp_path / name)
+        found.append(compiled.plugin("count", None))
+    assert len(set(found)) == len(made) == len(found) == 6
 
 
 # In guests

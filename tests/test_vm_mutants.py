@@ -74,58 +74,157 @@ def test_each_machine_runs_all_its_tests_with_all_guards_first() -> None:
         assert set(case.tests) <= set(control.tests)
 
 
-def result(left_out: str, *, status: int | None = 0, said: str = "", problem: str = "") -> judging.Result:
-    """A guest in which one test ended with this status, or not, and which said something."""
-    case = cases.Case(left_out, TABLE[0].case().machine, ("meet",), left_out=left_out)
-    found = judging.Result(case)
+MEET = mutants.Mutant("A", "promote(): a lock", ("meet",))
+HANGS = replace(MEET, by=("hang",))
+LIMIT_S = MEET.case().limit_s
+
+
+def ended(
+    mutant: mutants.Mutant = MEET,
+    status: int | None = 0,
+    *,
+    seconds: float = 1,
+    said: str = "",
+    problem: str = "",
+    control: bool = False,
+) -> judging.Result:
+    """A guest in which the test `meet` ended with this status, or not, and which said something.
+
+    Args:
+        mutant: The guard that was left out.
+        status: None if the guest was lost.
+        seconds: That the test took.
+        said: A complaint.
+        problem: What else is wrong.
+        control: Whether no guard was left out.
+    """
+    case = next(case for case in mutants.planned([mutant]) if case.mutated != control)
+    found = judging.Result(case, counters={judging.BLOCKS: 1})
     if status is not None:
-        found.tests["meet"] = judging.FinishedTest.from_output("meet", status, 1, ["wrong contents"])
-        found.verdicts["meet"] = judging.judge(found.tests["meet"], None)
+        test = judging.FinishedTest.from_output("meet", status, seconds, ["wrong contents"])
+        found.tests["meet"] = test
+        found.verdicts["meet"] = judging.judge(test, None, case.limit_s)
     found.complaints = [said] if said else []
     found.problems = [*([problem] if problem else []), *judging.differences(found, found)]
     return found
 
 
+def verdict(mutant: mutants.Mutant, result: judging.Result, control_s: float = 20) -> tuple[str, str, str]:
+    """What noticed, in which test, as the table has it; and what is wrong, without the name.
+
+    Args:
+        mutant: The guard that was left out.
+        result: How that went.
+        control_s: Seconds that the test took with all guards.
+    """
+    results = [ended(mutant, seconds=control_s, control=True), result]
+    row = mutants.table([mutant], results).splitlines()[-1].strip("| ").split(" | ")
+    problems = mutants.missed([mutant], results)
+    assert len(problems) == ("**" in row[4])
+    return row[4], row[3], "".join(problems).removeprefix(f"{mutant.name}: ")
+
+
 @pytest.mark.parametrize(
-    ("found", "what"),
+    ("found", "what", "test"),
     [
-        (result("A"), ("", "")),
-        (result("A", status=1), ("it ended with 1: wrong contents", "meet")),
-        (result("A", status=124), ("it did not end in time", "meet")),
-        (result("A", status=None, problem="the guest was lost"), ("the guest did not end", "meet")),
+        (ended(status=1), "it ended with 1: wrong contents", "meet"),
+        (ended(status=134), "it ended with 134: wrong contents", "meet"),
+        (ended(status=135), "it ended with 135: wrong contents", "meet"),
+        (ended(status=139), "it ended with 139: wrong contents", "meet"),
         (
-            result("A", said="[ 9.1] BUG: Bad page map in process mm  pte:800000000abcd (in meet)"),
-            ("BUG: Bad page map in process mm  pte:", "meet"),
+            ended(said="[ 9.1] BUG: Bad page map in process mm  pte:800000000abcd (in meet)"),
+            "BUG: Bad page map in process mm  pte:",
+            "meet",
         ),
         (
-            result("A", status=None, said="[ 9.1] WARNING: CPU: 1 PID: 7 at mm/x.c:1 f+0x1/0x2"),
-            ("WARNING: at mm/x.c:1 f+0x1/0x2", "meet"),
+            ended(status=None, said="[ 9.1] WARNING: CPU: 1 PID: 7 at mm/x.c:1 f+0x1/0x2"),
+            "WARNING: at mm/x.c:1 f+0x1/0x2",
+            "meet",
         ),
         (
-            result("A", said="flat-pt-check: missing flush: vCPU 1, CR3 0x10000001fe000"),
-            ("QEMU: a flush is missing", ""),
+            ended(said="flat-pt-check: missing flush: vCPU 1, CR3 0x10000001fe000"),
+            "QEMU: a flush is missing",
+            "–",
         ),
     ],
 )
-def test_what_counts_as_noticed(found: judging.Result, what: tuple[str, str]) -> None:
-    assert mutants.noticed(found) == what
-    assert mutants.missed([found]) == ([] if what[0] else ["A: nothing noticed that it was left out"])
+def test_what_counts_as_noticed(found: judging.Result, what: str, test: str) -> None:
+    assert verdict(MEET, found) == (what, test, "")
 
 
-def test_a_script_that_fails_has_noticed_nothing() -> None:
-    found = result("A")
-    found.problems.append("the tests' script ended with 2: no such file")
-    assert mutants.missed([found])
+@pytest.mark.parametrize(
+    "found",
+    [
+        ended(),
+        *(ended(status=status) for status in (2, 77, 126, 127)),
+        # Killed long before its time is over, for want of memory.
+        ended(status=137),
+        ended(status=None, problem="the guest ended before the command did"),
+        ended(problem="the tests' script ended with 2: no such file"),
+    ],
+)
+@pytest.mark.parametrize("mutant", [MEET, HANGS])
+def test_what_a_test_or_a_host_without_something_does_is_no_notice(
+    mutant: mutants.Mutant, found: judging.Result
+) -> None:
+    assert verdict(mutant, found) == ("**nothing**", "–", "nothing noticed that it was left out")
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (ended(status=124), "it did not end in time"),
+        (ended(status=137, seconds=LIMIT_S + 10), "it did not end in time"),
+        (
+            ended(status=None, said="[ 99.1] INFO: task mm:77 blocked for more than 30 seconds. (in meet)"),
+            "INFO: task mm:77 blocked for more than 30 seconds.",
+        ),
+        (
+            ended(status=None, said="Kernel panic - not syncing: hung_task: blocked tasks (in meet)"),
+            "Kernel panic - not syncing: hung_task: blocked tasks",
+        ),
+        (
+            ended(status=None, said="rcu: INFO: rcu_sched detected stalls on CPUs/tasks: (in meet)"),
+            "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+        ),
+        (
+            ended(status=None, said="watchdog: BUG: soft lockup - CPU#1 stuck for 26s! (in meet)"),
+            "watchdog: BUG: soft lockup - CPU#1 stuck for 26s!",
+        ),
+    ],
+)
+def test_a_hang_counts_where_it_must_notice_and_the_test_is_quick(found: judging.Result, what: str) -> None:
+    assert verdict(HANGS, found) == (what, "meet", "")
+    missed = f"nothing of what must: {what}"
+    assert verdict(HANGS, found, control_s=100) == (f"**{missed}**", "meet", missed)
+    assert verdict(MEET, found) == (f"**{missed}**", "meet", missed)
+    # Nor where the test did not run with all guards.
+    assert mutants.missed([HANGS], [found]) == [f"A: {missed}"]
+
+
+def test_where_only_a_hang_must_notice_another_failure_is_none() -> None:
+    missed = "nothing of what must: it ended with 1: wrong contents"
+    assert verdict(HANGS, ended(status=1)) == (f"**{missed}**", "meet", missed)
+
+
+def test_the_first_notice_that_counts_is_shown() -> None:
+    both = ended(status=1, said="[ 99.1] INFO: task mm:77 blocked for more than 30 seconds. (in meet)")
+    assert verdict(MEET, both)[0] == "it ended with 1: wrong contents"
+
+
+def test_only_these_guards_rely_on_a_hang() -> None:
+    assert {mutant.name for mutant in TABLE if "hang" in mutant.by} == {"NO_HUGE_GUARD", "NO_MREMAP_GUARD"}
 
 
 def test_with_all_guards_nothing_may_complain() -> None:
-    assert mutants.missed([result("none")]) == []
-    assert mutants.missed([result("none", said="WARNING: x")]) == ["none: the kernel says: WARNING: x"]
+    assert mutants.missed([MEET], [ended(control=True)]) == []
+    complained = ended(said="WARNING: x", control=True)
+    assert mutants.missed([MEET], [complained]) == ["all guards, l2l1: the kernel says: WARNING: x"]
 
 
 def test_the_table_has_a_row_for_each_guard() -> None:
     some = [TABLE[0], next(mutant for mutant in TABLE if mutant.unseen), TABLE[1]]
-    found = result(TABLE[0].name, status=1)
+    found = replace(ended(status=1), case=TABLE[0].case())
     rows = mutants.table(some, [found]).splitlines()[2:]
     assert [row.split(" | ")[2:] for row in rows] == [
         ["l2l1", "meet", "it ended with 1: wrong contents |"],
@@ -135,7 +234,16 @@ def test_the_table_has_a_row_for_each_guard() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[[mutant]]\nat = 'x'\n", "[[mutant]]\nname = 'A'\nat = ''\nodd = 1\n", "x", ""]
+    "text",
+    [
+        "[[mutant]]\nat = 'x'\n",
+        "[[mutant]]\nname = 'A'\nat = ''\nodd = 1\n",
+        "[[mutant]]\nname = 'A'\nat = ''\nby = ['test', 'nobody']\n",
+        "[[mutant]]\nname = 'A'\nat = ''\nby = 'hang'\n",
+        "[[mutant]]\nname = 'A'\nat = ''\nby = []\n",
+        "x",
+        "",
+    ],
 )
 def test_a_table_that_is_wrong_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "mutants.toml"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,62 @@ def test_the_host_has_what_its_guest_needs() -> None:
     assert "flat-npt=on" in given["-cpu"].split(",")
     assert {"kvm_amd.flat_npt=l2l1", "quiet"} <= set(given["-append"].split())
     assert given["-m"] == "812M"
+
+
+def test_an_inner_guest_is_no_larger_than_its_monitor_can_make_it(call: Callable[..., Result]) -> None:
+    assert nested.Guest(memory_mib=3072).memory_mib == 3072
+    text = (compiled.SOURCES / "guest" / "vmm.c").read_text(encoding="utf-8")
+    assert "memory_bytes > 3ull << 30" in text
+    for memory in ("3073M", "4G"):
+        result = call("vm", "run", "--nested", "--memory", memory, "--", "true")
+        assert (result.code, "--memory" in result.err) == (2, True)
+
+
+def test_all_that_the_monitor_says_can_be_told_apart() -> None:
+    text = (compiled.SOURCES / "guest" / "vmm.c").read_text(encoding="utf-8")
+    (usage,) = re.findall(r'fprintf\(stderr, "([^"]*usage[^"]*)', text)
+    assert usage.startswith("vmm: ")
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., run.GuestLostError]:
+    """Runs guests of guests of which `guest.run` is a function, and gives the error."""
+    empty = tmp_path / "built"
+    empty.write_bytes(b"")
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+    monkeypatch.setattr(compiled, "guest_program", lambda _: empty)
+    monkeypatch.setattr(compiled, "plugin", lambda *_: tmp_path / "a,b" / "nested.so")
+
+    def of(ending: Callable[..., run.Outcome]) -> run.GuestLostError:
+        monkeypatch.setattr(run, "run", ending)
+        with pytest.raises(run.GuestLostError) as caught:
+            nested.run(nested.Guest().host("off"), nested.Guest(), ["true"])
+        return caught.value
+
+    return of
+
+
+def test_what_the_inner_kernel_logged_is_kept_of_guests_that_are_lost(
+    lost: Callable[..., run.GuestLostError],
+) -> None:
+    given: list[Sequence[str]] = []
+
+    def inner(*_: object, stderr: io.BytesIO, options: Sequence[str], **__: object) -> run.Outcome:
+        given.append(options)
+        stderr.write(b"inner: oops\nvmm: the guest has stopped without a status\n")
+        return run.Outcome(125, "host: fine\n", "odd\n")
+
+    def both(*_: object, stderr: io.BytesIO, **__: object) -> run.Outcome:
+        stderr.write(b"inner: fine\n")
+        raise run.GuestLostError(FlatwalkError("over", where="--timeout"), "host: BUG\n", "odd\n")
+
+    error = lost(inner)
+    assert error.log == "host: fine\ninner: oops\nvmm: the guest has stopped without a status\n"
+    assert error.messages == "odd\n"
+    assert "/a,,b/nested.so,out=" in given[0][-1]
+    error = lost(both)
+    assert (error.log, error.messages) == ("host: BUG\ninner: fine\n", "odd\n")
+    assert (error.what, error.where) == ("over", "--timeout")
 
 
 def test_the_program_takes_its_libraries_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flatwalk import cache
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, races, run
+from flatwalk.vm import build, compiled, components, ports, races, run
 from flatwalk.vm.machine import MODES, Machine
 from flatwalk.vm.testing import cases, judging, report, running
 
@@ -111,8 +112,11 @@ def test_the_series_functions_are_those_that_it_adds_or_changes() -> None:
     assert not {"handle_mm_fault", "if", "unmap_vmas"} & found
 
 
-def ended(name: str, status: int, *said: str) -> judging.FinishedTest:
-    return judging.FinishedTest.from_output(name, status, 0, said)
+LIMIT_S = 1200
+
+
+def ended(name: str, status: int, *said: str, seconds: float = 0) -> judging.FinishedTest:
+    return judging.FinishedTest.from_output(name, status, seconds, said)
 
 
 def result(
@@ -120,7 +124,7 @@ def result(
 ) -> judging.Result:
     found = judging.Result(case, {test.name: test for test in tests})
     others = (off or found).tests
-    found.verdicts = {test.name: judging.judge(test, others.get(test.name)) for test in tests}
+    found.verdicts = {test.name: judging.judge(test, others.get(test.name), LIMIT_S) for test in tests}
     return found
 
 
@@ -152,6 +156,9 @@ def test_a_case_that_went_wrong_says_how() -> None:
         (ended("mlock2", 1), ended("mlock2", 1), judging.XFAIL),
         (ended("mlock2", 4), ended("mlock2", 4), judging.SKIP),
         (ended("mlock2", 124), ended("mlock2", 124), judging.FAIL),
+        (ended("mlock2", 127), ended("mlock2", 127), judging.FAIL),
+        (ended("kvm-log", 126), ended("kvm-log", 126), judging.FAIL),
+        (ended("mlock2", 137), ended("mlock2", 137), judging.FAIL),
         (ended("stressor-vm", 2), ended("stressor-vm", 0), judging.FAIL),
         (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "ok 1 b", "not ok 3 a"), judging.XFAIL),
         (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "not ok 2 b"), judging.FAIL),
@@ -160,7 +167,49 @@ def test_a_case_that_went_wrong_says_how() -> None:
 def test_a_test_must_end_as_without_flat_tables(
     test: judging.FinishedTest, off: judging.FinishedTest | None, word: str
 ) -> None:
-    assert judging.judge(test, off).word == word
+    assert judging.judge(test, off, LIMIT_S).word == word
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [
+        (ended("fork", 124), "it did not end in time"),
+        # `timeout` had to kill it, or somebody else did.
+        (ended("fork", 137, seconds=LIMIT_S + 10), "it did not end in time"),
+        (ended("oom", 137, "filling", seconds=30), "it was killed: filling"),
+        (ended("mlock2", 127, "sh: mlock2: not found"), "it could not be run: sh: mlock2: not found"),
+        (ended("kvm-log", 126), "it could not be run: it wrote nothing"),
+    ],
+)
+def test_why_a_test_did_not_end_is_said(test: judging.FinishedTest, why: str) -> None:
+    assert judging.judge(test, test, LIMIT_S) == judging.Verdict(judging.FAIL, why)
+
+
+@pytest.mark.parametrize(
+    ("machine", "ordinary"),
+    [
+        (Machine(), True),
+        (Machine("l2l1"), False),
+        (Machine("l2l1", feature=False), True),
+        (Machine("l2l1", feature=False, parameters=("flat_page_tables=l2l1,force", "pti=on")), False),
+        (Machine(nested="off"), True),
+        (Machine(nested="l2l1"), False),
+    ],
+)
+@pytest.mark.parametrize("counter", [judging.BLOCKS, judging.LATER])
+def test_nothing_is_flattened_where_nothing_may_be(machine: Machine, ordinary: bool, counter: str) -> None:
+    case = cases.Case("one", machine, ())
+    assert case.ordinary == ordinary
+    found = judging.Result(case, counters={judging.BLOCKS: 0, judging.LATER: 0})
+    assert judging.differences(found, found) == []
+    found.counters[counter] = 1
+    assert judging.differences(found, found) == (["something was flattened"] if ordinary else [])
+
+
+def test_each_tier_has_guests_where_nothing_may_be_flattened() -> None:
+    for planned in (cases.of_tier("full"), cases.of_kvm()):
+        assert {case.ordinary for case in planned} == {True, False}
+        assert not any(case.ordinary and case.flattens for case in planned)
 
 
 def test_what_the_kernel_says_is_said_of_the_test_that_ran() -> None:
@@ -204,7 +253,7 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
         if booted == ["off", "l3l2"]:
             raise FlatwalkError("the host ran out of memory")
         output.write(b"@begin fork 0\n@test fork 0 1.5\n@begin mlock2 2\nnot ok 3 a part\n@test mlock2 1 3\n")
-        output.write(b"counter flat_table_alloc 5\n")
+        output.write(b"counter flat_table_alloc %d\n" % (5 if found.case.flattens else 0))
 
     def keep(results: Sequence[judging.Result]) -> None:
         file.write_text(json.dumps(report.as_dict(results, versions)))
@@ -248,6 +297,48 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
             report.resumed(file, versions)
 
 
+def test_own_trees_that_were_built_again_are_other_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "find", lambda component, _: tmp_path / component.name)
+
+    def made(component: components.Component, text: str, *, name: str = "") -> dict[str, str]:
+        (tmp_path / component.name / (name or component.product)).write_text(text)
+        # Each call of the command reads it again.
+        cache.digest.cache_clear()
+        return report.versions("usual", tmp_path, selftests=True)
+
+    for component in (components.QEMU, components.LINUX, components.SELFTESTS):
+        product = tmp_path / component.name / component.product
+        product.parent.mkdir(parents=True)
+        product.write_text("first")
+    before = made(components.LINUX, "first")
+    assert made(components.LINUX, "first") == before
+    for component, name, what in (
+        (components.QEMU, "", "qemu"),
+        (components.LINUX, "", "linux"),
+        (components.SELFTESTS, "", "selftests"),
+        (components.SELFTESTS, "khugepaged", "selftests"),
+    ):
+        after = made(component, "second", name=name)
+        assert {key for key in after if after[key] != before[key]} == {what}
+        file = tmp_path / "all.json"
+        file.write_text(json.dumps(report.as_dict([], before)))
+        with pytest.raises(UsageError, match=f"its results are of {what} own tree"):
+            report.resumed(file, after)
+        before = after
+    # Results of tests that come with Linux are not joined with others' without.
+    assert report.versions("usual", tmp_path).keys() == before.keys() - {"selftests"}
+    with pytest.raises(UsageError, match=r"its results are of selftests own tree .*, not none"):
+        report.resumed(file, report.versions("usual", tmp_path))
+
+
+def test_a_series_is_known_by_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "base").write_text("linux-source-6.12 6.12.1\n")
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+    assert report.versions("usual")["linux"] == f"linux-source-6.12 6.12.1 ({tmp_path.name})"
+
+
 def test_a_tier_without_its_programs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "find", lambda *_: tmp_path)
     monkeypatch.setattr(running, "_boot", lambda *_: None)
@@ -257,6 +348,112 @@ def test_a_tier_without_its_programs_is_refused(tmp_path: Path, monkeypatch: pyt
         running.run(planned, say=lambda _: None)
     assert "apt-get install" in str(caught.value.remedy)
     running.run([replace(planned[0], tests=("fork",))], say=lambda _: None)
+
+
+@pytest.fixture
+def machinery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of QEMU, which finds the file of the kernel's log in $log."""
+    qemu = tmp_path / "bin" / "qemu-system-x86_64"
+    qemu.parent.mkdir()
+    init = tmp_path / "init"
+    init.write_bytes(b"")
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+    monkeypatch.setattr(compiled, "guest_program", lambda _: init)
+
+    def be(script: str) -> None:
+        find_log = "for word; do case $word in file:*) log=${word#file:} ;; esac; done"
+        qemu.write_text(f"#!/bin/sh\n{find_log}\n{script}\n")
+        qemu.chmod(0o755)
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [
+        ("echo no library >&2; exit 127", "QEMU failed: no library"),
+        ("exit 1", "QEMU failed: 1"),
+        ("exit 0", "ended before the command did"),
+        # By the host, which has no memory left, whatever the kernel has said.
+        ("echo booting >$log; kill -KILL $$", "QEMU was killed"),
+    ],
+)
+def test_a_host_that_cannot_run_a_guest_has_lost_none(
+    machinery: Callable[[str], None], script: str, what: str
+) -> None:
+    machinery(script)
+    with pytest.raises(FlatwalkError, match=what) as caught:
+        run.run(Machine(), ["true"], stdout=io.BytesIO(), stderr=io.BytesIO())
+    assert not isinstance(caught.value, run.GuestLostError)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_guest_that_is_lost_leaves_what_it_and_qemu_said(
+    machinery: Callable[[str], None], status: int
+) -> None:
+    machinery(f"echo BUG: here >$log; echo odd >&2; exit {status}")
+    with pytest.raises(run.GuestLostError) as caught:
+        run.run(Machine(), ["true"], stdout=io.BytesIO(), stderr=io.BytesIO())
+    assert (caught.value.log, caught.value.messages) == ("BUG: here\n", "odd\n")
+
+
+def test_a_guest_that_is_stopped_leaves_them_too(
+    machinery: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machinery("echo BUG: here >$log; echo odd >&2; exec sleep 100000")
+
+    def communicate(process: subprocess.Popen[bytes], timeout: float | None = None) -> None:
+        assert process.stderr is not None
+        assert timeout is not None
+        raise subprocess.TimeoutExpired(process.args, timeout, stderr=process.stderr.readline())
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    with pytest.raises(run.GuestLostError, match="did not end within 3 s") as caught:
+        run.run(Machine(), ["true"], timeout_s=3, stdout=io.BytesIO(), stderr=io.BytesIO())
+    assert (caught.value.log, caught.value.messages) == ("BUG: here\n", "odd\n")
+    assert caught.value.where == "--timeout"
+
+
+def test_what_qemu_said_of_a_lost_guest_is_judged_and_kept(
+    machinery: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machinery("")
+    miss = "flat-pt-check: missing flush: vCPU 1, CR3 1"
+
+    def lost(*_: object, timeout_s: float, **__: object) -> None:
+        stopped = FlatwalkError(f"it did not end within {timeout_s} s", where="--timeout", remedy="more time")
+        raise run.GuestLostError(stopped, "BUG: here\n", f"{miss}\n")
+
+    monkeypatch.setattr(run, "run", lost)
+    logs = tmp_path / "logs"
+    (found,) = running.run([cases.Case("off", Machine(), ("fork",))], logs=logs, say=lambda _: None)
+    assert found.complaints == ["BUG: here", miss]
+    assert f"=== QEMU\n{miss}\n" in (logs / "off.log").read_text()
+    # `vm test` has no such option.
+    assert "did not end within 2400 s" in found.problems[0]
+    assert "--timeout" not in found.problems[0]
+    assert "--logs" in found.problems[0]
+
+
+def test_logs_have_a_place_before_the_first_guest_boots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted: list[object] = []
+    monkeypatch.setattr(build, "find", lambda *_: tmp_path)
+    monkeypatch.setattr(running, "_boot", lambda *given: booted.append(given))
+    (tmp_path / "taken").write_text("")
+    planned = [cases.Case("off", Machine(), ())]
+    with pytest.raises(UsageError) as caught:
+        running.run(planned, logs=tmp_path / "taken" / "logs", say=lambda _: None)
+    assert (caught.value.where, booted) == ("--logs", [])
+    running.run(planned, logs=tmp_path / "new" / "logs", say=lambda _: None)
+    assert (len(booted), (tmp_path / "new" / "logs").is_dir()) == (1, True)
+
+
+def test_commas_in_paths_are_qemus_to_read() -> None:
+    assert run.drive(Path("/a,b/disk"))[1].startswith("file=/a,,b/disk,if=")
+    assert ports.port("status", Path("/a,b/status"))[1].endswith(",path=/a,,b/status,append=on")
 
 
 def test_a_guest_does_not_outlive_who_started_it(tmp_path: Path) -> None:
@@ -355,7 +552,7 @@ def test_what_a_kernel_logged_is_kept_also_of_a_guest_that_is_lost(
     call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object, **__: object) -> None:
-        raise run.GuestLostError(FlatwalkError("the guest ended"), "BUG: here\n")
+        raise run.GuestLostError(FlatwalkError("the guest ended"), "BUG: here\n", "")
 
     monkeypatch.setattr(run, "run", lost)
     result = call("vm", "run", "--log", "k.log", "--", "true")

@@ -443,7 +443,7 @@ int main(int argc, char **argv)
 	}
 	argv += optind;
 	if (argc - optind != 4 || !(memory_bytes = strtoull(argv[2], NULL, 10) << 20) || memory_bytes > 3ull << 30) {
-		fprintf(stderr, "usage: vmm [-s] [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE\n");
+		fprintf(stderr, "vmm: usage: vmm [-s] [-c EXITS] [-l] VMLINUX INITRD MEGABYTES COMMAND-LINE\n");
 		return FAILED;
 	}
 	create();

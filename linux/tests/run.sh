@@ -76,8 +76,10 @@ knob() {
 # The test gets each block that it asks for, and may decide itself what fails, how soon the kernel's daemon comes, and so on.
 tuned() {
     knob $injection/probability 0
+    read -r overcommit </proc/sys/vm/overcommit_memory
     limited "$mm" "$1"
     set -- $?
+    knob /proc/sys/vm/overcommit_memory "$overcommit"
     knob $injection/probability "$failing"
     knob $sysctl "$threshold"
     knob $percent 1000000
@@ -105,7 +107,7 @@ stress() {
 # What the kernel's selftests expect: a directory `huge` with large pages, and enough of them.
 selftest() {
     if ! [ -d /tmp/selftests/huge ]; then
-        mkdir -p /tmp/selftests/huge && mount -t hugetlbfs none /tmp/selftests/huge || return
+        mkdir -p /tmp/selftests/huge && mount -t hugetlbfs none /tmp/selftests/huge || return 126
         echo 268435456 >/proc/sys/kernel/shmmax
         echo 4194304 >/proc/sys/kernel/shmall
         # Some map more memory than the machine has.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,7 +151,7 @@ def oversubscribe(
             machine = Machine(mode, cpus=4, memory=f"{_CROWD_MIB}M")
             swap_mib = _CROWD_MIB * swap_percent // 100
             pages = ((_CROWD_MIB + swap_mib) << 8) * _WANTED_PERCENT // 100 // _AT_ONCE
-            call = f"{program} {_CROWD} {_AT_ONCE} {pages}"
+            call = shlex.join([str(program), str(_CROWD), str(_AT_ONCE), str(pages)])
             said = io.BytesIO()
             with contextlib.ExitStack() as stack:
                 options = guest.drive(stack.enter_context(guest.disk(swap_mib << 20))) if swap_mib else []

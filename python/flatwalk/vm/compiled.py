@@ -19,13 +19,15 @@ SOURCES = Path(__file__).resolve().parents[3] / "linux"
 
 
 def guest_program(source: Path) -> Path:
-    """A static program for guests, compiled once for each version of its source and the headers next to it.
+    """A static program for guests, compiled once for each version of its source and of headers it may have.
 
     Raises:
         FlatwalkError: If it cannot be compiled.
     """
     flags = ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"]
-    return _compiled(source, source.stem, flags, *sorted(source.parent.glob("*.h")))
+    # With the last, programs of all folders mark their phases.
+    headers = (*sorted(source.parent.glob("*.h")), SOURCES.parent / "recorder" / "flatwalk.h")
+    return _compiled(source, source.stem, flags, *headers)
 
 
 def plugin(name: str, source: Path | None) -> Path:
@@ -45,8 +47,9 @@ def plugin(name: str, source: Path | None) -> Path:
 
 
 def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> Path:
-    """What a C compiler makes of a source, kept under a key of its text and its headers'."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers))).hexdigest()[:16]
+    """What a C compiler makes of a source, kept under a key of all that decides it."""
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (source, *headers)]
+    key = cache.key([*flags, *texts])[:16]
     made = cache.directory("vm") / "guest" / f"{key}-{name}"
     if made.is_file():
         return made

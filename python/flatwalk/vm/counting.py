@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build, compiled, components
+from flatwalk.vm import build, compiled, components, ports
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def watched(
             source=source,
             options=[
                 *repeatable(1),
-                *("-plugin", ",".join([str(compiled_plugin), f"out={counted.name}", *arguments])),
+                *ports.plugin(compiled_plugin, f"out={counted.name}", *arguments),
             ],
         )
         counts = Path(counted.name).read_text(encoding="utf-8")

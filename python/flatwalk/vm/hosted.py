@@ -215,23 +215,6 @@ def joined(found: Sequence[Result]) -> Result:
     return {**found[0], "samples": samples}
 
 
-def make_directory(directory: Path) -> None:
-    """Makes the directory that `save` needs.
-
-    Raises:
-        UsageError: If it cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"the directory {directory} cannot be made: {error.strerror}",
-            where="--save",
-            remedy="name another directory",
-        ) from error
-    output.check_writable(directory / "result", "--save")
-
-
 def save(directory: Path, made: Iterable[Result]) -> list[Path]:
     """Writes each result to its own file, for `flatwalk host diff`."""
     paths = []

@@ -36,6 +36,16 @@ def parse_modes(given: str | None, option: str = "--modes", known: Sequence[str]
     return chosen
 
 
+def check_levels(levels: int) -> None:
+    """Checks a number of levels of page tables.
+
+    Raises:
+        UsageError: If there are no such tables.
+    """
+    if levels not in (4, 5):
+        raise UsageError(f"there are no tables of {levels} levels", where="--levels", remedy="4 or 5")
+
+
 @dataclass(frozen=True)
 class Machine:
     """The guest.
@@ -80,10 +90,7 @@ class Machine:
                 where="--host-mode",
                 remedy=f"choose one of {', '.join(HOST_MODES)}",
             )
-        if self.levels not in (4, 5):
-            raise UsageError(
-                f"there are no tables of {self.levels} levels", where="--levels", remedy="4 or 5"
-            )
+        check_levels(self.levels)
         if not re.fullmatch(r"[1-9][0-9]*[MG]", self.memory):
             raise UsageError(
                 f"{self.memory} is not a size of memory", where="--memory", remedy="write it like 512M or 2G"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.vm import bench, charts, hosted, kernel_walks, nested_bench, timed, workloads
-from flatwalk.vm.machine import HOST_MODES, parse_modes
+from flatwalk.vm import bench, charts, hosted, kept, kernel_walks, nested_bench, timed, workloads
+from flatwalk.vm.machine import HOST_MODES, check_levels, parse_modes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Options:
         }
 
     def check(self) -> None:
-        """Checks that one kind was asked for, and only options that belong to it.
+        """Checks that one kind was asked for, and only options that belong to it and can be.
 
         Raises:
             UsageError: If not.
@@ -75,8 +75,10 @@ class Options:
                 raise UsageError(
                     f"this belongs to {named}", where=option, remedy=f"give {named}, or leave it out"
                 )
+        for count in self.levels or ():
+            check_levels(count)
         if self.save is not None:
-            hosted.make_directory(self.save)
+            kept.make_directory(self.save, "--save")
 
     @property
     def linux(self) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from flatwalk import temporary
-from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build, compiled, components, machine
+from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.vm import build, compiled, components, machine, ports
 from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Memory of the host in addition to its guest's, in MiB.
 _OWN_MIB = 512
+#: The most that the monitor (linux/guest/vmm.c) can give the inner guest, below its devices, in MiB.
+_MOST_MIB = 3072
 #: For the inner guest's kernel.
 _PARAMETERS = (
     *("console=ttyS0", "loglevel=5", "panic=-1", "reboot=t", "random.trust_cpu=on"),
@@ -51,6 +53,19 @@ class Guest:
     mode: str = "off"
     memory_mib: int = 256
     parameters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks what a user may have given.
+
+        Raises:
+            UsageError: If it cannot have so much memory.
+        """
+        if self.memory_mib > _MOST_MIB:
+            raise UsageError(
+                f"an inner guest has {_MOST_MIB >> 10} GiB of memory at most",
+                where="--memory",
+                remedy=f"give {_MOST_MIB >> 10}G, or less",
+            )
 
     def host(self, nested: str, *parameters: str, levels: int = 4) -> machine.Machine:
         """A host that has room for it, with more of its kernel's command line."""
@@ -167,7 +182,8 @@ def run(
         source: The user's own trees, as built by `vm build --source`.
 
     Raises:
-        FlatwalkError: If something is not built, the program is not one, or a guest does not end by itself.
+        GuestLostError: If a guest does not end by itself; with what both kernels logged.
+        FlatwalkError: If something is not built, the program is not one, or the host cannot run the guests.
     """
     vmlinux = build.find(components.LINUX, source) / "vmlinux"
     init = compiled.guest_program(compiled.SOURCES / "guest" / "inner.c")
@@ -178,15 +194,19 @@ def run(
         initrd = work / "initrd"
         initrd.write_bytes(archive(init, command))
         kernel = [str(vmlinux), str(initrd), str(inner.memory_mib), inner.line()]
-        outcome = guest.run(
-            host,
-            [*wrapper, str(vmm), *monitor, *kernel],
-            stdout=stdout,
-            stderr=console,
-            timeout_s=timeout_s,
-            source=source,
-            options=(*options, "-plugin", f"{plugin},out={counted.name}"),
-        )
+        try:
+            outcome = guest.run(
+                host,
+                [*wrapper, str(vmm), *monitor, *kernel],
+                stdout=stdout,
+                stderr=console,
+                timeout_s=timeout_s,
+                source=source,
+                options=(*options, *ports.plugin(plugin, f"out={counted.name}")),
+            )
+        except guest.GuestLostError as error:
+            said = console.getvalue().decode(errors="replace")
+            raise guest.GuestLostError(error, error.log + said, error.messages) from error
         counts = Path(counted.name).read_text(encoding="ascii")
     said = console.getvalue().decode(errors="replace")
     if outcome.status == _FAILED and _SAYS.search(said):
@@ -195,7 +215,7 @@ def run(
             f"the inner guest ended before its program did; the last lines of it and its monitor:\n{lines}",
             remedy="give it more --memory if it had too little; else this is a bug of the kernel or of QEMU",
         )
-        raise guest.GuestLostError(lost, outcome.log)
+        raise guest.GuestLostError(lost, outcome.log + said, outcome.messages)
     splats = [*outcome.splats(), *(line for line in said.splitlines() if guest.is_splat(line))]
     return Outcome(outcome.status, read(counts), splats, outcome.log, said)
 

@@ -14,10 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def escaped(value: object) -> str:
+    """A path, or another value, as QEMU's options take it: each comma twice."""
+    return str(value).replace(",", ",,")
+
+
+def plugin(path: Path, *arguments: str) -> list[str]:
+    """QEMU's options that load a plugin."""
+    return ["-plugin", ",".join(map(escaped, (path, *arguments)))]
+
+
 def port(name: str, path: Path) -> list[str]:
     """QEMU's options for a port whose output goes to a file."""
     return [
-        *("-chardev", f"file,id={name},path={path},append=on"),
+        *("-chardev", f"file,id={name},path={escaped(path)},append=on"),
         *("-device", f"virtserialport,chardev={name},name={name}"),
     ]
 

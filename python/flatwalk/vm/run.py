@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -49,11 +50,13 @@ class GuestLostError(FlatwalkError):
     Args:
         error: Why.
         log: Everything that its kernel logged.
+        messages: QEMU's.
     """
 
-    def __init__(self, error: FlatwalkError, log: str) -> None:
+    def __init__(self, error: FlatwalkError, log: str, messages: str) -> None:
         super().__init__(error.what, where=error.where, remedy=error.remedy)
         self.log = log
+        self.messages = messages
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ def run(
         options: More of QEMU's options.
 
     Raises:
-        FlatwalkError: If QEMU or Linux is not built, or the guest does not end by itself.
+        GuestLostError: If the guest does not end by itself, or before the command.
+        FlatwalkError: If QEMU or Linux is not built, or the host cannot run the guest.
     """
     qemu = build.find(components.QEMU, source) / "bin" / "qemu-system-x86_64"
     kernel = build.find(components.KERNELS[machine.kernel], source) / "bzImage"
@@ -165,11 +169,48 @@ def run(
                 *stdin_port,
                 *options,
             ]
-            try:
-                messages = _qemu(arguments, (stdout_end, stderr_end, *stdin_ends), timeout_s)
-            except FlatwalkError as error:
-                raise GuestLostError(error, _text(work / "log")) from error
-        return _outcome(_text(work / "status"), _text(work / "log"), messages)
+            status, messages = _qemu(arguments, (stdout_end, stderr_end, *stdin_ends), timeout_s)
+        log = _text(work / "log")
+        _check_end(status, messages, log, timeout_s, str(qemu))
+        return _outcome(_text(work / "status"), log, messages)
+
+
+def _check_end(status: int | None, messages: str, log: str, timeout_s: float | None, qemu: str) -> None:
+    """Checks how QEMU ended.
+
+    Args:
+        status: As from `_qemu`.
+        messages: QEMU's.
+        log: Everything that the guest's kernel logged.
+        timeout_s: How long the guest might run.
+        qemu: The program.
+
+    Raises:
+        GuestLostError: If the guest was stopped, or QEMU failed while it ran.
+        FlatwalkError: If QEMU failed before that, or somebody killed it: this is no fault of the guest's.
+    """
+    if status == 0:
+        return
+    if status is None:
+        overdue = FlatwalkError(
+            f"the guest did not end within {timeout_s:g} s, and was stopped",
+            where="--timeout",
+            remedy="give it more time, or more of the host's processors",
+        )
+        raise GuestLostError(overdue, log, messages)
+    if status == -signal.SIGKILL:
+        raise FlatwalkError(
+            "QEMU was killed",
+            where=qemu,
+            remedy="if the host had too little memory, give less --memory, or end other programs",
+        )
+    failed = FlatwalkError(
+        f"QEMU failed: {messages.strip() or status}",
+        where=qemu,
+        remedy="fix what it says; give less --memory if there is too little",
+    )
+    # A kernel that has never said anything has not run.
+    raise GuestLostError(failed, log, messages) if log else failed
 
 
 def _outcome(status: str, log: str, messages: str) -> Outcome:
@@ -193,7 +234,7 @@ def _outcome(status: str, log: str, messages: str) -> Outcome:
         f"the guest ended before the command did; its last lines:\n{lines}",
         remedy="give it more --memory if it had too little; otherwise this is a bug of the kernel or of QEMU",
     )
-    raise GuestLostError(lost, log)
+    raise GuestLostError(lost, log, messages) if log else lost
 
 
 @contextlib.contextmanager
@@ -208,15 +249,21 @@ def disk(size_bytes: int) -> Iterator[Path]:
 
 def drive(path: Path) -> list[str]:
     """QEMU's options that make a file the guest's disk /dev/vda."""
-    return ["-drive", f"file={path},if=virtio,format=raw,cache=unsafe"]
+    return ["-drive", f"file={ports.escaped(path)},if=virtio,format=raw,cache=unsafe"]
 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float | None) -> str:
-    """Runs QEMU until it ends and returns its messages; it stops when we are interrupted."""
+def _qemu(
+    arguments: list[str], descriptors: tuple[int, ...], timeout_s: float | None
+) -> tuple[int | None, str]:
+    """Runs QEMU until it ends; it stops when we are interrupted.
+
+    Returns:
+        Its exit status, None if it was stopped as its time was over, and its messages.
+    """
     try:
         process = subprocess.Popen(
             processes.outlived_by(arguments),
@@ -235,15 +282,5 @@ def _qemu(arguments: list[str], descriptors: tuple[int, ...], timeout_s: float |
         with process, processes.ended_together(process):
             messages = process.communicate(timeout=timeout_s)[1].decode(errors="replace")
     except subprocess.TimeoutExpired as error:
-        raise FlatwalkError(
-            f"the guest did not end within {timeout_s:g} s, and was stopped",
-            where="--timeout",
-            remedy="give it more time, or more of the host's processors",
-        ) from error
-    if process.returncode:
-        raise FlatwalkError(
-            f"QEMU failed: {messages.strip() or process.returncode}",
-            where=arguments[0],
-            remedy="fix what it says; give less --memory if there is too little",
-        )
-    return messages
+        return None, (error.stderr or b"").decode(errors="replace")
+    return process.returncode, messages

@@ -18,6 +18,8 @@ _HASTY_GRACE_MS = 50
 _SLOW_GRACE_MS = 10_000
 #: More of the command line, by kernel. KCSAN watches one in so many accesses, instead of one in 4000.
 _PARAMETERS = {"debug": ("page_poison=1",), "kcsan": ("kcsan.skip_watch=400",)}
+#: Seconds that a test may take, by kernel: one with all of its checks, or KCSAN, is many times slower.
+_LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180, "nested": 1200}
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
@@ -145,6 +147,25 @@ class Case:
     def mutated(self) -> bool:
         """Whether something must go wrong."""
         return self.left_out not in ("", "none")
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether all tables must stay ordinary: those of processes, or where KVM has guests, nested ones."""
+        machine = self.machine
+        if machine.nested is not None:
+            return machine.nested == "off"
+        forced = any(parameter.endswith(",force") for parameter in machine.parameters)
+        return machine.mode == "off" or not (machine.feature or forced)
+
+    @property
+    def limit_s(self) -> int:
+        """Seconds that each of its tests may take."""
+        return _LIMIT_S[self.machine.kernel]
+
+    @property
+    def has_selftests(self) -> bool:
+        """Whether some of its tests come with Linux."""
+        return any(name in SELFTESTS or name in KVM_SELFTESTS for name in self.tests)
 
 
 def of_tier(tier: str, modes: Sequence[str] = MODES, *, kernel: str = "usual", levels: int = 4) -> list[Case]:

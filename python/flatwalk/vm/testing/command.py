@@ -63,7 +63,9 @@ def run(options: Options) -> bool:
         raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
     chosen = mutants.chosen(mutants.read(), options.only) if options.mutate else []
     planned = _planned(options, chosen)
-    tested = report.versions(options.kernel, options.source)
+    # Guests that are drawn, without end, have only tests of ours.
+    selftests = options.soak is None and any(case.has_selftests for case in planned)
+    tested = report.versions(options.kernel, options.source, selftests=selftests)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr if piped else sys.stdout, flush=True)
@@ -87,7 +89,7 @@ def run(options: Options) -> bool:
         keep=keep,
     )
     if options.mutate:
-        table, failed = mutants.table(chosen, results), mutants.missed(results)
+        table, failed = mutants.table(chosen, results), mutants.missed(chosen, results)
     else:
         table = report.summary(results)
         failed = [result.case.name for result in results if result.problems]

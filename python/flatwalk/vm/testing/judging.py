@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 #: Exit status of a test that is skipped, as the kernel lacks what it tests: of our programs, and of the
 #: kernel's tests and stress-ng.
 _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
-#: Exit status of `timeout`: the first if it ended the test, the second if it had to kill it.
-_OVERDUE = (124, 137)
+#: Exit status of `timeout` if it ended the test, and of a test that was killed: by `timeout`, as it did not
+#: end when it was asked to, or for want of memory.
+_OVERDUE, _KILLED = 124, 137
+#: Exit status of the shell, and of `timeout`, if there is no such program, or it cannot be run.
+_NOT_RUN = (126, 127)
 #: How QEMU's checking mode begins to say that a flush is missing.
 MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5
@@ -70,6 +73,10 @@ class FinishedTest:
         failures = tuple(found[1] or found[2] for line in said if (found := _NOT_OK.match(line)))
         return cls(name, status, seconds, reason, failures)
 
+    def overdue(self, limit_s: float) -> bool:
+        """Whether it ended because its time was over."""
+        return self.status == _OVERDUE or (self.status == _KILLED and self.seconds >= limit_s)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -79,16 +86,17 @@ class Verdict:
     reason: str = ""
 
 
-def judge(test: FinishedTest, off: FinishedTest | None) -> Verdict:
+def judge(test: FinishedTest, off: FinishedTest | None, limit_s: float) -> Verdict:
     """The verdict on how a test ended.
 
     Args:
         test: The test.
         off: The same test with a kernel that flattens nothing; itself if this is that kernel, None if
             it did not end there.
+        limit_s: Seconds that it may take.
     """
-    if test.status in _OVERDUE:
-        return Verdict(FAIL, "it did not end in time")
+    if why := _without_end(test, limit_s):
+        return Verdict(FAIL, why)
     if test.name in FOREIGN:
         return _judge_foreign(test, off)
     if test.status == 0:
@@ -96,6 +104,15 @@ def judge(test: FinishedTest, off: FinishedTest | None) -> Verdict:
     if test.status == _SKIPPED and off is not None and off.status == _SKIPPED:
         return Verdict(SKIP, test.reason)
     return Verdict(FAIL, f"it ended with {test.status}: {test.reason}")
+
+
+def _without_end(test: FinishedTest, limit_s: float) -> str:
+    """Why a test did not come to an end of its own; empty if it did."""
+    if test.overdue(limit_s):
+        return "it did not end in time"
+    if test.status == _KILLED:
+        return f"it was killed: {test.reason}"
+    return f"it could not be run: {test.reason}" if test.status in _NOT_RUN else ""
 
 
 def _judge_foreign(test: FinishedTest, off: FinishedTest | None) -> Verdict:
@@ -146,6 +163,8 @@ def differences(result: Result, off: Result) -> list[str]:
             problems.append(f"{name}: {verdict.reason}")
     if result.case.flattens and not result.counters.get(BLOCKS):
         problems.append("nothing was flattened")
+    if result.case.ordinary and any(result.counters.get(made) for made in (BLOCKS, LATER)):
+        problems.append("something was flattened")
     missing = [line for line in result.complaints if MISSING in line]
     if result.case.unflushed and not missing:
         problems.append("no missing flush was found")

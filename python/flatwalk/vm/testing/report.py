@@ -31,23 +31,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def versions(kernel: str, source: Path | None = None) -> dict[str, str]:
-    """What was tested, and by what: QEMU's and Linux's base and build, our tests, and the day.
+def versions(kernel: str, source: Path | None = None, *, selftests: bool = False) -> dict[str, str]:
+    """What was tested, and by what: QEMU's and Linux's base and build, the tests, and the day.
 
     Args:
         kernel: Of `components.KERNELS`.
         source: The user's own trees, as built by `vm build --source`.
+        selftests: Whether tests that come with Linux are among these.
     """
     linux = components.KERNELS[kernel]
-    found = {}
-    for component in (components.QEMU, linux):
-        place = build.find(component, source)
-        base = place / "base"
-        version = base.read_text(encoding="utf-8").strip() if base.is_file() else "own tree"
-        found[component.source_name] = f"{version} ({place.name})"
+    found = {
+        component.source_name: _version(build.find(component, source), [component.product])
+        for component in (components.QEMU, linux)
+    }
+    if selftests:
+        place = build.find(components.SELFTESTS, source)
+        programs = sorted(path.name for path in place.iterdir() if path.is_file())
+        found["selftests"] = _version(place, programs)
     ours = sorted((compiled.SOURCES / "tests").iterdir())
     found["tests"] = cache.key({path.name: cache.digest(path) for path in ours})[:16]
     return found | {"day": datetime.date.today().isoformat()}
+
+
+def _version(place: Path, products: Sequence[str]) -> str:
+    """The base of what was built, and its directory, whose name says what else went into it.
+
+    A user's own tree is built into the same directory each time: there only what came out says which it was.
+    """
+    base = place / "base"
+    if base.is_file():
+        return f"{base.read_text(encoding='utf-8').strip()} ({place.name})"
+    made = cache.key({name: cache.digest(place / name) for name in products})[:16]
+    return f"own tree ({place.name}, {made})"
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -115,10 +130,10 @@ def resumed(path: Path, tested: dict[str, str]) -> list[Result]:
         raise UsageError(
             "this is not what `vm test --json` writes", where=str(path), remedy="name another file"
         ) from error
-    for what, version in tested.items():
-        if what != "day" and theirs.get(what) != version:
+    for what in sorted({*tested, *theirs} - {"day"}):
+        if theirs.get(what) != tested.get(what):
             raise UsageError(
-                f"its results are of {what} {theirs.get(what)}, not {version}",
+                f"its results are of {what} {theirs.get(what, 'none')}, not {tested.get(what, 'none')}",
                 where=str(path),
                 remedy="name another file, or leave --resume out, so that everything runs again",
             )

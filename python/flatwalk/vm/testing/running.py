@@ -10,9 +10,9 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import build, compiled, components
+from flatwalk.vm import build, compiled, components, kept
 from flatwalk.vm import run as guest
-from flatwalk.vm.testing.cases import FOREIGN, KVM_SELFTESTS, SELFTESTS, STRESSORS
+from flatwalk.vm.testing.cases import FOREIGN, STRESSORS
 from flatwalk.vm.testing.judging import FAIL, FOUND, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.testing.cases import Case
 
-#: Seconds that a test may take, by kernel: one with all of its checks, or KCSAN, is many times slower.
-_LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180, "nested": 1200}
 #: Swap space by kernel: with the last, memory is to be short soon.
 _SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96, "nested": 512}
 
@@ -51,9 +49,12 @@ def run(
         keep: Takes all results, also of other cases, whenever a case has ended.
 
     Raises:
-        FlatwalkError: If QEMU, Linux or its selftests are not built, stress-ng is needed and missing, or
-            no log can be written.
+        UsageError: If no log can be written.
+        FlatwalkError: If QEMU, Linux or its selftests are not built, stress-ng is needed and missing, no log
+            can be written any more, or the host cannot run a guest, which says nothing of its kernel.
     """
+    if logs is not None:
+        kept.make_directory(logs, "--logs")
     results: list[Result] = []
     for number, case in enumerate(planned, 1):
         spent = sum(result.seconds for result in results) / 60
@@ -78,8 +79,8 @@ def run(
         try:
             _boot(result, GuestOutput(result, off, say), logs, source, selftests)
         except guest.GuestLostError as error:
-            result.complaints += complaints(error.log, "")
-            result.problems.append(str(error))
+            result.complaints += complaints(error.log, error.messages)
+            result.problems.append(str(_lost(error, case)))
         result.seconds = round(time.monotonic() - start, 1)
         result.problems += differences(result, off)
         results.append(result)
@@ -97,9 +98,16 @@ def _needed(case: Case, source: Path | None) -> Path | None:
     build.find(components.KERNELS[case.machine.kernel], source)
     if any(name in STRESSORS or name in ("pressure", "stress") for name in case.tests):
         _check_stress_ng()
-    if any(name in SELFTESTS or name in KVM_SELFTESTS for name in case.tests):
-        return build.find(components.SELFTESTS, source)
-    return None
+    return build.find(components.SELFTESTS, source) if case.has_selftests else None
+
+
+def _lost(error: guest.GuestLostError, case: Case) -> FlatwalkError:
+    """The same as it concerns a case, which no option gives more time."""
+    return FlatwalkError(
+        error.what,
+        where=case.name,
+        remedy="look at what its kernel wrote last (--logs); if the host was busy, boot it again",
+    )
 
 
 def _check_stress_ng() -> None:
@@ -151,7 +159,7 @@ class GuestOutput(io.BytesIO):
 
     def _judge(self, test: FinishedTest) -> None:
         self._result.tests[test.name] = test
-        verdict = judge(test, self._off.tests.get(test.name))
+        verdict = judge(test, self._off.tests.get(test.name), self._result.case.limit_s)
         self._result.verdicts[test.name] = verdict
         self._say(f"  {verdict.word:<5}  {test.name:<27} {test.seconds:7.1f} s  {verdict.reason}".rstrip())
 
@@ -162,7 +170,7 @@ def _boot(
     case = result.case
     program = compiled.guest_program(compiled.SOURCES / "tests" / "mm.c")
     script = compiled.SOURCES / "tests" / "run.sh"
-    limit_s = _LIMIT_S[case.machine.kernel]
+    limit_s = case.limit_s
     numbers = [str(number) for number in (limit_s, case.threshold, case.failing, case.unflushed)]
     tests = [FOREIGN.get(name, name) for name in case.tests]
     errors = io.BytesIO()
@@ -181,7 +189,7 @@ def _boot(
             )
             log, messages = outcome.log, outcome.messages
         except guest.GuestLostError as error:
-            log = error.log
+            log, messages = error.log, error.messages
             raise
         finally:
             if logs is not None:
@@ -198,7 +206,6 @@ def _keep(logs: Path, case: Case, parts: dict[str, str]) -> None:
     path = logs / f"{case.name.replace(', ', '-').replace(' ', '-')}.log"
     text = "".join(f"=== {name}\n{part}\n" for name, part in parts.items())
     try:
-        logs.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FlatwalkError(
