@@ -232,6 +232,15 @@ def test_what_cannot_be_drawn_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+@pytest.mark.parametrize(
+    "option", [("--only", "speed"), ("--to", "figures"), ("--format", "svg"), ("--columns", "2")]
+)
+def test_a_latex_table_has_nothing_that_is_drawn(tmp_path: Path, call: Call, option: tuple[str, str]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(answer(fake.sample(fake.gups()))))
+    done = call("figures", "a.json", "--latex", *option)
+    assert (done.code, done.out, option[0] in done.err) == (2, "", True), done.err
+
+
 def test_latex_has_every_row_and_no_raw_character(tmp_path: Path, call: Call) -> None:
     response = fake.sample(fake.gups())
     response["runs"][1]["scheme"] = r"a_b&c\d#"

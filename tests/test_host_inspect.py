@@ -17,7 +17,7 @@ import pytest
 
 from flatwalk import settings
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import advice, designs, machine, process
+from flatwalk.host import advice, designs, machine, process, show
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process
 from tests.test_host_measure import host
 
@@ -266,7 +266,8 @@ def test_another_users_process(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--simulate", "zigzag"), "there is no pattern 'zigzag'"),
-        (("--accesses", "2"), "too few"),
+        (("--simulate", "random", "--accesses", "2"), "too few"),
+        (("--accesses", "100k"), "give --simulate PATTERN, too"),
         (("--schemes", "radx4"), "radix4"),
         (("--html", "missing/x.html"), "there is no directory"),
     ],
@@ -282,8 +283,8 @@ def test_wrong_options(call: Callable[..., Result], options: tuple[str, ...], me
 
 def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> None:
     with running(SPARSE) as pid:
-        common = ("host", "inspect", str(pid), "--schemes", "radix4,fpt", "--accesses", "50k")
-        done = call(*common, "--simulate", "random", "--html", "space.html")
+        common = ("host", "inspect", str(pid), "--schemes", "radix4,fpt")
+        done = call(*common, "--accesses", "50k", "--simulate", "random", "--html", "space.html")
         reported = call(*common, "--json")
     assert done.code == 0, done.err
     assert "level of its table" in done.out
@@ -299,6 +300,35 @@ def test_inspect_and_simulate(call: Callable[..., Result], tmp_path: Path) -> No
     warm = found["schemes"][0]["warm"]
     assert warm["data_bytes"] == found["small_page_bytes"] + found["large_page_bytes"]
     assert warm["os"]["faults"] == 0
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [(4, "counts 12 KiB below the root: 12 KiB for"), (5, "counts 12 KiB from L3 down: 12 KiB for")],
+)
+def test_the_kernel_counts_three_levels_of_nodes(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, levels: int, words: str
+) -> None:
+    """PTEs, PMDs and PUDs: not the root, and not the P4Ds of a kernel with five levels."""
+    made = Process(1, "made up", [Area(0, 4096, "rw-p", "")], [Pages(0, 4096, large=False)], 3 * 4096, [])
+    monkeypatch.setattr(process, "read", lambda _: made)
+    record = host(page_table_levels=levels)
+    monkeypatch.setattr(machine, "describe", lambda: record)
+    monkeypatch.setattr(designs, "run_schemes", lambda *_, **__: [])
+    assert words in call("host", "inspect", "1").out
+
+
+def test_the_drawing_has_all_notes(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Process(1, "made up", [Area(0, 65536, "rw-p", "")], [Pages(0, 65536, large=False)], None, ["One."])
+    monkeypatch.setattr(process, "read", lambda _: made)
+    record = host(page_bytes=65536)
+    monkeypatch.setattr(machine, "describe", lambda: record)
+    assert call("host", "inspect", "1", "--html", "x.html").code == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "One." in page
+    assert "Pages of 64 KiB: the schemes have 4 KiB pages" in page
 
 
 def test_the_same_seed_simulates_the_same() -> None:
@@ -434,6 +464,36 @@ def test_advise_without_measuring(call: Callable[..., Result]) -> None:
     assert "  ? " in done.out
     found = json.loads(call("host", "advise", "--no-measure", "--json").out)
     assert {"topic", "do", "why", "unknown"} == set(found[0])
+
+
+def test_advise_says_of_a_step_what_the_bench_says() -> None:
+    result = walk_result()
+    # Alone this step would be measurable (p = 0.03), not as one of three.
+    noise = dict(enumerate((4.0, 1.0, 3.0, 0.2, 5.0)))
+    below = {
+        sample["round"]: sample["value"] for sample in result["samples"] if sample["variant"] == "loads-4"
+    }
+    for sample in result["samples"]:
+        if sample["variant"] == "loads-5":
+            sample["value"] = below[sample["round"]] + noise[sample["round"]]
+    assert 0.05 / 3 < show.paired(result, "loads-4", "loads-5")[2] < 0.05
+    result["samples"] += [
+        {**one, "variant": "loads-3"} for one in result["samples"] if one["variant"] == "loads-4"
+    ]
+    why = advised(host(page_table_levels=4), result)["Four or five levels"].why
+    assert any(line.startswith("A fifth") and "no measurable difference" in line for line in why), why
+
+
+def test_one_result_of_each_bench(call: Callable[..., Result], tmp_path: Path) -> None:
+    result = walk_result(
+        schema="flatwalk-host/3", version="1", unit="ns", parameters={}, host=machine.describe(), started="",
+        busy={}, skipped=[], notes=[], histograms={},
+    )  # fmt: skip
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(result))
+    assert call("host", "advise", "a.json", "--no-measure").code == 0
+    done = call("host", "advise", "a.json", "b.json", "--no-measure")
+    assert (done.code, "a.json and b.json are both of walk" in done.err) == (2, True), done.err
 
 
 def test_advise_on_another_hosts_figures(call: Callable[..., Result], tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def server(tmp_path: Path) -> dict[str, Any]:
                 f"{huge}__hpage_pmd_size": "2097152\n",
                 "sys__devices__system__node__node0__cpulist": "0-1\n",
                 "sys__devices__system__node__node1__cpulist": "2-3\n",
+                "sys__devices__system__node__node1__meminfo": "Node 1 MemTotal:       16384 kB\n",
             },
         )
     )
@@ -84,6 +85,8 @@ def test_a_servers_record(server: dict[str, Any]) -> None:
     assert server["memory_bytes"] == 32 << 20
     assert machine.cache_bytes(server) == (48 << 10) + (42 << 20)
     assert machine.node_of(server, 3) == 1
+    assert server["node_bytes"] == {"1": 16 << 20}
+    assert (server["core_types"], server["cpu"]["core_type"]) == ({}, None)
     assert "abc" not in server["machine"]
 
 
@@ -152,9 +155,64 @@ def test_cpu_lists(text: str | None, found: list[int]) -> None:
 
 def test_isolated_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert machine.choose_cpus({"isolated": [2]}, 3) == [2, 3, 1]
-    assert machine.choose_cpus({"isolated": []}, 1) == [3]
-    assert machine.choose_cpus({"isolated": []}, 2, [0, 1, 2]) == [0, 1]
+    assert machine.choose_cpus({"isolated": [2], "core_types": {}}, 3) == [2, 3, 1]
+    assert machine.choose_cpus({"isolated": [], "core_types": {}}, 1) == [3]
+    assert machine.choose_cpus({"isolated": [], "core_types": {}}, 2, [0, 1, 2]) == [0, 1]
+
+
+def test_isolated_processors_are_outside_the_mask_that_processes_inherit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    masks = [{0, 1}]
+
+    def move(_: int, mask: set[int]) -> None:
+        if mask & {3, 99}:  # not this control group's
+            raise OSError
+        masks.append(mask)
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: masks[-1])
+    monkeypatch.setattr("os.sched_setaffinity", move)
+    host = {"isolated": [2, 3], "core_types": {}}
+    assert machine.usable(host) == [0, 1, 2]
+    assert machine.choose_cpus(host, 1) == [2]
+    assert machine.choose_cpus(host, 4) == [2, 1, 0]
+    assert masks[-1] == {0, 1}, "the mask is as it was"
+
+
+def test_a_hybrids_p_cores_come_first_and_its_caches_are_those_of_one_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, devices = "sys__devices__system__cpu__cpu{}__cache__index0__", "sys__bus__event_source__devices__"
+    made = files(
+        tmp_path,
+        **{
+            f"{devices}cpu_core__cpus": "0-1\n",
+            f"{devices}cpu_atom__cpus": "2-3\n",
+            **{
+                cpu.format(number) + key: text
+                for number, size in ((0, "48K"), (3, "32K"))
+                for key, text in (("size", size), ("level", "1"), ("type", "Data"))
+            },
+        },
+    )
+    host = machine.describe(made)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert machine.choose_cpus(host, 3) == [1, 0, 3]
+    assert machine.choose_cpus({**host, "isolated": [2]}, 2) == [2, 1]
+    assert (host["cpu"]["core_type"], machine.cache_bytes(host)) == ("cpu_core", 48 << 10)
+    other = machine.on(host, 3, made)
+    assert (other["cpu"]["core_type"], machine.cache_bytes(other)) == ("cpu_atom", 32 << 10)
+    assert machine.on(other, 0, made) == host
+
+
+def test_file_systems(tmp_path: Path) -> None:
+    (tmp_path / "a b" / "c").mkdir(parents=True)
+    place = str(tmp_path / "a b").replace(" ", "\\040")
+    mounts = f"/dev/sda / ext4 rw 0 0\nnone {place} xfs rw 0 0\ntmpfs {place} tmpfs rw 0 0\n"
+    made = files(tmp_path, proc__self__mounts=mounts)
+    assert machine.file_system(tmp_path / "a b" / "c", made) == "tmpfs"
+    assert machine.file_system(tmp_path / "a", made) == "ext4"
+    assert machine.file_system(tmp_path, files(tmp_path / "none")) is None
 
 
 def test_busy_and_stolen_processors_are_reported(tmp_path: Path) -> None:

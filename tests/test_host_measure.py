@@ -213,6 +213,12 @@ def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     assert [variant.name for variant in made.variants] == ["file", "sparse", "anonymous"]
     assert made.skipped == ["huge: transparent huge pages are off on this host"]
     assert any("--change-host" in note for note in made.notes)
+    # The kernel has their size even where it never makes any: then loads lie on small pages.
+    walk = benches.walk(host(thp=off), strides=None, group=24, groups=4, flush_bytes=None)
+    assert {variant.name.partition("-")[0] for variant in walk.variants} == {"stride"}
+    assert walk.skipped == ["loads-1 to loads-5: transparent huge pages are off on this host"]
+    walk = benches.walk(host(), strides=None, group=24, groups=4, flush_bytes=None)
+    assert (walk.variants[-1].name, walk.skipped) == ("loads-5", [])
 
 
 def test_a_setting_comes_back_even_after_an_error(
@@ -247,6 +253,44 @@ def test_hpccs_rules_for_the_table() -> None:
         benches.gups(host(), table_bytes=1 << 33)
     with pytest.raises(UsageError, match="table of 3000 bytes"):
         benches.gups(host(), table_bytes=3000)
+
+
+def test_a_table_is_at_most_half_of_the_node_that_it_is_from() -> None:
+    nodes = host(node_bytes={"0": 7 << 30, "1": 1 << 30, "2": 0})
+    with pytest.raises(UsageError, match="it is from node 1, which has 1 GiB") as caught:
+        benches.gups(nodes, table_bytes=1 << 30, node=1)
+    assert caught.value.remedy == "give 512MiB or less"
+    for node in (0, 2, None):  # a node without memory gives none, so it is from others
+        assert benches.gups(nodes, table_bytes=1 << 30, node=node).parameters == {"table_bytes": 1 << 30}
+
+
+def test_strides_are_in_order_and_named_once() -> None:
+    given = [64 << 30, 4096, 4096]
+    made = benches.walk(host(), strides=given, group=24, groups=4, flush_bytes=None)
+    names = [variant.name for variant in made.variants if variant.name.startswith("stride")]
+    assert names == ["stride-4KiB", "stride-64GiB"]
+    assert made.parameters["strides"] == [4096, 64 << 30]
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "remedy"),
+    [
+        ({"strides": [100]}, "--strides", "multiples of the page size, 4 KiB"),
+        ({"strides": [0]}, "--strides", "multiples of the page size, 4 KiB"),
+        ({"strides": [4 << 40], "group": 32}, "--strides", "a smaller --group"),
+        ({"group": 10_000}, "--group", "give 6553 or less"),
+        ({"flush_bytes": 0}, "--flush", "twice what the caches hold"),
+    ],
+)
+def test_impossible_walks_name_the_option(changes: dict[str, Any], where: str, remedy: str) -> None:
+    options = {"strides": None, "group": 24, "groups": 4, "flush_bytes": None, **changes}
+    with pytest.raises(UsageError) as caught:
+        benches.walk(host(page_table_levels=4, user_address_bits=47), **options)
+    assert caught.value.where == where
+    assert remedy in str(caught.value.remedy)
+    # What just fits is measured.
+    fine: dict[str, Any] = {"strides": [4 << 40], "group": 31, "groups": 4, "flush_bytes": 4096}
+    assert benches.walk(host(page_table_levels=4, user_address_bits=47), **fine).variants
 
 
 def test_strides_of_the_levels() -> None:
@@ -343,6 +387,10 @@ def test_a_difference_is_none_if_the_controls_differ_as_much(
         ({"version": "9.9"}, "different versions"),
         ({"parameters": {"size_bytes": 1, "repetitions": 3, "page_bytes": 4096}}, "size_bytes"),
         ({"host": {"cpu": {"model_name": "Another"}}}, "different machines"),
+        (
+            {"parameters": {"size_bytes": 4 << 20, "repetitions": 3, "page_bytes": 4096, "file_system": "x"}},
+            r"different parameters: file_system \(.* and x\)",
+        ),
     ],
 )
 def test_results_that_cannot_be_compared(
@@ -351,6 +399,7 @@ def test_results_that_cannot_be_compared(
     assert kernel() == []
     a = measured(tmp_path)
     a["host"]["cpu"]["model_name"] = "One"
+    assert a["parameters"]["file_system"] == machine.file_system(tmp_path) is not None
     with pytest.raises(UsageError, match=message):
         results.check_comparable(a, {**a, **change}, ("a", "b"), other_host=False)
 
@@ -370,6 +419,12 @@ def test_what_changed_on_the_host() -> None:
         "page_table_levels: 4 → 5",
         "smt: unknown → true",
     ]
+
+
+def test_other_processors_are_a_change() -> None:
+    a, b = ({"cpus": cpus, "host": {"smt": True}} for cpus in ([3], [0, 1]))
+    assert results.changes(a, b) == ["processors: 3 → 0, 1"]
+    assert results.changes(a, a) == []
 
 
 # Diff and the command line
@@ -430,6 +485,70 @@ def test_wrong_words_are_reported(tmp_path: Path, kernel: Callable[..., list[Any
     assert "20 words were wrong" in doubts[-1]
 
 
+def test_a_table_that_is_not_on_huge_pages_is_doubted(
+    tmp_path: Path, kernel: Callable[..., list[Any]]
+) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    huge = [sample for sample in result["samples"] if sample["variant"] == "huge"]
+    for faults, words in ((1 / 512, []), (0.25, ["25 % of the pages of huge came one by one"])):
+        for sample in huge:
+            sample["answer"]["faults_per_page"] = faults
+        doubts = [line for line in show.doubts(result, {}) if "huge" in line]
+        assert [line.partition(", as small")[0] for line in doubts] == words
+
+
+def test_a_rates_tests_have_the_sign_of_the_rate(call: Callable[..., Result], tmp_path: Path) -> None:
+    """And an exponent keeps its own minus sign: only t and d have a typographic one."""
+    shared = {
+        "schema": results.SCHEMA, "version": "1", "titles": {}, "parameters": {}, "host": {}, "cpus": [0],
+        "busy": QUIET, "started": "", "skipped": [], "warnings": [], "notes": [], "histograms": {},
+    }  # fmt: skip
+    answer: dict[str, Any] = {"answer": {}, "counts": [], "controls_nanoseconds": {}}
+    for name, level in (("a", 100.0), ("b", 90.0)):
+        samples = [
+            {"variant": "one", "round": turn, "value": level + noise, **answer}
+            for turn, noise in enumerate((0.0, 0.1, -0.1, 0.05, -0.05))
+        ]
+        for unit, rate in (("GUP/s", True), ("ns", False), ("instructions per page", False)):
+            made = {**shared, "bench": "gups", "unit": unit, "rate": rate, "samples": samples}
+            results.save(tmp_path / f"{name}-{unit[0]}.json", made)
+
+    for unit in ("G", "n"):
+        done = call("host", "diff", f"a-{unit}.json", f"b-{unit}.json")
+        assert done.code == 0, done.err
+        (line,) = (line for line in done.out.splitlines() if re.match(r"one +100", line))
+        *_, effect, t, _, p = re.findall(r"[−-]?[\d.]+(?:e[−-]\d+)?", line.replace(",", " "))[:7]
+        # d of B − A, t of A − B; and p has a plain exponent.
+        assert re.match(r"−\d", effect), line
+        assert re.match(r"\d", t), line
+        assert re.search(r"e-\d+$", p), line
+    call("host", "diff", "a-i.json", "b-i.json", "--plot", "x.html")
+    assert "lower" in (page := (tmp_path / "x.html").read_text())
+    assert "faster" not in page
+
+
+def test_isolated_processors_can_be_named(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    made = host(isolated=[2, 3])
+    monkeypatch.setattr(machine, "describe", lambda: made)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
+    common = ("host", "pagefault", "--size", "1MiB", "--runs", "2", "--json")
+    done = call(*common, "--cpu", "3")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["cpus"] == [3]
+    assert json.loads(call(*common).out)["cpus"] == [2]
+    assert {tuple(request["cpus"]) for _, request in kernel()} == {(2,), (3,)}
+    assert "choose from 0, 1, 2, 3" in call(*common, "--cpu", "4").err
+    for bench in ("pagefault", "gups", "walk"):
+        refused = call("host", bench, "--cpu", "2-3")
+        assert (refused.code, "runs on one" in refused.err, "--cpu" in refused.err) == (2, True, True)
+    done = call("host", "ebizzy", "--threads", "2", "--cpu", "2-3", "--runs", "2", "--json")
+    assert json.loads(done.out)["cpus"] == [2, 3]
+
+
 def test_nothing_is_half_written(
     call: Callable[..., Result],
     tmp_path: Path,
@@ -456,8 +575,10 @@ def test_nothing_is_half_written(
         (("pagefault", "--size", "4KiB"), "too few pages"),
         (("pagefault", "--cpu", "4095"), "names no processors"),
         (("pagefault", "--cpu", "x"), "names no processors"),
+        (("pagefault", "--cpu", "0,x"), "names no processors"),
         (("gups", "--table", "3000"), "power of two"),
         (("walk", "--strides", "x"), "not understood"),
+        (("walk", "--strides", ""), "not understood"),
         (("diff", "a.json", "b.json"), "there is no file a.json"),
         (("diff", "a.json", "b.json", "--plot", "x/y.html"), "there is no directory"),
     ],
@@ -508,6 +629,29 @@ def test_sentences_of_walks(tmp_path: Path, kernel: Callable[..., list[Any]]) ->
     for levels, words in ((3, "3 more cold levels of the table"), (0, "Pages farther apart")):
         result["titles"]["stride-8GiB"] = far.format(levels, "levels")
         assert show.sentences(result) == [f"{words} (4KiB → 8GiB): +120 ns (+120 … +120)."]
+
+
+def test_steps_of_a_walk_are_one_family_of_questions(
+    tmp_path: Path, kernel: Callable[..., list[Any]]
+) -> None:
+    assert kernel() == []
+    result = measured(tmp_path)
+    names = [f"loads-{depth}" for depth in range(1, 6)]
+    # Of the first step alone p is about 0.02; the others show nothing.
+    values = {names[0]: (0.0, 0.0, 0.0, 0.0, 0.0), names[1]: (3.0, 1.0, 2.5, 1.0, 4.0)}
+    flat = dict.fromkeys(names[2:], (2.3, 2.2, 2.4, 2.3, 2.3))
+    result |= {"bench": "walk", "titles": {name: name for name in names}}
+    result["samples"] = [
+        {"variant": name, "round": turn, "value": 100.0 + value, "answer": {}, "counts": []}
+        for name, found in (values | flat).items()
+        for turn, value in enumerate(found)
+    ]
+    alone = show.paired(result, *names[:2])[2]
+    assert 0.0125 < alone < 0.05
+    assert show.steps(result)["loads-1", "loads-2"][2] == pytest.approx(4 * alone)
+    first, *_, last = show.sentences(result)
+    assert "not a measurable difference" in first
+    assert "all 4 together" in last
 
 
 def test_numbers() -> None:

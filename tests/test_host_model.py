@@ -11,7 +11,7 @@ import pytest
 
 from flatwalk import engine, settings
 from flatwalk.errors import UsageError
-from flatwalk.host import cpuid, model
+from flatwalk.host import cpuid, model, native
 from flatwalk.host.machine import Files
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ EXPECTED = {
         {
             ("l1d", ("4K", "2M", "1G"), 96, 96),
             ("l1i", ("4K", "2M", "1G"), 64, 64),
-            # In multiples of 32 (8000_0021h, EAX, bit 21).
+            # In multiples of 32 (8000_0021h, EAX, bit 14).
             ("l2", ("4K", "2M"), 4096, 8),
             ("l2", ("1G",), 1024, 4),
         },
@@ -311,6 +311,43 @@ def test_a_register_of_leaf_2_may_hold_no_descriptors() -> None:
     intel = {(0, 0): (2, 0x756E6547, 0x6C65746E, 0x49656E69)}
     found = cpuid.understand(intel | {(2, 0): (0x00000003, 0x800000C3, 0x00B50000, 0x80000003)})
     assert [(tlb.name, tlb.entries) for tlb in found.tlbs] == [("l1i", 64)]
+
+
+def test_amds_sizes_are_in_multiples_of_32_where_bit_14_says_so() -> None:
+    leaves = cpuid.read_dump(DUMPS["Ryzen 9 9950X"])
+
+    def entries(flags: int) -> int:
+        found = cpuid.understand(leaves | {(0x80000021, 0): (flags, 0, 0, 0)})
+        return next(tlb.entries for tlb in found.tlbs if tlb.name == "l2" and "4K" in tlb.pages)
+
+    assert (entries(1 << 14), entries(1 << 21)) == (4096, 128)
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "kind", "core"),
+    [(1 << 15, 0x40000001, "P core"), (1 << 15, 0x20000001, "E core"), (0, 0x40000001, None), (0, 0, None)],
+)
+def test_a_hybrids_core_has_a_type(hybrid: int, kind: int, core: str | None, tmp_path: Path) -> None:
+    leaves = cpuid.read_dump(DUMPS["i9-12900K"])
+    found = cpuid.understand(leaves | {(7, 0): (0, 0, 0, hybrid), (0x1A, 0): (kind, 0, 0, 0)})
+    assert found.core == core
+    assert (
+        model.model(found, _files(tmp_path)).machine["title"].endswith(f", {core}" if core else "i9-12900K")
+    )
+
+
+def test_the_processor_that_measures_is_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(_: str, request: dict[str, int]) -> dict[str, list[list[int]]]:
+        asked.append(request)
+        leaves = cpuid.read_dump(DUMPS["i9-12900K"])
+        return {"leaves": [[*place, *registers] for place, registers in leaves.items()]}
+
+    monkeypatch.setattr(native, "ask", answer)
+    monkeypatch.setattr(model, "choose_cpus", lambda *_: [5])
+    assert model.machine().base == "golden-cove"
+    assert asked == [{"cpu": 5}]
 
 
 def test_nothing_is_understood_of_nothing() -> None:
@@ -394,6 +431,18 @@ def test_the_clock_is_the_best_that_is_known(tmp_path: Path) -> None:
     assert clock("EPYC 7742")[1].startswith("as zen4")
 
 
+def test_the_clock_is_that_of_the_processor_that_was_asked(tmp_path: Path) -> None:
+    cpufreq = "sys__devices__system__cpu__cpu{}__cpufreq__cpuinfo_max_freq"
+    rates = {cpufreq.format(0): "5100000\n", cpufreq.format(16): "3900000\n"}
+    info = "processor : 0\ncpu MHz : 5000.0\n\nprocessor : 16\ncpu MHz : 3800.0\n"
+    made = _files(tmp_path, **rates, proc__cpuinfo=info)
+    assert [model.model(_processor("i7-4770"), made, cpu).machine["frequency_mhz"] for cpu in (0, 16)] == [
+        5100, 3900,
+    ]  # fmt: skip
+    made = _files(tmp_path / "guest", proc__cpuinfo=info)
+    assert model.model(_processor("EPYC 7742"), made, 16).machine["frequency_mhz"] == 3800
+
+
 def test_memory_devices_say_their_rate_if_all_agree(tmp_path: Path) -> None:
     def device(size: int, rate: int) -> bytes:
         raw = bytearray(0x28)
@@ -431,6 +480,17 @@ def test_memory_devices_say_their_rate_if_all_agree(tmp_path: Path) -> None:
 )
 def test_the_counters_judge_the_reach(fits: float | None, exceeds: float | None, words: str) -> None:
     assert words in model.judged(2048, fits, exceeds)
+
+
+def test_why_the_counters_did_not_judge_is_what_the_kernel_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "dtlb_walks not counted: no counter was free for it"
+    answer = {"counts": [], "notes": ["not pinned to processor 3", why]}
+    monkeypatch.setattr(native, "find", lambda: Path("kernel"))
+    monkeypatch.setattr(native, "measure", lambda *_: answer)
+    made = model.model(_processor("EPYC 7742"), Files(Path("/nowhere"), Path("/nowhere"), Path("/nowhere")))
+    assert model.checked(made) == f"The TLBs were not checked: {why}."
+    answer["notes"] = []
+    assert model.checked(made).endswith("no event of this processor is known to count walks.")
 
 
 def test_the_host_is_a_machine_like_another(flatwalk: Flatwalk, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatwalk.host import stats, wording
+from flatwalk.host import diff, stats, wording
 
 T_29 = 2.045229642  # 97.5 % point of Student's t, 29 degrees of freedom
 
@@ -225,6 +225,56 @@ def test_power_at_the_smallest_detectable_difference() -> None:
         a, b = (plain(100 + move + 2 * generator.normal(size=30)) for move in (0.0, shift))
         found.append(stats.welch(a, b).p < 0.05)
     assert share(found) == pytest.approx(0.8, abs=0.03)
+
+
+def test_power_among_several_questions() -> None:
+    generator = np.random.default_rng(23)
+    true, found, questions = stats.Moments(30, 100, 2.0), [], 4
+    shift = stats.detectable(true, true, questions=questions)
+    assert shift > 1.15 * stats.detectable(true, true)
+    for _ in range(600):
+        p_values = []
+        for move in (shift, *[0.0] * (questions - 1)):
+            a, b = (plain(100 + level + 2 * generator.normal(size=30)) for level in (0.0, move))
+            p_values.append(stats.welch(a, b).p)
+        found.append(stats.holm(p_values)[0] < 0.05)
+    # Three standard errors of 80 % in 600 are 5 %.
+    assert 0.75 <= share(found) < 0.87
+
+
+def test_what_a_comparison_could_detect_is_of_all_variants() -> None:
+    values = [100.0, 101.0, 99.0, 100.5, 98.0]
+    result: dict[str, Any] = {"rate": False, "titles": {}}
+    samples = [
+        {"round": turn, "value": value, "controls_nanoseconds": {}} for turn, value in enumerate(values)
+    ]
+    for names in (["a"], ["a", "b", "c"]):
+        made = result | {"samples": [{"variant": name, **sample} for name in names for sample in samples]}
+        sample = stats.moments(values)
+        expected = stats.detectable(sample, sample, questions=len(names)) / sample.mean
+        assert diff.compare(made, made)["a"][0].detectable == pytest.approx(expected)
+
+
+def test_batches_widen_the_interval_of_independent_values_by_a_fifth_to_a_quarter() -> None:
+    generator = np.random.default_rng(29)
+
+    def width(found: stats.Interval) -> float:
+        return found.high - found.low
+
+    for size in (10, 30):
+        series = [100 + generator.normal(size=size) for _ in range(800)]
+        batched = sum(width(stats.interval(stats.moments(values.tolist()))) for values in series)
+        wider = batched / sum(width(stats.interval(plain(values))) for values in series)
+        assert 1.13 < wider < 1.28
+
+
+def test_the_drift_of_a_rate_is_that_of_its_reciprocal() -> None:
+    # Times that drift without doubt; of the rates one hides it.
+    times = [1.0 if turn == 14 else 100.0 + 31 * turn for turn in range(30)]
+    rates = [1 / time for time in times]
+    assert (stats.drifts(times), stats.drifts(rates)) == (True, False)
+    assert stats.summarise(rates, rate=True).drifts
+    assert not stats.summarise(rates).drifts
 
 
 def test_coverage_of_the_bootstrap() -> None:

@@ -149,26 +149,52 @@ impl Counters {
         self.control(IOCTL_DISABLE);
     }
 
-    /// What was counted while enabled.
-    pub fn read(&mut self) -> Vec<Count> {
-        self.open.iter_mut().filter_map(Counter::read).collect()
+    /// What was counted while enabled. What was never counted is noted.
+    pub fn read(&mut self, notes: &mut Vec<String>) -> Vec<Count> {
+        counts(self.open.iter_mut().filter_map(Counter::read), notes)
     }
 }
 
+/// A counter as the kernel gives it.
+struct Reading {
+    name: String,
+    kernel: bool,
+    value: f64,
+    /// Nanoseconds that it was to count, and that it did.
+    enabled: f64,
+    running: f64,
+}
+
 impl Counter {
-    /// None where the processor never counted, for want of a free counter.
-    fn read(&mut self) -> Option<Count> {
+    fn read(&mut self) -> Option<Reading> {
         let mut bytes = [0; 24];
         self.file.read_exact(&mut bytes).ok()?;
         let [value, enabled, running] = [0, 8, 16]
             .map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte])) as f64);
-        (running > 0.0).then(|| Count {
-            name: self.name.clone(),
-            value: value * (enabled / running),
-            share: running / enabled,
-            kernel: self.kernel,
-        })
+        Some(Reading { name: self.name.clone(), kernel: self.kernel, value, enabled, running })
     }
+}
+
+/// The counts, scaled to the time that they were to count. An event that the kernel opened may still
+/// never have been on a counter: all were taken, or it is one of cores of another type.
+fn counts(readings: impl Iterator<Item = Reading>, notes: &mut Vec<String>) -> Vec<Count> {
+    let (counted, never): (Vec<_>, Vec<_>) =
+        readings.filter(|one| one.enabled > 0.0).partition(|one| one.running > 0.0);
+    if !never.is_empty() {
+        let names: Vec<_> = never.into_iter().map(|one| one.name).collect();
+        notes.push(format!(
+            "{} not counted: no counter was free for it (other programs, or the kernel's watchdog, may \
+             hold them), or it is an event of cores of another type",
+            names.join(", ")
+        ));
+    }
+    let scaled = |one: Reading| Count {
+        name: one.name,
+        value: one.value * (one.enabled / one.running),
+        share: one.running / one.enabled,
+        kernel: one.kernel,
+    };
+    counted.into_iter().map(scaled).collect()
 }
 
 fn why(error: &io::Error) -> String {
@@ -198,8 +224,30 @@ mod tests {
         let event = |name: &str| EventSpec { name: name.to_owned(), kind: 1, config: 9999 };
         let mut notes = Vec::new();
         let mut counters = Counters::open(&["one", "two"].map(event), &mut notes);
-        assert!(counters.read().is_empty());
+        assert!(counters.read(&mut notes).is_empty());
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("one, two not counted: "), "{notes:?}");
+    }
+
+    #[test]
+    fn an_event_that_never_ran_is_noted_and_one_that_ran_in_part_is_scaled() {
+        let reading = |name: &str, enabled, running| Reading {
+            name: name.to_owned(),
+            kernel: true,
+            value: 10.0,
+            enabled,
+            running,
+        };
+        let mut notes = Vec::new();
+        let readings = [reading("walks", 8.0, 0.0), reading("cycles", 8.0, 2.0)];
+        let found = counts(readings.into_iter(), &mut notes);
+        let found: Vec<_> =
+            found.iter().map(|one| (one.name.as_str(), one.value, one.share)).collect();
+        assert_eq!(found, [("cycles", 40.0, 0.25)]);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("walks not counted: no counter was free"), "{notes:?}");
+        // Where nothing was to be counted, nothing is missing.
+        assert!(counts([reading("walks", 0.0, 0.0)].into_iter(), &mut notes).is_empty());
+        assert_eq!(notes.len(), 1, "{notes:?}");
     }
 }

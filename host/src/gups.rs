@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Context;
 use crate::error::{Attempt, Error, require};
 use crate::region::region;
-use crate::sys::{Mapping, Pages};
+use crate::sys::{self, Mapping, Pages, page_bytes};
 
 /// Parameters.
 #[derive(Debug, Deserialize)]
@@ -28,6 +28,8 @@ pub struct Answer {
     seconds: f64,
     /// Words that do not hold what they should after all updates are undone.
     errors: u64,
+    /// Page faults per base page while the table was filled: one in 512, where it is on huge pages.
+    faults_per_page: f64,
 }
 
 const STREAMS: u64 = 128;
@@ -90,10 +92,13 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
     let pages = if parameters.huge.is_some() { Pages::Huge } else { Pages::Small };
     let mut memory = Mapping::aligned(parameters.table_bytes, parameters.huge.unwrap_or(0), pages)
         .attempting(|| format!("mapping a table of {} bytes", parameters.table_bytes))?;
+    let pages = parameters.table_bytes.div_ceil(page_bytes()) as f64;
     let table = memory.words_mut();
+    let before = sys::faults();
     for (index, word) in table.iter_mut().enumerate() {
         *word = index as u64;
     }
+    let faults_per_page = (sys::faults() - before) as f64 / pages;
     let updates = UPDATES_PER_WORD * table.len() as u64;
     let start = Instant::now();
     context.measured(|| region(|| update(table, updates)));
@@ -101,7 +106,13 @@ pub fn measure(parameters: &Parameters, context: &mut Context) -> Result<Answer,
     update(table, updates);
     let errors =
         table.iter().enumerate().filter(|&(index, &word)| index as u64 != word).count() as u64;
-    Ok(Answer { giga_updates_per_second: updates as f64 / seconds / 1e9, updates, seconds, errors })
+    Ok(Answer {
+        giga_updates_per_second: updates as f64 / seconds / 1e9,
+        updates,
+        seconds,
+        errors,
+        faults_per_page,
+    })
 }
 
 #[cfg(test)]
@@ -136,6 +147,13 @@ mod tests {
         let parameters = Parameters { table_bytes: 1 << 16, huge: None };
         let answer = measure(&parameters, &mut context()).unwrap();
         assert_eq!((answer.errors, answer.updates), (0, 4 << 13));
+    }
+
+    #[test]
+    fn every_small_page_of_the_table_is_one_fault() {
+        let parameters = Parameters { table_bytes: 1 << 22, huge: None };
+        let answer = measure(&parameters, &mut context()).unwrap();
+        assert!((1.0..1.1).contains(&answer.faults_per_page), "{answer:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `flatwalk-host BENCH [PARAMETERS]`: takes one measurement in this fresh process and prints it as one
 //! line of JSON. Repetition, order and statistics are the caller's (`flatwalk host`): every measurement
 //! that enters a statistic comes from a process of its own, so that the placement of memory is part of
-//! what varies. `flatwalk-host cpuid` measures nothing: it prints what the processor says of itself.
+//! what varies. `flatwalk-host cpuid` measures nothing: it prints what a processor says of itself.
 //!
 //! PARAMETERS is a JSON object; `flatwalk-host BENCH '{}'` names what is missing. An error is
 //! one line on standard error, with exit status 1 (the kernel refused) or 2 (wrong parameters).
@@ -103,9 +103,10 @@ fn run<P: DeserializeOwned, R: Serialize>(
     let before = controls.measure();
     let result = bench(&request.bench, &mut context)?;
     let controls_nanoseconds = before.slower(controls.measure());
+    let counts = context.counters.read(&mut context.notes);
     let response = Response {
         result,
-        counts: context.counters.read(),
+        counts,
         preemptions: context.preemptions,
         controls_nanoseconds,
         notes: context.notes,
@@ -125,7 +126,10 @@ fn dispatch(arguments: &[String]) -> Result<String, Error> {
         "walk" => run(parameters, walk::measure),
         "ebizzy" => run(parameters, ebizzy::measure),
         "tlb" => run(parameters, tlb::measure),
-        "cpuid" => serde_json::to_string(&cpuid::read()).map_err(Error::Parameters),
+        "cpuid" => {
+            let request = serde_json::from_str(parameters).map_err(Error::Parameters)?;
+            serde_json::to_string(&cpuid::ask(&request)?).map_err(Error::Parameters)
+        }
         _ => Err(Error::Usage),
     }
 }

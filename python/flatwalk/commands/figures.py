@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from flatwalk.errors import refuse
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -44,4 +45,7 @@ def figures(
     """Draw the report's charts for a paper, or print its table in LaTeX."""
     from flatwalk import drawing  # noqa: PLC0415
 
+    if latex:
+        given = {"--to": to != Path(), "--only": only is not None, "--format": kind != "pdf"}
+        refuse(given | {"--columns": columns != 1}, "--latex prints a table, and draws nothing")
     drawing.figures(answer, to, only=only, schemes=schemes, kind=kind, columns=columns, latex=latex)

@@ -7,6 +7,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.commands.options import Jobs, NoReport, report_path
+from flatwalk.errors import refuse
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -73,10 +74,26 @@ def reproduce(
     from flatwalk.reproduce import command as work  # noqa: PLC0415
 
     if list_:
+        given = {
+            "CLAIM": bool(claims),
+            "--scale": scale != "small",
+            "--json": json is not None,
+            "--update": update is not None,
+            "--markdown": markdown is not None,
+            "--against": against is not None,
+            "--report": report is not None,
+            "--no-report": no_report,
+            "--jobs": jobs != 0,
+            "--sensitivity": sensitivity is not None,
+            "--differ": differ is not None,
+            "--plan": plan,
+            "--rehearse": rehearse,
+        }
+        refuse(given, "--list shows all claims, and does nothing else")
         work.list_claims()
         return
     written = report_path(report, no_report=no_report, usual=Path("flatwalk-claims.html"))
-    if (rehearse or sensitivity is not None) and report is None:
+    if (rehearse or plan or sensitivity is not None) and report is None:
         written = None
     work.run(
         work.Options(

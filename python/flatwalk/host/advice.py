@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output, temporary, units
+from flatwalk.errors import UsageError
 from flatwalk.host import benches, machine, measure, results, show, stats, wording
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _by_bench(given: list[Result]) -> dict[str, Result]:
 
 
 def _difference(result: Result, a: str, b: str) -> str:
-    mean, within, p = show.paired(result, a, b)
+    mean, within, p = show.steps(result)[a, b]
     words = f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f})"
     return words if p < 0.05 else f"{words}, no measurable difference"
 
@@ -262,9 +263,15 @@ def _measured(host: dict[str, Any], missing: list[str], directory: Path) -> list
 def run(files: list[Path], *, measuring: bool, as_json: bool) -> None:
     """Measures what is missing, and advises."""
     host = machine.describe()
+    host = machine.on(host, machine.choose_cpus(host, 1)[0])
     given = [results.load(path) for path in files]
+    of: dict[str, Path] = {}
     for path, result in zip(files, given, strict=True):
         results.check_host(result, host, str(path))
+        if (first := of.setdefault(result["bench"], path)) is not path:
+            raise UsageError(
+                f"{first} and {path} are both of {result['bench']}", where="FILE", remedy="name one of them"
+            )
     if measuring:
         have = {result["bench"] for result in given}
         missing = [name for name in ("pagefault", "walk", "gups") if name not in have]

@@ -71,7 +71,7 @@ def pagefault(
         Variant("anonymous", f"anonymous, {units.size(page)} pages", {**common, "memory": "anonymous"}),
     ]
     skipped, notes = [], []
-    if not huge or host["thp"]["enabled"] not in {"always", "madvise"}:
+    if not _has_huge_pages(host):
         skipped.append("huge: transparent huge pages are off on this host")
     elif size_bytes < huge:
         skipped.append(f"huge: {units.size(size_bytes)} do not hold a huge page of {units.size(huge)}")
@@ -98,7 +98,13 @@ def pagefault(
         rate=False,
         key="nanoseconds_per_page",
         variants=variants,
-        parameters={"size_bytes": size_bytes, "repetitions": repetitions, "page_bytes": page},
+        parameters={
+            "size_bytes": size_bytes,
+            "repetitions": repetitions,
+            "page_bytes": page,
+            # Whose faults `file` measures: tmpfs maps other pages than a disk's file system.
+            "file_system": machine.file_system(directory),
+        },
         skipped=skipped,
         notes=notes,
         prepare=lambda: _write_pages(file, pages, page),
@@ -127,23 +133,31 @@ def _write_pages(file: Path, pages: int, page_bytes: int) -> None:
         ) from error
 
 
-def gups(host: dict[str, Any], *, table_bytes: int) -> Bench:
-    """HPCC's RandomAccess, single process."""
+def _has_huge_pages(host: dict[str, Any]) -> bool:
+    """Whether a program that asks for transparent huge pages may get them: their size alone says nothing."""
+    return host["thp"]["page_bytes"] is not None and host["thp"]["enabled"] in {"always", "madvise"}
+
+
+def gups(host: dict[str, Any], *, table_bytes: int, node: int | None = None) -> Bench:
+    """HPCC's RandomAccess, single process; all of its memory is the node's, if one is given."""
     if table_bytes < 1024 or table_bytes & (table_bytes - 1):
         raise UsageError(
             f"a table of {table_bytes} bytes", where="--table", remedy="give a power of two, such as 256MiB"
         )
-    memory = host["memory_bytes"]
+    memory, whose = host["memory_bytes"], ", which is"
+    of_node = host["node_bytes"].get(str(node))
+    if of_node and (not memory or of_node < memory):
+        memory, whose = of_node, f"; it is from node {node}, which has"
     if memory and table_bytes > memory // 2:
         raise UsageError(
-            f"HPCC's table is at most half of memory, which is {units.size(memory)}",
+            f"HPCC's table is at most half of memory{whose} {units.size(memory)}",
             where="--table",
             remedy=f"give {units.short_size(1 << ((memory // 2).bit_length() - 1))} or less",
         )
     page, huge = host["page_bytes"], host["thp"]["page_bytes"]
     variants = [Variant("small", f"{units.size(page)} pages", {"table_bytes": table_bytes})]
     skipped = []
-    if huge and host["thp"]["enabled"] in {"always", "madvise"} and table_bytes >= huge:
+    if _has_huge_pages(host) and table_bytes >= huge:
         variants.append(
             Variant("huge", f"{units.size(huge)} pages", {"table_bytes": table_bytes, "huge": huge})
         )
@@ -160,14 +174,18 @@ def gups(host: dict[str, Any], *, table_bytes: int) -> Bench:
     )
 
 
+def _address_bits(host: dict[str, Any]) -> int:
+    """Of what a program may map; with five levels it may ask for 56 bits."""
+    return 56 if host["page_table_levels"] == 5 else host["user_address_bits"] or 47
+
+
 def level_strides(host: dict[str, Any], pages: int) -> list[int]:
     """Distances at which each page needs its own cache line at one, two, … levels of entries.
 
     An entry is 8 bytes and a line 64, so pages 8 apart have PTEs in lines of their own, and so on up, as
-    long as so many pages fit the address space. With five levels a program may ask for 56 bits.
+    long as so many pages fit the address space.
     """
-    page_bytes = host["page_bytes"]
-    bits = 56 if host["page_table_levels"] == 5 else host["user_address_bits"] or 47
+    page_bytes, bits = host["page_bytes"], _address_bits(host)
     strides, stride = [], page_bytes * 8
     while stride * (pages + 2) <= 1 << bits:
         strides.append(stride)
@@ -175,11 +193,57 @@ def level_strides(host: dict[str, Any], pages: int) -> list[int]:
     return strides
 
 
+#: The most loads of a reference in `walk`, and its most references between two flushes.
+_DEEPEST, _MOST = 5, 1 << 15
+#: Where its pages begin (LOWEST in host/src/walk.rs).
+_FIRST_ADDRESS = 1 << 34
+
+
+def _check_walk(host: dict[str, Any], strides: list[int], group: int, flush_bytes: int | None) -> None:
+    """Checks what was asked of `walk`.
+
+    Raises:
+        UsageError: If it cannot be measured.
+    """
+    page = host["page_bytes"]
+    most = _MOST
+    if _has_huge_pages(host):
+        most = min(most, host["thp"]["page_bytes"] // 64 // _DEEPEST)
+    if group > most:
+        raise UsageError(
+            f"{units.count(group)} references are too many for one group",
+            where="--group",
+            remedy=f"give {most} or less",
+        )
+    if flush_bytes is not None and flush_bytes < page:
+        raise UsageError(
+            f"{flush_bytes} bytes flush no cache",
+            where="--flush",
+            remedy="give twice what the caches hold, as 64MiB",
+        )
+    for stride in strides:
+        if not stride or stride % page:
+            raise UsageError(
+                f"pages cannot be {units.size(stride)} apart",
+                where="--strides",
+                remedy=f"give multiples of the page size, {units.size(page)}",
+            )
+        last = -(-_FIRST_ADDRESS // stride) * stride + (group - 1) * stride
+        if last + page > 1 << _address_bits(host):
+            raise UsageError(
+                f"{group} pages {units.size(stride)} apart do not fit the address space",
+                where="--strides",
+                remedy="give a smaller distance, or a smaller --group",
+            )
+
+
 def walk(
     host: dict[str, Any], *, strides: list[int] | None, group: int, groups: int, flush_bytes: int | None
 ) -> Bench:
     """References that miss the TLB, by how many levels of the table are cold; and plain loads."""
     page = host["page_bytes"]
+    strides = None if strides is None else sorted(set(strides))
+    _check_walk(host, strides or [], group, flush_bytes)
     flush = flush_bytes or 2 * machine.cache_bytes(host)
     notes = []
     if not flush:
@@ -198,11 +262,15 @@ def walk(
                 {**common, "kind": {"pages": {"stride_bytes": stride}}},
             )
         )
-    area = host["thp"]["page_bytes"] or page * 512
-    for depth in range(1, 6):
-        kind = {"loads": {"depth": depth, "area_bytes": area}}
-        title = f"{depth} dependent cold {'load' if depth == 1 else 'loads'}"
-        variants.append(Variant(f"loads-{depth}", title, {**common, "kind": kind}))
+    skipped = []
+    if _has_huge_pages(host):
+        for depth in range(1, _DEEPEST + 1):
+            kind = {"loads": {"depth": depth, "area_bytes": host["thp"]["page_bytes"]}}
+            title = f"{depth} dependent cold {'load' if depth == 1 else 'loads'}"
+            variants.append(Variant(f"loads-{depth}", title, {**common, "kind": kind}))
+    else:
+        # On small pages each load would miss the TLB, too.
+        skipped.append("loads-1 to loads-5: transparent huge pages are off on this host")
     if host["hypervisor"]:
         notes.append(
             "In a virtual machine each level that is cold may cost further loads from the host's table."
@@ -214,6 +282,7 @@ def walk(
         key="nanoseconds_per_reference",
         variants=variants,
         parameters={**common, "strides": strides, "page_bytes": page},
+        skipped=skipped,
         notes=notes,
     )
 

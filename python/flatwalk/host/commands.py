@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -96,28 +97,45 @@ def _run(
 
 
 def _prepared(
-    runs: int, at_most: float, seed: int, cpu: str | None, *, no_counters: bool, save: Path | None
+    runs: int,
+    at_most: float,
+    seed: int,
+    cpu: str | None,
+    *,
+    no_counters: bool,
+    save: Path | None,
+    threads: bool = False,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan and the host; fails before anything is measured if it could not be saved."""
-    import os  # noqa: PLC0415
+    """The plan and the host; fails before anything is measured if it could not be saved.
 
+    Unless the bench has `threads`, it runs on one processor.
+    """
     from flatwalk import output  # noqa: PLC0415
     from flatwalk.host import machine, measure, native  # noqa: PLC0415
 
     if save is not None:
         output.check_writable(save, "--save")
     native.find()
+    host = machine.describe()
     cpus = None
     if cpu is not None:
-        cpus = machine.cpu_list(cpu)
-        wrong = [number for number in cpus if number not in os.sched_getaffinity(0)]
-        if wrong or not cpus:
+        usable = machine.usable(host)
+        is_list = re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", cpu, re.ASCII)
+        cpus = list(dict.fromkeys(machine.cpu_list(cpu))) if is_list else []
+        if not cpus or any(number not in usable for number in cpus):
             raise UsageError(
                 f"{cpu!r} names no processors that this program may use",
                 where="--cpu",
-                remedy=f"choose from {', '.join(map(str, sorted(os.sched_getaffinity(0))))}",
+                remedy=f"choose from {', '.join(map(str, usable))}",
             )
-    return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), machine.describe()
+        if len(cpus) > 1 and not threads:
+            raise UsageError(
+                f"{cpu!r} names {len(cpus)} processors, and this bench runs on one",
+                where="--cpu",
+                remedy=f"name one of them, as --cpu {cpus[-1]}",
+            )
+    host = machine.on(host, machine.choose_cpus(host, 1, cpus)[0])
+    return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), host
 
 
 @run_app.command(
@@ -179,10 +197,11 @@ def gups(
     Four updates for each word, and a check at the end that none was lost.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import benches  # noqa: PLC0415
+    from flatwalk.host import benches, machine  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    bench = benches.gups(host, table_bytes=units.parse_size(table, "--table"))
+    node = machine.node_of(host, machine.choose_cpus(host, 1, plan.cpus)[0])
+    bench = benches.gups(host, table_bytes=units.parse_size(table, "--table"), node=node)
     _run(bench, plan, host, save=save, as_json=json)
 
 
@@ -217,10 +236,12 @@ def walk(
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
     bench = benches.walk(
         host,
-        strides=[units.parse_size(part, "--strides") for part in strides.split(",")] if strides else None,
+        strides=None
+        if strides is None
+        else [units.parse_size(part, "--strides") for part in strides.split(",")],
         group=group,
         groups=groups,
-        flush_bytes=units.parse_size(flush, "--flush") if flush else None,
+        flush_bytes=None if flush is None else units.parse_size(flush, "--flush"),
     )
     _run(bench, plan, host, save=save, as_json=json)
 
@@ -247,13 +268,11 @@ def ebizzy(
 
     As ebizzy -m -l -p: with munmap, and without as the control, for 1 to T threads.
     """
-    import os  # noqa: PLC0415
-
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import benches  # noqa: PLC0415
+    from flatwalk.host import benches, machine  # noqa: PLC0415
 
-    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    available = len(plan.cpus or os.sched_getaffinity(0))
+    plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save, threads=True)
+    available = len(plan.cpus or machine.usable(host))
     bench = benches.ebizzy(
         threads=threads or min(available, 7),
         chunks=chunks,
@@ -304,6 +323,10 @@ def diff(
     work.run(a, b, other_host=other_host, plot=plot, as_json=json)
 
 
+#: Accesses that `inspect` simulates.
+_ACCESSES = "2M"
+
+
 @app.command(
     "inspect", epilog=examples("host inspect 1234", "host inspect 1234 --simulate random --html space.html")
 )
@@ -321,7 +344,7 @@ def inspect(
         str | None,
         Option(metavar="PATTERN", help="Simulate accesses to its pages: random, sequential or hot."),
     ] = None,
-    accesses: Annotated[str, Option(metavar="COUNT", help="Accesses to simulate.")] = "2M",
+    accesses: Annotated[str, Option(metavar="COUNT", help="Accesses to simulate.")] = _ACCESSES,
     seed: Seed = 1,
     html: Annotated[
         Path | None, Option(metavar="FILE", help="Draw the address space into an HTML file.")
@@ -335,6 +358,9 @@ def inspect(
     from flatwalk import units  # noqa: PLC0415
     from flatwalk.host import inspection  # noqa: PLC0415
 
+    if simulate is None:
+        given = {"--accesses": accesses != _ACCESSES}
+        refuse(given, "no accesses are simulated", "give --simulate PATTERN, too")
     count = units.parse_count(accesses, "--accesses")
     if count < 5:
         raise UsageError(f"{count} accesses are too few", where="--accesses", remedy="give 100k or more")

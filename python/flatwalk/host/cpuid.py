@@ -1,7 +1,7 @@
 """What a processor's `cpuid` leaves say of its caches, TLBs and clock; a pure function of the leaves.
 
-Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID (leaves 2, 4, 16h,
-18h); AMD64 Architecture Programmer's Manual, volume 3, appendix E (leaves 8000_0005h, 8000_0006h,
+Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID (leaves 2, 4, 7,
+16h, 18h, 1Ah); AMD64 Architecture Programmer's Manual, volume 3, appendix E (leaves 8000_0005h, 8000_0006h,
 8000_0019h, 8000_001Dh, 8000_0021h). A hypervisor may answer a leaf with zeros: what that would say is absent.
 """
 
@@ -52,6 +52,8 @@ class Processor:
     model: int
     is_virtual: bool
     highest_mhz: int | None
+    #: `P core` or `E core` of a hybrid.
+    core: str | None
     caches: list[Cache]
     tlbs: list[Tlb]
 
@@ -78,9 +80,16 @@ def understand(leaves: Leaves) -> Processor:
         model,
         bool(features >> 31 & 1),
         highest or None,
+        _core(leaves),
         list(_caches(leaves, 0x8000001D if is_amd else 4)),
         _amd_tlbs(leaves) if is_amd else _intel_tlbs(leaves),
     )
+
+
+def _core(leaves: Leaves) -> str | None:
+    """The type of the core that was asked; only cores of hybrids have one."""
+    is_hybrid = _leaf(leaves, 7)[3] >> 15 & 1
+    return {0x20: "E core", 0x40: "P core"}.get(_leaf(leaves, 0x1A)[0] >> 24) if is_hybrid else None
 
 
 def _leaf(leaves: Leaves, leaf: int, subleaf: int = 0) -> tuple[int, int, int, int]:
@@ -206,7 +215,7 @@ _WAYS: dict[int, tuple[int, int] | None] = {
     0xF: None,
 }
 #: 8000_0021h, EAX: sizes of L2 TLBs are in multiples of 32.
-_TIMES_32 = 21
+_TIMES_32 = 14
 
 
 def _amd_tlbs(leaves: Leaves) -> list[Tlb]:

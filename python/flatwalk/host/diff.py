@@ -29,7 +29,9 @@ def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
     found = {}
     for name in common:
         try:
-            found[name] = stats.compare(first[name], second[name], rate=a["rate"], between=between)
+            found[name] = stats.compare(
+                first[name], second[name], rate=a["rate"], between=between, questions=len(common)
+            )
         except ValueError as error:
             raise UsageError(
                 f"variant {name} cannot be compared: {error}", remedy="measure again with more --runs"
@@ -93,7 +95,7 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
     names = str(path_a), str(path_b)
     results.check_comparable(a, b, names, other_host=other_host)
     found = compare(a, b)
-    changes = results.host_changes(a["host"], b["host"])
+    changes = results.changes(a, b)
     if plot is not None:
         from flatwalk.host import plots  # noqa: PLC0415
 
@@ -106,8 +108,17 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
         output.say(f"drawn: {plot}")
 
 
+def _minus(text: str) -> str:
+    """A number with a true minus sign."""
+    return text.replace("-", "−")
+
+
 def _change(share: float) -> str:
-    return f"{100 * share:+.2f} %".replace("-", "−")
+    return _minus(f"{100 * share:+.2f} %")
+
+
+def _test(test: stats.Test, sign: int, df: str) -> str:
+    return f"{_minus(f'{sign * test.t:.3f}')}, {format(test.df, df)}, {_p(test.p)}"
 
 
 def _p(value: float) -> str:
@@ -122,8 +133,12 @@ def _show(
     changes: list[str],
 ) -> None:
     rate = a["rate"]
+    # The tests of rates are those of their reciprocals, whose difference has the other sign.
+    sign = -1 if rate else 1
     output.say(f"A: {names[0]}, {a['started']}\nB: {names[1]}, {b['started']}")
-    output.say("\n".join(f"changed: {change}" for change in changes) or "The two host records are the same.")
+    output.say(
+        "\n".join(f"changed: {change}" for change in changes) or "Processor and host record are the same."
+    )
     print()
     rows = [
         [
@@ -131,9 +146,9 @@ def _show(
             wording.number(one.a.mean),
             wording.number(one.b.mean),
             _change(one.change),
-            f"{one.effect:.2f}".replace("-", "−"),
-            f"{one.welch.t:.3f}, {one.welch.df:.1f}, {_p(one.welch.p)}".replace("-", "−", 1),
-            f"{one.pooled.t:.3f}, {one.pooled.df:.0f}, {_p(one.pooled.p)}".replace("-", "−", 1),
+            _minus(f"{sign * one.effect:.2f}"),
+            _test(one.welch, sign, ".1f"),
+            _test(one.pooled, sign, ".0f"),
         ]
         for name, (one, _) in found.items()
     ]

@@ -55,7 +55,7 @@ def run(pid: int, options: Options) -> None:
         from flatwalk.host import plots  # noqa: PLC0415
 
         drawn = plots.address_space(
-            found, levels, designs.TABLE_HEADERS, designs.table_rows(tables), engine.version()
+            found, levels, designs.TABLE_HEADERS, designs.table_rows(tables), engine.version(), notes=notes
         )
         output.write_whole(options.html, drawn)
     if options.as_json:
@@ -112,11 +112,14 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
         ],
     )
     if found.table_bytes is not None:
-        present = sum(level.bytes for level in levels[1:])
+        # VmPTE is of the nodes of PTEs, PMDs and PUDs: of five levels the second from the top is not counted.
+        counted = levels[1:][-3:]
+        present = sum(level.bytes for level in counted)
+        where = "below the root" if counted == levels[1:] else f"from L{counted[0].level} down"
         # For each anonymous large page the kernel keeps a PTE node, to split it without allocating.
         spare = sum(area.sizes.get("AnonHugePages", 0) for area in found.areas) // process.LARGE * 4096
         output.say(
-            f"The kernel counts {units.size(found.table_bytes)} below the root: {units.size(present)} for "
+            f"The kernel counts {units.size(found.table_bytes)} {where}: {units.size(present)} for "
             f"present pages, {units.size(spare)} kept to split large pages, the rest for absent pages."
         )
         print()

@@ -59,9 +59,9 @@ def _cpuinfo(files: Files) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _caches(files: Files) -> list[dict[str, Any]]:
+def _caches(files: Files, cpu: int) -> list[dict[str, Any]]:
     found = []
-    for index in sorted((files.sys / "devices/system/cpu/cpu0/cache").glob("index*")):
+    for index in sorted((files.sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         size = re.fullmatch(r"(\d+)([KM]?)", read(index / "size") or "")
         level = read(index / "level")
         if size and level:
@@ -101,8 +101,24 @@ def _cpu(files: Files) -> dict[str, Any]:
         "virtual_bits": int(sizes[2]) if sizes else None,
         "la57": "la57" in flags if not arm else None,
         "hypervisor_flag": "hypervisor" in flags,
-        "caches": _caches(files),
+        **_of_one(files, 0, _core_types(files)),
     }
+
+
+def _of_one(files: Files, cpu: int, types: dict[str, list[int]]) -> dict[str, Any]:
+    """What may differ from one processor of a hybrid host to the next."""
+    own = (name for name, cpus in types.items() if cpu in cpus)
+    return {"core_type": next(own, None), "caches": _caches(files, cpu)}
+
+
+#: Types of a hybrid's cores, as the kernel names their counters: P cores, E cores, and slower E cores.
+_CORE_TYPES = (_P_CORES := "cpu_core", "cpu_atom", "cpu_lowpower")
+
+
+def _core_types(files: Files) -> dict[str, list[int]]:
+    """Processors by the type of their core; empty unless the host is a hybrid."""
+    found = {name: read(files.sys / f"bus/event_source/devices/{name}/cpus") for name in _CORE_TYPES}
+    return {name: cpu_list(text) for name, text in found.items() if text}
 
 
 def _hypervisor(files: Files, cpu: dict[str, Any]) -> str | None:
@@ -133,6 +149,15 @@ def _nodes(files: Files) -> dict[str, list[int]]:
         path.name.removeprefix("node"): cpu_list(read(path / "cpulist"))
         for path in sorted((files.sys / "devices/system/node").glob("node[0-9]*"))
     }
+
+
+def _node_bytes(files: Files) -> dict[str, int]:
+    """Memory by NUMA node."""
+    found = {}
+    for path in sorted((files.sys / "devices/system/node").glob("node[0-9]*")):
+        if total := re.search(r"MemTotal:\s+(\d+) kB", read(path / "meminfo") or ""):
+            found[path.name.removeprefix("node")] = int(total[1]) * 1024
+    return found
 
 
 def _mitigations(files: Files) -> dict[str, str]:
@@ -180,11 +205,31 @@ def describe(files: Files | None = None) -> dict[str, Any]:
         "isolated": cpu_list(read(system / "isolated")),
         "nohz_full": cpu_list(read(system / "nohz_full")),
         "nodes": _nodes(files),
+        "node_bytes": _node_bytes(files),
+        "core_types": _core_types(files),
         "hypervisor": _hypervisor(files, cpu),
         "swappiness": int(read(files.proc / "sys/vm/swappiness") or 0),
         "perf_event_paranoid": int(read(files.proc / "sys/kernel/perf_event_paranoid") or 4),
         "aslr": read(files.proc / "sys/kernel/randomize_va_space"),
     }
+
+
+def on(host: dict[str, Any], cpu: int, files: Files | None = None) -> dict[str, Any]:
+    """The host's record with what is particular to one processor, such as its caches, of this one."""
+    own = _of_one(files or Files(), cpu, host["core_types"])
+    return {**host, "cpu": {**host["cpu"], **own}}
+
+
+def file_system(path: Path, files: Files | None = None) -> str | None:
+    """The kind of file system that a path lies on, as ext4 or tmpfs; None if the kernel does not say."""
+    found: tuple[int, str | None] = (-1, None)
+    for line in (read((files or Files()).proc / "self/mounts") or "").splitlines():
+        _, place, kind, *_ = line.split(" ")
+        place = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), place)
+        # Of two that are mounted at one place, the later one is seen.
+        if path.resolve().is_relative_to(place) and len(place) >= found[0]:
+            found = (len(place), kind)
+    return found[1]
 
 
 def _user_address_bits(files: Files) -> int | None:
@@ -237,18 +282,40 @@ def processors(cpus: list[int]) -> str:
     return f"Processor {names} is" if len(cpus) == 1 else f"Processors {names} are"
 
 
+def usable(host: dict[str, Any]) -> list[int]:
+    """Processors that this process may run on.
+
+    Isolated ones (isolcpus=) are in no process's mask until it asks for them, so that is tried.
+    """
+    mask = os.sched_getaffinity(0)
+    return sorted(mask | {cpu for cpu in host["isolated"] if cpu not in mask and _may_use(cpu, mask)})
+
+
+def _may_use(cpu: int, mask: set[int]) -> bool:
+    """Whether this process may run on a processor outside its mask, which it has again afterwards."""
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except (OSError, ValueError):
+        return False
+    os.sched_setaffinity(0, mask)
+    return True
+
+
 def choose_cpus(host: dict[str, Any], count: int, given: list[int] | None = None) -> list[int]:
-    """Processors to run `count` threads on: those given, else isolated ones, else the last.
+    """Processors to run `count` threads on: those given, else isolated ones, else P cores, else the last.
 
     May be fewer than `count`; never none.
     """
     if given:
         return given[:count]
-    allowed = sorted(os.sched_getaffinity(0))
-    isolated = [cpu for cpu in allowed if cpu in host["isolated"]]
-    # The first processor takes most interrupts, so it comes last.
-    preferred = isolated + [cpu for cpu in reversed(allowed) if cpu not in isolated]
-    return preferred[:count]
+    fast = host["core_types"].get(_P_CORES, [])
+
+    def rank(cpu: int) -> tuple[bool, bool, int]:
+        is_isolated = cpu in host["isolated"]
+        # The first processor takes most interrupts, so of those that are not isolated it comes last.
+        return not is_isolated, bool(fast) and cpu not in fast, cpu if is_isolated else -cpu
+
+    return sorted(usable(host), key=rank)[:count]
 
 
 def node_of(host: dict[str, Any], cpu: int) -> int | None:

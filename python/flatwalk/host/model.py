@@ -48,23 +48,24 @@ class Modelled:
         )
 
 
-def leaves() -> dict[tuple[int, int], tuple[int, int, int, int]]:
-    """The `cpuid` leaves of the processor that this runs on.
+def leaves(cpu: int) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+    """The `cpuid` leaves of a processor.
 
     Raises:
         FlatwalkError: If they cannot be read.
     """
-    answer = native.ask("cpuid")
+    answer = native.ask("cpuid", {"cpu": cpu})
     return {(leaf, subleaf): (a, b, c, d) for leaf, subleaf, a, b, c, d in answer["leaves"]}
 
 
 def machine() -> Modelled:
-    """This host as a machine.
+    """This host as a machine: the processor that measurements run on.
 
     Raises:
         FlatwalkError: If the processor does not say what it is, or is not one of a vendor that is shipped.
     """
-    return model(cpuid.understand(leaves()), Files())
+    cpu = choose_cpus(describe(), 1)[0]
+    return model(cpuid.understand(leaves(cpu)), Files(), cpu)
 
 
 def _nearest(processor: Processor) -> str:
@@ -81,8 +82,8 @@ def _nearest(processor: Processor) -> str:
     )
 
 
-def model(processor: Processor, files: Files) -> Modelled:
-    """A processor, and what the kernel's files say of its memory and clock, as a machine.
+def model(processor: Processor, files: Files, cpu: int = 0) -> Modelled:
+    """A processor, of which the kernel has number `cpu`, with its memory and clock as a machine.
 
     Raises:
         UsageError: If no machine of its vendor is shipped.
@@ -110,7 +111,7 @@ def model(processor: Processor, files: Files) -> Modelled:
             put(section, "size_bytes", size, source)
             put(section, "ways", ways, cache.source)
     _put_tlbs(made, sources, processor, base)
-    if (clock := _clock(processor, files)) is not None:
+    if (clock := _clock(processor, files, cpu)) is not None:
         nanoseconds = 1000 * made["os"]["fault_cycles"] / made["frequency_mhz"]
         put(None, "frequency_mhz", *clock)
         put("os", "fault_cycles", round(nanoseconds * clock[0] / 1000), f"as {base}: {nanoseconds:.0f} ns")
@@ -119,8 +120,9 @@ def model(processor: Processor, files: Files) -> Modelled:
     if (rate := _data_rate(files)) is not None:
         put("memory", "data_rate_mts", rate, "DMI, configured speed of the memory devices")
     brand = processor.brand or f"{processor.vendor} family {processor.family} model {processor.model}"
+    core = f", {processor.core}" if processor.core else ""
     virtual = ", in a virtual machine" if processor.is_virtual else ""
-    made |= {"name": NAME, "title": f"{brand}{virtual}", "source": f"this host; else {base}"}
+    made |= {"name": NAME, "title": f"{brand}{core}{virtual}", "source": f"this host; else {base}"}
     if problems := engine.check("machine", made):
         raise FlatwalkError(
             "what this host says makes no valid machine: " + "; ".join(map(settings.words, problems)),
@@ -174,10 +176,12 @@ def _fits(tlb: Tlb) -> bool:
     return rest == 0 and sets & (sets - 1) == 0
 
 
-def _clock(processor: Processor, files: Files) -> tuple[int, str] | None:
+def _clock(processor: Processor, files: Files, cpu: int) -> tuple[int, str] | None:
     """MHz and where they are from: the highest, as shipped machines have it."""
-    kilohertz = read(files.sys / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq") or ""
-    now = re.search(r"^cpu MHz\s*: ([\d.]+)", read(files.proc / "cpuinfo") or "", re.MULTILINE)
+    kilohertz = read(files.sys / f"devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq") or ""
+    blocks = (read(files.proc / "cpuinfo") or "").split("\n\n")
+    own = next((text for text in blocks if re.search(rf"^processor\s*: {cpu}$", text, re.MULTILINE)), "")
+    now = re.search(r"^cpu MHz\s*: ([\d.]+)", own, re.MULTILINE)
     named = re.search(r"@ ([\d.]+)\s*GHz", processor.brand)
     found = [
         (int(kilohertz) // 1000 if kilohertz.isdecimal() else 0, "highest frequency (cpufreq)"),
@@ -221,8 +225,13 @@ _FEW, _MANY = 0.1, 0.5
 _WALKS = ("dtlb_load_walks", "dtlb_walks")
 
 
-def walks_per_load(pages: int, host: dict[str, Any], *, loads: int = 2_000_000) -> float | None:
-    """Walks that the counters show for each of many loads over so many pages; None if they show nothing.
+def walks_per_load(
+    pages: int, host: dict[str, Any], *, loads: int = 2_000_000
+) -> tuple[float | None, list[str]]:
+    """Walks that the counters show for each of many loads over so many pages.
+
+    Returns:
+        None where they show nothing, and why not.
 
     Raises:
         FlatwalkError: If the measuring program fails.
@@ -232,24 +241,24 @@ def walks_per_load(pages: int, host: dict[str, Any], *, loads: int = 2_000_000) 
         "events": [event for event in events(host) if event["name"] in _WALKS],
         "bench": {"pages": pages, "loads": loads, "seed": 1},
     }
-    counts = native.measure(native.find(), "tlb", request)["counts"]
-    found = [count["value"] / loads for count in counts if count["share"] > 0]
-    return sum(found) if found else None
+    answer = native.measure(native.find(), "tlb", request)
+    found = [count["value"] / loads for count in answer["counts"]]
+    why = [note for note in answer["notes"] if "not counted" in note]
+    return sum(found) if found else None, why
 
 
-def judged(entries: int, fits: float | None, exceeds: float | None) -> str:
+def judged(entries: int, fits: float | None, exceeds: float | None, why: list[str] | None = None) -> str:
     """Whether the counters agree with a second-level TLB of so many entries for 4 KiB pages.
 
     Args:
         entries: What the model has.
         fits: Walks a load over `FITS` times as many pages.
         exceeds: The same over `EXCEEDS` times as many.
+        why: Why nothing was counted, where nothing was.
     """
     if fits is None or exceeds is None:
-        return (
-            "The TLBs were not checked: no counter of walks can be read here (a virtual machine often has "
-            "none; else see kernel.perf_event_paranoid)."
-        )
+        reason = "; ".join(dict.fromkeys(why or ["no event of this processor is known to count walks"]))
+        return f"The TLBs were not checked: {reason}."
     told = (
         f"{fits:.2f} walks a load over {round(FITS * entries)} pages, "
         f"{exceeds:.2f} over {round(EXCEEDS * entries)}"
@@ -272,7 +281,8 @@ def checked(modelled: Modelled) -> str:
     entries = next(
         array["entries"] for name in ("l2", "l1d") for array in tlb.get(name, []) if "4K" in array["pages"]
     )
-    return judged(entries, *(walks_per_load(round(share * entries), host) for share in (FITS, EXCEEDS)))
+    fits, exceeds = (walks_per_load(round(share * entries), host) for share in (FITS, EXCEEDS))
+    return judged(entries, fits[0], exceeds[0], fits[1] + exceeds[1])
 
 
 # --- as a file

@@ -53,13 +53,13 @@ def measure(program: Path, bench: str, request: dict[str, Any]) -> dict[str, Any
     return _run([str(program), bench, json.dumps(request)], bench)
 
 
-def ask(what: str) -> dict[str, Any]:
-    """Asks the program something that it need not measure; `cpuid` is known.
+def ask(what: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Asks the program something that it need not measure; `cpuid` is known, of a processor `cpu`.
 
     Raises:
         FlatwalkError: If it is missing or fails.
     """
-    return _run([str(find()), what], what)
+    return _run([str(find()), what, json.dumps(request)], what)
 
 
 def _run(command: list[str], bench: str) -> dict[str, Any]:

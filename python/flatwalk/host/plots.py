@@ -80,7 +80,7 @@ def diff(
             (first[name], second[name]),
             names,
             one,
-            (wording.verdict(one, p, rate=a["rate"]), p < 0.05),
+            (wording.verdict(one, p, rate=a["rate"], words=results.changed(a)), p < 0.05),
         )
         for name, (one, p) in found.items()
     ]
@@ -143,9 +143,18 @@ def _clusters(found: Process) -> list[Cluster]:
 
 
 def address_space(
-    found: Process, levels: list[Level], headers: list[str], rows: list[list[str]], version: str
+    found: Process,
+    levels: list[Level],
+    headers: list[str],
+    rows: list[list[str]],
+    version: str,
+    *,
+    notes: list[str] | None = None,
 ) -> str:
-    """A process's address space, its page table under each scheme, as HTML."""
+    """A process's address space, its page table under each scheme, as HTML.
+
+    With `notes`, or those about the process alone.
+    """
     small, large = found.present_bytes()
     biggest = sorted(found.areas, key=lambda area: area.sizes.get("Rss", 0), reverse=True)[:20]
     return templates.fill(
@@ -169,6 +178,6 @@ def address_space(
             )
             for area in biggest
         ],
-        notes=found.notes,
+        notes=found.notes if notes is None else notes,
         version=version,
     )

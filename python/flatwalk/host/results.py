@@ -202,6 +202,14 @@ def _other_machine(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     return None
 
 
+def changes(a: Result, b: Result) -> list[str]:
+    """What differs between two results but what was measured, one line each: processors, and the host."""
+    ran = [", ".join(map(str, one["cpus"])) for one in (a, b)]
+    return ([f"processors: {ran[0]} → {ran[1]}"] if ran[0] != ran[1] else []) + host_changes(
+        a["host"], b["host"]
+    )
+
+
 def host_changes(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
     """What differs between two hosts' records, one line each."""
     changes = []

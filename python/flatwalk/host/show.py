@@ -6,7 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from flatwalk import output
+from flatwalk import output, units
 from flatwalk.host import bpf, results, stats, wording
 
 if TYPE_CHECKING:
@@ -52,9 +52,20 @@ def show(result: Result) -> None:
         output.say(f"warning: {line}")
 
 
+#: Faults a page from which the variant on huge pages counts as partly on small ones.
+_SINGLY = 0.05
+
+
 def doubts(result: Result, summaries: dict[str, stats.Summary]) -> list[str]:
     """What makes the result untrustworthy: of the host, and of the values themselves."""
     found = list(result["warnings"])
+    per_page = results.answers(result, "huge", "faults_per_page")
+    # Of 2 MiB pages one fault maps 512: what is far above that are small pages.
+    if per_page and (small := sum(per_page) / len(per_page)) > _SINGLY:
+        found.append(
+            f"{units.percent(min(small, 1.0))} of the pages of huge came one by one, as small pages: the "
+            "kernel had no more free huge ones, or may not make them."
+        )
     wrong = sum(sum(results.answers(result, name, "errors")) for name in summaries)
     if wrong:
         found.append(
@@ -83,7 +94,7 @@ def sentences(result: Result) -> list[str]:
     by_variant = results.values(result)
     match result["bench"]:
         case "walk":
-            return _of_walks(result, by_variant)
+            return _of_walks(result)
         case "pagefault":
             return _of_faults(result, by_variant)
         case "gups":
@@ -100,23 +111,40 @@ def more_cold_levels(result: Result, before: str, after: str) -> int:
     return second - first
 
 
-def _of_walks(result: Result, by_variant: dict[str, list[float]]) -> list[str]:
+def steps(result: Result) -> dict[tuple[str, str], tuple[float, stats.Interval, float]]:
+    """What each variant of `walk` takes more than the one before it.
+
+    The mean, its interval, and p for no difference, adjusted for the number of steps.
+    """
+    names = list(results.values(result))
+    found = {
+        (before, after): paired(result, before, after)
+        for kind in ("stride-", "loads-")
+        for before, after in itertools.pairwise(name for name in names if name.startswith(kind))
+    }
+    adjusted = stats.holm([p for _, _, p in found.values()])
+    return {
+        pair: (mean, within, p) for (pair, (mean, within, _)), p in zip(found.items(), adjusted, strict=True)
+    }
+
+
+def _of_walks(result: Result) -> list[str]:
     lines = []
-    for kind, what in (
-        ("stride-", "One more cold level of the table"),
-        ("loads-", "One more dependent cold load"),
-    ):
-        names = [name for name in by_variant if name.startswith(kind)]
-        for before, after in itertools.pairwise(names):
-            mean, within, p = paired(result, before, after)
-            verdict = "" if p < 0.05 else ", which is not a measurable difference"
-            said = what
-            if kind == "stride-" and (more := more_cold_levels(result, before, after)) != 1:
-                said = f"{more} more cold levels of the table" if more else "Pages farther apart"
-            lines.append(
-                f"{said} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
-                f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."
-            )
+    found = steps(result)
+    for (before, after), (mean, within, p) in found.items():
+        kind = before.partition("-")[0] + "-"
+        verdict = "" if p < 0.05 else ", which is not a measurable difference"
+        said = "One more dependent cold load"
+        if kind == "stride-":
+            more = more_cold_levels(result, before, after)
+            said = f"{more} more cold levels of the table" if more else "Pages farther apart"
+            said = "One more cold level of the table" if more == 1 else said
+        lines.append(
+            f"{said} ({before.removeprefix(kind)} → {after.removeprefix(kind)}): "
+            f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f}){verdict}."
+        )
+    if len(found) > 1:
+        lines.append(f"What is measurable holds for all {len(found)} together (p adjusted by Holm's method).")
     return lines
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flatwalk import cache, engine, output, units
-from flatwalk.errors import UsageError
+from flatwalk.errors import UsageError, refuse
 from flatwalk.reproduce import agreement, figures, planning, runs, sensitivity, show, verdicts
 from flatwalk.reproduce.claims import PAPERS, SCALES, Experiment
 from flatwalk.reproduce.experiments import load_all
@@ -103,8 +103,19 @@ def check(options: Options) -> None:
         if options.sensitivity is not None and option != "--markdown":
             remedy = f"leave out {option}; --markdown FILE keeps the table"
             raise UsageError("--sensitivity writes a table alone", where=option, remedy=remedy)
+        if options.plan:
+            remedy = f"leave out {option}, or --plan"
+            raise UsageError("a plan has nothing to write", where=option, remedy=remedy)
         if str(path) != "-":
             output.check_writable(path, option)
+    if options.plan or options.rehearse:
+        why = "no figures are held against others where none are made"
+        refuse({"--against": options.against is not None and options.sensitivity is None}, why)
+    if options.rehearse:
+        refuse({"--plan": options.plan}, "a rehearsal begins what a plan only counts", "give one of them")
+        refuse({"--sensitivity": options.sensitivity is not None}, "a rehearsal has one setting")
+    if options.sensitivity is None:
+        refuse({"--differ": options.differ is not None}, "nothing differs", "give --sensitivity PAPER, too")
     output.check_apart(files, [(options.against, "--against")])
     if options.sensitivity is not None and options.against is not None:
         remedy = "leave out one of them"
