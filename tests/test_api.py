@@ -141,6 +141,13 @@ def test_objects_are_checked_and_changed() -> None:
     assert str(fw.Workload("graph500", "288MiB", "downwards")) == "graph500:288MiB"
     assert str(fw.Workload("kv-redis", "1GiB", "uniform")) == "kv-redis:1GiB:uniform"
     assert str(fw.Workload("kv-redis", variant="zipfian")) == "kv-redis:1GiB"
+    assert str(fw.Workload("random", "64MiB", "30")) == "random:64MiB:30"
+    assert str(fw.Workload("random", "64MiB")) == "random:64MiB"
+    assert str(fw.Workload("graph500", "288MiB", "searches")) == "graph500:288MiB:searches"
+    with pytest.raises(fw.UsageError, match="a number of instructions"):
+        fw.Workload("random", "64MiB", "upwards")
+    with pytest.raises(fw.UsageError, match="has no variant '30'"):
+        fw.Workload("gups", "1GiB", "30")
     with pytest.raises(fw.UsageError, match="no variant 'sideways'"):
         fw.Workload("graph500", "288MiB", "sideways")
     with pytest.raises(fw.UsageError, match="has no variant 'upwards'"):

@@ -237,8 +237,9 @@ class Workload:
         name: As in `flatwalk list workloads`.
         size: Bytes, as a number or as `8GiB`; without it the workload's default.
         variant: What else the command line has behind the size: `downwards`, each large array below the one
-            before it, as Linux does it, or `upwards`; of key-value stores `zipfian` or `uniform` keys. The
-            first of both without it.
+            before it, as Linux does it, or `upwards`; of key-value stores `zipfian` or `uniform` keys; the
+            first of each without it. Of `random`, the instructions of an access, 7 to 1000; of
+            `graph500`, `searches` without their validation.
 
     Raises:
         UsageError: If there is none of that name, or its size or its variant is not understood.

@@ -16,14 +16,19 @@ VARIANTS = {
     "array_order": ("downwards", "upwards"),
     #: How often each record is asked for: as YCSB does by default, or all alike.
     "keys": ("zipfian", "uniform"),
+    #: How much of a benchmark is traced: all behind the making of its data, or what it takes the time of.
+    "traced": ("whole", "searches"),
 }
+
+#: The parameter that a number behind the size sets, and what it is without.
+NUMBER, USUAL_NUMBER = "instructions_per_access", 7
 
 
 def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
     """Reads `NAME`, `NAME:SIZE` or `NAME:SIZE:VARIANT` against the engine's list of workloads.
 
     Args:
-        text: What is read; the variant is one of `VARIANTS` that the workload has.
+        text: What is read; the variant is one of `VARIANTS` that the workload has, or a number (`NUMBER`).
         where: The option, for errors.
 
     Raises:
@@ -47,25 +52,35 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
     size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
     of = variants(name)
     allowed = [value for values in of.values() for value in values]
-    if variant and variant not in allowed:
+    has_number = NUMBER in _parameters(name)
+    is_number = has_number and variant.isdecimal()
+    words = [*allowed, *(["a number of instructions"] if has_number else [])]
+    if variant and variant not in allowed and not is_number:
         raise UsageError(
             f"{name} has no variant {variant!r}",
             where=where,
-            remedy=f"{' or '.join(allowed)}, behind the size" if of else f"leave :{variant} out",
+            remedy=f"{' or '.join(words)}, behind the size" if words else f"leave :{variant} out",
         )
-    chosen = {key: variant if variant in values else values[0] for key, values in of.items()}
+    chosen: dict[str, Any] = {key: variant if variant in values else values[0] for key, values in of.items()}
+    if has_number:
+        chosen[NUMBER] = int(variant) if is_number else USUAL_NUMBER
     return {"name": name, "size_bytes": size_bytes, **chosen}
 
 
 def variants(name: str) -> dict[str, tuple[str, ...]]:
     """The parameters of `VARIANTS` that a workload has."""
-    of = [one["parameters"] for one in engine.workloads() if one["name"] == name]
-    names = {parameter["name"] for known in of for parameter in known}
+    names = _parameters(name)
     return {parameter: values for parameter, values in VARIANTS.items() if parameter in names}
+
+
+def _parameters(name: str) -> set[str]:
+    of = [one["parameters"] for one in engine.workloads() if one["name"] == name]
+    return {parameter["name"] for known in of for parameter in known}
 
 
 def text_of(workload: dict[str, Any]) -> str:
     """What `parse_workload` reads as this workload."""
     usual = {key: values[0] for key, values in VARIANTS.items()}
     others = [workload[key] for key in usual.keys() & workload.keys() if workload[key] != usual[key]]
+    others += [str(number) for number in [workload.get(NUMBER, USUAL_NUMBER)] if number != USUAL_NUMBER]
     return ":".join([workload["name"], units.short_size(workload["size_bytes"]), *others])

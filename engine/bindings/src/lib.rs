@@ -20,7 +20,7 @@ use flatwalk_timing::{
     Kind, Limits, Response, RunConfiguration, RunResult, Sampled, Sampling, Scheme,
 };
 use flatwalk_trace::{Format, Source};
-use flatwalk_workloads::{Arguments, ArrayOrder, Keys};
+use flatwalk_workloads::{Arguments, ArrayOrder, Keys, Traced};
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -44,11 +44,19 @@ enum SourceRequest {
         array_order: ArrayOrder,
         #[serde(default)]
         keys: Keys,
+        #[serde(default = "instructions_per_access")]
+        instructions_per_access: u64,
+        #[serde(default)]
+        traced: Traced,
     },
     /// A process's mapping, and accesses to it.
     Mapping(flatwalk_workloads::mapping::Mapping),
     /// Addresses that come with the request.
     Addresses { name: String, instructions_per_access: u64 },
+}
+
+fn instructions_per_access() -> u64 {
+    flatwalk_workloads::INSTRUCTIONS_PER_ACCESS
 }
 
 #[derive(Debug, Deserialize)]
@@ -135,8 +143,16 @@ fn write(response: &impl Serialize) -> PyResult<String> {
 fn open(request: &SourceRequest, seed: u64) -> Result<Box<dyn Source>, String> {
     match request {
         SourceRequest::Trace(path) => flatwalk_trace::open(path).map_err(|error| error.to_string()),
-        &SourceRequest::Workload { ref name, size_bytes, array_order, keys } => {
-            let arguments = Arguments { size_bytes, seed, array_order, keys };
+        &SourceRequest::Workload {
+            ref name,
+            size_bytes,
+            array_order,
+            keys,
+            instructions_per_access,
+            traced,
+        } => {
+            let arguments =
+                Arguments { size_bytes, seed, array_order, keys, instructions_per_access, traced };
             flatwalk_workloads::open(name, &arguments).map_err(|error| error.to_string())
         }
         SourceRequest::Mapping(mapping) => flatwalk_workloads::mapping::open(mapping.clone(), seed)

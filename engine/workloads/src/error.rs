@@ -21,13 +21,28 @@ pub enum WorkloadError {
         /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
-    /// The workload does not have the parameter: several large arrays, or keys that are drawn.
+    /// The workload does not have the parameter: several large arrays, keys that are drawn, or
+    /// instructions that can be added.
     #[error("{name} has no parameter {parameter}; leave {parameter} out")]
     Parameter {
         /// The workload.
         name: &'static str,
         /// The parameter.
         parameter: &'static str,
+    },
+    /// A parameter's value is out of its range.
+    #[error("{name} cannot have {parameter} of {value}: give {least} to {most}")]
+    Value {
+        /// The workload.
+        name: &'static str,
+        /// The parameter.
+        parameter: &'static str,
+        /// The value.
+        value: u64,
+        /// The least that it takes.
+        least: u64,
+        /// The most that it takes.
+        most: u64,
     },
     /// Addresses cannot be a trace.
     #[error("the addresses are impossible: {what}")]

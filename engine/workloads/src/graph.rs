@@ -88,6 +88,11 @@ impl Graph {
         self.offsets.len() - 1
     }
 
+    /// Where each vertex's edges begin, and at last where they end.
+    pub(crate) fn offsets(&self) -> &[u64] {
+        &self.offsets
+    }
+
     /// The numbers of a vertex's edges.
     #[inline]
     pub(crate) fn edges(&self, vertex: usize) -> Range<usize> {

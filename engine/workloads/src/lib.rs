@@ -9,7 +9,6 @@
 #![allow(clippy::cast_sign_loss)]
 
 pub mod addresses;
-mod btree;
 mod chase;
 mod error;
 mod genome;
@@ -18,6 +17,7 @@ mod graph500;
 mod graphbig;
 mod gups;
 mod hashjoin;
+mod hashjoin_mitosis;
 mod kv;
 pub mod mapping;
 mod mcf;
@@ -33,6 +33,7 @@ mod stream;
 mod svm;
 mod tiger;
 mod xsbench;
+mod ycsb;
 
 use flatwalk_trace::Source;
 use serde::{Deserialize, Serialize};
@@ -84,19 +85,34 @@ pub struct Arguments {
     pub array_order: ArrayOrder,
     /// How often each of its records is asked for.
     pub keys: Keys,
+    /// Instructions for each of its accesses.
+    pub instructions_per_access: u64,
+    /// How much of a benchmark is traced.
+    pub traced: Traced,
 }
 
 impl Arguments {
     /// A size and a seed; arrays lie as Linux puts them.
     pub fn new(size_bytes: u64, seed: u64) -> Self {
-        Self { size_bytes, seed, array_order: ArrayOrder::default(), keys: Keys::default() }
+        Self {
+            size_bytes,
+            seed,
+            array_order: ArrayOrder::default(),
+            keys: Keys::default(),
+            instructions_per_access: INSTRUCTIONS_PER_ACCESS,
+            traced: Traced::default(),
+        }
     }
 
     /// What a workload's name has in addition.
     fn suffix(&self) -> String {
         let order = (self.array_order != ArrayOrder::default()).then_some(":upwards");
         let keys = (self.keys != Keys::default()).then_some(":uniform");
-        order.into_iter().chain(keys).collect()
+        let traced = (self.traced != Traced::default()).then_some(":searches");
+        let instructions = (self.instructions_per_access != INSTRUCTIONS_PER_ACCESS)
+            .then(|| format!(":{}", self.instructions_per_access));
+        let named = order.into_iter().chain(keys).chain(traced).map(str::to_owned);
+        named.chain(instructions).collect()
     }
 }
 
@@ -122,6 +138,17 @@ pub enum Keys {
     Uniform,
 }
 
+/// How much of a benchmark is traced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traced {
+    /// All that it does once its data have been made.
+    #[default]
+    Whole,
+    /// Its searches alone, which it takes the time of; what only the rest needs is not there.
+    Searches,
+}
+
 /// Every workload.
 pub const REGISTRY: &[Description] = &[
     gups::DESCRIPTION,
@@ -140,6 +167,7 @@ pub const REGISTRY: &[Description] = &[
     graphbig::shortest_paths::DESCRIPTION,
     graphbig::triangles::DESCRIPTION,
     hashjoin::DESCRIPTION,
+    hashjoin_mitosis::DESCRIPTION,
     xsbench::DESCRIPTION,
     kv::A,
     kv::B,
@@ -147,6 +175,7 @@ pub const REGISTRY: &[Description] = &[
     kv::REDIS,
     kv::MEMCACHED,
     oltp::DESCRIPTION,
+    ycsb::DESCRIPTION,
     svm::URL,
     svm::HIGGS,
     mcf::DESCRIPTION,
@@ -170,11 +199,23 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Box<dyn Source>, Worklo
     let named = [
         (ARRAY_ORDER.name, arguments.array_order != ArrayOrder::default()),
         (KEYS.name, arguments.keys != Keys::default()),
+        (TRACED.name, arguments.traced != Traced::default()),
+        (INSTRUCTIONS.name, arguments.instructions_per_access != INSTRUCTIONS_PER_ACCESS),
     ];
     for (parameter, is_set) in named {
         if is_set && !workload.parameters.iter().any(|known| known.name == parameter) {
             return Err(WorkloadError::Parameter { name: workload.name, parameter });
         }
+    }
+    let value = arguments.instructions_per_access;
+    if !(INSTRUCTIONS_PER_ACCESS..=MOST_INSTRUCTIONS).contains(&value) {
+        return Err(WorkloadError::Value {
+            name: workload.name,
+            parameter: INSTRUCTIONS.name,
+            value,
+            least: INSTRUCTIONS_PER_ACCESS,
+            most: MOST_INSTRUCTIONS,
+        });
     }
     let requirement = if size_bytes < workload.least_bytes {
         format!("the least is {}", size(workload.least_bytes))
@@ -216,6 +257,24 @@ const ARRAY_ORDER: Parameter = Parameter {
 const KEYS: Parameter = Parameter {
     name: "keys",
     description: "how often each record is asked for: zipfian (the default, exponent 0.99) or uniform",
+};
+
+/// Instructions that an access takes at least, which is the default, and at most.
+pub const INSTRUCTIONS_PER_ACCESS: u64 = 7;
+const MOST_INSTRUCTIONS: u64 = 1000;
+
+/// How many instructions each access has.
+const INSTRUCTIONS: Parameter = Parameter {
+    name: "instructions_per_access",
+    description: "instructions for each access: 7 (the default) to 1000; those beyond 7 work on registers and \
+                  depend on nothing",
+};
+
+/// How much is traced.
+const TRACED: Parameter = Parameter {
+    name: "traced",
+    description: "whole (the default): searches and their validation; searches: these alone, without the edge \
+                  list, which only the validation reads, in memory",
 };
 
 /// A workload of any size from 64 KiB to `greatest_bytes`.

@@ -177,7 +177,8 @@ pub(crate) struct Plan {
 impl<K: Kernel> Program<K> {
     pub(crate) fn new(plan: Plan, assembler: Assembler, kernel: K) -> Self {
         let Plan { name, arguments, instructions, data } = plan;
-        let Arguments { size_bytes, seed, array_order, keys } = arguments;
+        let Arguments { size_bytes, seed, array_order, keys, instructions_per_access, traced } =
+            arguments;
         let map = |address, length, protection, backing| {
             Item::Event(Event::Map { address, length, protection, backing, shared: false })
         };
@@ -193,8 +194,10 @@ impl<K: Kernel> Program<K> {
             touched.push(regions(address, bytes));
         }
         // Raise the number when a workload changes what it does for the same parameters.
-        let identity =
-            format!("flatwalk workload 2: {name} {size_bytes} {seed} {array_order:?} {keys:?}");
+        let identity = format!(
+            "flatwalk workload 3: {name} {size_bytes} {seed} {array_order:?} {keys:?} \
+             {instructions_per_access} {traced:?}"
+        );
         let info = SourceInfo {
             name: format!("{name}:{}{}", size(size_bytes), arguments.suffix()),
             hash: format!("{:016x}", fnv1a(&identity)),
@@ -257,7 +260,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::rng::mix;
     use crate::spread;
-    use crate::{ArrayOrder, Description, Keys, REGISTRY, open};
+    use crate::{ArrayOrder, Description, Keys, REGISTRY, Traced, open};
 
     /// A block and the addresses of its accesses.
     type Played = (Arc<Block>, Vec<u64>);
@@ -316,7 +319,12 @@ pub(crate) mod tests {
             .map(whole)
             .chain(beginning("array_order", usual))
             .chain(beginning("array_order", upwards))
-            .chain(beginning("keys", Arguments { keys: Keys::Uniform, ..usual }));
+            .chain(beginning("keys", Arguments { keys: Keys::Uniform, ..usual }))
+            .chain(beginning(
+                "instructions_per_access",
+                Arguments { instructions_per_access: 30, ..Arguments::new(128 << 10, 1) },
+            ))
+            .chain(beginning("traced", Arguments { traced: Traced::Searches, ..usual }));
         for (workload, arguments, blocks) in all {
             let size_bytes = arguments.size_bytes;
             let source = open(workload.name, &arguments).unwrap();
@@ -325,6 +333,10 @@ pub(crate) mod tests {
                 ":upwards"
             } else if arguments.keys == Keys::Uniform {
                 ":uniform"
+            } else if arguments.instructions_per_access == 30 {
+                ":30"
+            } else if arguments.traced == Traced::Searches {
+                ":searches"
             } else {
                 ""
             };
@@ -374,15 +386,17 @@ pub(crate) mod tests {
     /// A block's last instruction decides what may follow it.
     #[test]
     fn control_flow_is_that_of_a_program() {
-        for workload in REGISTRY {
+        let usual = Arguments::new(128 << 10, 1);
+        let searches = ("graph500", Arguments { traced: Traced::Searches, ..usual });
+        for (name, arguments) in
+            REGISTRY.iter().map(|workload| (workload.name, usual)).chain([searches])
+        {
             let mut taken = BTreeMap::new();
-            for pair in
-                play(open(workload.name, &Arguments::new(128 << 10, 1)).unwrap()).1.windows(2)
-            {
+            for pair in play(open(name, &arguments).unwrap()).1.windows(2) {
                 let (last, next) = (pair[0].0.instructions.last().unwrap(), &pair[1].0);
                 let Operands::Registers { branch, .. } = last.operands else { unreachable!() };
                 let (falls, to) = (last.pc + 4, next.instructions[0].pc);
-                let place = (workload.name, last.pc, to);
+                let place = (name, last.pc, to);
                 match branch {
                     Branch::None => assert_eq!(to, falls, "{place:x?}"),
                     Branch::Conditional if to == falls => {}
@@ -431,6 +445,8 @@ pub(crate) mod tests {
             let variants = [
                 ("array_order", Arguments { array_order: ArrayOrder::Upwards, ..usual }),
                 ("keys", Arguments { keys: Keys::Uniform, ..usual }),
+                ("instructions_per_access", Arguments { instructions_per_access: 30, ..usual }),
+                ("traced", Arguments { traced: Traced::Searches, ..usual }),
             ];
             for (parameter, arguments) in variants {
                 let variant = open(workload.name, &arguments).map(|of| of.info().hash.clone());

@@ -2,13 +2,17 @@
 //!
 //! The program draws its addresses from a 64-bit linear congruential generator (Knuth's MMIX
 //! multiplier) and uses the high half of a product with the number of words, so that any size is
-//! covered uniformly. One load for each word of the memory, on average.
+//! covered uniformly. One load for each word of the memory, on average, each with seven instructions.
+//! `instructions_per_access` adds independent work on registers, so that fewer loads fit into the core's
+//! window.
 
 use flatwalk_trace::{BlockId, Slice, Source};
 
 use crate::program::{Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS};
 use crate::rng::mix;
-use crate::{Arguments, Description, GREATEST, LEAST, SEED, SIZE};
+use crate::{
+    Arguments, Description, GREATEST, INSTRUCTIONS, INSTRUCTIONS_PER_ACCESS, LEAST, SEED, SIZE,
+};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "random",
@@ -17,7 +21,7 @@ pub(crate) const DESCRIPTION: Description = Description {
     least_bytes: LEAST,
     greatest_bytes: GREATEST,
     power_of_two: false,
-    parameters: &[SIZE, SEED],
+    parameters: &[SIZE, SEED, INSTRUCTIONS],
     make,
 };
 
@@ -30,9 +34,10 @@ const BASE: u8 = 5;
 const WORD: u8 = 7;
 const SUM: u8 = 8;
 const COUNT: u8 = 9;
+const WORK: u8 = 10;
 
 fn make(arguments: &Arguments) -> Box<dyn Source> {
-    let Arguments { size_bytes, seed, .. } = *arguments;
+    let Arguments { size_bytes, seed, instructions_per_access, .. } = *arguments;
     let words = size_bytes / 8;
     let mut assembler = Assembler::new();
     let block = assembler
@@ -41,6 +46,11 @@ fn make(arguments: &Arguments) -> Box<dyn Source> {
         .operation(&[STATE, WORDS], &[INDEX])
         .load(&[BASE, INDEX], WORD)
         .operation(&[SUM, WORD], &[SUM])
+        // It reads what nothing writes, so that it waits for neither a load nor other work.
+        .then(|assembler| {
+            (INSTRUCTIONS_PER_ACCESS..instructions_per_access)
+                .fold(assembler, |assembler, _| assembler.operation(&[MULTIPLIER], &[WORK]))
+        })
         .operation(&[COUNT], &[COUNT, FLAGS])
         .branch();
     let plan = Plan {
@@ -92,5 +102,39 @@ mod tests {
         }
         // 512 expected on each, with a standard deviation of 23.
         assert!(loads.iter().all(|count| (400..630).contains(count)), "{loads:?}");
+    }
+
+    #[test]
+    fn an_access_has_as_many_instructions_as_are_asked_for() {
+        let usual = Arguments::new(64 << 10, 3);
+        let played = |instructions_per_access| {
+            let source = open("random", &Arguments { instructions_per_access, ..usual }).unwrap();
+            let instructions = source.info().instructions;
+            (instructions, play(source).1)
+        };
+        let (_, by_default) = played(7);
+        assert_eq!(by_default, play(open("random", &usual).unwrap()).1);
+        for each in [7, 30, 60, 1000] {
+            let (instructions, blocks) = played(each);
+            assert_eq!(instructions, Some(each * 8192));
+            assert_eq!(blocks.len(), 8192);
+            for ((block, addresses), (_, expected)) in blocks.iter().zip(&by_default) {
+                assert_eq!(block.instructions.len() as u64, each);
+                assert_eq!((addresses, addresses.len()), (expected, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_instructions_out_of_range_is_an_error() {
+        for instructions_per_access in [0, 6, 1001] {
+            let arguments = Arguments { instructions_per_access, ..Arguments::new(4096, 1) };
+            let message = open("random", &arguments).err().unwrap().to_string();
+            let expected = format!(
+                "random cannot have instructions_per_access of {instructions_per_access}: \
+                 give 7 to 1000"
+            );
+            assert_eq!(message, expected);
+        }
     }
 }

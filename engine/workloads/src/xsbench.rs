@@ -15,17 +15,19 @@
 //! ```
 //!
 //! The large reactor has 355 nuclides with 11,303 points each (5648 MiB but for one point). Sizes below 256 MiB have the
-//! small one's 68 nuclides; either has as many points as fit. Departs from it: which nuclides make up
-//! a material is drawn (their number is the reactor's), and so are energies and cross sections, as in
-//! the original, with another generator.
+//! small one's 68 nuclides; either has as many points as fit. Which nuclides make up a material, and in
+//! which order they are added up, is the program's (`load_mats` of its Materials.c). Energies, cross
+//! sections and concentrations are drawn, as in the original. Departs from it: with another generator.
 //!
 //! This process's memory holds only the energies and every 128th row of the index. The rows between
 //! differ from it by a few steps, and cross sections are a function of their place.
 
+use std::ops::RangeInclusive;
+
 use flatwalk_trace::{BlockId, Source};
 
 use crate::program::{Assembler, FLAGS, registers};
-use crate::rng::{Permutation, Random, mix, unit};
+use crate::rng::{Random, mix, unit};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
@@ -52,13 +54,55 @@ pub(crate) const DESCRIPTION: Description = Description {
 /// Sizes from here on have the large reactor's nuclides.
 const LARGE: u64 = 256 << 20;
 const NUCLIDES: [usize; 2] = [68, 355];
-/// Nuclides in the fuel of the small and the large reactor, and in the other materials of both.
-const FUEL: [usize; 2] = [34, 321];
-const OTHERS: [usize; 11] = [5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9];
+/// Nuclides in the fuel of the small and the large reactor, more than in any other material.
+const MOST: [usize; 2] = [34, 321];
 /// How often a particle is in the other materials; else it is in the fuel.
 const CHANCES: [f64; 11] =
     [0.052, 0.275, 0.134, 0.154, 0.064, 0.066, 0.055, 0.008, 0.015, 0.025, 0.013];
-const MATERIALS: usize = 1 + OTHERS.len();
+const MATERIALS: usize = 1 + CHANCES.len();
+
+/// Runs of nuclides' numbers, in XSBench's order.
+type Runs = &'static [RangeInclusive<usize>];
+/// The fuel of the small reactor. The large one's has all nuclides from 68 on in addition.
+const FUEL: Runs = &[
+    58..=61,
+    40..=40,
+    42..=46,
+    1..=3,
+    7..=10,
+    29..=29,
+    57..=57,
+    47..=48,
+    0..=0,
+    62..=62,
+    15..=15,
+    33..=34,
+    52..=56,
+    18..=18,
+    23..=23,
+    41..=41,
+];
+const CLADDING: Runs = &[63..=67];
+/// Borated water, cold or hot. All but cladding and pressure vessel begin with it.
+const WATER: Runs = &[24..=24, 41..=41, 4..=5];
+const VESSEL: Runs =
+    &[19..=22, 35..=39, 25..=25, 27..=32, 26..=26, 49..=51, 11..=14, 6..=6, 16..=17];
+/// Reflectors, plates and nozzles, without the water.
+const STEEL: Runs = &[19..=22, 35..=39, 25..=25, 49..=51, 11..=14];
+
+/// A material's nuclides.
+fn composition(reactor: usize, material: usize) -> Vec<usize> {
+    let (first, rest): (Runs, Runs) = match material {
+        0 => (FUEL, if reactor == 1 { &[68..=354] } else { &[] }),
+        1 => (CLADDING, &[]),
+        2 | 3 => (WATER, &[]),
+        4 => (VESSEL, &[]),
+        5..=9 => (WATER, STEEL),
+        _ => (WATER, CLADDING),
+    };
+    first.iter().chain(rest).cloned().flatten().collect()
+}
+
 /// Total, elastic, absorption, fission, nu-fission.
 const CHANNELS: usize = 5;
 /// Look-ups for each point of the unionised grid: 16 M for the large reactor, near the program's 17 M.
@@ -100,7 +144,7 @@ impl Shape {
         let size_bytes = arguments.size_bytes;
         let reactor = usize::from(size_bytes >= LARGE);
         let nuclides = NUCLIDES[reactor] as u64;
-        let slots = (MATERIALS * FUEL[reactor]) as u64;
+        let slots = (MATERIALS * MOST[reactor]) as u64;
         let materials = 4 * MATERIALS as u64 + (4 + 8) * slots + 64;
         let points = (size_bytes - materials) / (nuclides * (8 + 4 * nuclides + 48));
         let unionised = nuclides * points;
@@ -230,17 +274,9 @@ impl Lookups {
             columns: shape.columns,
             points,
             index: Vec::with_capacity(unionised.len() / SPACING * nuclides + nuclides),
-            materials: std::array::from_fn(|material| {
-                // Only the fuel has nuclides beyond the small reactor's.
-                let (number, of) = match material {
-                    0 => (FUEL[shape.reactor], nuclides),
-                    _ => (OTHERS[material - 1], NUCLIDES[0]),
-                };
-                let drawn = Permutation::new(of as u64, seed ^ (material as u64) << 32);
-                (0..number as u64).map(|place| drawn.at(place) as usize).collect()
-            }),
+            materials: std::array::from_fn(|material| composition(shape.reactor, material)),
             nuclides,
-            most: FUEL[shape.reactor],
+            most: MOST[shape.reactor],
             left: LOOKUPS * unionised.len() as u64,
             energies,
             unionised,
@@ -395,5 +431,36 @@ mod tests {
         let shape = Shape::of(&Arguments::new(5648 << 20, 1));
         assert_eq!((shape.reactor, shape.points), (1, 11_302));
         assert!((CHANCES.iter().sum::<f64>() - 0.861).abs() < 1e-9);
+    }
+
+    /// The counts are those of `load_num_nucs`, the sums were made from the lists of `load_mats`.
+    #[test]
+    fn materials_are_those_of_xsbench() {
+        let others = [5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9];
+        for (reactor, nuclides) in NUCLIDES.into_iter().enumerate() {
+            let materials: [_; MATERIALS] =
+                std::array::from_fn(|material| composition(reactor, material));
+            let counts = materials.each_ref().map(Vec::len);
+            assert_eq!((counts[0], &counts[1..]), (MOST[reactor], &others[..]));
+            for material in &materials {
+                let mut different = material.clone();
+                different.sort_unstable();
+                different.dedup();
+                assert_eq!(different.len(), material.len());
+                assert!(different.iter().all(|&nuclide| nuclide < nuclides));
+            }
+            // Each nuclide times its place, from 1 on, so that the order counts.
+            let sums = materials.each_ref().map(|material| {
+                (1..).zip(material).map(|(place, nuclide)| place * nuclide).sum::<usize>()
+            });
+            let fuel = [20_793, 12_769_907][reactor];
+            assert_eq!(
+                (sums[0], &sums[1..]),
+                (fuel, &[985, 138, 138, 9621, 6453, 6453, 6453, 6453, 6453, 2423, 2423][..])
+            );
+        }
+        // The large reactor's fuel goes through the grids beyond the small one's in their order.
+        assert!(composition(1, 0)[34..].iter().copied().eq(68..355));
+        assert_eq!(composition(1, 0)[..34], composition(0, 0));
     }
 }

@@ -117,7 +117,7 @@ pub struct Scales {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Scale {
-    /// Workloads (`gups:8GiB`), mixes (`asplos-3:4GiB`), `dense:SIZE` for one mapped range,
+    /// Workloads (`gups:8GiB`), mixes (`asplos-3`, `asplos-3:1GiB`), `dense:SIZE` for one mapped range,
     /// `crowd:PERCENT` for processes in a guest, `kernel:PROGRAM` and `levels:VARIANT` for rows of printed tables.
     pub workloads: Vec<String>,
     /// Instructions, from the first on, that windows are spread over, such as `"1G"`; without windows those to
@@ -164,6 +164,10 @@ pub struct Claim {
     /// Programs that the paper's averages are over, of which the workloads are some; those themselves if absent.
     #[schemars(range(min = 1))]
     pub programs: Option<u64>,
+    /// Instead of `programs`, where the paper says of which kinds its programs are: each kind weighs as many as
+    /// it has.
+    #[schemars(default)]
+    pub strata: Vec<Stratum>,
     /// Why our figures differ, written by someone who looked. It has no part in the verdict.
     #[schemars(default)]
     pub why: Option<Why>,
@@ -182,6 +186,19 @@ pub struct Claim {
     /// What stands for all of its points.
     #[schemars(flatten)]
     pub shared: Shared,
+}
+
+/// The programs of one kind.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Stratum {
+    /// How many the paper's averages are over.
+    #[schemars(range(min = 1))]
+    pub programs: u64,
+    /// Those of the workloads that are of them: names for any size, or `!name` for all others. Each workload is in one
+    /// stratum.
+    #[schemars(length(min = 1))]
+    pub workloads: Vec<String>,
 }
 
 /// How figures are compared.

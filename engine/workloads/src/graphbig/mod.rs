@@ -48,7 +48,7 @@ const fn describe(name: &'static str, description: &'static str, make: crate::Ma
         Parameter {
             name: "size_bytes",
             description: "graph and the kernel's own data, in bytes: 64 KiB to 256 GiB (takes a \
-                              twentieth as much memory)",
+                              25th as much memory)",
         },
         SEED,
         ARRAY_ORDER,

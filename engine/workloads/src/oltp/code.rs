@@ -1,139 +1,156 @@
-//! The program's code, block by block.
+//! The program's code, block by block. Registers have the query.
 
 use flatwalk_trace::BlockId;
 
-use crate::btree::{Descent, KEY, NODE};
 use crate::program::{Assembler, FLAGS, registers};
+use crate::ycsb::rows::{COPIED, Code as Functions, INDEX, ITEM, KEY, ROW_AT, overhead, work};
 
-registers!(32; STATE, WAREHOUSE, DISTRICT, CUSTOMER, NUMBER, FIRST, AMOUNT, SUM, VALUE, CREDIT, WORD,
-    COUNT, HISTORY, ORDER, LINE, ITEM, PRICE, QUANTITY, STOCK, INFO, LINES_LEFT, LEFT);
+registers!(32; STATE, AMOUNT, VALUE, LINES_LEFT, LEFT, SETTING, COUNT, BEARER, MIDDLE, LETTER);
 
 pub(super) struct Code {
     pub(super) choose: BlockId,
     pub(super) payment: BlockId,
-    pub(super) by_number: Descent,
-    pub(super) by_number_found: BlockId,
-    pub(super) by_name: Descent,
-    pub(super) namesake: BlockId,
+    pub(super) paid_warehouse: Got,
+    pub(super) pay_warehouse: BlockId,
+    pub(super) paid_district: Got,
+    pub(super) pay_district: BlockId,
+    pub(super) by_number: BlockId,
+    pub(super) number_found: BlockId,
+    pub(super) by_name: BlockId,
+    pub(super) letter: BlockId,
+    pub(super) name: BlockId,
+    pub(super) name_found: BlockId,
+    pub(super) bearer: BlockId,
     pub(super) middle: BlockId,
+    pub(super) more: BlockId,
+    pub(super) chosen: BlockId,
+    pub(super) customer: BlockId,
     pub(super) pay: BlockId,
-    pub(super) bad_credit: BlockId,
-    pub(super) history: BlockId,
+    pub(super) paid: BlockId,
     pub(super) order: BlockId,
-    pub(super) orderer: Descent,
-    pub(super) header: BlockId,
+    pub(super) warehouse: Got,
+    pub(super) tax: BlockId,
+    pub(super) orderer: Got,
+    pub(super) discount: BlockId,
+    pub(super) district: Got,
+    pub(super) number: BlockId,
     pub(super) line: BlockId,
-    pub(super) item: Descent,
-    pub(super) item_found: BlockId,
-    pub(super) stock: Descent,
-    pub(super) stock_found: BlockId,
+    pub(super) item: Got,
+    pub(super) price: BlockId,
+    pub(super) stock: Got,
+    pub(super) take: BlockId,
+    pub(super) remote: BlockId,
+    pub(super) taken: BlockId,
+    pub(super) commit: BlockId,
     pub(super) done: BlockId,
 }
 
-/// Adds to a field: a load, an addition and a store.
-fn add(row: u8) -> impl Fn(&mut Assembler) -> &mut Assembler {
-    move |assembler| {
-        assembler.load(&[row], VALUE).operation(&[VALUE, AMOUNT], &[VALUE]).store(&[row, VALUE])
+/// What follows a look-up: the item's row is taken into the transaction.
+#[derive(Clone, Copy)]
+pub(super) struct Got(pub(super) BlockId);
+
+impl Got {
+    fn new(assembler: &mut Assembler) -> Self {
+        Self(assembler.load(&[ITEM], ROW_AT).then(overhead(5)).call())
     }
 }
 
-/// Loads fields that only the reply needs.
-fn show(row: u8, fields: usize) -> impl Fn(&mut Assembler) -> &mut Assembler {
-    move |assembler| (0..fields).fold(assembler, |assembler, _| assembler.load(&[row], INFO))
+/// Asks the copy's table where a field lies, and loads it.
+fn get(assembler: &mut Assembler) -> &mut Assembler {
+    assembler.then(overhead(7)).load(&[COPIED], VALUE)
 }
 
-/// Fills a new row.
-fn fill(row: u8, fields: usize) -> impl Fn(&mut Assembler) -> &mut Assembler {
-    move |assembler| (0..fields).fold(assembler, |assembler, _| assembler.store(&[row, VALUE]))
+/// The same, and stores it.
+fn set(assembler: &mut Assembler) -> &mut Assembler {
+    assembler.then(overhead(9)).store(&[COPIED, VALUE])
+}
+
+/// Adds to a field.
+fn add(assembler: &mut Assembler) -> &mut Assembler {
+    assembler.then(get).operation(&[VALUE, AMOUNT], &[VALUE]).then(set)
+}
+
+/// Computes a key and calls the look-up.
+fn look_up(assembler: &mut Assembler) -> BlockId {
+    assembler.then(work(STATE, KEY, 4)).operation(&[STATE], &[INDEX]).then(overhead(6)).call()
 }
 
 impl Code {
-    pub(super) fn new(assembler: &mut Assembler) -> Self {
-        Self {
+    pub(super) fn new(assembler: &mut Assembler) -> (Self, Functions) {
+        let code = Self {
+            // thread_t::run and run_txn.
             choose: assembler
-                .operation(&[STATE], &[STATE])
-                .operation(&[STATE], &[WAREHOUSE])
-                .operation(&[STATE], &[DISTRICT])
-                .operation(&[STATE], &[NUMBER])
+                .then(overhead(60))
+                .then(work(STATE, SETTING, 12))
                 .operation(&[STATE], &[FLAGS])
                 .branch(),
-            payment: assembler
-                .operation(&[STATE], &[AMOUNT])
-                .then(add(WAREHOUSE))
-                .then(add(DISTRICT))
-                .operation(&[WAREHOUSE, DISTRICT, NUMBER], &[KEY])
-                .operation(&[], &[NODE])
+            payment: look_up(assembler),
+            paid_warehouse: Got::new(assembler),
+            pay_warehouse: look_up(assembler.then(add).then(get).then(get).then(overhead(8))),
+            paid_district: Got::new(assembler),
+            pay_district: assembler
+                .then(add)
+                .then(get)
+                .then(get)
+                .then(overhead(8))
                 .operation(&[STATE], &[FLAGS])
                 .branch(),
-            by_number: Descent::new(assembler),
-            by_number_found: assembler.operation(&[NODE], &[CUSTOMER]).jump(),
-            by_name: Descent::new(assembler),
-            namesake: assembler
-                .load(&[NODE, COUNT], CUSTOMER)
-                .load(&[CUSTOMER], FIRST)
-                .operation(&[COUNT], &[COUNT])
-                .operation(&[FIRST, COUNT], &[FLAGS])
+            by_number: look_up(assembler),
+            number_found: assembler.load(&[ITEM], ROW_AT).jump(),
+            by_name: assembler.then(overhead(20)).operation(&[STATE], &[KEY]).fall(),
+            letter: assembler
+                .operation(&[LETTER], &[LETTER])
+                .then(overhead(1))
+                .operation(&[KEY, LETTER], &[KEY])
+                .operation(&[KEY], &[KEY])
+                .operation(&[LETTER], &[FLAGS])
                 .branch(),
-            middle: assembler.load(&[NODE, COUNT], CUSTOMER).fall(),
-            pay: assembler
-                .then(add(CUSTOMER))
-                .then(add(CUSTOMER))
-                .then(add(CUSTOMER))
-                .load(&[CUSTOMER], CREDIT)
-                .operation(&[CREDIT], &[FLAGS])
-                .branch(),
-            bad_credit: assembler
-                .load(&[CUSTOMER, COUNT], WORD)
-                .store(&[CUSTOMER, COUNT, WORD])
+            name: look_up(assembler.then(overhead(4))),
+            name_found: assembler
+                .operation(&[ITEM], &[BEARER])
+                .operation(&[ITEM], &[MIDDLE])
+                .operation(&[], &[COUNT])
+                .fall(),
+            bearer: assembler
                 .operation(&[COUNT], &[COUNT])
+                .load(&[BEARER], BEARER)
                 .operation(&[COUNT], &[FLAGS])
                 .branch(),
-            history: assembler.then(fill(HISTORY, 6)).operation(&[HISTORY], &[HISTORY]).jump(),
-            order: assembler
-                .then(show(WAREHOUSE, 1))
-                .then(show(DISTRICT, 1))
-                .then(add(DISTRICT))
-                .operation(&[WAREHOUSE, DISTRICT, NUMBER], &[KEY])
-                .operation(&[], &[NODE])
-                .fall(),
-            orderer: Descent::new(assembler),
-            header: assembler
-                .then(show(NODE, 3))
-                .then(fill(ORDER, 3))
-                .store(&[ORDER])
-                .operation(&[STATE], &[LINES_LEFT])
-                .fall(),
-            line: assembler
-                .operation(&[STATE], &[STATE])
-                .operation(&[STATE], &[ITEM])
-                .operation(&[STATE], &[QUANTITY])
-                .operation(&[ITEM], &[KEY])
-                .operation(&[], &[NODE])
-                .fall(),
-            item: Descent::new(assembler),
-            item_found: assembler
-                .load(&[NODE], PRICE)
-                .then(show(NODE, 2))
-                .operation(&[WAREHOUSE, ITEM], &[KEY])
-                .operation(&[], &[NODE])
-                .fall(),
-            stock: Descent::new(assembler),
-            stock_found: assembler
-                .load(&[NODE], STOCK)
-                .operation(&[STOCK, QUANTITY], &[STOCK])
-                .operation(&[STOCK], &[STOCK])
-                .store(&[NODE, STOCK])
-                .then(add(NODE))
-                .then(add(NODE))
-                .then(show(NODE, 3))
-                .operation(&[PRICE, QUANTITY], &[VALUE])
-                .operation(&[SUM, VALUE], &[SUM])
-                .then(fill(LINE, 7))
-                .operation(&[LINE], &[LINE])
+            middle: assembler.load(&[MIDDLE], MIDDLE).fall(),
+            more: assembler.operation(&[BEARER], &[FLAGS]).branch(),
+            chosen: assembler.load(&[MIDDLE], ROW_AT).fall(),
+            customer: assembler.then(overhead(5)).call(),
+            pay: assembler.then(add).then(add).then(add).then(get).then(overhead(70)).call(),
+            paid: assembler.jump(),
+            order: look_up(assembler),
+            warehouse: Got::new(assembler),
+            tax: look_up(assembler.then(get)),
+            orderer: Got::new(assembler),
+            discount: look_up(assembler.then(get)),
+            district: Got::new(assembler),
+            number: assembler.then(get).operation(&[VALUE], &[VALUE]).then(set).fall(),
+            line: look_up(assembler.then(overhead(8))),
+            item: Got::new(assembler),
+            price: look_up(assembler.then(get)),
+            stock: Got::new(assembler),
+            take: assembler.then(get).then(add).then(add).operation(&[STATE], &[FLAGS]).branch(),
+            remote: assembler.then(add).fall(),
+            taken: assembler
+                .then(work(VALUE, VALUE, 4))
+                .then(set)
+                .then(overhead(4))
                 .operation(&[LINES_LEFT], &[LINES_LEFT])
                 .operation(&[LINES_LEFT], &[FLAGS])
                 .branch(),
-            done: assembler.operation(&[LEFT], &[LEFT]).operation(&[LEFT], &[FLAGS]).branch(),
-        }
+            commit: assembler.then(overhead(4)).call(),
+            done: assembler
+                .then(overhead(30))
+                .then(work(STATE, SETTING, 12))
+                .operation(&[LEFT], &[LEFT])
+                .operation(&[LEFT], &[FLAGS])
+                .branch(),
+        };
+        let functions = Functions::new(assembler);
+        (code, functions)
     }
 }

@@ -1,193 +1,188 @@
-//! The database: its rows and indices, and the two transactions.
+//! The database: what its rows hold, and the two transactions.
 
-use std::ops::Add;
-
-use super::code::Code;
-use super::tables::{DISTRICTS, LINES, Scale, Shape};
+use super::code::{Code, Got};
+use super::names::{self, Names};
+use super::tables::{DISTRICTS, Indices, Rows, Scale, Shape};
 use super::terminal::{OrderLine, Terminal, Transaction, Who};
-use crate::btree::Tree;
 use crate::rng::{Random, mix};
-use crate::simulated::{Algorithm, Array, Column, Emitter};
+use crate::simulated::{Algorithm, Emitter};
+use crate::ycsb::rows::{Code as Functions, Engine, Index, Table};
 
 /// Transactions for each customer.
 const TRANSACTIONS: u64 = 10;
 
+/// Where fields lie in their rows' data, to the word.
+mod field {
+    pub(super) const WAREHOUSE_NAME: u64 = 8;
+    pub(super) const WAREHOUSE_TAX: u64 = 88;
+    pub(super) const WAREHOUSE_YTD: u64 = 96;
+    pub(super) const DISTRICT_NAME: u64 = 16;
+    pub(super) const DISTRICT_YTD: u64 = 104;
+    pub(super) const NEXT_ORDER: u64 = 112;
+    pub(super) const CREDIT: u64 = 152;
+    pub(super) const DISCOUNT: u64 = 160;
+    pub(super) const BALANCE: u64 = 168;
+    pub(super) const CUSTOMER_YTD: u64 = 176;
+    pub(super) const PAYMENTS: u64 = 184;
+    pub(super) const QUANTITY: u64 = 16;
+    pub(super) const STOCK_YTD: u64 = 264;
+    pub(super) const STOCK_ORDERS: u64 = 272;
+    pub(super) const REMOTE: u64 = 280;
+    pub(super) const PRICE: u64 = 40;
+}
+
 pub(super) struct Database {
     pub(super) code: Code,
+    pub(super) engine: Engine,
     pub(super) scale: Scale,
-    pub(super) customer_index: Tree,
-    pub(super) name_index: Tree,
-    pub(super) stock_index: Tree,
-    pub(super) item_index: Tree,
-    columns: Columns,
-    pub(super) warehouse_ytd: Array<u64>,
-    pub(super) district_ytd: Array<u64>,
-    pub(super) next_order: Array<u32>,
-    pub(super) balance: Array<i64>,
-    pub(super) customer_ytd: Array<u64>,
-    pub(super) payments: Array<u32>,
-    pub(super) quantity: Array<u8>,
-    pub(super) stock_ytd: Array<u32>,
-    pub(super) stock_orders: Array<u32>,
-    /// Payments and order lines of each district so far: their places in the rings.
-    pub(super) paid: u64,
-    pub(super) lines: Vec<u64>,
+    pub(super) tables: Rows,
+    indices: Indices,
+    names: Names,
+    pub(super) warehouse_ytd: Vec<u64>,
+    pub(super) district_ytd: Vec<u64>,
+    pub(super) next_order: Vec<u32>,
+    pub(super) balance: Vec<i64>,
+    pub(super) customer_ytd: Vec<u64>,
+    pub(super) payments: Vec<u32>,
+    pub(super) quantity: Vec<u8>,
+    pub(super) stock_ytd: Vec<u32>,
+    pub(super) stock_orders: Vec<u32>,
     pub(super) terminal: Terminal,
-    pub(super) seed: u64,
     pub(super) left: u64,
 }
 
-/// Fields whose values are of no consequence, and tables that are only written.
-struct Columns {
-    warehouse_tax: Column,
-    district_tax: Column,
-    first_name: Column,
-    credit: Column,
-    /// What New-Order shows of a customer: last name, credit, discount.
-    shown: [Column; 3],
-    customer: Column,
-    history: Column,
-    order: Column,
-    new_order: Column,
-    line: Column,
-    /// Price, name, data.
-    item: [Column; 3],
-    stock: Column,
+/// Reads a field of a row's copy.
+fn get(out: &mut impl Emitter, copy: u64, field: u64) {
+    out.load(copy + field, 8);
 }
 
-/// Words of rows.
-const CUSTOMER_WORDS: usize = 82;
-const STOCK_WORDS: usize = 39;
-/// Where a customer's data begin, and their words.
-const DATA: usize = 19;
-const DATA_WORDS: usize = 62;
-
-/// Adds to a field, as the code of the same name.
-fn bump<T: Copy + Add<Output = T>>(
-    field: &mut Array<T>,
-    out: &mut impl Emitter,
-    row: usize,
-    by: T,
-) {
-    let value = field.load(out, row);
-    field.store(out, row, value + by);
-}
-
-/// Writes a row of `words` to the `row`th place of a table given in words.
-fn append(table: &Column, out: &mut impl Emitter, row: usize, words: usize) {
-    (row * words..(row + 1) * words).for_each(|word| table.store(out, word));
+/// Reads and writes it.
+fn add(out: &mut impl Emitter, copy: u64, field: u64) {
+    out.load(copy + field, 8);
+    out.store(copy + field, 8);
 }
 
 impl Database {
-    pub(super) fn new(shape: Shape, code: Code, seed: u64) -> Self {
-        let Shape { scale, tables, .. } = shape;
+    pub(super) fn new(shape: Shape, (code, functions): (Code, Functions), seed: u64) -> Self {
+        let Shape { scale, all, tables, indices, desk, .. } = shape;
         let (customers, stock) = (scale.all_customers(), scale.warehouses * scale.items);
-        let districts = scale.warehouses * DISTRICTS;
         let quantity = |row: usize| 10 + (mix(seed ^ row as u64) % 91) as u8;
         Self {
             code,
+            engine: Engine::new(functions, desk, &all),
             scale,
-            customer_index: shape.customer_index,
-            name_index: shape.name_index,
-            stock_index: shape.stock_index,
-            item_index: shape.item_index,
-            columns: Columns {
-                warehouse_tax: tables.warehouse.field(80, 8),
-                district_tax: tables.district.field(80, 8),
-                first_name: tables.customer.field(16, 8),
-                credit: tables.customer.field(104, 8),
-                shown: [40, 104, 120].map(|offset| tables.customer.field(offset, 8)),
-                customer: tables.customer.split(8),
-                history: tables.history.split(8),
-                order: tables.order.split(8),
-                new_order: tables.new_order.split(8),
-                line: tables.line.split(8),
-                item: [0, 8, 40].map(|offset| tables.item.field(offset, 8)),
-                stock: tables.stock.split(8),
-            },
-            warehouse_ytd: tables.warehouse.field(88, 8).holding(vec![0; scale.warehouses]),
-            district_ytd: tables.district.field(64, 8).holding(vec![0; districts]),
+            tables,
+            indices,
+            names: Names::new(scale, indices.name.buckets),
+            warehouse_ytd: vec![0; scale.warehouses],
+            district_ytd: vec![0; scale.districts()],
             // Each customer of a district has ordered once.
-            next_order: tables
-                .district
-                .field(88, 8)
-                .holding(vec![scale.customers as u32; districts]),
-            balance: tables.customer.field(128, 8).holding(vec![0; customers]),
-            customer_ytd: tables.customer.field(136, 8).holding(vec![0; customers]),
-            payments: tables.customer.field(144, 8).holding(vec![0; customers]),
-            quantity: tables.stock.field(0, 8).holding((0..stock).map(quantity).collect()),
-            stock_ytd: tables.stock.field(8, 8).holding(vec![0; stock]),
-            stock_orders: tables.stock.field(16, 8).holding(vec![0; stock]),
-            paid: 0,
-            lines: vec![0; districts],
+            next_order: vec![scale.customers as u32; scale.districts()],
+            balance: vec![0; customers],
+            customer_ytd: vec![0; customers],
+            payments: vec![0; customers],
+            quantity: (0..stock).map(quantity).collect(),
+            stock_ytd: vec![0; stock],
+            stock_orders: vec![0; stock],
             terminal: Terminal { scale, random: Random::new(seed, 0) },
-            seed,
             left: TRANSACTIONS * customers as u64,
         }
     }
 
-    /// A tenth of the customers have bad credit.
-    fn bad_credit(&self, row: usize) -> bool {
-        mix(!self.seed ^ row as u64).is_multiple_of(10)
+    /// Finds a row and takes it into the transaction; returns the copy's data.
+    fn take(
+        &mut self,
+        out: &mut impl Emitter,
+        got: Got,
+        (index, table): (Index, Table),
+        row: usize,
+        writes: bool,
+    ) -> u64 {
+        self.engine.look_up(out, &index, &table, row);
+        out.enter(got.0);
+        out.load(table.row_pointer(row, &index), 8);
+        self.engine.access(out, &table, row, writes)
     }
 
-    /// Finds the customer whose first name is in the middle among all of a name; returns the number
-    /// in the district. `first` is the row of the district's first customer.
-    fn find_by_name(&self, out: &mut impl Emitter, first: usize, name: usize) -> usize {
-        // The index has them by name, and those of a name by first name, which rises with the number.
-        let names = self.scale.names();
-        let (least, one_more) = (self.scale.customers / names, self.scale.customers % names);
-        let bearers = least + usize::from(name < one_more);
-        let rank = first + name * least + name.min(one_more);
-        self.name_index.descend(out, &self.code.by_name, rank);
-        for bearer in 0..bearers {
-            out.enter(self.code.namesake);
-            self.name_index.leaf(out, rank + bearer);
-            self.columns.first_name.load(out, first + name + bearer * names);
+    /// Finds the customer in the middle of a name's list; returns the row.
+    fn find_by_name(&mut self, out: &mut impl Emitter, district: usize, name: usize) -> usize {
+        let Self { code, engine, tables: Rows { customer, .. }, indices, names, .. } = self;
+        let index = &indices.name;
+        out.enter(code.by_name);
+        (0..names::length(name)).for_each(|_| out.enter(code.letter));
+        out.enter(code.name);
+        let key = names::key(name, district);
+        let (bucket, nodes) = names.nodes(key);
+        engine.follow(out, index, bucket, nodes.map(|row| index.node(customer, row)));
+        out.enter(code.name_found);
+        let bearers = names.bearers(key);
+        let mut middle = 0;
+        for (place, &bearer) in bearers.iter().enumerate() {
+            out.enter(code.bearer);
+            out.load(customer.next_item(bearer, index), 8);
+            if place % 2 == 1 {
+                out.enter(code.middle);
+                out.load(customer.next_item(bearers[middle], index), 8);
+                middle += 1;
+            }
+            out.enter(code.more);
         }
-        let middle = (bearers - 1) / 2;
-        out.enter(self.code.middle);
-        self.name_index.leaf(out, rank + middle);
-        name + middle * names
+        out.enter(code.chosen);
+        out.load(customer.row_pointer(bearers[middle], index), 8);
+        bearers[middle]
     }
 
-    fn payment(
+    /// Returns the customer's row.
+    pub(super) fn payment(
         &mut self,
         out: &mut impl Emitter,
         (warehouse, district): (usize, usize),
         home: (usize, usize),
         who: Who,
         cents: u64,
-    ) {
+    ) -> usize {
+        let (tables, indices) = (self.tables, self.indices);
         out.enter(self.code.payment);
-        bump(&mut self.warehouse_ytd, out, warehouse, cents);
-        bump(&mut self.district_ytd, out, warehouse * DISTRICTS + district, cents);
-        let first = (home.0 * DISTRICTS + home.1) * self.scale.customers;
-        let customer = match who {
+        let found = (indices.warehouse, tables.warehouse);
+        let copy = self.take(out, self.code.paid_warehouse, found, warehouse, true);
+        out.enter(self.code.pay_warehouse);
+        add(out, copy, field::WAREHOUSE_YTD);
+        get(out, copy, field::WAREHOUSE_NAME);
+        get(out, copy, field::WAREHOUSE_NAME + 8);
+        self.warehouse_ytd[warehouse] += cents;
+        let district = warehouse * DISTRICTS + district;
+        let found = (indices.district, tables.district);
+        let copy = self.take(out, self.code.paid_district, found, district, true);
+        out.enter(self.code.pay_district);
+        add(out, copy, field::DISTRICT_YTD);
+        get(out, copy, field::DISTRICT_NAME);
+        get(out, copy, field::DISTRICT_NAME + 8);
+        self.district_ytd[district] += cents;
+        let home = home.0 * DISTRICTS + home.1;
+        let row = match who {
             Who::Number(number) => {
-                self.customer_index.descend(out, &self.code.by_number, first + number);
-                out.enter(self.code.by_number_found);
-                number
+                let row = home * self.scale.customers + number;
+                out.enter(self.code.by_number);
+                self.engine.look_up(out, &indices.customer, &tables.customer, row);
+                out.enter(self.code.number_found);
+                out.load(tables.customer.row_pointer(row, &indices.customer), 8);
+                row
             }
-            Who::Name(name) => self.find_by_name(out, first, name),
+            Who::Name(name) => self.find_by_name(out, home, name),
         };
-        let row = first + customer;
+        out.enter(self.code.customer);
+        let copy = self.engine.access(out, &tables.customer, row, true);
         out.enter(self.code.pay);
-        bump(&mut self.balance, out, row, -cents.cast_signed());
-        bump(&mut self.customer_ytd, out, row, cents);
-        bump(&mut self.payments, out, row, 1);
-        self.columns.credit.load(out, row);
-        if self.bad_credit(row) {
-            for word in 0..DATA_WORDS {
-                out.enter(self.code.bad_credit);
-                self.columns.customer.load(out, row * CUSTOMER_WORDS + DATA + word);
-                self.columns.customer.store(out, row * CUSTOMER_WORDS + DATA + word);
-            }
-        }
-        out.enter(self.code.history);
-        let place = self.paid % self.scale.all_customers() as u64;
-        append(&self.columns.history, out, place as usize, 6);
-        self.paid += 1;
+        add(out, copy, field::BALANCE);
+        add(out, copy, field::CUSTOMER_YTD);
+        add(out, copy, field::PAYMENTS);
+        get(out, copy, field::CREDIT);
+        self.balance[row] -= cents.cast_signed();
+        self.customer_ytd[row] += cents;
+        self.payments[row] += 1;
+        self.engine.finish(out);
+        out.enter(self.code.paid);
+        row
     }
 
     fn new_order(
@@ -197,54 +192,70 @@ impl Database {
         customer: usize,
         lines: &[OrderLine],
     ) {
+        let (tables, indices) = (self.tables, self.indices);
         out.enter(self.code.order);
+        let found = (indices.warehouse, tables.warehouse);
+        let copy = self.take(out, self.code.warehouse, found, warehouse, false);
+        out.enter(self.code.tax);
+        get(out, copy, field::WAREHOUSE_TAX);
         let district = warehouse * DISTRICTS + district;
-        self.columns.warehouse_tax.load(out, warehouse);
-        self.columns.district_tax.load(out, district);
-        let number = self.next_order.values[district];
-        bump(&mut self.next_order, out, district, 1);
-        let first = district * self.scale.customers;
-        self.customer_index.descend(out, &self.code.orderer, first + customer);
-        out.enter(self.code.header);
-        self.columns.shown.iter().for_each(|field| field.load(out, first + customer));
-        let order = first + number as usize % self.scale.customers;
-        append(&self.columns.order, out, order, 3);
-        append(&self.columns.new_order, out, order, 1);
+        let found = (indices.customer, tables.customer);
+        let row = district * self.scale.customers + customer;
+        let copy = self.take(out, self.code.orderer, found, row, false);
+        out.enter(self.code.discount);
+        get(out, copy, field::DISCOUNT);
+        let found = (indices.district, tables.district);
+        let copy = self.take(out, self.code.district, found, district, true);
+        out.enter(self.code.number);
+        add(out, copy, field::NEXT_ORDER);
+        self.next_order[district] += 1;
         for line in lines {
             out.enter(self.code.line);
-            self.item_index.descend(out, &self.code.item, line.item);
-            out.enter(self.code.item_found);
-            self.columns.item.iter().for_each(|field| field.load(out, line.item));
+            let found = (indices.item, tables.item);
+            let copy = self.take(out, self.code.item, found, line.item, false);
+            out.enter(self.code.price);
+            get(out, copy, field::PRICE);
             let stock = line.supplier * self.scale.items + line.item;
-            self.stock_index.descend(out, &self.code.stock, stock);
-            out.enter(self.code.stock_found);
-            let quantity = u32::from(self.quantity.load(out, stock));
+            let copy = self.take(out, self.code.stock, (indices.stock, tables.stock), stock, true);
+            out.enter(self.code.take);
+            get(out, copy, field::QUANTITY);
+            add(out, copy, field::STOCK_YTD);
+            add(out, copy, field::STOCK_ORDERS);
+            if line.supplier != warehouse {
+                out.enter(self.code.remote);
+                add(out, copy, field::REMOTE);
+            }
+            out.enter(self.code.taken);
+            out.store(copy + field::QUANTITY, 8);
+            let quantity = u32::from(self.quantity[stock]);
             // It is refilled before it runs out.
             let refill = if quantity >= line.quantity + 10 { 0 } else { 91 };
-            self.quantity.store(out, stock, (quantity + refill - line.quantity) as u8);
-            bump(&mut self.stock_ytd, out, stock, line.quantity);
-            bump(&mut self.stock_orders, out, stock, 1);
-            // The text for this district.
-            let info = stock * STOCK_WORDS + 3 + 3 * (district % DISTRICTS);
-            (info..info + 3).for_each(|word| self.columns.stock.load(out, word));
-            let ring = LINES as usize * self.scale.customers;
-            let place = district * ring + self.lines[district] as usize % ring;
-            append(&self.columns.line, out, place, 7);
-            self.lines[district] += 1;
+            self.quantity[stock] = (quantity + refill - line.quantity) as u8;
+            self.stock_ytd[stock] += line.quantity;
+            self.stock_orders[stock] += 1;
         }
+        out.enter(self.code.commit);
+        self.engine.finish(out);
     }
 
-    pub(super) fn run(&mut self, out: &mut impl Emitter, transaction: &Transaction) {
+    /// Returns the row of who paid.
+    pub(super) fn run(
+        &mut self,
+        out: &mut impl Emitter,
+        transaction: &Transaction,
+    ) -> Option<usize> {
         out.enter(self.code.choose);
-        match *transaction {
+        let payer = match *transaction {
             Transaction::Payment { warehouse, district, home, who, cents } => {
-                self.payment(out, (warehouse, district), home, who, cents);
+                Some(self.payment(out, (warehouse, district), home, who, cents))
             }
             Transaction::NewOrder { warehouse, district, customer, ref lines } => {
                 self.new_order(out, (warehouse, district), customer, lines);
+                None
             }
-        }
+        };
         out.enter(self.code.done);
+        payer
     }
 }
 

@@ -1,18 +1,23 @@
-//! The tables: how many rows they have, and where they lie.
+//! The tables: how many rows they have, and where they and their indices lie.
 
 use crate::Arguments;
-use crate::btree::Tree;
-use crate::simulated::{Layout, Records};
+use crate::simulated::Layout;
+use crate::ycsb::rows::{Desk, Index, Table, Tables, greatest};
 
 /// Districts of a warehouse.
 pub(super) const DISTRICTS: usize = 10;
 /// Customers of a district and items of the catalogue, at full size.
-const CUSTOMERS: u64 = 3000;
-const ITEMS: u64 = 100_000;
-/// Customers of the same name in a district.
+const CUSTOMERS: usize = 3000;
+const ITEMS: usize = 100_000;
+/// Customers of the same name in a district, and the most names that there are.
 const NAMESAKES: usize = 3;
-/// Order lines of an order, on average.
-pub(super) const LINES: u64 = 10;
+const NAMES: usize = 1000;
+/// Order lines of an order, on average, and the most.
+const LINES: usize = 10;
+pub(super) const MOST_LINES: usize = 15;
+/// Warehouses whose keys an index has buckets for.
+const INDEXED: usize = 4;
+
 /// How many rows of each kind there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
@@ -23,36 +28,45 @@ pub(super) struct Scale {
 }
 
 impl Scale {
+    pub(super) fn districts(self) -> usize {
+        self.warehouses * DISTRICTS
+    }
+
     pub(super) fn all_customers(self) -> usize {
-        self.warehouses * DISTRICTS * self.customers
+        self.districts() * self.customers
     }
 
     pub(super) fn names(self) -> usize {
-        (self.customers / NAMESAKES).max(1)
+        (self.customers / NAMESAKES).clamp(1, NAMES)
     }
 }
 
 pub(super) struct Shape {
     pub(super) scale: Scale,
     pub(super) layout: Layout,
-    pub(super) tables: Tables,
-    pub(super) customer_index: Tree,
-    pub(super) name_index: Tree,
-    pub(super) stock_index: Tree,
-    pub(super) item_index: Tree,
+    pub(super) all: Tables,
+    pub(super) tables: Rows,
+    pub(super) indices: Indices,
+    pub(super) desk: Desk,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Tables {
-    pub(super) warehouse: Records,
-    pub(super) district: Records,
-    pub(super) customer: Records,
-    pub(super) history: Records,
-    pub(super) order: Records,
-    pub(super) new_order: Records,
-    pub(super) line: Records,
-    pub(super) stock: Records,
-    pub(super) item: Records,
+pub(super) struct Rows {
+    pub(super) warehouse: Table,
+    pub(super) district: Table,
+    pub(super) customer: Table,
+    pub(super) stock: Table,
+    pub(super) item: Table,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Indices {
+    pub(super) warehouse: Index,
+    pub(super) district: Index,
+    pub(super) customer: Index,
+    pub(super) name: Index,
+    pub(super) stock: Index,
+    pub(super) item: Index,
 }
 
 impl Shape {
@@ -63,54 +77,44 @@ impl Shape {
             let shape = Self::at(Scale { warehouses, customers, items }, arguments);
             shape.layout.bytes() <= arguments.size_bytes
         };
-        let full = (CUSTOMERS as usize, ITEMS as usize);
-        let warehouses = greatest(|warehouses| fits(warehouses, full.0, full.1));
-        let items =
-            |customers: usize| customers * (ITEMS / 100) as usize / (CUSTOMERS / 100) as usize;
+        let warehouses = greatest(|warehouses| fits(warehouses, CUSTOMERS, ITEMS));
+        let items = |customers: usize| customers * (ITEMS / 100) / (CUSTOMERS / 100);
         let customers = greatest(|customers| fits(warehouses, customers, items(customers)));
         let items = greatest(|items| fits(warehouses, customers, items));
         Self::at(Scale { warehouses, customers, items }, arguments)
     }
 
     fn at(scale: Scale, arguments: &Arguments) -> Self {
-        let (warehouses, items) = (scale.warehouses as u64, scale.items as u64);
-        let customers = scale.all_customers() as u64;
+        let Scale { warehouses, customers, items } = scale;
+        let (all_customers, full) = (scale.all_customers(), customers >= CUSTOMERS);
         let mut layout = Layout::new(arguments);
-        let tables = Tables {
-            warehouse: layout.objects(warehouses, 96),
-            district: layout.objects(warehouses * DISTRICTS as u64, 96),
-            customer: layout.objects(customers, 656),
-            history: layout.objects(customers, 48),
-            order: layout.objects(customers, 24),
-            new_order: layout.objects(customers, 8),
-            line: layout.objects(customers * LINES, 56),
-            stock: layout.objects(warehouses * items, 312),
-            item: layout.objects(items, 88),
+        let mut all = Tables::default();
+        let memory = &mut layout;
+        let stock = all.table(memory, warehouses * items, 384, 1);
+        let customer = all.table(memory, all_customers, 768, 2);
+        let item = all.table(memory, items, 128, 1);
+        // Orders, of which the last 900 of a district are new, their lines, and the history.
+        if full {
+            Tables::unread(memory, all_customers, 64, 0);
+            Tables::unread(memory, 900 * scale.districts(), 64, 0);
+            Tables::unread(memory, LINES * all_customers, 128, 0);
+            Tables::unread(memory, all_customers, 128, 0);
+        }
+        let district = all.table(memory, scale.districts(), 128, 1);
+        let warehouse = all.table(memory, warehouses, 128, 1);
+        // Warehouse, district and customer; item and stock of each line.
+        let desk = Desk::new(memory, 3 + 2 * MOST_LINES);
+        let named = INDEXED * DISTRICTS * customers;
+        let mut index = |buckets, number| Index::new(memory, buckets, number);
+        let indices = Indices {
+            item: index(INDEXED * items, 0),
+            warehouse: index((customers / 30).clamp(1, 100), 0),
+            district: index((customers / 3).clamp(1, 1000), 0),
+            customer: index(named, 1),
+            name: index(named, 0),
+            stock: index(INDEXED * items, 0),
         };
-        Self {
-            scale,
-            tables,
-            customer_index: Tree::new(&mut layout, customers),
-            name_index: Tree::new(&mut layout, customers),
-            stock_index: Tree::new(&mut layout, warehouses * items),
-            item_index: Tree::new(&mut layout, items),
-            layout,
-        }
+        let tables = Rows { warehouse, district, customer, stock, item };
+        Self { scale, layout, all, tables, indices, desk }
     }
-}
-
-/// The greatest number, at least 1, that is good enough; all below it must be so too.
-fn greatest(fits: impl Fn(usize) -> bool) -> usize {
-    let (mut good, mut step) = (1, 1);
-    while fits(good + step) {
-        good += step;
-        step *= 2;
-    }
-    while step > 0 {
-        if fits(good + step) {
-            good += step;
-        }
-        step /= 2;
-    }
-    good
 }

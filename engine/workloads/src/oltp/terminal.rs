@@ -1,6 +1,8 @@
 //! Transactions, as terminals enter them.
 
-use super::tables::{DISTRICTS, Scale};
+use std::collections::HashSet;
+
+use super::tables::{DISTRICTS, MOST_LINES, Scale};
 use crate::rng::Random;
 
 /// A customer, by number or by name, of a district.
@@ -82,7 +84,7 @@ impl Terminal {
             let cents = 100 + self.random.below(500_000 - 100);
             Transaction::Payment { warehouse, district, home, who, cents }
         } else {
-            let count = 5 + self.below(11);
+            let count = 5 + self.below(MOST_LINES - 4);
             let customer = self.skewed(scale.customers, 2);
             let line = |_| OrderLine {
                 // A = 8191 of 100,000.
@@ -90,7 +92,10 @@ impl Terminal {
                 supplier: if self.below(100) == 0 { self.other(warehouse) } else { warehouse },
                 quantity: 1 + self.random.below(10) as u32,
             };
-            let lines = (0..count).map(line).collect();
+            let mut lines: Vec<OrderLine> = (0..count).map(line).collect();
+            // What is ordered twice is left out, as in DBx1000.
+            let mut ordered = HashSet::new();
+            lines.retain(|line| ordered.insert(line.item));
             Transaction::NewOrder { warehouse, district, customer, lines }
         }
     }

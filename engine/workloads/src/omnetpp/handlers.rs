@@ -2,30 +2,26 @@
 
 use super::network::{frame, interval};
 use super::{
-    BYTE, GAP, Kind, LINE, MESSAGE_BYTES, Message, NEW_FIELDS, NODE_BYTES, PORTS, Port, Simulation,
-    Size, TABLE,
+    BYTE, COUNTER, DESTINATION, FIRST, GAP, Kind, LAST, LENGTH, LINE, METHODS, MODULE, Message,
+    NEW_FIELDS, PORTS, SENDS, Simulation, Size, TABLE, TIME, gate,
 };
 use crate::simulated::Emitter;
 
 impl Simulation {
-    fn port(&self, port: u64) -> (Port, usize) {
-        (self.columns.ports[(port % 2) as usize], (port / 2) as usize)
-    }
-
     /// Calls the module's handler.
     pub(super) fn handle(&mut self, out: &mut impl Emitter, event: u32) {
         let Message { kind, module, time, .. } = self.messages[event as usize];
         let module = u64::from(module);
         self.now = time;
         out.enter(self.code.dispatch);
-        self.columns.time.load(out, event as usize);
-        self.columns.module.load(out, event as usize);
-        if matches!(kind, Kind::Timer | Kind::Relay | Kind::Deliver) {
-            self.columns.methods.load(out, module as usize);
+        self.load(out, event, TIME);
+        self.load(out, event, MODULE);
+        let at = if matches!(kind, Kind::Timer | Kind::Relay | Kind::Deliver) {
+            self.tree.node_at(module)
         } else {
-            let (port, index) = self.port(module);
-            port.methods.load(out, index);
-        }
+            self.tree.port_at(module)
+        };
+        self.columns.load(out, at, METHODS);
         self.columns.method.load(out, kind as usize);
         match kind {
             Kind::Timer => self.timer(out, event, module),
@@ -39,8 +35,9 @@ impl Simulation {
 
     /// Makes a frame, and sets the timer again.
     fn timer(&mut self, out: &mut impl Emitter, event: u32, host: u64) {
+        let at = self.tree.node_at(host);
         out.enter(self.code.timer);
-        self.columns.counter.load(out, host as usize);
+        self.columns.load(out, at, COUNTER);
         let (destination, length) = frame(&mut self.random, &self.tree, host);
         if self.frames.freed.is_empty() && self.frames.used == self.frames.all {
             self.refused += 1;
@@ -49,16 +46,15 @@ impl Simulation {
             let chunk = self.allocate(out, Size::Message);
             let message = self.frames_begin() + chunk;
             out.enter(self.code.fill);
-            let first = message as usize * (MESSAGE_BYTES / 8) as usize;
-            (0..NEW_FIELDS).for_each(|field| self.columns.word.store(out, first + field));
+            (0..NEW_FIELDS as u64).for_each(|field| self.store(out, message, 8 * field));
             let frame = &mut self.messages[message as usize];
             (frame.destination, frame.length) = (destination as u32, length as u16);
             frame.made = self.now;
             self.schedule(out, message, Kind::Output, 2 * host, self.now);
         }
         out.enter(self.code.again);
-        self.columns.counter.load(out, host as usize);
-        self.columns.counter.store(out, host as usize);
+        self.columns.load(out, at, COUNTER);
+        self.columns.store(out, at, COUNTER);
         let time = self.now + interval(&mut self.random);
         self.schedule(out, event, Kind::Timer, host, time);
         out.enter(self.code.timer_end);
@@ -66,23 +62,23 @@ impl Simulation {
 
     /// Sends a frame, or lets it wait.
     fn output(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
+        let port = self.tree.port_at(number);
         out.enter(self.code.output);
-        port.sends.load(out, index);
+        self.columns.load(out, port, SENDS);
         if self.queues[number as usize].1 {
             out.enter(self.code.enqueue);
             let element = self.allocate(out, Size::Element);
             out.enter(self.code.enqueue_end);
-            port.last.load(out, index);
+            self.columns.load(out, port, LAST);
             let [_, of_frame, next] = self.columns.element;
             of_frame.store(out, element as usize);
             next.store(out, element as usize);
             let queue = &mut self.queues[number as usize].0;
             match queue.back() {
                 Some(&(_, last)) => next.store(out, last as usize),
-                None => port.first.store(out, index),
+                None => self.columns.store(out, port, FIRST),
             }
-            port.last.store(out, index);
+            self.columns.store(out, port, LAST);
             queue.push_back((frame, element));
         } else {
             out.enter(self.code.output_start);
@@ -92,18 +88,18 @@ impl Simulation {
     }
 
     fn start(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
+        let port = self.tree.port_at(number);
         self.queues[number as usize].1 = true;
         out.enter(self.code.start);
-        self.columns.length.load(out, frame as usize);
+        self.load(out, frame, LENGTH);
         let taken = u64::from(self.messages[frame as usize].length) * BYTE;
-        port.sends.store(out, index);
-        port.gates[0].load(out, index);
+        self.columns.store(out, port, SENDS);
+        self.columns.load(out, port, gate(0));
         out.enter(self.code.send);
-        let other = self.port(number ^ 1).0;
-        for gate in [port.gates[1], other.gates[2], other.gates[3]] {
+        let other = self.tree.port_at(number ^ 1);
+        for (port, number) in [(port, 1), (other, 2), (other, 3)] {
             out.enter(self.code.gate);
-            gate.load(out, index);
+            self.columns.load(out, port, gate(number));
         }
         out.enter(self.code.sent);
         out.enter(self.code.start_arrival);
@@ -115,14 +111,14 @@ impl Simulation {
 
     /// The next frame that waits is sent.
     fn transmitted(&mut self, out: &mut impl Emitter, number: u64) {
-        let (port, index) = self.port(number);
+        let port = self.tree.port_at(number);
         out.enter(self.code.transmitted);
-        port.counter.load(out, index);
-        port.counter.store(out, index);
-        port.first.load(out, index);
+        self.columns.load(out, port, COUNTER);
+        self.columns.store(out, port, COUNTER);
+        self.columns.load(out, port, FIRST);
         let Some((frame, element)) = self.queues[number as usize].0.pop_front() else {
             out.enter(self.code.idle);
-            port.sends.store(out, index);
+            self.columns.store(out, port, SENDS);
             self.queues[number as usize].1 = false;
             return;
         };
@@ -130,7 +126,7 @@ impl Simulation {
         let [_, of_frame, next] = self.columns.element;
         of_frame.load(out, element as usize);
         next.load(out, element as usize);
-        port.first.store(out, index);
+        self.columns.store(out, port, FIRST);
         self.free(out, Size::Element, element);
         out.enter(self.code.dequeued);
         self.start(out, frame, number);
@@ -138,11 +134,11 @@ impl Simulation {
     }
 
     fn arrive(&mut self, out: &mut impl Emitter, frame: u32, number: u64) {
-        let (port, index) = self.port(number);
+        let port = self.tree.port_at(number);
         out.enter(self.code.arrive);
-        self.columns.length.load(out, frame as usize);
-        port.counter.load(out, index);
-        port.counter.store(out, index);
+        self.load(out, frame, LENGTH);
+        self.columns.load(out, port, COUNTER);
+        self.columns.store(out, port, COUNTER);
         let node = self.tree.node_of(number);
         let kind = if node < self.tree.hosts() { Kind::Deliver } else { Kind::Relay };
         self.schedule(out, frame, kind, node, self.now);
@@ -152,17 +148,17 @@ impl Simulation {
     /// Finds the port by binary search in the table.
     fn relay(&mut self, out: &mut impl Emitter, frame: u32, switch: u64) {
         out.enter(self.code.relay);
-        self.columns.destination.load(out, frame as usize);
+        self.load(out, frame, DESTINATION);
         let port = self.tree.port(switch, u64::from(self.messages[frame as usize].destination));
         // The destination's place among the switch's ports.
         let below = port / 2;
         let slot = (below - self.tree.levels[self.tree.level(below)]) % PORTS;
+        let at = self.tree.node_at(switch);
         let (mut low, mut size) = (0, PORTS);
         while size > 1 {
             out.enter(self.code.search);
             size /= 2;
-            let entry = switch * NODE_BYTES / 8 + low + size;
-            self.columns.word_of_node.load(out, (entry + TABLE / 8) as usize);
+            self.columns.load(out, at, TABLE + 8 * (low + size));
             if port % 2 == 1 && slot >= low + size {
                 low += size;
             }
@@ -174,9 +170,10 @@ impl Simulation {
 
     fn deliver(&mut self, out: &mut impl Emitter, frame: u32, host: u64) {
         out.enter(self.code.deliver);
-        self.columns.time.load(out, frame as usize);
-        self.columns.counter.load(out, host as usize);
-        self.columns.counter.store(out, host as usize);
+        self.load(out, frame, TIME);
+        let at = self.tree.node_at(host);
+        self.columns.load(out, at, COUNTER);
+        self.columns.store(out, at, COUNTER);
         self.delivered += 1;
         self.delay += self.now - self.messages[frame as usize].made;
         let chunk = frame - self.frames_begin();

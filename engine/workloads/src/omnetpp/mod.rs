@@ -7,12 +7,16 @@
 //! sends follows a chain of gates to the next module, which gets it as an event.
 //!
 //! ```text
-//! module   per host or switch 2112 bytes: itself 512, table or application 512, and its port upwards:
-//!          640 and gates 4 x 112; of a switch 1088 bytes for each other port, one after another
+//! host     2624 bytes: itself 512, application 512, port upwards, message of its timer
+//! switch   2368 bytes: itself 512, table 512, port upwards; then a port for each host or switch below
+//! port     1344 bytes: itself 640, gates 4 x 112, message that it has sent
 //! message  256 bytes: times, order, place in the heap, modules, addresses, length
 //! element  32 bytes: of a port's queue
 //! event    8 bytes: pointer in the heap
 //! ```
+//!
+//! The network is built module by module, so that on malloc's heap all objects of a host or switch lie
+//! together: hosts, the switches above them, and so on. Frames come after the network.
 //!
 //! Hosts hang from switches of 16 ports, those from others, up to one. A host makes a frame of 64 to 1500
 //! bytes on average every hundredfold of the time that it takes; seven of eight stay within the lowest
@@ -36,7 +40,7 @@ use flatwalk_trace::Source;
 
 use crate::program::Assembler;
 use crate::rng::Random;
-use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, Native, Records, program};
+use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, Native, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 use code::{Code, NEW_FIELDS};
 use network::{Tree, interval};
@@ -60,16 +64,33 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
 
 /// Ports of a switch to what is below it.
 const PORTS: u64 = 16;
-const NODE_BYTES: u64 = 512 + 512 + PORT_BYTES;
-const PORT_BYTES: u64 = 640 + GATES * GATE_BYTES;
+/// A host or switch with its port upwards; then a host's timer, or a switch's ports downwards.
+const NODE_BYTES: u64 = PORT + PORT_BYTES;
+const HOST_BYTES: u64 = NODE_BYTES + MESSAGE_BYTES;
+const SWITCH_BYTES: u64 = NODE_BYTES + PORTS * PORT_BYTES;
+/// A port with its gates, and with the message that says when it is free again.
+const PORT_BYTES: u64 = PORT_MESSAGE + MESSAGE_BYTES;
+const PORT_MESSAGE: u64 = 640 + 4 * GATE_BYTES;
 const GATE_BYTES: u64 = 112;
 const MESSAGE_BYTES: u64 = 256;
 const ELEMENT_BYTES: u64 = 32;
 /// Where table and port are in a node.
 const TABLE: u64 = 512;
 const PORT: u64 = 1024;
-/// Gates of a port: two are passed at either end of a line.
-const GATES: u64 = 4;
+/// Fields of modules: methods, and counters.
+const METHODS: u64 = 0;
+const COUNTER: u64 = 192;
+/// Of ports: whether one sends, and the ends of its queue.
+const SENDS: u64 = 200;
+const FIRST: u64 = 272;
+const LAST: u64 = 280;
+/// Of messages.
+const LENGTH: u64 = 56;
+const MODULE: u64 = 96;
+const TIME: u64 = 128;
+const ORDER: u64 = 136;
+const PLACE: u64 = 144;
+const DESTINATION: u64 = 208;
 /// One frame in flight for so many hosts, and at least so many.
 const HOSTS_A_FRAME: u64 = 8;
 const LEAST_FRAMES: u64 = 64;
@@ -103,50 +124,30 @@ struct Shape {
 #[derive(Clone, Copy)]
 struct Columns {
     heap: Column,
-    /// Of messages.
-    time: Column,
-    order: Column,
-    place: Column,
-    module: Column,
-    length: Column,
-    destination: Column,
-    word: Column,
+    /// The network and the frames after it, in words of 8 bytes; and their lower halves.
+    words: Column,
+    halves: Column,
     /// Of elements: the next in the bin, the frame, the next in the queue.
     element: [Column; 3],
-    /// Of nodes.
-    methods: Column,
-    counter: Column,
-    word_of_node: Column,
-    /// Ports upwards and downwards.
-    ports: [Port; 2],
     /// What malloc knows: the first free chunk of either size, and where unused ones begin.
     bins: Column,
     method: Column,
 }
 
-/// Fields of ports.
-#[derive(Clone, Copy)]
-struct Port {
-    methods: Column,
-    counter: Column,
-    sends: Column,
-    first: Column,
-    last: Column,
-    gates: [Column; GATES as usize],
+impl Columns {
+    /// Loads a field of the object that begins `object` bytes after the network's first.
+    fn load(&self, out: &mut impl Emitter, object: u64, field: u64) {
+        self.words.load(out, ((object + field) / 8) as usize);
+    }
+
+    fn store(&self, out: &mut impl Emitter, object: u64, field: u64) {
+        self.words.store(out, ((object + field) / 8) as usize);
+    }
 }
 
-impl Port {
-    fn new(records: Records, offset: u64) -> Self {
-        let field = |at| records.field(offset + at, 8);
-        Self {
-            methods: field(0),
-            counter: field(192),
-            sends: field(200),
-            first: field(272),
-            last: field(280),
-            gates: std::array::from_fn(|gate| field(640 + gate as u64 * GATE_BYTES + 64)),
-        }
-    }
+/// Where the field is by which a port knows a gate, which is where the gate says what follows it.
+const fn gate(number: u64) -> u64 {
+    640 + number * GATE_BYTES + 64
 }
 
 /// Nodes, messages and frames for so many hosts.
@@ -160,8 +161,9 @@ impl Shape {
     fn of(arguments: &Arguments) -> Self {
         let fits = |hosts: u64| {
             let (nodes, messages, frames) = counts(hosts);
-            let bytes = nodes * (NODE_BYTES + PORT_BYTES) + messages * (MESSAGE_BYTES + 8);
-            bytes + frames * ELEMENT_BYTES + 256 <= arguments.size_bytes
+            let network = nodes * (NODE_BYTES + PORT_BYTES) + hosts * MESSAGE_BYTES;
+            let frames = frames * (MESSAGE_BYTES + ELEMENT_BYTES);
+            network + frames + 8 * messages + 256 <= arguments.size_bytes
         };
         let (mut hosts, mut step) = (2, arguments.size_bytes.next_power_of_two() / NODE_BYTES);
         while step > 0 {
@@ -170,32 +172,23 @@ impl Shape {
             }
             step /= 2;
         }
-        let (nodes, messages, frames) = counts(hosts);
+        let (_, messages, frames) = counts(hosts);
+        let tree = Tree::new(hosts);
         let mut layout = Layout::new(arguments);
         let heap = layout.array(messages, 8);
         let bins = layout.objects(4, 8).field(0, 8);
         let method = layout.objects(8, 8).field(0, 8);
-        let (node, down) = (layout.objects(nodes, NODE_BYTES), layout.objects(nodes, PORT_BYTES));
-        let message = layout.objects(messages, MESSAGE_BYTES);
+        let memory = layout.objects((tree.bytes() + frames * MESSAGE_BYTES) / 8, 8);
         let element = layout.objects(frames, ELEMENT_BYTES);
         let columns = Columns {
             heap,
-            time: message.field(128, 8),
-            order: message.field(136, 8),
-            place: message.field(144, 4),
-            module: message.field(96, 8),
-            length: message.field(56, 8),
-            destination: message.field(208, 8),
-            word: message.split(8),
+            words: memory.field(0, 8),
+            halves: memory.field(0, 4),
             element: [0, 16, 24].map(|offset| element.field(offset, 8)),
-            methods: node.field(0, 8),
-            counter: node.field(192, 8),
-            word_of_node: node.split(8),
-            ports: [Port::new(node, PORT), Port::new(down, 0)],
             bins,
             method,
         };
-        Self { tree: Tree::new(hosts), frames, layout, columns }
+        Self { tree, frames, layout, columns }
     }
 }
 
@@ -220,6 +213,8 @@ enum Kind {
 struct Message {
     time: u64,
     order: u64,
+    /// Where it lies, in units of 16 bytes from the network's first object on.
+    at: u32,
     /// A host, a port or a switch.
     module: u32,
     kind: Kind,
@@ -229,8 +224,21 @@ struct Message {
     made: u64,
 }
 
-const BLANK: Message =
-    Message { time: 0, order: 0, module: 0, kind: Kind::Timer, length: 0, destination: 0, made: 0 };
+impl Message {
+    /// A message that lies so many bytes after the network's first object.
+    fn new(bytes: u64) -> Self {
+        Self {
+            time: 0,
+            order: 0,
+            at: (bytes / 16) as u32,
+            module: 0,
+            kind: Kind::Timer,
+            length: 0,
+            destination: 0,
+            made: 0,
+        }
+    }
+}
 
 /// Chunks of one size: those freed, the last one first, and how many were never used.
 struct Bin {
@@ -264,14 +272,19 @@ impl Simulation {
     fn new(shape: &Shape, code: Code, seed: u64) -> Self {
         let tree = shape.tree.clone();
         let (hosts, ports) = (tree.hosts(), 2 * tree.nodes());
-        let messages = (ports + hosts + shape.frames) as usize;
+        let messages: Vec<_> = (0..ports)
+            .map(|port| tree.port_at(port) + PORT_MESSAGE)
+            .chain((0..hosts).map(|host| tree.node_at(host) + NODE_BYTES))
+            .chain((0..shape.frames).map(|frame| tree.bytes() + frame * MESSAGE_BYTES))
+            .map(Message::new)
+            .collect();
         let bin = || Bin { freed: Vec::new(), used: 0, all: shape.frames as u32 };
         let mut simulation = Self {
             code,
             columns: shape.columns,
             random: Random::new(seed, 0),
-            messages: vec![BLANK; messages],
-            heap: shape.columns.heap.holding(Vec::with_capacity(messages)),
+            heap: shape.columns.heap.holding(Vec::with_capacity(messages.len())),
+            messages,
             queues: (0..ports).map(|_| (VecDeque::new(), false)).collect(),
             frames: bin(),
             elements: bin(),
@@ -295,6 +308,23 @@ impl Simulation {
         (2 * self.tree.nodes() + self.tree.hosts()) as u32
     }
 
+    /// Where a message lies.
+    fn message_at(&self, message: u32) -> u64 {
+        16 * u64::from(self.messages[message as usize].at)
+    }
+
+    fn load(&self, out: &mut impl Emitter, message: u32, field: u64) {
+        self.columns.load(out, self.message_at(message), field);
+    }
+
+    fn store(&self, out: &mut impl Emitter, message: u32, field: u64) {
+        self.columns.store(out, self.message_at(message), field);
+    }
+
+    fn store_place(&self, out: &mut impl Emitter, message: u32) {
+        self.columns.halves.store(out, ((self.message_at(message) + PLACE) / 8) as usize);
+    }
+
     fn key(&self, message: u32) -> (u64, u64) {
         let Message { time, order, .. } = self.messages[message as usize];
         (time, order)
@@ -303,9 +333,9 @@ impl Simulation {
     /// Puts a message into the heap.
     fn schedule(&mut self, out: &mut impl Emitter, event: u32, kind: Kind, module: u64, time: u64) {
         out.enter(self.code.schedule);
-        self.columns.time.store(out, event as usize);
-        self.columns.module.store(out, event as usize);
-        self.columns.order.store(out, event as usize);
+        self.store(out, event, TIME);
+        self.store(out, event, MODULE);
+        self.store(out, event, ORDER);
         let message = &mut self.messages[event as usize];
         (message.time, message.order) = (time, self.order);
         (message.kind, message.module) = (kind, module as u32);
@@ -315,18 +345,18 @@ impl Simulation {
         while at > 0 {
             out.enter(self.code.parent);
             let parent = self.heap.load(out, (at - 1) / 2);
-            self.columns.time.load(out, parent as usize);
+            self.load(out, parent, TIME);
             if self.key(parent) <= self.key(event) {
                 break;
             }
             out.enter(self.code.lower);
             self.heap.store(out, at, parent);
-            self.columns.place.store(out, parent as usize);
+            self.store_place(out, parent);
             at = (at - 1) / 2;
         }
         out.enter(self.code.placed);
         self.heap.store(out, at, event);
-        self.columns.place.store(out, event as usize);
+        self.store_place(out, event);
     }
 
     /// Takes the first message from the heap.
@@ -335,7 +365,7 @@ impl Simulation {
         let event = self.heap.load(out, 0);
         let count = self.heap.values.len() - 1;
         let last = self.heap.load(out, count);
-        self.columns.time.load(out, last as usize);
+        self.load(out, last, TIME);
         let mut at = 0;
         loop {
             out.enter(self.code.sink);
@@ -347,13 +377,13 @@ impl Simulation {
             // Where there is one child only, the last message stands in for the other.
             let pair = [self.heap.load(out, child), self.heap.load(out, child + 1)];
             let keys = pair.map(|message| {
-                self.columns.time.load(out, message as usize);
+                self.load(out, message, TIME);
                 self.key(message)
             });
             if keys[0].0 == keys[1].0 {
                 out.enter(self.code.tie);
                 for message in pair {
-                    self.columns.order.load(out, message as usize);
+                    self.load(out, message, ORDER);
                 }
             }
             out.enter(self.code.compare);
@@ -363,12 +393,12 @@ impl Simulation {
             }
             out.enter(self.code.rise);
             self.heap.store(out, at, pair[side]);
-            self.columns.place.store(out, pair[side] as usize);
+            self.store_place(out, pair[side]);
             at = child + side;
         }
         out.enter(self.code.sunk);
         self.heap.store(out, at, last);
-        self.columns.place.store(out, last as usize);
+        self.store_place(out, last);
         self.heap.values.pop();
         event
     }
@@ -420,7 +450,7 @@ impl Simulation {
         match size {
             Size::Message => {
                 let message = self.frames_begin() + chunk;
-                (self.columns.word, message as usize * (MESSAGE_BYTES / 8) as usize)
+                (self.columns.words, (self.message_at(message) / 8) as usize)
             }
             Size::Element => (self.columns.element[0], chunk as usize),
         }

@@ -1,6 +1,6 @@
 //! Who is connected to whom, and who sends what.
 
-use super::{INTERVAL, PORTS, UPWARDS};
+use super::{HOST_BYTES, INTERVAL, NODE_BYTES, PORT, PORT_BYTES, PORTS, SWITCH_BYTES, UPWARDS};
 use crate::rng::Random;
 
 /// Hosts and switches: those of level 0 are hosts, and 16 of a level hang from one of the next.
@@ -8,16 +8,44 @@ use crate::rng::Random;
 pub(super) struct Tree {
     /// Where each level's nodes begin, and their end.
     pub(super) levels: Vec<u64>,
+    /// Where each level's objects begin in memory, and their end, in bytes.
+    begins: Vec<u64>,
 }
 
 impl Tree {
     pub(super) fn new(hosts: u64) -> Self {
         let (mut levels, mut level) = (vec![0, hosts], hosts);
+        let mut bytes = hosts * HOST_BYTES;
+        let mut begins = vec![0, bytes];
         while level > 1 {
+            bytes += level * PORT_BYTES;
             level = level.div_ceil(PORTS);
+            bytes += level * NODE_BYTES;
             levels.push(levels[levels.len() - 1] + level);
+            begins.push(bytes);
         }
-        Self { levels }
+        Self { levels, begins }
+    }
+
+    /// Bytes of all hosts and switches with their ports.
+    pub(super) fn bytes(&self) -> u64 {
+        self.begins[self.begins.len() - 1]
+    }
+
+    /// Where a node lies: only the last switch of a level can have fewer ports than others.
+    pub(super) fn node_at(&self, node: u64) -> u64 {
+        let level = self.level(node);
+        let bytes = if level == 0 { HOST_BYTES } else { SWITCH_BYTES };
+        self.begins[level] + (node - self.levels[level]) * bytes
+    }
+
+    /// Where a port lies: with the node that it is a port of.
+    pub(super) fn port_at(&self, port: u64) -> u64 {
+        let (node, of) = (port / 2, self.node_at(self.node_of(port)));
+        if port.is_multiple_of(2) {
+            return of + PORT;
+        }
+        of + NODE_BYTES + (node - self.levels[self.level(node)]) % PORTS * PORT_BYTES
     }
 
     pub(super) fn hosts(&self) -> u64 {

@@ -113,3 +113,30 @@ fn sizes_are_filled_and_every_host_is_reached() {
         }
     }
 }
+
+/// A host's or switch's objects lie together, and those of all together fill the memory.
+#[test]
+fn objects_of_a_module_are_neighbours() {
+    for hosts in [2, 16, 17, 300, 5000] {
+        let tree = Tree::new(hosts);
+        let mut areas = Vec::new();
+        for node in 0..tree.nodes() {
+            let at = tree.node_at(node);
+            assert_eq!(tree.port_at(2 * node), at + PORT);
+            areas.push((at, if node < hosts { HOST_BYTES } else { NODE_BYTES }));
+            // The root hangs from no other.
+            if node + 1 < tree.nodes() {
+                let port = tree.port_at(2 * node + 1);
+                let parent = tree.node_at(tree.parent(node));
+                assert!((parent + NODE_BYTES..parent + SWITCH_BYTES).contains(&port));
+                areas.push((port, PORT_BYTES));
+            }
+        }
+        areas.sort_unstable();
+        let end = areas.into_iter().fold(0, |end, (at, bytes)| {
+            assert_eq!(at, end);
+            at + bytes
+        });
+        assert_eq!(end, tree.bytes());
+    }
+}
