@@ -33,14 +33,35 @@ def test_every_mix_is_valid_and_fits_four_cores(name: str) -> None:
 
 
 def test_mixes_are_named_scaled_or_listed() -> None:
-    assert mix.programs("asplos-1")["programs"] == ["graphbig-dc"] * 4
-    assert mix.programs("asplos-5:64MiB")["programs"] == ["hashjoin:64MiB"] * 2 + ["mummer:64MiB"] * 2
+    assert mix.programs("asplos-1")["programs"] == ["graphbig-dc:6758MiB"] * 4
+    hashjoin, mummer = ["hashjoin-mitosis:64MiB"] * 2, ["mummer:64MiB"] * 2
+    assert mix.programs("asplos-5:64MiB")["programs"] == hashjoin + mummer, "all have that one size"
     listed = mix.programs("2*gups:1GiB, random,runs/a.fwt")
     assert listed["programs"] == ["gups:1GiB", "gups:1GiB", "random", "runs/a.fwt"]
     with pytest.raises(UsageError, match="not a number of programs"):
         mix.programs("many*gups")
     with pytest.raises(UsageError, match="there is no mix 'asplos-9'"):
         mix.programs("asplos-9")
+
+
+def test_a_mixs_programs_have_sizes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    programs = '["gups:2GiB", "random", "svm-url:1GiB:upwards", "runs/a.fwt"]'
+    path.write_text(f'name = "mine"\ntitle = "Mine"\nsource = "none"\nprograms = {programs}\n')
+    mine = mix.programs(str(path))
+    assert mine["programs"] == ["gups:2GiB", "random", "svm-url:1GiB:upwards", "runs/a.fwt"]
+    sources = [mix.source(program)["workload"] for program in mine["programs"][:3]]
+    assert [one["size_bytes"] >> 20 for one in sources] == [2048, 1024, 1024]
+    assert sources[2]["array_order"] == "upwards"
+    # One size for all leaves the rest as it is.
+    monkeypatch.setattr(settings, "mix", lambda _: {**mine, "programs": list(mine["programs"])})
+    asked = ["gups:64MiB", "random:64MiB", "svm-url:64MiB:upwards", "runs/a.fwt"]
+    assert mix.programs("mine:64MiB")["programs"] == asked
+    assert mix.programs("mine:64MiB:downwards")["programs"][2] == "svm-url:64MiB:downwards"
+    monkeypatch.undo()
+    path.write_text(path.read_text().replace("2GiB", "2Gub"))
+    with pytest.raises(UsageError, match="2Gub"):
+        mix.source(mix.programs(str(path))["programs"][0])
 
 
 def sampled(windows: int = 0, coverage: float | None = None, total: int | None = 1_000_000) -> Sampling:

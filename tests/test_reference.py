@@ -108,7 +108,7 @@ def test_every_key_of_a_shipped_file_is_described(kind: str) -> None:
 
     def unknown(value: object, key: str) -> list[str]:
         key = same.get(key, key)
-        if f"{key}.*" in known or key.endswith(".set"):
+        if f"{key}.*" in known or key.endswith(".set") or key == "open[].values":
             return []
         if isinstance(value, list):
             tables = [item for item in value if isinstance(item, dict)]

@@ -48,6 +48,7 @@ def test_what_is_shipped() -> None:
         "emt",
         "zen4",
         "golden-cove",
+        "xeon-w-2195",
         "itanium2",
     }
     assert set(settings.names("machine")) == shipped

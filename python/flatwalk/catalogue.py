@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, settings, units
@@ -39,8 +40,14 @@ def machines(*, as_json: bool) -> None:
 def mixes(*, as_json: bool) -> None:
     """Shows the mixes of programs."""
     found = [settings.mix(name) for name in settings.names("mix")]
-    rows = [[mix["name"], ", ".join(mix["programs"]), mix["source"]] for mix in found]
+    rows = [[mix["name"], _programs(mix["programs"]), mix["source"]] for mix in found]
     _show(found, ["mix", "programs ", "source "], rows, as_json=as_json)
+
+
+def _programs(names: Sequence[str]) -> str:
+    """Programs as `--mix` reads them: `2*random:8GiB, gups`."""
+    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
+    return ", ".join(name if count == 1 else f"{count}*{name}" for name, count in runs)
 
 
 def experiments(*, as_json: bool) -> None:

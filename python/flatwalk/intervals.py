@@ -79,9 +79,27 @@ def margin(residuals: Sequence[float], coverage: float) -> float:
 
 def simple_margin(residuals: Sequence[float], coverage: float) -> float:
     """The same of a simple random sample, whose members have no order."""
-    count = len(residuals)
-    variance = sum(residual**2 for residual in residuals) / (count * (count - 1))
-    return _student(count - 1) * math.sqrt(variance * (1 - coverage))
+    return strata_margin([(residuals, coverage)])
+
+
+def strata_margin(strata: Sequence[tuple[Sequence[float], float]]) -> float:
+    """The same of a sum of means of simple random samples: of each its residuals, and its coverage.
+
+    Variances add up, and have as many degrees of freedom as Satterthwaite (1946) and Welch (1947) give them.
+    That is too many where a sample of two is as varied as the larger ones: nine in ten of such intervals
+    hold the true value then, not 19 in 20.
+    """
+    variances = [
+        (1 - coverage) * sum(residual**2 for residual in residuals) / (len(residuals) * (len(residuals) - 1))
+        for residuals, coverage in strata
+        if coverage < 1
+    ]
+    total = sum(variances)
+    if not total:
+        return 0.0
+    counts = [len(residuals) for residuals, coverage in strata if coverage < 1]
+    parts = (variance**2 / (count - 1) for variance, count in zip(variances, counts, strict=True))
+    return _student(round(total**2 / sum(parts), 6)) * math.sqrt(total)
 
 
 def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], coverage: float) -> Estimate:

@@ -31,7 +31,8 @@ SCHEMA = "flatwalk-mix/2"
 def programs(text: str) -> dict[str, Any]:
     """The mix that `--mix` names, or that it lists: `A,B,…`, where `N*A` is N of A.
 
-    A shipped mix can be scaled: `NAME:SIZE` gives every built-in workload of it that size.
+    Built-in workloads have the sizes in the mix's file. `NAME:SIZE` gives all those of a shipped mix that one
+    size instead.
 
     Raises:
         UsageError: If there is no such mix, or a member cannot be read.
@@ -53,10 +54,16 @@ def programs(text: str) -> dict[str, Any]:
     mix = settings.mix(text if text.endswith(".toml") else name)
     if size and not text.endswith(".toml"):
         mix["programs"] = [
-            program if is_trace(program) else f"{program.partition(':')[0]}:{size}"
-            for program in mix["programs"]
+            program if is_trace(program) else _sized(program, size) for program in mix["programs"]
         ]
     return mix
+
+
+def _sized(program: str, size: str) -> str:
+    """A built-in workload with another size, and its variant unless another one stands behind that."""
+    name, _, rest = program.partition(":")
+    variant = rest.partition(":")[2]
+    return f"{name}:{size}:{variant}" if variant and ":" not in size else f"{name}:{size}"
 
 
 def is_trace(program: str) -> bool:

@@ -91,6 +91,16 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Stratum:
+    """Some of the programs that a paper's averages are over: those of one kind."""
+
+    #: How many of the paper's.
+    programs: int
+    #: Which of the workloads are of them, as `workload` of a point selects.
+    workloads: list[str]
+
+
+@dataclass(frozen=True)
 class Claim:
     """A statement of a paper, and the checks that support it."""
 
@@ -105,6 +115,8 @@ class Claim:
     ratio_tolerance: float
     #: Programs that the paper's averages are over; None: the workloads.
     programs: int | None
+    #: The same by kind of program, where the paper says how many it has of each.
+    strata: list[Stratum]
     #: By scale: why our figures differ, written by someone who investigated, with places for figures
     #: (`explanations`). No verdict depends on it.
     why: dict[str, str]

@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import settings, units
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
-from flatwalk.reproduce.claims import PAPERS, SCALES, Claim, Experiment, Factor, Open, Point, Scale, Series
+from flatwalk.reproduce.claims import (
+    PAPERS,
+    SCALES,
+    Claim,
+    Experiment,
+    Factor,
+    Open,
+    Point,
+    Scale,
+    Series,
+    Stratum,
+)
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
+from flatwalk.reproduce.planning import workloads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,6 +145,7 @@ def _claim(table: dict[str, Any], where: str) -> Claim:
         checks=table.get("check", ["value"]),
         ratio_tolerance=float(table.get("ratio_tolerance", 0.1)),
         programs=table.get("programs"),
+        strata=[Stratum(**stratum) for stratum in table.get("strata", [])],
         why=_why(table),
         shown_by=table.get("shown_by", ""),
         not_comparable=table.get("not_comparable", ""),
@@ -141,11 +154,37 @@ def _claim(table: dict[str, Any], where: str) -> Claim:
     )
     if "value" in found.checks and any(p.published is not None and p.tolerance is None for p in found.points):
         raise _error(where, "the check `value` needs a tolerance")
+    if found.strata and found.programs is not None:
+        raise _error(where, "strata say how many programs there are of each kind; leave `programs` out")
     if "ranked" in found.checks and any(point.published is not None for point in found.points):
         raise _error(where, "`ranked` is for figures that a paper does not give; those given have `order`")
     if any(found.why.values()) and not found.shown_by:
         raise _error(where, "`why` needs `shown_by`: the run that shows it")
     return found
+
+
+def _check_strata(claim: Claim, scales: dict[str, Scale], where: str) -> None:
+    """Checks that each workload is in one stratum, and that each stratum has some, at every scale."""
+    if not claim.strata:
+        return
+    run = {name for scale in scales.values() for name in scale.workloads}
+    run |= {name.partition(":")[0] for name in run}
+    for number, stratum in enumerate(claim.strata, start=1):
+        if unknown := {name.removeprefix("!") for name in stratum.workloads} - run:
+            raise _error(where, f"strata[{number}] names {', '.join(sorted(unknown))}, which is not run")
+    for scale, size in scales.items():
+        members = [workloads_of(size.workloads, stratum.workloads) for stratum in claim.strata]
+        for number, (stratum, names) in enumerate(zip(claim.strata, members, strict=True), start=1):
+            if not names:
+                raise _error(where, f"strata[{number}] has no workload at the scale {scale}; add one to it")
+            if len(names) > stratum.programs:
+                several = f"{stratum.programs} programs and {len(names)} workloads at the scale {scale}"
+                raise _error(where, f"strata[{number}] has {several}; it can stand for no fewer than it has")
+        for name in size.workloads:
+            count = sum(name in names for names in members)
+            if count != 1:
+                several = "no stratum" if not count else f"{count} strata"
+                raise _error(where, f"{name} of the scale {scale} is in {several}; name it in one")
 
 
 def load(path: Path) -> Experiment:
@@ -162,6 +201,7 @@ def load(path: Path) -> Experiment:
     sizes = {name: _scale(scale, f"{path.name}, scale.{name}") for name, scale in scales.items()}
     claims = [_claim(item, path.name) for item in table.get("claim", [])]
     for claim in claims:
+        _check_strata(claim, sizes, f"{path.name}, claim {claim.id}")
         try:
             explanations.check(claim, {name: size.workloads for name, size in sizes.items()})
         except ValueError as error:

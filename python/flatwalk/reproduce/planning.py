@@ -201,10 +201,13 @@ def parts_of(point: Point) -> Iterator[dict[str, Any]]:
 
 
 def compared(of: dict[str, Any], what: Point | Factor) -> Iterator[dict[str, Any]]:
-    """The runs that a metric needs: those themselves, what they are compared with, and the bound."""
-    yield of
-    for other in (what.against, what.bound):
-        yield of if other is None else {**of, **other}
+    """The runs that a metric needs: those themselves, what they are compared with, the bound, and a clock.
+
+    The clock is what they are compared with, in the bound's series if `bound` names one: its time counts.
+    """
+    base, bound = ({**of, **(other or {})} for other in (what.against, what.bound))
+    series = {key: value for key, value in (what.bound or {}).items() if key == "series"}
+    yield from (of, base, bound, {**base, **series})
 
 
 def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:

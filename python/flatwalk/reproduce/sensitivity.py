@@ -108,8 +108,8 @@ def _resized(scale: Scale, sizes: Mapping[str, str]) -> Scale:
     """The scale with other sizes of some workloads; their spans grow and shrink with them."""
 
     def resized(name: str) -> str:
-        program, _, size = name.partition(":")
-        return f"{program}:{sizes[program]}" if size and program in sizes else name
+        program, *parts = name.split(":")
+        return ":".join([program, sizes[program], *parts[1:]]) if parts and program in sizes else name
 
     def span(name: str, instructions: int) -> int:
         if resized(name) == name:

@@ -4,13 +4,16 @@ A figure of a claim is some function of several runs of several programs. By how
 seen by leaving that window out of all of the program's runs at once (the jackknife), so that what schemes
 have in common drops out. A program's windows are a stratified sample (`flatwalk.intervals`); programs are
 independent of each other, so that their variances add up. Where a paper averages over more programs than we
-run, ours count as a simple random sample of those: what is missing has the spread of what is there.
+run, ours count as a simple random sample of those: what is missing has the spread of what is there. Where it
+says of which kinds they are, and how many of each (strata), ours are such a sample of each kind, and weigh as
+much together as the whole kind (Cochran 1977, 5.3 to 5.5).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import intervals
@@ -39,16 +42,14 @@ class Spread:
     value: float
     #: By program.
     windows: dict[str, Sample] = field(default_factory=dict)
-    #: None where all of the paper's programs are run.
-    programs: Sample | None = None
+    #: By kind of program, in their order; empty where all of the paper's programs are run.
+    programs: tuple[Sample, ...] = ()
     #: False if something of it is not known to be a sample, or is too small a one.
     known: bool = True
 
     def missing(self) -> float:
         """Half the width that the interval would have if all windows of these programs had been measured."""
-        if self.programs is None:
-            return 0.0
-        return intervals.simple_margin(self.programs.residuals, self.programs.coverage)
+        return intervals.strata_margin([(kind.residuals, kind.coverage) for kind in self.programs])
 
     def bounds(self) -> tuple[float | None, float | None]:
         """The ends of the 95 % interval; None where nothing is known."""
@@ -78,21 +79,31 @@ def combined(spreads: Sequence[Spread], function: Callable[..., float]) -> Sprea
 
     names = {name for one in spreads for name in one.windows}
     windows = {name: sums([one.windows.get(name) for one in spreads]) for name in sorted(names)}
-    programs = sums([one.programs for one in spreads])
-    are_known = programs is not None or all(one.programs is None for one in spreads)
+    of_kinds: list[Sample | None] = [None]
+    if len(counts := {len(one.programs) for one in spreads if one.programs}) <= 1:
+        kinds = range(max(counts, default=0))
+        of_kinds = [sums([one.programs[at] if one.programs else None for one in spreads]) for at in kinds]
     return Spread(
         value,
         {name: sample for name, sample in windows.items() if sample is not None},
-        programs,
-        all(one.known for one in spreads) and None not in windows.values() and are_known,
+        tuple(sample for sample in of_kinds if sample is not None),
+        all(one.known for one in spreads) and None not in [*windows.values(), *of_kinds],
     )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Programs of one kind: how many a figure is to stand for, and which of those are run."""
+
+    programs: int
+    names: frozenset[str]
 
 
 def spread(
     of: Mapping[str, Runs],
     value: Callable[[Runs], float | None],
     average: Callable[[Sequence[float]], float],
-    programs: int | None,
+    programs: int | Sequence[Kind] | None,
     *,
     sampled: bool = True,
 ) -> Spread | None:
@@ -101,17 +112,22 @@ def spread(
     Args:
         of: By program, the runs that its value needs, all over the same windows.
         value: A program's value; None where it has none.
-        average: From all values to the figure.
-        programs: How many the figure is to stand for; None if those are all.
+        average: From all values to the figure. A value that stands for several programs is there as often.
+        programs: How many the figure is to stand for, or of each kind; None if those are all.
         sampled: Whether it counts what happens in windows; otherwise it is exact of each program.
 
     Returns:
-        None where no program has a value.
+        None where no program has a value, or none of some kind.
     """
     values = {name: found for name, runs in of.items() if (found := value(runs)) is not None}
-    if not values:
+    if programs is None or isinstance(programs, int):
+        kinds = [Kind(max(programs or 0, len(values)), frozenset(values))]
+    else:
+        kinds = [replace(kind, names=kind.names & values.keys()) for kind in programs]
+    if not all(kind.names for kind in kinds):
         return None
-    whole = average(list(values.values()))
+    times = _times(kinds)
+    whole = average(_repeated(values, times))
     windows: dict[str, Sample] = {}
     known = True
     for name in values if sampled else ():
@@ -123,19 +139,46 @@ def spread(
         if share >= 1:
             continue
         others = [value(tuple(_without(run, window) for run in of[name])) for window in range(max(count))]
-        moved = [average(list({**values, name: one}.values())) for one in others if one is not None]
+        moved = [average(_repeated({**values, name: one}, times)) for one in others if one is not None]
         # Where one window has all that is counted, nothing is known of how it varies.
         if len(moved) < intervals.LEAST or None in others:
             known = False
             continue
         windows[name] = Sample(intervals.jackknife(moved), share)
-    of_programs = None
-    if programs is not None and programs > len(values):
-        if len(values) < intervals.LEAST:
-            return Spread(whole, windows, known=False)
-        each = [average([v for other, v in values.items() if other != name]) for name in values]
-        of_programs = Sample(intervals.jackknife(each), len(values) / programs)
-    return Spread(whole, windows, of_programs, known)
+    if all(kind.programs <= len(kind.names) for kind in kinds):
+        return Spread(whole, windows, known=known)
+    # Of kinds, other ones say something, too.
+    least = intervals.LEAST if len(kinds) == 1 else 2
+    if any(len(kind.names) < min(least, kind.programs) for kind in kinds):
+        return Spread(whole, windows, known=False)
+    samples = []
+    for kind in kinds:
+        names = [name for name in values if name in kind.names]
+        share = min(len(names) / kind.programs, 1.0)
+        residuals = (0.0,) * len(names)
+        if share < 1:
+            # The others of its kind stand for a program that is left out.
+            without = [[replace(one, names=one.names - {name}) for one in kinds] for name in names]
+            residuals = intervals.jackknife([average(_repeated(values, _times(left))) for left in without])
+        samples.append(Sample(residuals, share))
+    return Spread(whole, windows, tuple(samples), known)
+
+
+def _times(kinds: Sequence[Kind]) -> dict[str, int]:
+    """How often each program's value is in an average in which it weighs as what it stands for."""
+    share = {
+        name: Fraction(max(kind.programs, len(kind.names)), len(kind.names))
+        for kind in kinds
+        for name in kind.names
+    }
+    whole = math.lcm(*(one.denominator for one in share.values()))
+    times = {name: int(one * whole) for name, one in share.items()}
+    common = math.gcd(*times.values())
+    return {name: count // common for name, count in times.items()}
+
+
+def _repeated(values: Mapping[str, float], times: Mapping[str, int]) -> list[float]:
+    return [value for name, value in values.items() for _ in range(times.get(name, 0))]
 
 
 def _coverage(runs: Runs) -> float | None:

@@ -10,14 +10,21 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
 from flatwalk.reproduce.claims import Value
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.planning import Selection, compared, jobs_of, missing_of, selections
-from flatwalk.reproduce.spread import Spread, combined, spread
+from flatwalk.reproduce.planning import (
+    Selection,
+    compared,
+    jobs_of,
+    missing_of,
+    selections,
+    workloads_of,
+)
+from flatwalk.reproduce.spread import Kind, Spread, combined, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -142,7 +149,9 @@ def _value_of(term: Term) -> Callable[[Runs], float | None]:
     def value(runs: Runs) -> float | None:
         product = 1.0
         for number, (metric, _, _) in enumerate(term):
-            run, base, bound = runs[3 * number : 3 * number + 3]
+            run, base, bound, clock = runs[4 * number : 4 * number + 4]
+            if clock is not base:
+                base = cast("Run", {**base, "ipc": clock["ipc"]})
             factor = METRICS[metric].of(run, base, bound)
             if factor is None:
                 return None
@@ -155,7 +164,10 @@ def _value_of(term: Term) -> Callable[[Runs], float | None]:
 def measure(experiment: Experiment, scale: str, claim: Claim, point: Point, run_of: Lookup) -> Measured:
     """Our figure for a point."""
     metric, average = METRICS[point.metric], AVERAGES[point.average]
-    programs = claim.programs if "workload" not in point.of and point.average in {"mean", "geomean"} else None
+    is_of_all = "workload" not in point.of and point.average in {"mean", "geomean"}
+    names = experiment.scales[scale].workloads
+    kinds = [Kind(one.programs, frozenset(workloads_of(names, one.workloads))) for one in claim.strata]
+    programs = (kinds or claim.programs) if is_of_all else None
     spreads, shown = [], []
     for term in _terms(point):
         runs, value = _runs_of(experiment, scale, term, run_of), _value_of(term)
