@@ -16,7 +16,8 @@ does unless told otherwise, eleven schemes at two page sizes, and prints one row
 
 Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
 exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
-lies; processor time (of this process and all that it started) and instructions. Several threads or
+lies; processor time (of this process and all that it started) and instructions. Below it stand the
+intervals that it does not lie in. Several threads or
 processes do not run alike twice, so that for them the exhaustive run is of another execution, unless
 there is one recording.
 """
@@ -80,6 +81,18 @@ class Row:
     def half(self) -> float:
         """Half the mean width of the intervals, as a share of the value."""
         return sum((high - low) / 2 / value for value, low, high in self.found) / len(self.found)
+
+
+def missed(source: str, scheme: str, row: Row) -> list[str]:
+    """What each interval says that the exhaustive value does not lie in; seeds count from 1."""
+    lines = []
+    for seed, (value, low, high) in enumerate(row.found, 1):
+        if not low <= row.exact <= high:
+            exact, *one = (f"{100 * (ratio - 1):+.3f}" for ratio in (row.exact, value, low, high))
+            lines.append(
+                f"- {source}, {scheme}: {exact} % exhaustively, {one[0]} % with seed {seed}, {one[1]} to {one[2]} %"
+            )
+    return lines
 
 
 def cells(label: str, rows: list[Row]) -> list[str]:
@@ -205,6 +218,7 @@ def main() -> None:
     common += ["--instructions", options.instructions] if options.instructions else []
     counts = options.windows.split(",") if options.windows else [None]
     held = asked = 0
+    others: list[str] = []
     with tempfile.TemporaryDirectory(prefix="flatwalk-sampling-") as name:
         directory = Path(name)
         print(
@@ -237,6 +251,7 @@ def main() -> None:
                         rows[scheme].found.append(speed_up)
                 held += sum(row.held for row in rows.values())
                 asked += sum(len(row.found) for row in rows.values())
+                others += [line for scheme, row in rows.items() for line in missed(source.name, scheme, row)]
                 lines = {scheme: [row] for scheme, row in rows.items()}
                 if options.default:
                     lines = {f"{len(rows)} others": list(rows.values())}
@@ -250,7 +265,8 @@ def main() -> None:
                         f"{seconds / whole.seconds:.2f}",
                     ]
                     print(f"| {' | '.join(line)} |", flush=True)
-    print(f"\nThe exhaustive value lies in {held} of {asked} intervals.")
+    print(f"\nThe exhaustive value lies in {held} of {asked} intervals{', not in' if others else ''}")
+    print("\n".join(others))
 
 
 if __name__ == "__main__":
