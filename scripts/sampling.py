@@ -90,7 +90,8 @@ def missed(source: str, scheme: str, row: Row) -> list[str]:
         if not low <= row.exact <= high:
             exact, *one = (f"{100 * (ratio - 1):+.3f}" for ratio in (row.exact, value, low, high))
             lines.append(
-                f"- {source}, {scheme}: {exact} % exhaustively, {one[0]} % with seed {seed}, {one[1]} to {one[2]} %"
+                f"- {source}, {scheme}: {exact} % exhaustively, {one[0]} % with seed {seed}, "
+                f"{one[1]} to {one[2]} %"
             )
     return lines
 
