@@ -10,6 +10,8 @@ import struct
 import subprocess
 import sys
 import threading
+import time
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,8 @@ from flatwalk.recorder import (
     session,
     tools,
 )
+from flatwalk.recorder.collector import Collector
+from tests.running import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -268,10 +272,13 @@ def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     assert engine.trace_info(output, verify=True)["instructions"] > 4000
 
 
-def started(helper: str, directory: Path, stderr: int | None = None) -> subprocess.Popen[str]:
+def started(
+    helper: str, directory: Path, stderr: int | None = None, stdin: int | None = None
+) -> subprocess.Popen[str]:
     """A program of Python's, in a group of its own, which a terminal sends Ctrl-C to."""
     return subprocess.Popen(
         [sys.executable, "-P", "-c", helper],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -280,7 +287,7 @@ def started(helper: str, directory: Path, stderr: int | None = None) -> subproce
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
@@ -291,7 +298,7 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     with started(helper, tmp_path) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "go\n"
-        if number == signal.SIGINT:
+        if number in (signal.SIGINT, signal.SIGQUIT):
             os.killpg(running.pid, number)  # as a terminal does
         else:
             running.send_signal(number)
@@ -302,6 +309,128 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     assert not info["ended_early"]
     by = "Ctrl-C" if number == signal.SIGINT else number.name
     assert info["stopped"] == f"the run was stopped by {by}"
+
+
+def test_a_program_may_go_on_after_sigquit(tmp_path: Path) -> None:
+    """As a JVM does, which prints its stacks."""
+    script = "trap 'echo caught' QUIT; echo go; read -r _; read -r _; exit 5"
+    helper = (
+        "from pathlib import Path; from flatwalk.recorder import record\n"
+        f"result = record(['/bin/sh', '-c', {script!r}], Path('out.fwt'))\n"
+        "print(result.status, result.traces[0].stopped, flush=True)\n"
+    )
+    their_input, ours = os.pipe()
+    with started(helper, tmp_path, stdin=their_input) as running:
+        os.close(their_input)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "go\n"
+        os.killpg(running.pid, signal.SIGQUIT)
+        os.write(ours, b"\n")
+        assert running.stdout.readline() == "caught\n"
+        os.close(ours)
+        assert running.stdout.readline() == "5 None\n"
+    assert running.returncode == 0
+    assert engine.trace_info(tmp_path / "out.fwt", verify=True)["instructions"] > 10_000
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collector that no program reports to; it ends when it is given a word."""
+    collector = tmp_path / "collector"
+    collector.write_text('#!/bin/sh\necho \'{"type": "ready"}\'\nread -r _\n')
+    collector.chmod(0o755)
+    monkeypatch.setattr(session, "find_recorder", lambda: (tmp_path, collector))
+    return collector
+
+
+#: What ends a recording, and how that ends where nothing was recorded.
+ENDS = [
+    (signal.SIGINT, KeyboardInterrupt),
+    (signal.SIGTERM, SystemExit),
+    (signal.SIGHUP, SystemExit),
+]
+
+
+@pytest.mark.parametrize(("number", "error"), ENDS)
+def test_a_signal_before_the_program_starts(
+    stand_in: Path,
+    output: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    error: type[BaseException],
+) -> None:
+    monkeypatch.setattr(Collector, "wait_until_ready", lambda _: signal.raise_signal(number))
+    monkeypatch.setattr("flatwalk.recorder.session._Session._start", lambda *_: pytest.fail("it starts"))
+    with pytest.raises(error) as caught:
+        record(["/bin/true"], output)
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == 128 + number
+    assert list(output.parent.iterdir()) == [stand_in]
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(("number", "error"), ENDS)
+def test_a_signal_while_the_program_starts(
+    output: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
+) -> None:
+    program: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        program.append(subprocess.Popen(["sleep", "600"]))
+        signal.raise_signal(number)
+        return program[0]
+
+    monkeypatch.setattr("flatwalk.recorder.session._Session._start", start)
+    with pytest.raises(error):
+        record(["/bin/true"], output)
+    assert program[0].returncode == -number
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_sighup_stays_ignored(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup."""
+    seen = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        seen.append(signal.getsignal(signal.SIGHUP))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr("flatwalk.recorder.session._Session._start", start)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pytest.raises(RecordError, match="did not start"):
+            record(["/bin/true"], output)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert seen == [signal.SIG_IGN]
+
+
+@pytest.mark.parametrize("by", ["--time", "SIGTERM"])
+def test_a_program_that_runs_without_qemu_is_ended(
+    output: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+    def end_it(_done: int, _total: int | None) -> None:
+        nonlocal passed
+        if passed:
+            return
+        names = [Path(f"/proc/{pid}/comm").read_text() for pid in descendants(os.getpid())]
+        if "sleep\n" in names:
+            passed = 1000.0
+            if by == "SIGTERM":
+                signal.raise_signal(signal.SIGTERM)
+
+    seconds = 500.0 if by == "--time" else None
+    shell = ["/bin/sh", "-c", "trap '' TERM; exec sleep 600"]
+    result = record(shell, output, follow_exec=False, seconds=seconds, progress=end_it)
+    assert passed
+    assert result.timed_out == (by == "--time")
+    assert result.status == (None if by == "--time" else -signal.SIGKILL)
+    assert bool(result.terminated) == (by == "SIGTERM")
+    # What was recorded had ended before.
+    assert [(trace.reason, trace.stopped) for trace in result.traces] == [("exec", None)]
 
 
 def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:

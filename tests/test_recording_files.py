@@ -15,6 +15,9 @@ import pytest
 from flatwalk import engine, temporary
 from flatwalk.errors import UsageError
 from flatwalk.recorder import RecordError, record
+from flatwalk.recorder.place import taken
+from flatwalk.recorder.reports import Reports
+from flatwalk.recorder.request import TRACE_MAGIC
 from flatwalk.recorder.result import ProcessTrace, RecordResult
 from tests.running import descendants, is_gone, wait_until
 from tests.test_record import BARE, compiled
@@ -82,6 +85,120 @@ def test_a_place_that_cannot_be_taken_is_left_as_it_was(
     assert record(["/bin/true"], output).status == 0
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "out.fwt", "out.fwt.part/thesis.txt", "other.1.fwt"])
+def test_what_is_not_a_trace_stays_where_traces_grow(tmp_path: Path, output: Path, name: str) -> None:
+    thesis = tmp_path / "out.fwt.part" / name
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("a thesis")
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    assert thesis.read_text() == "a thesis"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [thesis]
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "out.fwt.part", "lock"])
+def test_links_are_not_followed_where_traces_grow(tmp_path: Path, output: Path, name: str) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / name).write_text("1")
+    growing = tmp_path / "out.fwt.part"
+    growing.symlink_to(texts)
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    growing.unlink()
+    growing.mkdir()
+    (growing / name).symlink_to(texts / name)
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    assert [(path.name, path.read_text()) for path in texts.iterdir()] == [(name, "1")]
+
+
+def test_a_file_where_traces_grow_is_refused(tmp_path: Path, output: Path) -> None:
+    (tmp_path / "out.fwt.part").write_text("a thesis")
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    assert (tmp_path / "out.fwt.part").read_text() == "a thesis"
+
+
+@pytest.mark.parametrize("name", ["out.fwt", "out", "out.a.trace"])
+def test_all_that_a_killed_recording_leaves_goes(tmp_path: Path, name: str) -> None:
+    stem, _, suffix = name.rpartition(".")
+    others = [f"{stem or name}.{middle}.{suffix if stem else 'fwt'}" for middle in ("4711", "4711.2")]
+    growing = tmp_path / f"{name}.part"
+    growing.mkdir()
+    (growing / "lock").write_text("1")
+    for trace in (name, *others):
+        (growing / trace).write_bytes(TRACE_MAGIC)
+        (growing / f"{trace}.part").write_bytes(b"half")
+        (growing / f"{trace}.part.aside").write_bytes(b"half")
+    with taken(tmp_path / name):
+        assert [path.name for path in growing.iterdir()] == ["lock"]
+    assert not growing.exists()
+
+
+def grown(directory: Path, *names: str) -> list[ProcessTrace]:
+    """Complete traces, as a collector leaves them."""
+    for name in names:
+        (directory / name).write_bytes(TRACE_MAGIC)
+    return [ProcessTrace(directory / name, 1, ["sh"], 1, 5, "exit") for name in names]
+
+
+@pytest.mark.parametrize("name", ["out.fwt", "out.processes/data"])
+def test_what_comes_to_be_during_a_recording_stays(tmp_path: Path, output: Path, name: str) -> None:
+    """As where the program writes its results there."""
+    theirs = tmp_path / name
+    with taken(output) as place:
+        traces = grown(tmp_path / "out.fwt.part", "out.fwt", "out.1.fwt")
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.write_text("a thesis")
+        with pytest.raises(RecordError, match=r"not a trace(?s:.*)they are in .*out\.fwt\.part"):
+            place.keep(traces, traces[0])
+    assert theirs.read_text() == "a thesis"
+    assert all(trace.path.exists() for trace in traces)
+
+
+def test_what_comes_to_be_where_traces_grow_stays(tmp_path: Path, output: Path) -> None:
+    theirs = tmp_path / "out.fwt.part" / "data"
+    with taken(output) as place:
+        traces = grown(theirs.parent, "out.fwt")
+        theirs.write_text("a thesis")
+        place.keep(traces, traces[0])
+    assert {path.name for path in tmp_path.rglob("*")} == {"out.fwt", "out.fwt.part", "data"}
+
+
+def test_a_link_that_comes_to_be_during_a_recording_stays(tmp_path: Path, output: Path) -> None:
+    with taken(output) as place:
+        traces = grown(tmp_path / "out.fwt.part", "out.fwt")
+        output.symlink_to("nowhere")
+        with pytest.raises(RecordError, match="not a trace"):
+            place.keep(traces, traces[0])
+    assert output.is_symlink()
+
+
+def test_a_trace_that_has_its_name_is_not_said_to_be_elsewhere(tmp_path: Path, output: Path) -> None:
+    with taken(output) as place:
+        traces = grown(tmp_path / "out.fwt.part", "out.fwt", "out.1.fwt", "out.2.fwt")
+        traces[1].path.unlink()
+        with pytest.raises(RecordError, match=r"1 of 3 have theirs; the rest is in .*out\.fwt\.part"):
+            place.keep(traces, traces[0])
+    assert output.exists()
+    assert traces[2].path.exists()
+
+
+def test_small_counts_are_said_in_full(output: Path) -> None:
+    trace = ProcessTrace(output, 1, ["ls"], 3512, 1000, "exit", 14_000_000 - 3512, segments=11)
+    assert "3,512 of 14,000,000 instructions in 11 segments" in str(trace)
+    trace = ProcessTrace(output, 1, ["ls"], 100_000_000, 1000, "exit", 12_245_000_000, segments=40)
+    assert "100 of 12,345 M instructions in 40 segments" in str(trace)
+
+
+def test_a_warning_is_given_once() -> None:
+    reports = Reports()
+    for message in ("one", "two", "one"):
+        reports.add({"type": "warning", "message": message})
+    assert reports.warnings == ["one", "two"]
+
+
 def test_a_short_recordings_speed_is_said(output: Path) -> None:
     trace = ProcessTrace(output, 1, ["ls"], 300_000, 1000, "exit", gap_instructions=100_000)
     said = str(RecordResult(output, [trace], 300_000, 0.5, 0))
@@ -97,8 +214,17 @@ def test_what_is_not_a_trace_stays_where_traces_of_processes_go(tmp_path: Path, 
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["out.processes", "thesis.txt"]
 
 
-@pytest.mark.parametrize("command", [["record", "-o", "out.fwt"], ["compare", "--json", "out.json"]])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        (["record", "-o", "out.fwt"], signal.SIGTERM),
+        (["record", "-o", "out.fwt"], signal.SIGHUP),
+        (["record", "-o", "out.fwt"], signal.SIGKILL),
+        (["compare", "--json", "out.json"], signal.SIGTERM),
+        (["compare", "--json", "out.json"], signal.SIGHUP),
+        (["compare", "--json", "out.json"], signal.SIGKILL),
+    ],
+)
 def test_a_signal_ends_the_program_its_children_and_the_collector(
     tmp_path: Path, command: list[str], number: signal.Signals
 ) -> None:
@@ -106,7 +232,7 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
     files.mkdir()
     program = compiled(tmp_path, "endless", *BARE)
     # A shell that ignores the signal, and so does what it starts.
-    deaf = ["/bin/sh", "-c", f"trap '' TERM INT; {program} & {program}; exit"]
+    deaf = ["/bin/sh", "-c", f"trap '' TERM INT HUP; {program} & {program}; exit"]
     with subprocess.Popen(
         [sys.executable, "-I", "-m", "flatwalk", *command, "--", *deaf],
         stdout=subprocess.PIPE,
@@ -129,13 +255,15 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
         status = running.wait(timeout=60)
         wait_until(lambda: all(map(is_gone, started)))
         assert set(running.stdout.read().split()) <= {"go"}  # the program's, and no answer
-    assert status == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
-    if number == signal.SIGTERM:
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
         assert list(files.iterdir()) == []
         assert not (tmp_path / "out.json").exists()
         assert not (tmp_path / "out.fwt.part").exists()
-    if command[0] == "record" and number == signal.SIGTERM:
-        assert engine.trace_info(tmp_path / "out.fwt", verify=True)["instructions"] > 10_000
+    if command[0] == "record" and number != signal.SIGKILL:
+        info = engine.trace_info(tmp_path / "out.fwt", verify=True)
+        assert info["instructions"] > 10_000
+        assert info["stopped"] == f"the run was stopped by {number.name}"
         assert len(list((tmp_path / "out.processes").iterdir())) >= 2
 
 

@@ -184,7 +184,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     for warning in result.warnings:
         output.note(f"warning: {warning}")
     if result.terminated:
-        sys.exit(128 + signal.SIGTERM)
+        sys.exit(128 + result.terminated)
     if result.status == -signal.SIGINT:
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
     elif result.status:

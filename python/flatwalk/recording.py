@@ -112,7 +112,7 @@ def record_program(
     output.note(str(result))
     status = result.status or 0
     if result.terminated and status == -signal.SIGKILL:  # it did not end by itself
-        return 128 + signal.SIGTERM
+        return 128 + result.terminated
     return status if status >= 0 else 128 - status
 
 
@@ -134,5 +134,5 @@ def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
     )
     output.note(str(result))
     if result.terminated:
-        return 128 + signal.SIGTERM
+        return 128 + result.terminated
     return 128 + signal.SIGINT if result.interrupted else 0

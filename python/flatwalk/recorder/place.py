@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flatwalk.recorder.result import ProcessTrace
+
+#: The name in `FILE.part` that says whose it is.
+LOCK = "lock"
 
 
 class Place:
@@ -62,7 +66,7 @@ class Place:
             The traces where they are now.
 
         Raises:
-            RecordError: If the system refuses.
+            RecordError: If the system refuses, or something is there by now that is not a trace.
         """
         kept = [trace for trace in traces if trace.instructions]
         if not kept:
@@ -70,7 +74,13 @@ class Place:
         if main not in kept:
             main = max(kept, key=lambda trace: trace.instructions)
         kept.sort(key=lambda trace: trace is not main)
+        moved = 0
         try:
+            # The program may have written its own results there.
+            if os.path.lexists(self.output) and (self.output.is_symlink() or not is_trace(self.output)):
+                raise self._stuck("what is there by now is not a trace", self.output)
+            if not _holds_traces(self.others):
+                raise self._stuck("something is there by now that is not a trace", self.others)
             shutil.rmtree(self.others, ignore_errors=True)
             names = [self.output, *(self.others / trace.path.name for trace in kept[1:])]
             # The name that the first process's trace has may be that of another than the main one.
@@ -81,18 +91,69 @@ class Place:
                 self.others.mkdir()
             for trace, name in zip(kept, names, strict=True):
                 trace.path.replace(name)
+                moved += 1
         except OSError as error:
-            self.is_stuck = True
-            raise RecordError(
-                f"the traces cannot be given their names: {error.strerror}",
-                where=str(error.filename),
-                remedy=f"they are in {_growing(self.output)}; the next recording of this file removes them",
-            ) from error
+            done = f"{moved} of {len(kept)} have theirs; the rest is" if moved else "they are"
+            raise self._stuck(str(error.strerror), error.filename, done) from error
         return [replace(trace, path=name) for trace, name in zip(kept, names, strict=True)]
+
+    def _stuck(self, why: str, where: Path | str, done: str = "they are") -> RecordError:
+        """The error that complete traces cannot be given their names; they then stay where they grew."""
+        self.is_stuck = True
+        return RecordError(
+            f"the traces cannot be given their names: {why}",
+            where=str(where),
+            remedy=f"{done} in {_growing(self.output)}, which the next recording of this file empties",
+        )
 
 
 def _growing(output: Path) -> Path:
     return output.with_name(f"{output.name}.part")
+
+
+def _is_ours(path: Path, output: Path) -> bool:
+    """Whether a file where traces grow is of a recording of `output`, by the names that the collector gives.
+
+    What is under the name of a complete trace has to be one. Others may have been cut off anywhere.
+    """
+    if path.is_symlink() or not path.is_file():
+        return False
+    if path.name == LOCK:
+        return True
+    stem = output.name.rpartition(".")[0] or output.name
+    trace = rf"{re.escape(output.name)}|{re.escape(stem)}\.\d+(\.\d+)?\.[^.]*"
+    found = re.fullmatch(rf"(?:{trace})(?P<partial>\.part(\.aside)?)?", path.name, re.DOTALL)
+    return found is not None and (found["partial"] is not None or is_trace(path))
+
+
+def _check_growing(directory: Path, output: Path) -> None:
+    """Checks that nothing but what a recording made is where traces grow, and go.
+
+    Raises:
+        UsageError: If something is.
+    """
+    is_fit = not directory.is_symlink() and directory.is_dir()
+    with contextlib.suppress(FileNotFoundError):  # its owner ended just now
+        # What its owner removes meanwhile does no harm.
+        is_fit = is_fit and all(
+            _is_ours(path, output) or not os.path.lexists(path) for path in directory.iterdir()
+        )
+    if not is_fit and os.path.lexists(directory):
+        raise UsageError(
+            "here traces grow, and there is something that is not a trace",
+            where=str(directory),
+            remedy="choose another name with --output, or remove it",
+        )
+
+
+def _clear(directory: Path, output: Path) -> None:
+    """Removes what a recording made in `directory`; that, too, if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            if path.name != LOCK and _is_ours(path, output):
+                path.unlink()
+        (directory / LOCK).unlink()
+        directory.rmdir()
 
 
 @contextlib.contextmanager
@@ -113,7 +174,7 @@ def taken(output: Path) -> Iterator[Place]:
         yield place
     finally:
         if not place.is_stuck:
-            shutil.rmtree(directory, ignore_errors=True)
+            _clear(directory, output)
         os.close(lock)
 
 
@@ -121,15 +182,19 @@ def _locked(output: Path, directory: Path) -> int:
     """A descriptor that holds an empty directory.
 
     Raises:
+        UsageError: If something is there that no recording made.
         RecordError: If another process holds it, or it cannot be made.
     """
-    name = directory / "lock"
+    name = directory / LOCK
     lock = -1
     try:
         while True:
-            directory.mkdir(exist_ok=True)
             try:
-                lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                directory.mkdir()
+            except FileExistsError:
+                _check_growing(directory, output)
+            try:
+                lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:  # its owner ended just now, and removed it
                 continue
             try:
@@ -151,7 +216,7 @@ def _locked(output: Path, directory: Path) -> int:
         os.ftruncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
         for path in directory.iterdir():
-            if path != name:  # of a recording that was killed
+            if path != name and _is_ours(path, output):  # of a recording that was killed
                 path.unlink()
     except OSError as error:
         if lock >= 0:
@@ -173,11 +238,16 @@ def _check_others(directory: Path) -> None:
     Raises:
         UsageError: If something is.
     """
-    if not os.path.lexists(directory):
-        return
-    if directory.is_symlink() or not directory.is_dir() or not all(map(is_trace, directory.iterdir())):
+    if not _holds_traces(directory):
         raise UsageError(
             "here the traces of other processes go, and there is something that is not a trace",
             where=str(directory),
             remedy="choose another name with --output, or remove it",
         )
+
+
+def _holds_traces(directory: Path) -> bool:
+    """Whether a path is a directory with nothing but traces in it, or nothing at all."""
+    if not os.path.lexists(directory):
+        return True
+    return not directory.is_symlink() and directory.is_dir() and all(map(is_trace, directory.iterdir()))

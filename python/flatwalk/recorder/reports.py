@@ -73,7 +73,9 @@ class Reports:
             case "progress":
                 self.counts[report["file"]] = report["instructions"]
             case "warning":
-                self.warnings.append(report["message"])
+                # Every program that a process becomes may have the same one.
+                if report["message"] not in self.warnings:
+                    self.warnings.append(report["message"])
             case "checked":
                 self.checked = Checked(report["walks"], report["accesses"])
                 self.kernel = KernelWork(report["kernel"], report["repeated"])

@@ -49,8 +49,8 @@ class ProcessTrace:
     def __str__(self) -> str:
         per_instruction = self.bytes / self.instructions if self.instructions else 0.0
         if self.gap_instructions:
-            # As many digits of both, so that they can be compared.
-            unit, name = (1_000_000, " M") if self.executed >= 10_000_000 else (1, "")
+            # One unit, so that they can be compared; of the smaller one something is to be left.
+            unit, name = (1_000_000, " M") if self.instructions >= 10_000_000 else (1, "")
             done, total = (round(count / unit) for count in (self.instructions, self.executed))
             count = f"{done:,} of {total:,}{name} instructions"
             if self.segments is not None:
@@ -82,8 +82,8 @@ class RecordResult:
     warnings: list[str] = field(default_factory=list)
     #: The time was over.
     timed_out: bool = False
-    #: We were asked to terminate.
-    terminated: bool = False
+    #: The signal that asked us to terminate, 0 if none did.
+    terminated: int = 0
     #: Ctrl-C ended the program, whose output is not on our terminal, and is to end us.
     interrupted: bool = False
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flatwalk import output as terminal
 from flatwalk import temporary
@@ -29,6 +29,8 @@ from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
+
+    Handler = Callable[[int, FrameType | None], None]
 
     from flatwalk.recorder.place import Place
     from flatwalk.recorder.result import ProcessTrace
@@ -85,7 +87,8 @@ def record(
         UsageError: If the command or the output cannot be.
         RecordError: If QEMU or the recorder is missing, another recording writes the output, or recording
             failed.
-        SystemExit: If nothing was recorded before we were told to terminate.
+        KeyboardInterrupt: If nothing was recorded before Ctrl-C.
+        SystemExit: If nothing was recorded before we were asked to terminate (SIGTERM, SIGHUP).
     """
     if not command:
         raise UsageError("there is no program to record", remedy="give one: flatwalk record -- CMD ARGS…")
@@ -153,14 +156,17 @@ class _Session:
         self._gone: set[int] = set()
         #: The signals that came, the last one last, and what had ended then.
         self._signalled: dict[int, set[int]] = {}
+        #: Those that came before there was a program to pass them on to.
+        self._early: list[int] = []
         #: What let processes go on unrecorded.
         self._detached_by = "an error"
         self._reports = Reports()
         self._interrupted = 0
         #: Ctrl-C was sent to end us as well as the program.
         self._asked_to_end = False
-        #: When we were told to terminate.
+        #: When we were asked to terminate, and by which signal.
         self._terminated: float | None = None
+        self._terminated_by = 0
 
     def run(self, collector: Collector, line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
@@ -168,7 +174,11 @@ class _Session:
         try:
             with self._signals(lambda: program):
                 collector.wait_until_ready()
+                if self._early:
+                    self._end_without_traces()
                 program = self._start(line, environment)
+                for number in self._early:
+                    program.send_signal(number)
                 if self._around.on_start is not None:
                     self._around.on_start(program.pid)
                 self._follow(program, collector, Path(line[0]), start)
@@ -176,8 +186,7 @@ class _Session:
             if program is not None and program.poll() is None:
                 program.kill()
                 program.wait()
-                # SIGTERM has a handler here; what else ends flatwalk so is SIGHUP.
-                why = "SIGHUP" if isinstance(sys.exception(), SystemExit) else "an error"
+                why = _named(self._terminated_by) if self._terminated_by else "an error"
                 self._note_ended(program.pid, why)
             for report in collector.finish():
                 self._reports.add(report)
@@ -219,7 +228,7 @@ class _Session:
             if self._seconds is not None and now - start > self._seconds:
                 self._timed_out |= self._end_all(program, qemu, f"--time {self._seconds:g}")
             if self._terminated is not None and now - self._terminated > TERMINATION_SECONDS:
-                self._end_all(program, qemu, "SIGTERM")
+                self._end_all(program, qemu, _named(self._terminated_by))
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
                 self._interrupted = 0
@@ -235,7 +244,9 @@ class _Session:
                 )
             if self._interrupted:
                 detached = True
-                self._detached_by = _named([signal.SIGINT, *self._signalled][-1])
+                # SIGQUIT is the program's alone.
+                ending = (number for number in self._signalled if number != signal.SIGQUIT)
+                self._detached_by = _named([signal.SIGINT, *ending][-1])
                 collector.detach()
 
     def _end_all(self, program: subprocess.Popen[bytes], qemu: Path, why: str) -> bool:
@@ -272,12 +283,10 @@ class _Session:
         return None if gone is None or trace.pid in gone else stopped_by(_named(number))
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
-        """The recorded processes that still run."""
-        begun = set(self._reports.unfinished().values())
-        if program.poll() is None:
-            begun.add(program.pid)
-        running = []
-        for pid in begun:
+        """The command's own process, recorded or not any more, and the recorded ones that still run."""
+        # Its number is nobody else's until we have asked for its status.
+        running = [program.pid] if program.poll() is None else []
+        for pid in {*self._reports.unfinished().values()} - {program.pid}:
             # The number may be another process's by now.
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/exe").samefile(qemu):
@@ -296,15 +305,14 @@ class _Session:
 
         Raises:
             RecordError: If something failed, or nothing was recorded.
-            KeyboardInterrupt: If nothing was recorded because we were asked to end.
+            KeyboardInterrupt, SystemExit: If nothing was recorded because we were asked to end.
         """
         status = program.returncode
         self._reports.raise_errors(self._place.output, traces, is_temporary=self._is_temporary)
         if not traces:
-            if self._terminated is not None:
-                sys.exit(128 + signal.SIGTERM)
-            if self._asked_to_end:
-                raise KeyboardInterrupt
+            was_interrupted = status == -signal.SIGINT and signal.SIGINT in self._signalled
+            if self._terminated_by or self._asked_to_end or (was_interrupted and not self._reports.traces):
+                self._end_without_traces()
             raise self._nothing_recorded(status, line) if self._reports.traces else _not_started(status, line)
         if main is None or not main.instructions:
             self._reports.warnings.append(
@@ -320,9 +328,20 @@ class _Session:
             None if ours else status,
             self._reports.warnings,
             timed_out=self._timed_out,
-            terminated=self._terminated is not None,
+            terminated=self._terminated_by,
             interrupted=self._asked_to_end,
         )
+
+    def _end_without_traces(self) -> NoReturn:
+        """Ends as the signal wants that came.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C.
+            SystemExit: If we were asked to terminate.
+        """
+        if self._terminated_by:
+            sys.exit(128 + self._terminated_by)
+        raise KeyboardInterrupt
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
         if self._part.start_at:
@@ -341,7 +360,10 @@ class _Session:
 
     @contextlib.contextmanager
     def _signals(self, program: Callable[[], subprocess.Popen[bytes] | None]) -> Iterator[None]:
-        """While the program runs, it handles Ctrl-C itself, and a request to end is passed on to it."""
+        """While the program runs, it handles Ctrl-C itself, and a request to end is passed on to it.
+
+        SIGQUIT is for the program alone, which need not end by it: a JVM prints its stacks.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -353,27 +375,37 @@ class _Session:
                 pass_on(number, frame)
             else:
                 self._interrupted += 1
+                if program() is None:
+                    self._early.append(number)
 
         def terminate(number: int, frame: FrameType | None) -> None:
             note(number)
             self._terminated = self._terminated or time.monotonic()
+            self._terminated_by = self._terminated_by or number
             pass_on(number, frame)
 
-        def note(number: int) -> None:
+        def note(number: int, _frame: FrameType | None = None) -> None:
             self._signalled.pop(number, None)
             self._signalled[number] = self._gone
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
             running = program()
-            if running is not None:
+            if running is None:
+                self._early.append(number)
+            else:
                 running.send_signal(number)
 
         # Handlers, not SIG_IGN: a child would inherit that.
-        previous = {
-            signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
+        handlers: dict[int, Handler] = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
+        # These may be ignored, as under nohup and in what scripts start with &. The program is to inherit it.
+        others: dict[int, Handler] = {signal.SIGHUP: terminate, signal.SIGQUIT: note}
+        handlers |= {
+            number: handler
+            for number, handler in others.items()
+            if signal.getsignal(number) is not signal.SIG_IGN
         }
+        previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
