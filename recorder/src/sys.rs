@@ -22,14 +22,27 @@ fn check(result: i64) -> io::Result<i64> {
 /// # Errors
 /// When the kernel refuses (descriptors or memory exhausted).
 pub fn shared_memory(length: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a NUL-terminated literal.
-    let fd = unsafe { libc::memfd_create(c"flatwalk".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"flatwalk".as_ptr(), flags) };
     check(i64::from(fd))?;
     // SAFETY: `fd` was just opened and is owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: plain system call on an open descriptor.
     check(i64::from(unsafe { libc::ftruncate(fd.as_raw_fd(), length as i64) }))?;
+    // SAFETY: as above.
+    check(i64::from(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, FIXED_LENGTH) }))?;
     Ok(fd)
+}
+
+/// Whoever shares the memory can rely on its length: an access behind its end would be a fault.
+const FIXED_LENGTH: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// Whether the length of shared memory can no longer change.
+pub fn has_fixed_length(memory: &impl AsRawFd) -> bool {
+    // SAFETY: plain system call on an open descriptor; an error is a negative number.
+    let seals = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & FIXED_LENGTH == FIXED_LENGTH
 }
 
 /// Maps `length` bytes of `fd` shared, readable and writable; over `at` if it is not null, whatever
@@ -215,6 +228,43 @@ pub fn receive_with_descriptor(
         }
     }
     Ok((got as usize, fd))
+}
+
+/// The process at the other end of a connection, as the kernel knows it.
+///
+/// # Errors
+/// When the socket fails.
+pub fn peer(socket: &UnixStream) -> io::Result<i32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: `peer` and its length outlive the call.
+    check(i64::from(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    }))?;
+    Ok(peer.pid)
+}
+
+/// This process may have as many files open as the system lets it.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the calls. Where they fail, the limit stays as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Whether the limit of open files stood in the way.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// A descriptor that becomes readable when process `pid` ends.

@@ -35,6 +35,8 @@ pub struct Slot {
     pub thread: AtomicU32,
     /// Instructions of all its threads that were counted and not recorded.
     pub passed: AtomicU64,
+    /// Which part of the budget `left` was taken from; the recorded process's own affair.
+    pub part: AtomicU32,
 }
 
 /// A full (or final) buffer.
@@ -169,10 +171,14 @@ impl Region {
         sys::futex_wake(&self.drained);
     }
 
+    /// The slots that may be in use.
+    pub fn used_slots(&self) -> &[Slot] {
+        &self.slots[..(self.vcpus.load(Ordering::Acquire) as usize).min(SLOTS)]
+    }
+
     /// Instructions that were counted and not recorded, of all threads.
     pub fn passed(&self) -> u64 {
-        let used = (self.vcpus.load(Ordering::Acquire) as usize).min(SLOTS);
-        let passed = self.slots[..used].iter().map(|slot| slot.passed.load(Ordering::Relaxed));
+        let passed = self.used_slots().iter().map(|slot| slot.passed.load(Ordering::Relaxed));
         passed.fold(0, u64::wrapping_add)
     }
 

@@ -5,30 +5,83 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flatwalk_recorder::channel::hello::{Hello, VERSION};
-use flatwalk_recorder::channel::region::{REGION_BYTES, Region};
+use flatwalk_recorder::channel::hello::{Hello, READY, UNRECORDED, VERSION};
+use flatwalk_recorder::channel::region::{REGION_BYTES, Region, STATE_EXECUTING};
 use flatwalk_recorder::sys;
 
 /// Longest introduction of a process in bytes.
 const MAX_HELLO: u32 = 16 << 20;
+/// How long an introduction may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that introduced itself.
 pub struct Client {
     hello: Hello,
     region: Mapped,
-    /// Becomes readable when the process ends.
-    process: OwnedFd,
+    process: Process,
 }
+
+/// A process while it runs QEMU.
+struct Process {
+    pid: i32,
+    /// Becomes readable when the process ends.
+    descriptor: OwnedFd,
+    /// The program that it runs, which is QEMU.
+    program: Option<(u64, u64)>,
+}
+
+impl Process {
+    fn new(pid: i32) -> io::Result<Process> {
+        Ok(Process { pid, descriptor: sys::process_descriptor(pid)?, program: program(pid) })
+    }
+
+    fn has_ended(&self) -> bool {
+        sys::is_readable(&self.descriptor)
+    }
+
+    /// Whether it runs, and runs QEMU.
+    fn runs_qemu(&self) -> bool {
+        // In this order: another process may have its number afterwards.
+        let program = program(self.pid);
+        program.is_some() && program == self.program && !self.has_ended()
+    }
+}
+
+/// The file that process `pid` runs. None of a process that has other rights by exec.
+fn program(pid: i32) -> Option<(u64, u64)> {
+    fs::metadata(format!("/proc/{pid}/exe")).ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// Why a process is not recorded.
+enum Obstacle {
+    /// It runs on all the same.
+    Unrecorded(String),
+    /// It is an error.
+    Failed(String),
+}
+
+impl From<io::Error> for Obstacle {
+    fn from(error: io::Error) -> Obstacle {
+        let remedy = if sys::is_out_of_descriptors(&error) { OPEN_FILES } else { "" };
+        Obstacle::Unrecorded(format!("the collector cannot take it up: {error}{remedy}"))
+    }
+}
+
+/// What to do if the collector may not have more files open.
+pub const OPEN_FILES: &str = "; raise the limit of open files (`ulimit -Hn`)";
 
 /// The region, mapped here too.
 struct Mapped(*mut c_void);
 
 // SAFETY: the region is shared memory of atomics.
 unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
 
 impl Deref for Mapped {
     type Target = Region;
@@ -46,6 +99,20 @@ impl Drop for Mapped {
     }
 }
 
+/// Receives an introduction, and the descriptor with it if there is a number for it here.
+fn receive(stream: &mut UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut length = [0; 4];
+    let (got, memory) = sys::receive_with_descriptor(stream, &mut length)?;
+    let length = u32::from_le_bytes(length);
+    if got != 4 || length > MAX_HELLO {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no introduction"));
+    }
+    let mut hello = vec![0; length as usize];
+    stream.read_exact(&mut hello)?;
+    Ok((hello, memory))
+}
+
 impl Client {
     /// Reads an introduction and answers it.
     ///
@@ -53,42 +120,60 @@ impl Client {
     /// A message, which was sent to the other side too if possible.
     pub fn accept(mut stream: UnixStream) -> Result<Client, String> {
         let result = Client::read(&mut stream);
-        let answer = result.as_ref().err().map_or("ready", String::as_str);
+        let (result, answer) = match result {
+            Ok(client) => (Ok(client), READY.into()),
+            Err(Obstacle::Failed(why)) => (Err(why.clone()), why),
+            Err(Obstacle::Unrecorded(why)) => (Err(why.clone()), format!("{UNRECORDED}{why}")),
+        };
         stream.write_all(answer.as_bytes()).map_err(|error| error.to_string())?;
         result
     }
 
-    fn read(stream: &mut UnixStream) -> Result<Client, String> {
-        let failed = |error: io::Error| format!("the introduction of a process failed: {error}");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(failed)?;
-        let mut length = [0; 4];
-        let (got, memory) = sys::receive_with_descriptor(stream, &mut length).map_err(failed)?;
-        let memory =
-            memory.filter(|_| got == 4).ok_or("a process introduced itself without its memory")?;
-        let length = u32::from_le_bytes(length);
-        if length > MAX_HELLO {
-            return Err("the introduction of a process is too long".into());
+    /// Reads an introduction and answers that there are too few descriptors for it.
+    ///
+    /// # Errors
+    /// When the other side is gone.
+    pub fn decline(mut stream: UnixStream) -> io::Result<()> {
+        let _ = receive(&mut stream);
+        let why = io::Error::from_raw_os_error(libc::EMFILE);
+        if let Obstacle::Unrecorded(why) = why.into() {
+            stream.write_all(format!("{UNRECORDED}{why}").as_bytes())?;
         }
-        let mut hello = vec![0; length as usize];
-        stream.read_exact(&mut hello).map_err(failed)?;
-        let hello: Hello = serde_json::from_slice(&hello).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn read(stream: &mut UnixStream) -> Result<Client, Obstacle> {
+        let failed = |why: &str| Obstacle::Failed(why.into());
+        let (hello, memory) = receive(stream)?;
+        let hello: Hello =
+            serde_json::from_slice(&hello).map_err(|error| failed(&error.to_string()))?;
         if hello.version != VERSION {
-            return Err(format!(
+            return Err(Obstacle::Failed(format!(
                 "the plugin is of version {}, the collector of {VERSION}: build both again",
                 hello.version,
+            )));
+        }
+        // Without a number for it, the kernel has dropped the descriptor.
+        let memory = memory.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+        let file = File::from(memory);
+        if file.metadata()?.len() != REGION_BYTES as u64 || !sys::has_fixed_length(&file) {
+            return Err(failed(
+                "the memory of a process is not as it should be: build the plugin anew",
             ));
         }
-        let file = File::from(memory.try_clone().map_err(failed)?);
-        if file.metadata().map_err(failed)?.len() != REGION_BYTES as u64 {
-            return Err("the memory of a process is not as long as it should be".into());
+        // What it says of itself may be of another namespace, and the collector kills whom it names.
+        let pid = sys::peer(stream)?;
+        if hello.pid != pid {
+            return Err(Obstacle::Unrecorded(format!(
+                "it says that it is process {}, and is {pid}: start the program outside of PID namespaces",
+                hello.pid
+            )));
         }
+        let process = Process::new(pid)?;
         // SAFETY: a new mapping.
-        let region = Mapped(
-            unsafe { sys::map_shared(&memory, REGION_BYTES, std::ptr::null_mut()) }
-                .map_err(failed)?,
-        );
+        let region =
+            Mapped(unsafe { sys::map_shared(&file.into(), REGION_BYTES, std::ptr::null_mut()) }?);
         region.collector.store(std::process::id() as i32, Ordering::Release);
-        let process = sys::process_descriptor(hello.pid).map_err(failed)?;
         Ok(Client { hello, region, process })
     }
 
@@ -99,7 +184,7 @@ impl Client {
 
     /// Its process number.
     pub fn pid(&self) -> i32 {
-        self.hello.pid
+        self.process.pid
     }
 
     /// The memory shared with it.
@@ -109,24 +194,127 @@ impl Client {
 
     /// Whether the process has ended.
     pub fn has_ended(&self) -> bool {
-        sys::is_readable(&self.process)
+        self.process.has_ended()
     }
 
     /// Ends the process.
     pub fn kill(&self) {
-        sys::kill(&self.process);
+        sys::kill(&self.process.descriptor);
+    }
+
+    /// Whether the process has replaced itself by QEMU with another program, or is about to: it will introduce itself
+    /// anew.
+    pub fn is_starting(&self) -> bool {
+        self.region.state.load(Ordering::Acquire) == STATE_EXECUTING && self.process.runs_qemu()
     }
 
     /// Whether the process still has the region: an exec takes it away.
     pub fn is_mapped(&self) -> bool {
         let base = self.region.base.load(Ordering::Relaxed);
         let start = format!("{base:x}-");
-        match fs::read_to_string(format!("/proc/{}/maps", self.hello.pid)) {
+        match fs::read_to_string(format!("/proc/{}/maps", self.pid())) {
             Ok(maps) => {
                 maps.lines().any(|line| line.starts_with(&start) && line.contains("memfd:flatwalk"))
             }
             // Not ours to look at (privileged by exec), or just gone: then the other sign comes.
             Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::os::fd::AsRawFd;
+    use std::process::{Command, Stdio};
+
+    use flatwalk_recorder::channel::hello::Origin;
+
+    use super::*;
+
+    /// What comes of it if process `pid` introduces itself, which is this one, and the answer.
+    fn introduce(pid: u32, memory: &OwnedFd) -> (Result<Client, String>, String) {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let hello = Hello {
+            version: VERSION.into(),
+            pid: pid as i32,
+            origin: Origin::Start,
+            command: vec!["program".into()],
+            segment: None,
+            gap_pages: false,
+        };
+        let hello = serde_json::to_vec(&hello).unwrap();
+        let message = [&(hello.len() as u32).to_le_bytes()[..], &hello].concat();
+        sys::send_with_descriptor(&there, &message, memory).unwrap();
+        let result = Client::accept(here);
+        let mut answer = String::new();
+        there.read_to_string(&mut answer).unwrap();
+        (result, answer)
+    }
+
+    fn memory() -> OwnedFd {
+        sys::shared_memory(REGION_BYTES).unwrap()
+    }
+
+    /// This process, with a region of zeros.
+    pub fn client() -> Client {
+        introduce(std::process::id(), &memory()).0.unwrap()
+    }
+
+    #[test]
+    fn a_process_is_the_one_that_the_kernel_says() {
+        let (result, answer) = introduce(std::process::id(), &memory());
+        assert_eq!(answer, READY);
+        assert_eq!(result.unwrap().pid(), std::process::id() as i32);
+        // What it names would be killed.
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (result, answer) = introduce(other.id(), &memory());
+        assert!(result.err().unwrap().contains("outside of PID namespaces"));
+        assert!(answer.starts_with(UNRECORDED), "{answer}");
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
+    }
+
+    #[test]
+    fn the_memory_of_a_process_keeps_its_length() {
+        let memory = memory();
+        let shorter = File::from(memory.try_clone().unwrap()).set_len(4096);
+        assert_eq!(shorter.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        // SAFETY: the name is a NUL-terminated literal; the descriptor is nobody else's.
+        let unsealed = unsafe {
+            use std::os::fd::FromRawFd;
+            OwnedFd::from_raw_fd(libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC))
+        };
+        assert!(unsealed.as_raw_fd() >= 0);
+        File::from(unsealed.try_clone().unwrap()).set_len(REGION_BYTES as u64).unwrap();
+        let (result, answer) = introduce(std::process::id(), &unsealed);
+        assert_eq!(result.err(), Some(answer.clone()));
+        assert!(answer.contains("not as it should be"), "{answer}");
+    }
+
+    #[test]
+    fn after_an_exec_a_process_is_waited_for_while_it_runs_qemu() {
+        // Stands in for QEMU; ends when its input does.
+        let start = |program: &str| {
+            let mut command = Command::new(program);
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+        };
+        let mut child = start("cat");
+        let mut client = client();
+        client.process = Process::new(child.id() as i32).unwrap();
+        // An exec that fails is none.
+        assert!(client.process.runs_qemu() && !client.is_starting());
+        client.region.state.store(STATE_EXECUTING, Ordering::Relaxed);
+        assert!(client.is_starting());
+        // What is not followed runs without QEMU.
+        let mut other = start("sort");
+        let qemu = client.process.program;
+        client.process = Process { program: qemu, ..Process::new(other.id() as i32).unwrap() };
+        assert!(!client.is_starting());
+        client.process = Process::new(child.id() as i32).unwrap();
+        for child in [&mut child, &mut other] {
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+        assert!(!client.is_starting());
     }
 }

@@ -2,7 +2,11 @@
 
 use std::io::ErrorKind;
 
+use flatwalk_recorder::sys;
 use flatwalk_trace::TraceError;
+
+use crate::client::OPEN_FILES;
+
 /// What went wrong.
 #[derive(Debug)]
 pub enum RecordError {
@@ -30,6 +34,11 @@ impl RecordError {
     /// What the user is to know of it.
     pub fn explain(&self) -> String {
         match self {
+            RecordError::Trace(error @ TraceError::Io { source, .. })
+                if sys::is_out_of_descriptors(source) =>
+            {
+                format!("{error}{OPEN_FILES}")
+            }
             RecordError::Trace(error) => error.to_string(),
             RecordError::Wrong(why) => why.clone(),
             RecordError::Corrupt(what) => format!(

@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    // Each recorded process takes some.
+    sys::raise_descriptor_limit();
     let listener = match sys::listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flatwalk_recorder::channel::region::{
@@ -41,14 +42,26 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, wanted: &At
         file: target.into(),
     });
     let mut totals = Totals::default();
-    let result = write(client, &partial, target, replaced, wanted, &mut totals);
+    let session = {
+        let _alone = opening();
+        Session::create(client, &partial)
+    };
+    let (result, command, and_then) = match session {
+        Ok(session) => {
+            let result = write(session, client, target, replaced, wanted, &mut totals);
+            (result, COMMAND_END, "")
+        }
+        // It cannot help that, and nothing of it is lost.
+        Err(error) => (Err(error.into()), COMMAND_DETACH, ". The program ran on unrecorded"),
+    };
     let Totals { instructions, gap_instructions, segments } = totals;
     let (reason, error, disk_full) = match result {
         Ok(reason) => (reason, None, false),
         Err(error) => {
-            client.region().command.store(COMMAND_END, Ordering::Release);
+            client.region().command.store(command, Ordering::Release);
             client.region().ring_drained();
-            (Reason::Failed, Some(error.explain()), error.is_disk_full())
+            let explained = error.explain() + and_then;
+            (Reason::Failed, Some(explained), error.is_disk_full())
         }
     };
     let renamed = fs::rename(&partial, target);
@@ -67,6 +80,12 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, wanted: &At
     });
 }
 
+/// Held by whoever opens files: nobody else may take a descriptor that is given up for another use.
+pub fn opening() -> MutexGuard<'static, ()> {
+    static OPENING: Mutex<()> = Mutex::new(());
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What is in a trace.
 #[derive(Default)]
 struct Totals {
@@ -76,15 +95,14 @@ struct Totals {
 }
 
 fn write(
+    mut session: Session<'_>,
     client: &Client,
-    partial: &Path,
     target: &Path,
     replaced: &AtomicBool,
     wanted: &AtomicU8,
     totals: &mut Totals,
 ) -> Result<Reason, RecordError> {
     let region = client.region();
-    let mut session = Session::create(client, partial)?;
     let mut reported = Instant::now();
     let outcome = loop {
         // Before looking, so that what it left is found after.

@@ -317,9 +317,10 @@ impl Gap {
     /// Instructions were executed that are not to be in the trace.
     fn pass(&mut self, epoch: u64, instructions: u64) {
         self.start.get_or_insert(epoch);
-        self.latest = epoch;
+        // A late slice does not turn the clock back: what follows it would stand before what has been.
+        self.latest = self.latest.max(epoch);
         if self.events.0.is_empty() {
-            self.first = epoch;
+            self.first = self.first.max(epoch);
         }
         self.instructions = self.instructions.saturating_add(instructions);
     }
@@ -628,6 +629,38 @@ mod tests {
             "after",
             "18: [99]",
         ];
+        assert_eq!(finish(output, &path), expected);
+    }
+
+    #[test]
+    fn a_late_slice_does_not_turn_the_clock_back() {
+        let (mut output, path) = begin("late");
+        let (load, store) = (false, true);
+        sample(&mut output).begin(0, 1).unwrap();
+        output.slice(1, &slice(&[(0x20, load)])).unwrap();
+        output.event(10, &marker("ten")).unwrap();
+        output.slice(10, &slice(&[(0x30, store)])).unwrap();
+        assert_eq!(output.slice(5, &slice(&[(0x31, load)])).unwrap(), 0);
+        output.event(11, &marker("eleven")).unwrap();
+        sample(&mut output).begin(1, 12).unwrap();
+        output.slice(13, &slice(&[(0x32, load)])).unwrap();
+        output.slice(12, &slice(&[(0x33, load)])).unwrap();
+        let gap = &output.sample.as_ref().unwrap().pieces[1].gap;
+        assert_eq!((gap.first, gap.latest), (13, 13));
+        sample(&mut output).thin(|number| number > 1, 14).unwrap();
+        let events: Vec<_> = output.sample.as_ref().unwrap().pieces[0]
+            .gap
+            .events
+            .0
+            .iter()
+            .flat_map(|part| match part {
+                Part::Here(bytes) => decode_events(bytes).map(|event| event.unwrap().0),
+                Part::Aside(_) => unreachable!("there are few"),
+            })
+            .collect();
+        assert!(events.is_sorted(), "{events:?}");
+        let expected =
+            ["gap of 5", "400+1 false", "20+1 false", "ten", "30+1 true", "eleven", "32+2 false"];
         assert_eq!(finish(output, &path), expected);
     }
 

@@ -1,6 +1,7 @@
 //! Waits for processes that introduce themselves, and records each on a thread of its own.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::BufRead;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,16 +11,20 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use flatwalk_recorder::sys;
+
 use crate::client::Client;
 use crate::names::Names;
-use crate::record::{WANTED, WANTED_BY_NONE, WANTED_NO_MORE, record};
+use crate::record::{WANTED, WANTED_BY_NONE, WANTED_NO_MORE, opening, record};
 
 /// What happens to the collector.
 enum Occurrence {
     /// A process introduced itself.
     Client(Client),
+    /// The process with this number introduced itself, and is not recorded.
+    Refused(i32),
     /// A recording ended.
-    Ended,
+    Ended(Recorded),
     /// The user wants no more.
     Detach,
     /// No more programs will be started.
@@ -28,12 +33,59 @@ enum Occurrence {
     Orphaned,
 }
 
+/// A process that is recorded.
+#[derive(Clone)]
+struct Recorded {
+    client: Arc<Client>,
+    /// Set when the same process introduced itself anew.
+    replaced: Arc<AtomicBool>,
+}
+
 /// Says that a recording ended, however it did.
-struct Ending(Sender<Occurrence>);
+struct Ending(Sender<Occurrence>, Recorded);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let _ = self.0.send(Occurrence::Ended);
+        let _ = self.0.send(Occurrence::Ended(self.1.clone()));
+    }
+}
+
+/// How long to wait before looking again whether something is there that nobody says.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts the processes that connect, until nobody wants to know of them.
+fn accept(listener: &UnixListener, clients: &Sender<Occurrence>) {
+    // Given up for those that there is no descriptor for: they must have an answer.
+    let mut spare = File::open("/dev/null").ok();
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => {
+                let pid = sys::peer(&stream);
+                // A process that is refused gets the reason as its answer.
+                let occurrence = match (Client::accept(stream), pid) {
+                    (Ok(client), _) => Occurrence::Client(client),
+                    (Err(_), Ok(pid)) => Occurrence::Refused(pid),
+                    (Err(_), Err(_)) => continue,
+                };
+                if clients.send(occurrence).is_err() {
+                    break;
+                }
+            }
+            Err(error) if sys::is_out_of_descriptors(&error) && spare.is_some() => {
+                let _alone = opening();
+                drop(spare.take());
+                if let Ok((stream, _)) = listener.accept() {
+                    let pid = sys::peer(&stream);
+                    let _ = Client::decline(stream);
+                    let _ = pid.map(|pid| clients.send(Occurrence::Refused(pid)));
+                }
+                spare = File::open("/dev/null").ok();
+            }
+            Err(_) => {
+                thread::sleep(PAUSE);
+                spare = spare.or_else(|| File::open("/dev/null").ok());
+            }
+        }
     }
 }
 
@@ -41,16 +93,7 @@ impl Drop for Ending {
 pub fn serve(listener: UnixListener, output: &Path) {
     let (sender, occurrences) = mpsc::channel();
     let from_socket = sender.clone();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // A process that fails gets the reason as its answer.
-            if let Ok(client) = Client::accept(stream)
-                && from_socket.send(Occurrence::Client(client)).is_err()
-            {
-                break;
-            }
-        }
-    });
+    thread::spawn(move || accept(&listener, &from_socket));
     let from_input = sender.clone();
     thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -69,12 +112,13 @@ pub fn serve(listener: UnixListener, output: &Path) {
     let mut names = Names::new(output);
     let mut replaced: HashMap<i32, Arc<AtomicBool>> = HashMap::new();
     let (mut active, mut closed) = (0_usize, false);
+    // Those whose recording ended with an exec, and that did not yet introduce what they run now.
+    let mut starting: HashMap<i32, Arc<Client>> = HashMap::new();
     loop {
-        // After the last recording ended, an exec may be on its way to introduce itself; the socket
-        // has its connection by the time that its process descriptor says anything, so a moment is
-        // enough.
+        // After the last recording ended, an exec may be on its way to introduce itself. If the process has
+        // ended, the socket has its connection by the time that its descriptor says so, and a moment is enough.
         let occurrence = if closed && active == 0 {
-            occurrences.recv_timeout(Duration::from_millis(100))
+            occurrences.recv_timeout(PAUSE)
         } else {
             occurrences.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
@@ -84,15 +128,30 @@ pub fn serve(listener: UnixListener, output: &Path) {
                 if let Some(old) = replaced.insert(client.pid(), flag.clone()) {
                     old.store(true, Ordering::Release);
                 }
+                starting.remove(&client.pid());
                 active += 1;
                 let target = names.next(client.pid());
-                let (ending, wanted) = (Ending(sender.clone()), wanted.clone());
+                let recorded = Recorded { client: Arc::new(client), replaced: flag };
+                let (ending, wanted) = (Ending(sender.clone(), recorded), wanted.clone());
                 thread::spawn(move || {
-                    let _ending = ending;
-                    record(&client, &target, &flag, &wanted);
+                    let ending = ending;
+                    record(&ending.1.client, &target, &ending.1.replaced, &wanted);
                 });
             }
-            Ok(Occurrence::Ended) => active -= 1,
+            Ok(Occurrence::Refused(pid)) => {
+                // Nothing more will come of its exec.
+                starting.remove(&pid);
+                if let Some(recorded) = replaced.remove(&pid) {
+                    recorded.store(true, Ordering::Release);
+                }
+            }
+            Ok(Occurrence::Ended(Recorded { client, replaced })) => {
+                active -= 1;
+                starting.retain(|_, client| client.is_starting());
+                if client.is_starting() && !replaced.load(Ordering::Acquire) {
+                    starting.insert(client.pid(), client);
+                }
+            }
             Ok(Occurrence::Detach) => {
                 closed = true;
                 wanted.store(WANTED_NO_MORE, Ordering::Release);
@@ -102,7 +161,13 @@ pub fn serve(listener: UnixListener, output: &Path) {
                 wanted.store(WANTED_BY_NONE, Ordering::Release);
             }
             Ok(Occurrence::Closed) => closed = true,
-            Err(_) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                starting.retain(|_, client| client.is_starting());
+                if starting.is_empty() {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::output::Output;
 use crate::report::{Report, report};
 use crate::sample::Sample;
 
+/// More events than these do not wait for slices.
+const MOST_EVENTS: usize = 4096;
+
 /// The last epoch that words can name.
 const LAST_EPOCH: u64 = u64::MAX - 1;
 
@@ -263,7 +266,11 @@ impl<'a> Session<'a> {
             }
         }
         self.decoder.put_back(later);
-        Ok(())
+        // Where nothing is recorded there are none to wait for, however much happens. The latest do wait: threads
+        // that did not look yet may have slices of before.
+        let Some(excess) = self.events.len().checked_sub(MOST_EVENTS) else { return Ok(()) };
+        let first_kept = self.events[excess].0;
+        self.emit_events(epoch.min(first_kept.saturating_sub(1)))
     }
 
     /// Writes the events up to the one that started `epoch`.
@@ -337,5 +344,46 @@ impl<'a> Session<'a> {
     /// When it cannot be written.
     pub fn finish(self) -> Result<Summary, TraceError> {
         self.output.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_trace::{Item, Reader, Source};
+
+    use super::*;
+    use crate::client::tests::client;
+
+    #[test]
+    fn events_without_slices_do_not_wait_for_any() {
+        let path =
+            std::env::temp_dir().join(format!("flatwalk-session-{}.fwt", std::process::id()));
+        let client = client();
+        let region = client.region();
+        let mut session = Session::create(&client, &path).unwrap();
+        let name = |number: u64| Event::Marker { name: number.to_string() };
+        for epoch in 1..=100_000_u64 {
+            let mut payload = epoch.to_le_bytes().to_vec();
+            serde_json::to_writer(&mut payload, &name(epoch)).unwrap();
+            region.push_control(CONTROL_EVENT, &payload).unwrap();
+            region.epoch.0.store(epoch, Ordering::Release);
+            if epoch % 1000 == 0 {
+                session.step().unwrap();
+                let waiting = session.events.len();
+                assert!(waiting <= MOST_EVENTS, "{waiting} after {epoch}");
+                // What comes now of the latest thousand epochs is not late.
+                assert!(waiting >= 1000);
+            }
+        }
+        session.take_rest().unwrap();
+        session.finish().unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let mut next = 1;
+        while let Some(item) = reader.next_item().unwrap() {
+            assert!(matches!(item, Item::Event(event) if event == name(next)));
+            next += 1;
+        }
+        assert_eq!(next, 100_001);
+        std::fs::remove_file(path).unwrap();
     }
 }

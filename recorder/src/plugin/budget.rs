@@ -17,23 +17,37 @@ pub const GRANT: i64 = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     skip: i64,
+    /// Nothing has been recorded yet, nor could it be: what is given back to `skip` counts.
+    is_skipping: bool,
     /// Of the segment under way, if it is a sample.
     record: i64,
     gap: i64,
+    /// A gap is under way, or pauses: what is given back to `gap` counts.
+    is_in_gap: bool,
     /// What the limit leaves for what comes after `record` and `gap`.
     later: i64,
     sample: Option<Sample>,
 }
 
 /// A part of the budget.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Part {
     /// What is to be skipped.
-    Skip,
+    Skip = 1,
     /// What is to be recorded.
     Record,
     /// What lies between two segments.
     Gap,
+}
+
+/// In [`Slot::part`]: what is left there is of no part.
+const NO_PART: u32 = 0;
+
+impl Part {
+    fn of(slot: u32) -> Option<Part> {
+        [Part::Skip, Part::Record, Part::Gap].into_iter().find(|&part| part as u32 == slot)
+    }
 }
 
 /// What comes after a segment.
@@ -56,8 +70,10 @@ impl Budget {
         let clamp = |instructions| i64::try_from(instructions).unwrap_or(UNLIMITED).min(UNLIMITED);
         let mut budget = Budget {
             skip: clamp(options.skip),
+            is_skipping: options.skip > 0,
             record: 0,
             gap: 0,
+            is_in_gap: false,
             later: options.limit.map_or(UNLIMITED, clamp),
             sample: options
                 .segment
@@ -89,10 +105,31 @@ impl Budget {
             Part::Gap => &mut self.gap,
         }
     }
+
+    /// What a thread did not spend of its grant from `part` is there for others. Of a part that is over nobody
+    /// wants any more.
+    fn take_back(&mut self, part: Part, unspent: i64) {
+        let counts = match part {
+            Part::Skip => self.is_skipping,
+            Part::Record => true,
+            Part::Gap => self.is_in_gap,
+        };
+        let available = self.part(part);
+        if counts && *available < UNLIMITED {
+            *available += unspent.max(0);
+        }
+    }
 }
 
-static BUDGET: Lock<Budget> =
-    Lock::new(Budget { skip: 0, record: UNLIMITED, gap: 0, later: 0, sample: None });
+static BUDGET: Lock<Budget> = Lock::new(Budget {
+    skip: 0,
+    is_skipping: false,
+    record: UNLIMITED,
+    gap: 0,
+    is_in_gap: false,
+    later: 0,
+    sample: None,
+});
 
 /// At installation: what there is to record.
 pub fn set_up(options: &Options) {
@@ -102,27 +139,41 @@ pub fn set_up(options: &Options) {
 /// In a forked child, whose parent had `parent` left: what is to be skipped it shares with its
 /// parent; what is to be recorded is its own.
 pub fn renew(options: &Options, parent: Budget) {
-    BUDGET.renew(Budget { skip: parent.skip, ..Budget::of(options) });
+    let Budget { skip, is_skipping, .. } = parent;
+    BUDGET.renew(Budget { skip, is_skipping, ..Budget::of(options) });
 }
 
-/// What is left.
-pub fn left() -> Budget {
-    BUDGET.with(|budget| *budget)
+/// What is left, grants that are not yet spent included where a child shares with its parent.
+pub fn left(slots: &[Slot]) -> Budget {
+    BUDGET.with(|budget| {
+        let mut left = *budget;
+        for slot in slots {
+            if Part::of(slot.part.load(Ordering::Relaxed)) == Some(Part::Skip) {
+                left.take_back(Part::Skip, slot.left.load(Ordering::Relaxed));
+            }
+        }
+        left
+    })
 }
 
 /// Whether instructions are yet to be skipped.
 pub fn has_to_skip() -> bool {
-    left().skip > 0
+    BUDGET.with(|budget| budget.is_skipping)
 }
 
-/// Whether instructions are yet to be passed over before the next segment.
+/// All that was to be skipped has been.
+pub fn end_skip() {
+    BUDGET.with(|budget| (budget.skip, budget.is_skipping) = (0, false));
+}
+
+/// Whether the next segment has yet to begin.
 pub fn is_in_gap() -> bool {
-    left().gap > 0
+    BUDGET.with(|budget| budget.is_in_gap)
 }
 
 /// The number of the segment that runs or comes next, if it is a sample.
 pub fn segment() -> Option<u64> {
-    left().sample.map(|sample| sample.index())
+    BUDGET.with(|budget| budget.sample.map(|sample| sample.index()))
 }
 
 /// All that there was to record is granted.
@@ -141,13 +192,17 @@ pub fn end_segment() -> Next {
             return Next::Segment(step.thinned, step.index);
         }
         budget.gap = budget.take(i64::try_from(step.gap).unwrap_or(UNLIMITED).min(UNLIMITED - 1));
+        budget.is_in_gap = true;
         Next::Gap(step.thinned)
     })
 }
 
 /// A gap is at its end: false if the limit was reached.
 pub fn begin_segment() -> bool {
-    BUDGET.with(Budget::begin)
+    BUDGET.with(|budget| {
+        budget.is_in_gap = false;
+        budget.begin()
+    })
 }
 
 /// Takes instructions off the gap that were not granted before.
@@ -168,15 +223,21 @@ pub fn grant(slot: &Slot, part: Part) -> bool {
         granted
     });
     slot.left.store(left.max(-UNLIMITED) + granted, Ordering::Relaxed);
+    slot.part.store(part as u32, Ordering::Relaxed);
     left + granted >= 0
 }
 
-/// Gives back what a thread did not spend of its grant.
-pub fn give_back(part: Part, unspent: i64) {
-    BUDGET.with(|budget| {
-        let available = budget.part(part);
-        if *available < UNLIMITED {
-            *available += unspent.max(0);
-        }
-    });
+/// Gives back what the slot's thread did not spend of its grant, whatever part that is of: its next block
+/// asks anew, since it has an instruction at least.
+pub fn give_back(slot: &Slot) {
+    let unspent = slot.left.swap(0, Ordering::Relaxed);
+    if let Some(part) = Part::of(slot.part.swap(NO_PART, Ordering::Relaxed)) {
+        BUDGET.with(|budget| budget.take_back(part, unspent));
+    }
+}
+
+/// The slot's thread may execute so many instructions that are of no part of the budget.
+pub fn lend(slot: &Slot, instructions: i64) {
+    give_back(slot);
+    slot.left.store(instructions, Ordering::Relaxed);
 }

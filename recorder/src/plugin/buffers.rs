@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS, Slot, Stopped};
 use crate::plugin::connection::{region, stop, warn};
@@ -22,11 +22,55 @@ pub fn renew() {
     POOL.renew(Pool { free: Vec::new(), fresh: 0 });
 }
 
+/// The vCPU of each slot: its number plus one, or 0.
+static OWNERS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+
+/// Where `vcpu` has its slot, and everything else that there is one of for each thread. A place is its own place.
+///
+/// QEMU gives a vCPU the number above the highest there is: numbers go beyond all bounds where a thread starts
+/// the next before it ends.
+#[inline]
+pub fn place(vcpu: c_uint) -> usize {
+    if (vcpu as usize) < SLOTS { vcpu as usize } else { find_place(vcpu) }
+}
+
+#[inline(never)]
+fn find_place(vcpu: c_uint) -> usize {
+    let is_its = |&place: &usize| OWNERS[place].load(Ordering::Relaxed) == vcpu + 1;
+    places(vcpu).find(is_its).unwrap_or(vcpu as usize % SLOTS)
+}
+
+/// Where a vCPU may have its slot, best first.
+fn places(vcpu: c_uint) -> impl Iterator<Item = usize> {
+    let fits = (vcpu as usize) < SLOTS;
+    (0..if fits { 1 } else { SLOTS }).map(move |further| (vcpu as usize + further) % SLOTS)
+}
+
+/// Gives `vcpu` a place; `None` if all are taken.
+pub fn take_place(vcpu: c_uint) -> Option<usize> {
+    let take = |&place: &usize| {
+        OWNERS[place].compare_exchange(0, vcpu + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    places(vcpu).find(take)
+}
+
+/// `vcpu` is gone: another may have its place.
+pub fn leave_place(vcpu: c_uint) {
+    OWNERS[place(vcpu)].store(0, Ordering::Relaxed);
+}
+
+/// In a forked child: only `vcpu` has a place, the one that it had.
+pub fn renew_places(vcpu: c_uint) {
+    let kept = place(vcpu);
+    for (place, owner) in OWNERS.iter().enumerate() {
+        owner.store(if place == kept { vcpu + 1 } else { 0 }, Ordering::Relaxed);
+    }
+}
+
 /// The slot of `vcpu`.
 #[inline]
 pub fn slot(vcpu: c_uint) -> &'static Slot {
-    // A vCPU's start refuses higher indices; the mask saves a branch.
-    &region().slots[vcpu as usize & (SLOTS - 1)]
+    &region().slots[place(vcpu)]
 }
 
 /// Appends a word at `next`, which lies in the slot's buffer.
@@ -94,7 +138,8 @@ fn submit(vcpu: c_uint, slot: &Slot) -> Result<bool, Stopped> {
     let start = ptr::from_ref(&region.buffers[buffer as usize % BUFFERS]) as u64;
     let words = (slot.next.load(Ordering::Relaxed) - start) / 8;
     let sequence = slot.sequence.load(Ordering::Relaxed);
-    POOL.with(|_| region.submit(vcpu, buffer, thread, words as u32, sequence)).map(|()| true)
+    let place = place(vcpu) as u32;
+    POOL.with(|_| region.submit(place, buffer, thread, words as u32, sequence)).map(|()| true)
 }
 
 fn take_buffer(region: &Region, pool: &mut Pool) -> Option<u32> {
@@ -127,4 +172,29 @@ pub fn release(vcpu: c_uint) {
     slot.next.store(0, Ordering::Relaxed);
     slot.end.store(0, Ordering::Relaxed);
     slot.sequence.store(sequence + 2, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_a_place_of_its_own_however_high_its_number() {
+        let most = SLOTS as u32;
+        assert_eq!((take_place(0), take_place(1)), (Some(0), Some(1)));
+        // Each starts the next before it ends, three times round.
+        for vcpu in 1..3 * most {
+            let next = take_place(vcpu + 1).unwrap();
+            assert!(next != 0 && next != place(vcpu) && next == place(vcpu + 1));
+            assert_eq!(place(next as u32), next);
+            leave_place(vcpu);
+        }
+        let last = 3 * most;
+        renew_places(last);
+        // As many more as there is room for.
+        let found: Vec<_> = (last + 1..last + most).filter_map(take_place).collect();
+        assert_eq!(found.len(), SLOTS - 1);
+        assert!(!found.contains(&place(last)));
+        assert_eq!(take_place(last + most), None);
+    }
 }

@@ -11,13 +11,13 @@ use crate::channel::region::{SLOTS, STATE_LIMIT, Slot};
 use crate::channel::word::{
     ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
 };
-use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, pass};
-use crate::plugin::buffers::{change_buffer, has_room_for_two, put, release, room, slot};
+use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, lend, pass};
+use crate::plugin::buffers::{change_buffer, has_room_for_two, place, put, release, room, slot};
 use crate::plugin::connection::{region, stop};
 use crate::plugin::phase::{Phase, phase};
 use crate::plugin::qemu::Qemu;
 use crate::plugin::setup::setup;
-use crate::plugin::state::{end_segment, start_recording};
+use crate::plugin::state::{end_paused_skip, end_segment, start_recording};
 use crate::sys;
 
 /// The thread that each vCPU runs.
@@ -25,12 +25,12 @@ static THREADS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 
 /// The thread that `vcpu` runs.
 pub fn thread(vcpu: c_uint) -> ThreadId {
-    THREADS[vcpu as usize & (SLOTS - 1)].load(Ordering::Relaxed)
+    THREADS[place(vcpu)].load(Ordering::Relaxed)
 }
 
 /// From here on `vcpu` runs `thread`.
 pub fn set_thread(vcpu: c_uint, thread: ThreadId) {
-    THREADS[vcpu as usize & (SLOTS - 1)].store(thread, Ordering::Relaxed);
+    THREADS[place(vcpu)].store(thread, Ordering::Relaxed);
 }
 
 /// The data that [`on_block`] gets of a block: its number and, above 32 bits, its length in instructions.
@@ -126,26 +126,31 @@ fn attend_counted(vcpu: c_uint, slot: &Slot) {
     }
     leave(vcpu, slot);
     let enough = match phase() {
-        Phase::Skip => grant(slot, Part::Skip),
+        Phase::Skip if grant(slot, Part::Skip) => true,
+        Phase::Skip if end_paused_skip() => {
+            lend(slot, GRANT);
+            true
+        }
+        Phase::Skip => false,
         Phase::Gap => grant(slot, Part::Gap),
         // For the moment until translations are others.
         Phase::Record => {
             (setup().hooks.watch)();
-            slot.left.store(MEANWHILE, Ordering::Relaxed);
+            lend(slot, MEANWHILE);
             true
         }
         Phase::Wait => {
-            slot.left.store(GRANT, Ordering::Relaxed);
+            lend(slot, GRANT);
             true
         }
         Phase::Detached => {
-            slot.left.store(UNLIMITED, Ordering::Relaxed);
+            lend(slot, UNLIMITED);
             true
         }
     };
     if !enough {
         (setup().hooks.begin)();
-        slot.left.store(MEANWHILE, Ordering::Relaxed);
+        lend(slot, MEANWHILE);
     }
 }
 
@@ -166,7 +171,7 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
         let joining = phase() == Phase::Record && !recorded;
         if joining {
             // What was left was of the skipped part, or unlimited: ask anew.
-            slot.left.store(-((data >> 32) as i64), Ordering::Relaxed);
+            lend(slot, -((data >> 32) as i64));
         }
         match phase() {
             Phase::Record => {
@@ -197,18 +202,18 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
                 let length = data >> 32;
                 slot.passed.store(slot.passed.load(Ordering::Relaxed) + length, Ordering::Relaxed);
                 pass(length as i64);
-                slot.left.store(-1, Ordering::Relaxed);
+                give_back(slot);
                 (setup().hooks.count)();
                 break;
             }
             Phase::Wait => {
                 leave(vcpu, slot);
-                slot.left.store(GRANT, Ordering::Relaxed);
+                lend(slot, GRANT);
                 break;
             }
             Phase::Detached => {
                 leave(vcpu, slot);
-                slot.left.store(UNLIMITED, Ordering::Relaxed);
+                lend(slot, UNLIMITED);
                 break;
             }
         }
@@ -222,8 +227,18 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
 /// The thread's words are of no interest from here on, until it joins again.
 fn leave(vcpu: c_uint, slot: &Slot) {
     if slot.thread.load(Ordering::Relaxed) != 0 {
-        let unspent = slot.left.swap(-1, Ordering::Relaxed);
-        give_back(Part::Record, unspent);
+        // Its latest block is complete: the collector need not wait for the thread's next, before which much may
+        // happen.
+        let epoch = slot.epoch.load(Ordering::Relaxed);
+        put(slot, room(vcpu, slot), epoch_word(epoch));
+    }
+    drop_words(vcpu, slot);
+}
+
+/// The same within a block.
+fn drop_words(vcpu: c_uint, slot: &Slot) {
+    if slot.thread.load(Ordering::Relaxed) != 0 {
+        give_back(slot);
         change_buffer(vcpu, slot, None);
     } else if !has_room_for_two(slot) {
         change_buffer(vcpu, slot, None);
@@ -232,16 +247,18 @@ fn leave(vcpu: c_uint, slot: &Slot) {
 
 /// `vcpu`'s thread ends: others may have what it did not spend.
 pub fn end(vcpu: c_uint) {
-    let slot = slot(vcpu);
-    if slot.thread.load(Ordering::Relaxed) != 0 {
-        give_back(Part::Record, slot.left.swap(-1, Ordering::Relaxed));
-    }
+    give_back(slot(vcpu));
     release(vcpu);
 }
 
 /// `vcpu`'s thread is to ask what is wanted of it as its next block begins.
 pub fn ask_again(vcpu: c_uint) {
-    slot(vcpu).left.store(-1, Ordering::Relaxed);
+    give_back(slot(vcpu));
+}
+
+/// All threads are, none of which executes anything now.
+pub fn all_ask_again() {
+    region().used_slots().iter().for_each(give_back);
 }
 
 /// In a guest, where one vCPU runs all threads: `thread` runs from here on, or (`None`) something that is
@@ -249,16 +266,13 @@ pub fn ask_again(vcpu: c_uint) {
 pub fn switch(vcpu: c_uint, thread: Option<ThreadId>) {
     let slot = slot(vcpu);
     let Some(thread) = thread else {
-        if phase() == Phase::Skip {
-            give_back(Part::Skip, slot.left.load(Ordering::Relaxed));
-        }
-        leave(vcpu, slot);
-        slot.left.store(-1, Ordering::Relaxed);
+        give_back(slot);
+        drop_words(vcpu, slot);
         return;
     };
     set_thread(vcpu, thread);
     match slot.thread.load(Ordering::Relaxed).checked_sub(1) {
-        None if phase() == Phase::Wait => slot.left.store(-1, Ordering::Relaxed),
+        None if phase() == Phase::Wait => give_back(slot),
         Some(other) if other != thread => {
             change_buffer(vcpu, slot, Some(thread));
             // It has its own count of events, which its next block brings up to date.

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::channel::control::{CONTROL_FAILURE, CONTROL_WARNING};
-use crate::channel::hello::{Hello, Origin, VERSION};
+use crate::channel::hello::{Hello, Origin, READY, UNRECORDED, VERSION};
 use crate::channel::region::{REGION_BYTES, Region, Stopped};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase, set_phase};
@@ -53,7 +53,8 @@ pub fn fail(why: &str) -> ! {
 }
 
 /// Makes a region, at the place of the old one if there is one, and introduces this process to the
-/// collector. `knows_pages` says whether it can be known which pages are in memory.
+/// collector. `knows_pages` says whether it can be known which pages are in memory. Returns why the collector
+/// cannot record this process, if so.
 ///
 /// # Errors
 /// A message for the user.
@@ -63,7 +64,7 @@ pub fn attach(
     command: &[String],
     segment: Option<u64>,
     knows_pages: bool,
-) -> Result<(), String> {
+) -> Result<Option<String>, String> {
     let describe = |what: &str, error: io::Error| format!("{what}: {error}");
     let memory = sys::shared_memory(REGION_BYTES).map_err(|e| describe("no shared memory", e))?;
     let old = REGION.load(Ordering::Relaxed);
@@ -91,7 +92,17 @@ pub fn attach(
         .map_err(|e| describe("the collector does not listen", e))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|e| describe("the collector does not answer", e))?;
-    if answer == "ready" { Ok(()) } else { Err(answer) }
+    match answer.strip_prefix(UNRECORDED) {
+        Some(why) => Ok(Some(why.into())),
+        None if answer == READY => Ok(None),
+        None => Err(answer),
+    }
+}
+
+/// This process runs on unrecorded, for this reason.
+pub fn go_unrecorded(why: &str) {
+    eprintln!("flatwalk: process {} is not recorded: {why}", std::process::id());
+    set_phase(Phase::Detached);
 }
 
 /// In a forked child: makes a connection of its own. The parent's region is not mapped here, so nothing
@@ -102,9 +113,9 @@ pub fn renew(socket: &Path, command: &[String], segment: Option<u64>, knows_page
     let is_wanted = phase() != Phase::Detached;
     let is_attached = is_wanted
         && match attach(Origin::Fork, socket, command, segment, knows_pages) {
-            Ok(()) => true,
-            Err(error) => {
-                eprintln!("flatwalk: process {} is not recorded: {error}", std::process::id());
+            Ok(None) => true,
+            Ok(Some(why)) | Err(why) => {
+                go_unrecorded(&why);
                 false
             }
         };

@@ -89,7 +89,11 @@ fn install(id: qemu::PluginId, options: Options, is_guest: bool) -> Result<(), S
     let origin = if is_guest { Origin::Guest } else { Origin::Start };
     // Guests have no gaps.
     let knows_pages = !is_guest && process::pagemap::is_readable();
-    connection::attach(origin, &options.socket, &command, options.segment, knows_pages)?;
+    let obstacle =
+        connection::attach(origin, &options.socket, &command, options.segment, knows_pages)?;
+    if let Some(why) = obstacle {
+        connection::go_unrecorded(&why);
+    }
     budget::set_up(&options);
     let hooks = if is_guest { guest::HOOKS } else { process::HOOKS };
     setup::set_up(Setup { qemu, options, command, hooks });

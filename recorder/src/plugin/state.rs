@@ -14,6 +14,8 @@ use crate::plugin::setup::setup;
 use crate::plugin::space::Space;
 
 static SPACE: Lock<Space> = Lock::new(Space::new());
+/// The program paused recording while instructions were skipped: what follows these is not to be recorded.
+static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 /// Events only change the address space: whose they are is not yet known.
 static HELD: AtomicBool = AtomicBool::new(false);
 
@@ -101,9 +103,10 @@ pub fn begin_sample(_: &mut Space) {
 /// they are in no gap. Of a sample, what begins may also be the rest of a gap.
 pub fn start_recording() {
     with_space(|space| {
-        if !matches!(phase(), Phase::Skip | Phase::Wait) {
+        if !matches!(phase(), Phase::Skip | Phase::Wait) || waits_after_skip() {
             return;
         }
+        budget::end_skip();
         let region = region();
         let gaps = GAPS.load(Ordering::Relaxed);
         region.discarded.store(region.passed().wrapping_sub(gaps), Ordering::Relaxed);
@@ -125,9 +128,33 @@ pub fn start_recording() {
     });
 }
 
+/// All that was to be skipped has been: whether the program paused recording meanwhile, so that it waits for the
+/// next start. The address space is in hand.
+fn waits_after_skip() -> bool {
+    let waits = phase() == Phase::Skip && IS_PAUSED.load(Ordering::Relaxed);
+    if waits {
+        budget::end_skip();
+        set_phase(Phase::Wait);
+    }
+    waits
+}
+
+/// All that was to be skipped has been. False if recording begins.
+pub fn end_paused_skip() -> bool {
+    with_space(|_| waits_after_skip())
+}
+
+/// The program starts a region: if instructions are still skipped, recording begins after them.
+pub fn unpause() {
+    with_space(|_| IS_PAUSED.store(false, Ordering::Relaxed));
+}
+
 /// Recording pauses.
 pub fn pause_recording() {
     with_space(|space| {
+        if phase() == Phase::Skip {
+            IS_PAUSED.store(true, Ordering::Relaxed);
+        }
         if matches!(phase(), Phase::Record | Phase::Gap) {
             let was_gap = phase() == Phase::Gap;
             set_phase(Phase::Wait);

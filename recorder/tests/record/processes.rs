@@ -1,15 +1,20 @@
 //! Threads, children, and programs started by others.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::ffi::CString;
+use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use flatwalk_recorder::channel::region::SLOTS;
 use flatwalk_recorder::plugin::space::Space;
 use flatwalk_trace::{Event, Reader};
 
-use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
+use crate::support::{
+    BARE, STATIC, Scratch, Trace, compile, path, record, start, start_with, symbol,
+};
 
 #[test]
 fn a_thread_that_slept_goes_on_behind_what_woke_it() {
@@ -110,6 +115,72 @@ fn every_thread_has_its_own_run() {
             );
         }
     }
+}
+
+#[test]
+fn only_threads_at_once_are_limited() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "chain", STATIC);
+    // QEMU's number of each is one above the one before.
+    let threads = SLOTS + 200;
+    let recorded = record(&scratch, "", &[path(&program), &threads.to_string()]);
+    assert_eq!(recorded.status.code(), Some(7), "{:?}", recorded.warnings);
+    assert_eq!(recorded.warnings, [""; 0]);
+    let mut reader = Reader::open(&recorded.output).unwrap();
+    assert_eq!(reader.summary().events["thread_start"], threads as u64 + 1);
+    reader.verify(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+}
+
+#[test]
+fn programs_run_on_whose_processes_the_collector_has_no_files_for() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "crowd", STATIC);
+    let run = |files| start_with(&scratch, "", &[path(&program)], Some(files)).end();
+    // It asks for more.
+    let recorded = run((64, 4096));
+    assert_eq!(recorded.stdout, b"30\n");
+    assert_eq!(recorded.ends.len(), 31);
+    assert!(recorded.ends.iter().all(|end| end["reason"] == "exit"), "{:?}", recorded.ends);
+    // There are no more, and each needs one while it runs.
+    for options in ["", ",segment=1000"] {
+        let recorded = start_with(&scratch, options, &[path(&program)], Some((32, 32))).end();
+        assert_eq!(recorded.stdout, b"30\n");
+        let well = recorded.ends.iter().filter(|end| end["reason"] == "exit").count();
+        assert!(well < 31, "{:?}", recorded.ends);
+        for end in recorded.ends.iter().filter(|end| end["reason"] != "exit") {
+            let error = end["error"].as_str().unwrap();
+            assert!(error.contains("ran on unrecorded") && error.contains("ulimit"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_takes_long_to_start_is_waited_for() {
+    let scratch = Scratch::new();
+    let target = compile(&scratch, "loops", BARE);
+    // QEMU opens its log before it loads plugins, which takes until somebody reads it.
+    let log = scratch.0.join("log");
+    let name = CString::new(log.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a NUL-terminated path.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let (log_name, target_name) = (path(&log), path(&target));
+    let command = format!(
+        "QEMU_LOG=unimp QEMU_LOG_FILENAME={log_name} {target_name} </dev/null >/dev/null 2>&1 & exit 3"
+    );
+    let mut running = start(&scratch, "", &["/bin/sh", "-c", &command]);
+    assert_eq!(running.guest.wait().unwrap().code(), Some(3));
+    running.close();
+    let mut reasons = [(); 2].map(|()| running.wait_for("end")["reason"].to_string());
+    reasons.sort_unstable();
+    assert_eq!(reasons, [r#""exec""#, r#""exit""#]);
+    let goes_on = running.goes_on();
+    let _log = File::open(&log).unwrap();
+    assert!(goes_on, "the collector ended while a program was about to start");
+    let recorded = running.end();
+    assert_eq!(recorded.ends.len(), 1, "{:?}", recorded.ends);
+    assert_eq!(recorded.ends[0]["reason"], "exit");
+    let trace = Trace::read(Path::new(recorded.ends[0]["file"].as_str().unwrap()));
+    assert_eq!(trace.count(symbol(&target, "main")), 1);
 }
 
 #[test]

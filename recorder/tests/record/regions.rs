@@ -1,8 +1,10 @@
 //! Parts of a program: skip, limit, places and markers.
 
-use flatwalk_trace::Event;
+use std::path::Path;
 
-use crate::support::{BARE, Scratch, Trace, compile, path, record, symbol};
+use flatwalk_trace::{Event, Reader, Source};
+
+use crate::support::{BARE, STATIC, Scratch, Trace, compile, path, record, symbol};
 
 #[test]
 fn skip_and_limit_cut_exactly() {
@@ -17,6 +19,77 @@ fn skip_and_limit_cut_exactly() {
     assert!((499_900..=500_000).contains(&part.len()), "{}", part.len());
     let at = (999_900..=1_000_100).find(|&at| whole[at..][..part.len()] == part);
     assert!(at.is_some());
+}
+
+#[test]
+fn threads_that_end_leave_what_they_did_not_skip() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "chain", STATIC);
+    let recorded = |options: &str| {
+        let recorded = record(&scratch, options, &[path(&program), "500"]);
+        assert_eq!(recorded.status.code(), Some(7), "{options}");
+        Reader::open(&recorded.output).unwrap().info().instructions.unwrap()
+    };
+    let whole = recorded("");
+    // Each has a grant of 65,536 instructions, and spends a fiftieth.
+    let skipped = whole - recorded(&format!(",skip={}", whole / 2));
+    assert!(skipped.abs_diff(whole / 2) < 3 << 16, "{skipped} of {}", whole / 2);
+}
+
+#[test]
+fn a_child_skips_what_its_parent_has_left() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "child", BARE);
+    let both = |options: &str| {
+        let recorded = record(&scratch, options, &[path(&program)]);
+        assert_eq!(recorded.status.code(), Some(0));
+        assert_eq!(recorded.ends.len(), 2);
+        let files = recorded.ends.iter().map(|end| Path::new(end["file"].as_str().unwrap()));
+        let child = files.clone().find(|&file| file != recorded.output).unwrap();
+        [&recorded.output, child].map(|file| Trace::read(file).pcs())
+    };
+    let [parent, child] = both("");
+    // It goes on where the fork returns.
+    let until_fork = parent.iter().position(|&pc| pc == child[0]).unwrap();
+    for more in [1000, child.len() / 2] {
+        let [nothing, rest] = both(&format!(",skip={}", until_fork + more));
+        assert_eq!(nothing, [0; 0]);
+        let skipped = child.len() - rest.len();
+        assert!(skipped.abs_diff(more) < 20, "{skipped} of {more}");
+        assert_eq!(rest, child[skipped..]);
+    }
+}
+
+#[test]
+fn a_stop_while_instructions_are_skipped_counts_after_them() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "region", BARE);
+    let [inside, outside] = ["inside", "outside"].map(|name| symbol(&program, name));
+    let whole = Trace::read(&record(&scratch, "", &[path(&program)]).output);
+    let is_stop = |event: &Event| *event == Event::Marker { name: "stop".into() };
+    let stop = whole.events.iter().position(is_stop).unwrap();
+    let before: usize = whole
+        .slices
+        .iter()
+        .zip(&whole.epochs)
+        .filter(|&(_, &epoch)| epoch <= stop)
+        .flat_map(|(slice, _)| &slice.blocks)
+        .map(|&id| whole.blocks[id as usize].instructions.len())
+        .sum();
+    let place = whole.pcs().iter().position(|&pc| pc == outside).unwrap();
+    for (start, before) in [("", before), (",start-at=outside", before - place)] {
+        let counts = |skip: usize| {
+            let options = format!(",skip={skip}{start}");
+            let trace = Trace::read(&record(&scratch, &options, &[path(&program)]).output);
+            (trace.count(outside), trace.count(inside))
+        };
+        // What is left to skip ends behind the stop.
+        assert_eq!(counts(before + 1000), (0, 1), "{start}");
+        // Behind the next start; before the first stop.
+        assert_eq!(counts(1 << 20), (0, 0), "{start}");
+        let (none, some) = counts(before - 200);
+        assert!(none == 0 && some > 1, "{none} and {some}, {start}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use flatwalk_recorder::channel::sample::chosen;
 use flatwalk_recorder::pages::Pages;
 use flatwalk_trace::{Backing, Block, Event, Item, Reader, Source};
 
@@ -280,6 +281,66 @@ fn a_short_program_is_recorded_whole() {
     assert!(limited.passed > length as u64);
     let total = limited.passed + limited.recorded;
     assert!((3 * length as u64).abs_diff(total) < 200, "{total} of {length}");
+}
+
+/// Where recording goes on behind each gap, how long that gap was, and how long it all is; in instructions.
+fn gaps(file: &Path) -> (Vec<(u64, u64)>, u64) {
+    let mut reader = Reader::open(file).unwrap();
+    let (mut at, mut passed) = (0, 0);
+    let (mut found, mut lengths) = (Vec::new(), Vec::new());
+    while let Some(item) = reader.next_item().unwrap() {
+        match item {
+            Item::Define { block, .. } => lengths.push(block.instructions.len() as u64),
+            Item::Event(Event::Gap { instructions }) => passed += instructions,
+            Item::Event(_) => {}
+            Item::Slice(slice) => {
+                if passed > 0 {
+                    at += passed;
+                    found.push((at, std::mem::take(&mut passed)));
+                }
+                at += slice.blocks.iter().map(|&id| lengths[id as usize]).sum::<u64>();
+            }
+        }
+    }
+    (found, at + passed)
+}
+
+#[test]
+fn a_pause_takes_nothing_off_a_gap() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "pauses", BARE);
+    let (_, whole) = gaps(&sampled(&scratch, &program, "").output);
+    for (length, more) in [(10_000, "windows=2"), (3000, "windows=8,seed=1")] {
+        let options = format!(",segment={length},{more}");
+        let (gaps, total) = gaps(&sampled(&scratch, &program, &options).output);
+        assert!(total.abs_diff(whole) < whole / 100, "{total} of {whole}");
+        assert!(gaps.len() > 1, "{gaps:?}");
+        // Segments begin where they would without pauses: each is off by a block or two more.
+        for (before, (start, _)) in gaps.iter().enumerate() {
+            let off = (start + length / 2) % length;
+            let allowed = 100 * (before as u64 + 1);
+            assert!(off.abs_diff(length / 2) < allowed, "{gaps:?}, {options}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_end_in_a_gap_leave_what_they_did_not_pass() {
+    const GRANT: u64 = 1 << 16;
+    const LENGTH: u64 = 4 * GRANT;
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "chain", STATIC);
+    // After eight segments, of each two stretches the second is recorded: all gaps are one stretch long.
+    let is_second = |seed| (0..8).all(|pair| chosen(seed, 2, pair) == 2 * pair + 1);
+    let seed = (0..1 << 16).find(|&seed| is_second(seed)).unwrap();
+    let options = format!(",segment={LENGTH},windows=4,seed={seed}");
+    let recorded = record(&scratch, &options, &[path(&program), "1000"]);
+    assert_eq!(recorded.status.code(), Some(7));
+    let (gaps, total) = gaps(&recorded.output);
+    // The first four are what is left of segments.
+    assert!(gaps.len() > 4 && total < 12 * LENGTH, "{gaps:?} of {total}");
+    // Two threads are there at the same time, each with a grant.
+    assert!(gaps[4..].iter().all(|&(_, gap)| gap.abs_diff(LENGTH) < 2 * GRANT), "{gaps:?}");
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use flatwalk_recorder::plugin::process::elf::Image;
 use flatwalk_trace::{Access, Block, Event, Item, Reader, Slice, Source};
@@ -82,10 +83,33 @@ pub struct Running {
 }
 
 pub fn start(scratch: &Scratch, options: &str, command: &[&str]) -> Running {
+    start_with(scratch, options, command, None)
+}
+
+/// The same; the collector may have so many files open, and so many if it asks for more.
+pub fn start_with(
+    scratch: &Scratch,
+    options: &str,
+    command: &[&str],
+    files: Option<(u64, u64)>,
+) -> Running {
     let output = scratch.0.join("out.fwt");
     let socket = scratch.0.join("socket");
     let _ = fs::remove_file(&socket);
-    let mut collector = Command::new(COLLECTOR)
+    let mut collector = Command::new(COLLECTOR);
+    if let Some((rlim_cur, rlim_max)) = files {
+        // SAFETY: `setrlimit` may be called between fork and exec.
+        unsafe {
+            collector.pre_exec(move || {
+                let limit = libc::rlimit { rlim_cur, rlim_max };
+                match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+    }
+    let mut collector = collector
         .arg("--socket")
         .arg(&socket)
         .arg("--output")
@@ -149,11 +173,26 @@ impl Running {
         panic!("no {kind} came");
     }
 
+    /// Says to the collector that no more programs will be started.
+    pub fn close(&mut self) {
+        self.closing.as_mut().unwrap().write_all(b"close\n").unwrap();
+    }
+
+    /// Whether the collector is still there after a moment in which it had nothing to report.
+    pub fn goes_on(&self) -> bool {
+        loop {
+            match self.reports.recv_timeout(Duration::from_millis(500)) {
+                Ok(_) => {}
+                Err(why) => return why == RecvTimeoutError::Timeout,
+            }
+        }
+    }
+
     pub fn end(mut self) -> Recorded {
         let mut stdout = Vec::new();
         self.guest.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         let status = self.guest.wait().unwrap();
-        self.closing.as_mut().unwrap().write_all(b"close\n").unwrap();
+        self.close();
         let (mut ends, mut warnings) = (Vec::new(), Vec::new());
         for line in &self.reports {
             let report: Value = serde_json::from_str(&line).unwrap();

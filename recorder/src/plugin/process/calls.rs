@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
+use crate::plugin::buffers::place;
 use crate::plugin::connection::{region, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn on_syscall(
     _: u64,
     _: u64,
 ) {
-    let call = &CALLS[vcpu as usize & (SLOTS - 1)];
+    let call = &CALLS[place(vcpu)];
     let arguments = [a1, a2, a3, a4, a5, a6];
     for (kept, value) in call.arguments.iter().zip(arguments) {
         kept.store(value, Ordering::Relaxed);
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn on_syscall(
 /// # Safety
 /// Called by QEMU.
 pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i64, result: i64) {
-    let call = &CALLS[vcpu as usize & (SLOTS - 1)];
+    let call = &CALLS[place(vcpu)];
     waking::call_returns(vcpu, number, result);
     if number == libc::SYS_exit {
         threads::has_not_left();

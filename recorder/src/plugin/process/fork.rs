@@ -7,6 +7,7 @@ use flatwalk_trace::Event;
 
 use crate::pages::Pages;
 use crate::plugin::budget::{self, Budget};
+use crate::plugin::connection::region;
 use crate::plugin::phase::{Phase, phase, set_phase};
 use crate::plugin::process::pagemap::{self, populate};
 use crate::plugin::process::roi::{self, Unresolved};
@@ -45,7 +46,7 @@ pub fn prepare() {
         parent: std::process::id(),
         space: with_space(|space| space.clone()),
         unresolved: roi::unresolved(),
-        budget: budget::left(),
+        budget: budget::left(region().used_slots()),
     }));
 }
 

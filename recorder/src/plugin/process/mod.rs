@@ -21,7 +21,7 @@ mod watched;
 pub mod watching;
 
 use crate::plugin::connection::warn;
-use crate::plugin::phase::{Phase, set_phase};
+use crate::plugin::phase::{Phase, phase, set_phase};
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Hooks, Setup, setup};
 use crate::plugin::state::{begin_sample, with_space};
@@ -48,9 +48,10 @@ pub unsafe fn install(id: PluginId) {
             "large pages of the host could not be switched off: more pages may look touched than were",
         );
     }
-    let phase = roi::first_phase(options);
-    set_phase(phase);
-    if phase == Phase::Record {
+    if phase() != Phase::Detached {
+        set_phase(roi::first_phase(options));
+    }
+    if phase() == Phase::Record {
         with_space(begin_sample);
     } else {
         watching::count_first();

@@ -21,7 +21,7 @@ use crate::plugin::qemu::{
     ExecuteCallback, NO_REGISTERS, Qemu, TranslatedInstruction, TranslationBlock,
 };
 use crate::plugin::space::PAGE;
-use crate::plugin::state::{emit, end_gap, pause_recording, start_recording, with_space};
+use crate::plugin::state::{emit, end_gap, pause_recording, start_recording, unpause, with_space};
 use crate::{sys, text};
 
 /// Whether the program's markers start and stop anything: not before the place to start at.
@@ -171,20 +171,30 @@ unsafe extern "C" fn on_place(vcpu: c_uint, data: *mut c_void) {
 
 /// The program's own start of a region.
 unsafe extern "C" fn on_start(vcpu: c_uint, _: *mut c_void) {
-    if phase() == Phase::Wait && MARKERS_COUNT.load(Ordering::Acquire) {
+    if !MARKERS_COUNT.load(Ordering::Acquire) {
+        return;
+    }
+    // First, so that whoever has skipped the last instruction meanwhile leaves it to what follows.
+    unpause();
+    if phase() == Phase::Wait {
         if has_to_skip() {
             set_phase(Phase::Skip);
             with_space(|space| emit(space, &Event::Marker { name: "skip".into() }));
-            ask_again(vcpu);
         } else {
             start_recording();
         }
+        // What it may still execute was not counted.
+        ask_again(vcpu);
     }
 }
 
 /// The program's own end of a region: recording pauses.
-unsafe extern "C" fn on_pause(_: c_uint, _: *mut c_void) {
+unsafe extern "C" fn on_pause(vcpu: c_uint, _: *mut c_void) {
     pause_recording();
+    if phase() == Phase::Wait {
+        // What follows is not of the gap, or of the segment, that this thread has a grant of.
+        ask_again(vcpu);
+    }
 }
 
 /// The place was reached at which the user wants the recording to end.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use flatwalk_trace::{Event, ThreadId};
 
 use crate::channel::region::SLOTS;
+use crate::plugin::buffers::{leave_place, place, renew_places, take_place};
 use crate::plugin::capture::{end, set_thread, thread};
 use crate::plugin::connection::{fail, region, warn};
 use crate::plugin::process::watching;
@@ -20,7 +21,8 @@ static LEFT: AtomicU32 = AtomicU32::new(0);
 
 /// In a forked child, with a new region: `vcpu` runs its only thread.
 pub fn renew(vcpu: c_uint) {
-    region().vcpus.store(vcpu + 1, Ordering::Release);
+    renew_places(vcpu);
+    region().vcpus.store(place(vcpu) as u32 + 1, Ordering::Release);
     COUNT.store(1, Ordering::Relaxed);
     LEFT.store(1, Ordering::Relaxed);
     set_thread(vcpu, 0);
@@ -31,18 +33,18 @@ pub fn renew(vcpu: c_uint) {
 /// # Safety
 /// Called by QEMU.
 pub unsafe extern "C" fn on_vcpu_init(_: PluginId, vcpu: c_uint) {
-    if vcpu as usize >= SLOTS {
+    let Some(place) = take_place(vcpu) else {
         warn(&format!(
             "the program has more than {SLOTS} threads at once, more than can be recorded; it was ended"
         ));
         sys::exit_now(1);
-    }
+    };
     if !watching::is_installed() {
         fail(
             "the plugin is to be given to QEMU twice, the second time by another path and without options",
         );
     }
-    region().vcpus.fetch_max(vcpu + 1, Ordering::Release);
+    region().vcpus.fetch_max(place as u32 + 1, Ordering::Release);
     LEFT.fetch_add(1, Ordering::Relaxed);
     let thread: ThreadId = COUNT.fetch_add(1, Ordering::Relaxed);
     set_thread(vcpu, thread);
@@ -72,4 +74,5 @@ pub unsafe extern "C" fn on_vcpu_exit(_: PluginId, vcpu: c_uint) {
     end(vcpu);
     let thread = thread(vcpu);
     with_space(|space| emit(space, &Event::ThreadExit { thread }));
+    leave_place(vcpu);
 }

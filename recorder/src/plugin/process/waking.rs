@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use flatwalk_trace::Event;
 
 use crate::channel::region::SLOTS;
+use crate::plugin::buffers::place;
 use crate::plugin::capture::thread;
 use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
@@ -238,6 +239,8 @@ fn of_call(number: i64, arguments: &[u64; 6]) -> (u64, Wakes) {
 
 /// A system call begins on `vcpu`.
 pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
+    // By which others find it, also when it has ended.
+    let vcpu = place(vcpu) as c_uint;
     if !threads::are_several() {
         return;
     }
@@ -272,7 +275,7 @@ pub fn call_begins(vcpu: c_uint, number: i64, arguments: &[u64; 6]) {
 }
 
 fn of(vcpu: c_uint) -> &'static Sleep {
-    &SLEEPS[vcpu as usize & (SLOTS - 1)]
+    &SLEEPS[place(vcpu)]
 }
 
 impl Sleep {
@@ -381,6 +384,7 @@ fn wake(vcpu: c_uint, wakes: Wakes) {
 
 /// The system call `call` returns on `vcpu`.
 pub fn call_returns(vcpu: c_uint, call: i64, result: i64) {
+    let vcpu = place(vcpu) as c_uint;
     let sleep = of(vcpu);
     let reason = sleep.reason.load(Ordering::Relaxed);
     if reason == AWAKE {

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::channel::region::STATE_LIMIT;
+use crate::plugin::capture::all_ask_again;
 use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
@@ -121,6 +122,8 @@ unsafe extern "C" fn on_reset(id: PluginId) {
         set_watched(change.watches);
         std::mem::take(&mut change.begins)
     });
+    // What they were granted was of what is over.
+    all_ask_again();
     if !begins {
         return;
     }
