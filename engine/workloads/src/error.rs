@@ -21,8 +21,8 @@ pub enum WorkloadError {
         /// The requirement, with the nearest size that meets it.
         requirement: String,
     },
-    /// The workload does not have the parameter: several large arrays, keys that are drawn, or
-    /// instructions that can be added.
+    /// The workload does not have the parameter: several large arrays, keys that are drawn,
+    /// instructions that can be added, or a part that can be left out.
     #[error("{name} has no parameter {parameter}; leave {parameter} out")]
     Parameter {
         /// The workload.

@@ -13,7 +13,7 @@
 //! row       128 bytes: key 8, payload 15 x 8
 //! ```
 //!
-//! Blocks are GCC's at the original's options (12.2, `-O3 -march=skylake`), instruction for instruction.
+//! Blocks are GCC's at the original's options, for Skylake (12.2, `-O3 -march=skylake`), instruction for instruction.
 //! Departs from it: arrays are cleared (`memset`) beforehand, in ascending order; all three are aligned to
 //! lines, where the original has the elements and the rows at 2 MiB; a division takes one operation; calls
 //! and returns do not access the stack; the jump into the switch over a key's last bytes is direct.

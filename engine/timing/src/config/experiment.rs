@@ -46,7 +46,7 @@ pub struct Open {
     #[schemars(length(min = 1))]
     pub name: String,
     /// Key of a series (`guest_frames`, `frames`), of the workloads that have it (`workload.array_order`), the size
-    /// of one (`size.hashjoin`), or key of the machine (`machine.walker.concurrent`) or of the schemes that have its
+    /// of one (`size.hashjoin-mitosis`), or key of the machine (`machine.walker.concurrent`) or of the schemes that have its
     /// section (`scheme.SECTION.KEY`).
     #[schemars(length(min = 1))]
     pub key: String,

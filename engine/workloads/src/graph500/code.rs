@@ -195,9 +195,9 @@ impl Validation {
             seen_to: assembler.store(&[SEEN, TO]).fall(),
             levels: assembler
                 .load(&[LEVELS, FROM], FROM_LEVEL)
-                .load(&[LEVELS, TO, FROM_LEVEL], LEVEL)
+                .load(&[LEVELS, TO], LEVEL)
                 .operation(&[], &[VALUE])
-                .operation(&[LEVEL], &[LEVEL])
+                .operation(&[LEVEL, FROM_LEVEL], &[LEVEL])
                 .operation(&[LEVEL], &[FLAGS])
                 .operation(&[FLAGS, VALUE, LAST], &[LAST])
                 .jump(),
