@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import flatwalk as fw
-from flatwalk import api
+from flatwalk import api, workload
 from tests.running import PEAK
 
 if TYPE_CHECKING:
@@ -144,8 +144,16 @@ def test_objects_are_checked_and_changed() -> None:
     assert str(fw.Workload("random", "64MiB", "30")) == "random:64MiB:30"
     assert str(fw.Workload("random", "64MiB")) == "random:64MiB"
     assert str(fw.Workload("graph500", "288MiB", "searches")) == "graph500:288MiB:searches"
-    with pytest.raises(fw.UsageError, match="a number of instructions"):
-        fw.Workload("random", "64MiB", "upwards")
+    both = fw.Workload("graph500", "288MiB", "searches:upwards")
+    assert str(both) == "graph500:288MiB:upwards:searches"
+    assert str(fw.Workload("graph500", "288MiB", "upwards:searches")) == str(both)
+    for wrong in ("upwards", "6", "1001", "٣٠", "9" * 30):
+        with pytest.raises(fw.UsageError, match="the instructions of an access, 7 to 1000"):
+            fw.Workload("random", "64MiB", wrong)
+    with pytest.raises(fw.UsageError, match="one variant too many"):
+        fw.Workload("graph500", "288MiB", "upwards:upwards")
+    with pytest.raises(fw.UsageError, match="graph500::searches"):
+        workload.parse_workload("graph500:searches")
     with pytest.raises(fw.UsageError, match="has no variant '30'"):
         fw.Workload("gups", "1GiB", "30")
     with pytest.raises(fw.UsageError, match="no variant 'sideways'"):

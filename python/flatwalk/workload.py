@@ -20,22 +20,23 @@ VARIANTS = {
     "traced": ("whole", "searches"),
 }
 
-#: The parameter that a number behind the size sets, and what it is without.
-NUMBER, USUAL_NUMBER = "instructions_per_access", 7
+#: The parameter that a number behind the size sets, what it is without, and what it is at most.
+NUMBER, USUAL_NUMBER, MOST = "instructions_per_access", 7, 1000
 
 
 def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
-    """Reads `NAME`, `NAME:SIZE` or `NAME:SIZE:VARIANT` against the engine's list of workloads.
+    """Reads `NAME`, `NAME:SIZE` or `NAME:SIZE:VARIANT…` against the engine's list of workloads.
 
     Args:
-        text: What is read; the variant is one of `VARIANTS` that the workload has, or a number (`NUMBER`).
+        text: What is read; a variant is one of `VARIANTS` that the workload has, or a number (`NUMBER`).
+            There is one of each at most, with colons between them.
         where: The option, for errors.
 
     Raises:
         UsageError: If there is no such workload, or its size or its variant is not valid.
     """
     name, _, rest = text.partition(":")
-    size, _, variant = rest.partition(":")
+    size, *asked = rest.split(":")
     known = {workload["name"]: workload for workload in engine.workloads()}
     if name not in known and name in programs.names():
         raise UsageError(
@@ -49,22 +50,39 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
             where=where,
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )
-    size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
-    of = variants(name)
-    allowed = [value for values in of.values() for value in values]
-    has_number = NUMBER in _parameters(name)
-    is_number = has_number and variant.isdecimal()
-    words = [*allowed, *(["a number of instructions"] if has_number else [])]
-    if variant and variant not in allowed and not is_number:
+    if size in {value for values in variants(name).values() for value in values}:
         raise UsageError(
-            f"{name} has no variant {variant!r}",
+            f"{name}:{size} has a variant where the size stands",
             where=where,
-            remedy=f"{' or '.join(words)}, behind the size" if words else f"leave :{variant} out",
+            remedy=f"{name}::{rest}, or a size",
         )
-    chosen: dict[str, Any] = {key: variant if variant in values else values[0] for key, values in of.items()}
-    if has_number:
-        chosen[NUMBER] = int(variant) if is_number else USUAL_NUMBER
-    return {"name": name, "size_bytes": size_bytes, **chosen}
+    size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
+    return {"name": name, "size_bytes": size_bytes, **_chosen(name, [one for one in asked if one], where)}
+
+
+def _chosen(name: str, asked: list[str], where: str) -> dict[str, Any]:
+    """The parameters of a workload by what stands behind its size."""
+    of = variants(name)
+    chosen: dict[str, Any] = {key: values[0] for key, values in of.items()}
+    words = [" or ".join(values) for values in of.values()]
+    if NUMBER in _parameters(name):
+        chosen[NUMBER] = USUAL_NUMBER
+        words.append(f"the instructions of an access, {USUAL_NUMBER} to {MOST}")
+    seen: set[str] = set()
+    for one in asked:
+        number = int(one) if one.isascii() and one.isdecimal() and len(one) <= len(str(MOST)) else None
+        keys = [key for key, values in of.items() if one in values]
+        if number is not None and NUMBER in chosen and USUAL_NUMBER <= number <= MOST:
+            keys.append(NUMBER)
+        if not keys or keys[0] in seen:
+            raise UsageError(
+                f"{name} has no variant {one!r}" if not keys else f"{one!r} is one variant too many",
+                where=where,
+                remedy=f"behind the size, one of each: {'; '.join(words)}" if words else f"leave :{one} out",
+            )
+        seen.add(keys[0])
+        chosen[keys[0]] = one if number is None else number
+    return chosen
 
 
 def variants(name: str) -> dict[str, tuple[str, ...]]:
@@ -80,7 +98,7 @@ def _parameters(name: str) -> set[str]:
 
 def text_of(workload: dict[str, Any]) -> str:
     """What `parse_workload` reads as this workload."""
-    usual = {key: values[0] for key, values in VARIANTS.items()}
-    others = [workload[key] for key in usual.keys() & workload.keys() if workload[key] != usual[key]]
-    others += [str(number) for number in [workload.get(NUMBER, USUAL_NUMBER)] if number != USUAL_NUMBER]
-    return ":".join([workload["name"], units.short_size(workload["size_bytes"]), *others])
+    named = [workload[key] for key, values in VARIANTS.items() if workload.get(key, values[0]) != values[0]]
+    number = workload.get(NUMBER, USUAL_NUMBER)
+    named += [] if number == USUAL_NUMBER else [str(number)]
+    return ":".join([workload["name"], units.short_size(workload["size_bytes"]), *named])

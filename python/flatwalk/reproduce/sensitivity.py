@@ -114,7 +114,7 @@ def _resized(scale: Scale, sizes: Mapping[str, str]) -> Scale:
     def span(name: str, instructions: int) -> int:
         if resized(name) == name:
             return instructions
-        before, after = (units.parse_size(text.partition(":")[2], name) for text in (name, resized(name)))
+        before, after = (units.parse_size(text.split(":")[1], name) for text in (name, resized(name)))
         return instructions * after // before
 
     spans = {resized(name): span(name, instructions) for name, instructions in scale.spans.items()}
