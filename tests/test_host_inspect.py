@@ -17,7 +17,7 @@ import pytest
 
 from flatwalk import settings
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.host import advice, designs, machine, process, show
+from flatwalk.host import advice, designs, machine, process, results, show
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process
 from tests.test_host_measure import host
 
@@ -481,12 +481,21 @@ def test_advise_says_of_a_step_what_the_bench_says() -> None:
         {**one, "variant": "loads-3"} for one in result["samples"] if one["variant"] == "loads-4"
     ]
     why = advised(host(page_table_levels=4), result)["Four or five levels"].why
-    assert any(line.startswith("A fifth") and "no measurable difference" in line for line in why), why
+    said = "no measurable difference (p adjusted for all steps)"
+    assert any(line.startswith("A fifth") and said in line for line in why), why
+    # A single step is adjusted for nothing.
+    for name in ("loads-3", "stride-32KiB", "stride-16MiB", "stride-8GiB"):
+        result["samples"] = [one for one in result["samples"] if one["variant"] != name]
+    assert advice._difference(result, "loads-4", "loads-5").endswith(")")  # noqa: SLF001
+    for one in result["samples"]:
+        one["value"] = float(one["round"] % 2 == (one["variant"] == "loads-5"))
+    alone = advice._difference(result, "loads-4", "loads-5")  # noqa: SLF001
+    assert alone.endswith(", no measurable difference")
 
 
 def test_one_result_of_each_bench(call: Callable[..., Result], tmp_path: Path) -> None:
     result = walk_result(
-        schema="flatwalk-host/3", version="1", unit="ns", parameters={}, host=machine.describe(), started="",
+        schema=results.SCHEMA, version="1", unit="ns", parameters={}, host=machine.describe(), started="",
         busy={}, skipped=[], notes=[], histograms={},
     )  # fmt: skip
     for name in ("a.json", "b.json"):
@@ -499,7 +508,7 @@ def test_one_result_of_each_bench(call: Callable[..., Result], tmp_path: Path) -
 def test_advise_on_another_hosts_figures(call: Callable[..., Result], tmp_path: Path) -> None:
     record = {**host(), "cpu": {"model_name": "Another"}}
     result = walk_result(
-        schema="flatwalk-host/3", version="1", unit="ns", parameters={}, host=record, started="", busy={},
+        schema=results.SCHEMA, version="1", unit="ns", parameters={}, host=record, started="", busy={},
         skipped=[], notes=[], histograms={},
     )  # fmt: skip
     (tmp_path / "w.json").write_text(json.dumps(result))

@@ -155,9 +155,10 @@ def test_cpu_lists(text: str | None, found: list[int]) -> None:
 
 def test_isolated_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert machine.choose_cpus({"isolated": [2], "core_types": {}}, 3) == [2, 3, 1]
-    assert machine.choose_cpus({"isolated": [], "core_types": {}}, 1) == [3]
-    assert machine.choose_cpus({"isolated": [], "core_types": {}}, 2, [0, 1, 2]) == [0, 1]
+    host = {"isolated": [2], "core_types": {}, "cpu": {"online": 4}}
+    assert machine.choose_cpus(host, 3) == [2, 3, 1]
+    assert machine.choose_cpus({**host, "isolated": []}, 1) == [3]
+    assert machine.choose_cpus({**host, "isolated": []}, 2, [0, 1, 2]) == [0, 1]
 
 
 def test_isolated_processors_are_outside_the_mask_that_processes_inherit(
@@ -172,11 +173,20 @@ def test_isolated_processors_are_outside_the_mask_that_processes_inherit(
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: masks[-1])
     monkeypatch.setattr("os.sched_setaffinity", move)
-    host = {"isolated": [2, 3], "core_types": {}}
+    host = {"isolated": [2, 3], "core_types": {}, "cpu": {"online": 4}}
     assert machine.usable(host) == [0, 1, 2]
     assert machine.choose_cpus(host, 1) == [2]
     assert machine.choose_cpus(host, 4) == [2, 1, 0]
     assert masks[-1] == {0, 1}, "the mask is as it was"
+
+
+@pytest.mark.parametrize("mask", [{3}, {0, 3}, {0}])
+def test_a_mask_that_somebody_chose_is_kept(monkeypatch: pytest.MonkeyPatch, mask: set[int]) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: mask)
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
+    host = {"isolated": [2, 3], "core_types": {}, "cpu": {"online": 4}}
+    assert machine.usable(host) == sorted(mask)
+    assert machine.choose_cpus(host, 1) == [max(mask)]
 
 
 def test_a_hybrids_p_cores_come_first_and_its_caches_are_those_of_one_core(

@@ -330,6 +330,8 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
         (lambda _: [], "not hold a JSON object"),
         (lambda r: r | {"schema": "flatwalk-compare/1"}, "does not say that its schema"),
         (lambda r: r | {"schema": "flatwalk-host/1"}, "has format flatwalk-host/1"),
+        # Of a host without types of cores or the nodes' memory.
+        (lambda r: r | {"schema": "flatwalk-host/3"}, "(?s)has format flatwalk-host/3.*measure again"),
         (lambda r: {k: v for k, v in r.items() if k != "host"}, "key host is missing"),
         (lambda r: r | {"samples": [r["samples"][0] | {"value": "x"}]}, "sample 0 is not a measurement"),
         (lambda r: r | {"samples": [r["samples"][0] | {"value": -1.0}]}, "sample 0 is not a measurement"),
@@ -394,12 +396,18 @@ def test_a_difference_is_none_if_the_controls_differ_as_much(
     ],
 )
 def test_results_that_cannot_be_compared(
-    tmp_path: Path, kernel: Callable[..., list[Any]], change: dict[str, Any], message: str
+    tmp_path: Path,
+    kernel: Callable[..., list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    message: str,
 ) -> None:
     assert kernel() == []
+    # Whatever mounts are seen here: in a chroot there may be none.
+    monkeypatch.setattr(machine, "file_system", lambda _: "ext4")
     a = measured(tmp_path)
     a["host"]["cpu"]["model_name"] = "One"
-    assert a["parameters"]["file_system"] == machine.file_system(tmp_path) is not None
+    assert a["parameters"]["file_system"] == "ext4"
     with pytest.raises(UsageError, match=message):
         results.check_comparable(a, {**a, **change}, ("a", "b"), other_host=False)
 
@@ -523,6 +531,8 @@ def test_a_rates_tests_have_the_sign_of_the_rate(call: Callable[..., Result], tm
         assert re.match(r"−\d", effect), line
         assert re.match(r"\d", t), line
         assert re.search(r"e-\d+$", p), line
+        # Nothing is not less than nothing.
+        assert not re.search(r"−0\.0+\b", call("host", "diff", f"a-{unit}.json", f"a-{unit}.json").out)
     call("host", "diff", "a-i.json", "b-i.json", "--plot", "x.html")
     assert "lower" in (page := (tmp_path / "x.html").read_text())
     assert "faster" not in page
@@ -532,6 +542,7 @@ def test_isolated_processors_can_be_named(
     call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
 ) -> None:
     made = host(isolated=[2, 3])
+    made["cpu"]["online"] = 4
     monkeypatch.setattr(machine, "describe", lambda: made)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
@@ -545,8 +556,42 @@ def test_isolated_processors_can_be_named(
     for bench in ("pagefault", "gups", "walk"):
         refused = call("host", bench, "--cpu", "2-3")
         assert (refused.code, "runs on one" in refused.err, "--cpu" in refused.err) == (2, True, True)
-    done = call("host", "ebizzy", "--threads", "2", "--cpu", "2-3", "--runs", "2", "--json")
-    assert json.loads(done.out)["cpus"] == [2, 3]
+    for given in ("2-3", "2, 3", " 2,3 "):
+        done = call("host", "ebizzy", "--threads", "2", "--cpu", given, "--runs", "2", "--json")
+        assert json.loads(done.out)["cpus"] == [2, 3]
+    assert "names no processors" in call("host", "ebizzy", "--cpu", "1 2").err
+
+
+@pytest.mark.parametrize(("bench", "count"), [("gups", 1), ("ebizzy", 2)])
+def test_the_processors_are_chosen_once(
+    call: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: Callable[..., list[Any]],
+    bench: str,
+    count: int,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    made = host()
+    made["cpu"]["online"] = 4
+
+    def usable(host: dict[str, Any]) -> list[int]:
+        asked.append(host)
+        return [0, 1, 2, 3]
+
+    monkeypatch.setattr(machine, "describe", lambda: made)
+    monkeypatch.setattr(machine, "usable", usable)
+    size = ("--table", "1MiB") if bench == "gups" else ("--threads", str(count))
+    done = call("host", bench, *size, "--runs", "2", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["cpus"] == list(range(count))
+    assert max(len(request["cpus"]) for _, request in kernel()) == count
+    assert asked == [made]
+
+
+def test_the_help_says_how_many_processors_a_bench_takes(call: Callable[..., Result]) -> None:
+    for bench in ("pagefault", "gups", "walk"):
+        assert re.search(r"--cpu +N +Processor to run on", call("host", bench, "--help").out)
+    assert re.search(r"--cpu +LIST +Processors to run on", call("host", "ebizzy", "--help").out)
 
 
 def test_nothing_is_half_written(

@@ -483,7 +483,7 @@ def test_the_counters_judge_the_reach(fits: float | None, exceeds: float | None,
 
 
 def test_why_the_counters_did_not_judge_is_what_the_kernel_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    why = "dtlb_walks not counted: no counter was free for it"
+    why = "dtlb_walks not counted: no counter was free"
     answer = {"counts": [], "notes": ["not pinned to processor 3", why]}
     monkeypatch.setattr(native, "find", lambda: Path("kernel"))
     monkeypatch.setattr(native, "measure", lambda *_: answer)

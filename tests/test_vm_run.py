@@ -158,6 +158,7 @@ def test_a_case_that_went_wrong_says_how() -> None:
         (ended("mlock2", 124), ended("mlock2", 124), judging.FAIL),
         (ended("mlock2", 127), ended("mlock2", 127), judging.FAIL),
         (ended("kvm-log", 126), ended("kvm-log", 126), judging.FAIL),
+        (ended("kvm-log", 125), ended("kvm-log", 125), judging.FAIL),
         (ended("mlock2", 137), ended("mlock2", 137), judging.FAIL),
         (ended("stressor-vm", 2), ended("stressor-vm", 0), judging.FAIL),
         (ended("soft-dirty", 1, "not ok 3 a"), ended("soft-dirty", 1, "ok 1 b", "not ok 3 a"), judging.XFAIL),
@@ -179,6 +180,7 @@ def test_a_test_must_end_as_without_flat_tables(
         (ended("oom", 137, "filling", seconds=30), "it was killed: filling"),
         (ended("mlock2", 127, "sh: mlock2: not found"), "it could not be run: sh: mlock2: not found"),
         (ended("kvm-log", 126), "it could not be run: it wrote nothing"),
+        (ended("mlock2", 125, "timeout: failed"), "it could not be run: timeout: failed"),
     ],
 )
 def test_why_a_test_did_not_end_is_said(test: judging.FinishedTest, why: str) -> None:
@@ -297,6 +299,35 @@ def test_what_ended_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.Monk
             report.resumed(file, versions)
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_other_tests_of_a_tier_are_joined(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    def boot(found: judging.Result, output: running.GuestOutput, *_: object) -> None:
+        for test in found.case.tests:
+            output.write(f"@begin {test} 0\n@test {test} 0 1.5\n".encode())
+        output.write(b"counter flat_table_alloc 5\n" if found.case.flattens else b"")
+
+    for component in (components.QEMU, components.LINUX, components.SELFTESTS):
+        product = tmp_path / component.name / component.product
+        product.parent.mkdir(parents=True)
+        if built or component is not components.SELFTESTS:
+            product.write_text("made")
+    monkeypatch.setattr(build, "_place", lambda component, _: tmp_path / component.name)
+    monkeypatch.setattr(running, "_boot", boot)
+    common = ("vm", "test", "--tier", "full", "--only", "l2l1", "--json", "all.json", "--resume")
+    for tests in ("fork", "exec", *(["mlock2", "fork"] if built else [])):
+        done = call(*common, "--tests", tests)
+        assert done.code == 0, done.out + done.err
+    document = json.loads((tmp_path / "all.json").read_text())
+    assert ("selftests" in document["versions"]) == built
+    assert len(document["cases"]) == (6 if built else 4)
+    # Without them, what needs them is not begun.
+    if not built:
+        refused = call(*common, "--tests", "mlock2")
+        assert (refused.code, "vm build --selftests" in refused.err) == (1, True)
+
+
 def test_own_trees_that_were_built_again_are_other_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,7 +406,13 @@ def machinery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         ("exit 1", "QEMU failed: 1"),
         ("exit 0", "ended before the command did"),
         # By the host, which has no memory left, whatever the kernel has said.
-        ("echo booting >$log; kill -KILL $$", "QEMU was killed"),
+        ("echo booting >$log; kill -KILL $$", "QEMU was ended by a signal"),
+        # Before and after it has a handler.
+        ("echo booting >$log; kill -TERM $$", "QEMU was ended by a signal"),
+        (
+            "echo booting >$log; echo 'qemu: terminating on signal 15 from pid 7 (kill)' >&2; exit 0",
+            "QEMU was ended by a signal",
+        ),
     ],
 )
 def test_a_host_that_cannot_run_a_guest_has_lost_none(
@@ -434,6 +471,25 @@ def test_what_qemu_said_of_a_lost_guest_is_judged_and_kept(
     assert "did not end within 2400 s" in found.problems[0]
     assert "--timeout" not in found.problems[0]
     assert "--logs" in found.problems[0]
+    # As it is kept, --resume would leave it out.
+    assert "with --only, without --resume" in found.problems[0]
+
+
+def test_a_host_that_cannot_run_a_case_is_said_of_it(
+    machinery: Callable[[str], None], tmp_path: Path
+) -> None:
+    machinery("echo booting >$log; kill -TERM $$")
+    kept: list[object] = []
+    logs = tmp_path / "logs"
+    with pytest.raises(FlatwalkError, match="ended by a signal") as caught:
+        running.run(
+            [cases.Case("off", Machine(), ("fork",))], logs=logs, say=lambda _: None, keep=kept.append
+        )
+    assert caught.value.where == "off"
+    assert caught.value.remedy is not None
+    assert "--resume goes on with this case" in caught.value.remedy
+    assert "--memory" not in caught.value.remedy
+    assert kept == []
 
 
 def test_logs_have_a_place_before_the_first_guest_boots(

@@ -183,8 +183,8 @@ fn counts(readings: impl Iterator<Item = Reading>, notes: &mut Vec<String>) -> V
     if !never.is_empty() {
         let names: Vec<_> = never.into_iter().map(|one| one.name).collect();
         notes.push(format!(
-            "{} not counted: no counter was free for it (other programs, or the kernel's watchdog, may \
-             hold them), or it is an event of cores of another type",
+            "{} not counted: no counter was free (other programs, or the kernel's watchdog, may hold \
+             them), or cores of another type have it",
             names.join(", ")
         ));
     }

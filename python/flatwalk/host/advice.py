@@ -36,9 +36,12 @@ def _by_bench(given: list[Result]) -> dict[str, Result]:
 
 
 def _difference(result: Result, a: str, b: str) -> str:
-    mean, within, p = show.steps(result)[a, b]
+    steps = show.steps(result)
+    mean, within, p = steps[a, b]
     words = f"{mean:+.0f} ns ({within.low:+.0f} … {within.high:+.0f})"
-    return words if p < 0.05 else f"{words}, no measurable difference"
+    # The interval is of this step alone, and may exclude 0 all the same.
+    among = " (p adjusted for all steps)" if len(steps) > 1 else ""
+    return words if p < 0.05 else f"{words}, no measurable difference{among}"
 
 
 def _cold_levels(walk: Result) -> list[str]:

@@ -60,10 +60,20 @@ Cpu = Annotated[
     str | None,
     Option(
         "--cpu",
-        metavar="LIST",
-        help="Processors to run on, as 2 or 0-3 [default: isolated ones, or the last].",
+        metavar="N",
+        help="Processor to run on [default: an isolated one, a P core, or the last].",
     ),
 ]
+Cpus = Annotated[
+    str | None,
+    Option(
+        "--cpu",
+        metavar="LIST",
+        help="Processors to run on, as 2 or 0-3 [default: isolated ones, then P cores, then the last].",
+    ),
+]
+#: A part of what `--cpu` takes: a processor, or some in a row.
+_SOME_CPUS = r" *\d{1,5}(-\d{1,5})? *"
 NoCounters = Annotated[bool, Option("--no-counters", help="Do not use the processor's event counters.")]
 Histogram = Annotated[
     bool, Option("--histogram", help="Also time the kernel's fault handler with bpftrace, in a separate run.")
@@ -120,7 +130,7 @@ def _prepared(
     cpus = None
     if cpu is not None:
         usable = machine.usable(host)
-        is_list = re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", cpu, re.ASCII)
+        is_list = re.fullmatch(f"{_SOME_CPUS}(,{_SOME_CPUS})*", cpu, re.ASCII)
         cpus = list(dict.fromkeys(machine.cpu_list(cpu))) if is_list else []
         if not cpus or any(number not in usable for number in cpus):
             raise UsageError(
@@ -134,7 +144,8 @@ def _prepared(
                 where="--cpu",
                 remedy=f"name one of them, as --cpu {cpus[-1]}",
             )
-    host = machine.on(host, machine.choose_cpus(host, 1, cpus)[0])
+    cpus = machine.choose_cpus(host, host["cpu"]["online"] if threads else 1, cpus)
+    host = machine.on(host, cpus[0])
     return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), host
 
 
@@ -200,7 +211,8 @@ def gups(
     from flatwalk.host import benches, machine  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save)
-    node = machine.node_of(host, machine.choose_cpus(host, 1, plan.cpus)[0])
+    assert plan.cpus
+    node = machine.node_of(host, plan.cpus[0])
     bench = benches.gups(host, table_bytes=units.parse_size(table, "--table"), node=node)
     _run(bench, plan, host, save=save, as_json=json)
 
@@ -258,7 +270,7 @@ def ebizzy(
     runs: Runs = 15,
     at_most: AtMost = 120,
     seed: Seed = 1,
-    cpu: Cpu = None,
+    cpu: Cpus = None,
     no_counters: NoCounters = False,
     histogram: Histogram = False,
     save: Save = None,
@@ -269,10 +281,11 @@ def ebizzy(
     As ebizzy -m -l -p: with munmap, and without as the control, for 1 to T threads.
     """
     from flatwalk import units  # noqa: PLC0415
-    from flatwalk.host import benches, machine  # noqa: PLC0415
+    from flatwalk.host import benches  # noqa: PLC0415
 
     plan, host = _prepared(runs, at_most, seed, cpu, no_counters=no_counters, save=save, threads=True)
-    available = len(plan.cpus or machine.usable(host))
+    assert plan.cpus
+    available = len(plan.cpus)
     bench = benches.ebizzy(
         threads=threads or min(available, 7),
         chunks=chunks,

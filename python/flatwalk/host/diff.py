@@ -114,11 +114,11 @@ def _minus(text: str) -> str:
 
 
 def _change(share: float) -> str:
-    return _minus(f"{100 * share:+.2f} %")
+    return _minus(f"{100 * share:+z.2f} %")
 
 
 def _test(test: stats.Test, sign: int, df: str) -> str:
-    return f"{_minus(f'{sign * test.t:.3f}')}, {format(test.df, df)}, {_p(test.p)}"
+    return f"{_minus(f'{sign * test.t:z.3f}')}, {format(test.df, df)}, {_p(test.p)}"
 
 
 def _p(value: float) -> str:
@@ -146,7 +146,7 @@ def _show(
             wording.number(one.a.mean),
             wording.number(one.b.mean),
             _change(one.change),
-            _minus(f"{sign * one.effect:.2f}"),
+            _minus(f"{sign * one.effect:z.2f}"),
             _test(one.welch, sign, ".1f"),
             _test(one.pooled, sign, ".0f"),
         ]

@@ -223,11 +223,12 @@ def on(host: dict[str, Any], cpu: int, files: Files | None = None) -> dict[str, 
 def file_system(path: Path, files: Files | None = None) -> str | None:
     """The kind of file system that a path lies on, as ext4 or tmpfs; None if the kernel does not say."""
     found: tuple[int, str | None] = (-1, None)
+    path = path.resolve()
     for line in (read((files or Files()).proc / "self/mounts") or "").splitlines():
         _, place, kind, *_ = line.split(" ")
         place = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), place)
         # Of two that are mounted at one place, the later one is seen.
-        if path.resolve().is_relative_to(place) and len(place) >= found[0]:
+        if path.is_relative_to(place) and len(place) >= found[0]:
             found = (len(place), kind)
     return found[1]
 
@@ -285,10 +286,13 @@ def processors(cpus: list[int]) -> str:
 def usable(host: dict[str, Any]) -> list[int]:
     """Processors that this process may run on.
 
-    Isolated ones (isolcpus=) are in no process's mask until it asks for them, so that is tried.
+    Isolated ones (isolcpus=) are in no process's mask until it asks for them, so that is tried: unless
+    the mask has some, or lacks others, too. Then somebody chose it, as with `taskset`.
     """
-    mask = os.sched_getaffinity(0)
-    return sorted(mask | {cpu for cpu in host["isolated"] if cpu not in mask and _may_use(cpu, mask)})
+    mask, isolated = os.sched_getaffinity(0), set(host["isolated"])
+    if not isolated or mask & isolated or len(mask) < host["cpu"]["online"] - len(isolated):
+        return sorted(mask)
+    return sorted(mask | {cpu for cpu in isolated if _may_use(cpu, mask)})
 
 
 def _may_use(cpu: int, mask: set[int]) -> bool:

@@ -11,7 +11,7 @@ from flatwalk.output import as_json, write_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = "flatwalk-host/3"
+SCHEMA = "flatwalk-host/4"
 _KEYS = {
     "bench": str,
     "version": str,

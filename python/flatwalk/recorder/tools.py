@@ -22,10 +22,14 @@ INSTALL_QEMU = (
 )
 
 
+def escaped(value: object) -> str:
+    """A path, or another value, as QEMU's options take it: each comma twice."""
+    return str(value).replace(",", ",,")
+
+
 def plugin_argument(plugin: Path, options: Mapping[str, str]) -> str:
     """The value of QEMU's `-plugin`."""
-    parts = [str(plugin), *(f"{key}={value}" for key, value in options.items())]
-    return ",".join(part.replace(",", ",,") for part in parts)
+    return ",".join(map(escaped, (plugin, *(f"{key}={value}" for key, value in options.items()))))
 
 
 def plugin_options(plugin: Path, options: Mapping[str, str]) -> list[str]:
@@ -34,7 +38,7 @@ def plugin_options(plugin: Path, options: Mapping[str, str]) -> list[str]:
     The plugin is loaded twice, the second time by another path: only that registration is reset when other
     things are to be watched.
     """
-    again = f"{plugin.parent}/./{plugin.name}".replace(",", ",,")
+    again = escaped(f"{plugin.parent}/./{plugin.name}")
     return ["-plugin", plugin_argument(plugin, options), "-plugin", again]
 
 

@@ -43,7 +43,7 @@ def find(component: Component, source: Path | None = None) -> Path:
         FlatwalkError: If it was not built.
     """
     path = _place(component, source)
-    if not (path / component.product).is_file():
+    if not has(component, source):
         option = f" --source {source}" if source else ""
         if component.option:
             option += f" {component.option}"
@@ -51,6 +51,16 @@ def find(component: Component, source: Path | None = None) -> Path:
             f"{component.name} is not built", where=str(path), remedy=f"run: flatwalk vm build{option}"
         )
     return path
+
+
+def has(component: Component, source: Path | None = None) -> bool:
+    """Whether it was built; a user's own tree may have changed since.
+
+    Args:
+        component: What.
+        source: The user's own trees, if they are to be used.
+    """
+    return (_place(component, source) / component.product).is_file()
 
 
 def build(source: Path | None = None, *, jobs: int = 0, also: Sequence[Component] = ()) -> list[Built]:
@@ -128,7 +138,7 @@ def ensure(component: Component, source: Path | None = None, *, jobs: int = 0) -
 
 def _is_built(component: Component, source: Path | None) -> bool:
     """Whether there is nothing to do; the user's own trees may have changed."""
-    return source is None and (_place(component, source) / component.product).is_file()
+    return source is None and has(component)
 
 
 def _place(component: Component, source: Path | None) -> Path:

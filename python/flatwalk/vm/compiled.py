@@ -31,7 +31,7 @@ def guest_program(source: Path) -> Path:
 
 
 def plugin(name: str, source: Path | None) -> Path:
-    """A plugin of linux/guest/, compiled once for each version of it and of the headers that it includes.
+    """A plugin of linux/guest/, compiled once for each version of its source and of headers it may include.
 
     Args:
         name: Of its source, without `.c`.

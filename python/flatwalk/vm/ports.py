@@ -9,14 +9,11 @@ import socket
 import threading
 from typing import IO, TYPE_CHECKING
 
+from flatwalk.recorder.tools import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def escaped(value: object) -> str:
-    """A path, or another value, as QEMU's options take it: each comma twice."""
-    return str(value).replace(",", ",,")
 
 
 def plugin(path: Path, *arguments: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from flatwalk import temporary
 from flatwalk.errors import FlatwalkError
+from flatwalk.recorder.tools import escaped
 from flatwalk.vm import build, compiled, components, ports, processes, races
 
 if TYPE_CHECKING:
@@ -187,8 +188,16 @@ def _check_end(status: int | None, messages: str, log: str, timeout_s: float | N
 
     Raises:
         GuestLostError: If the guest was stopped, or QEMU failed while it ran.
-        FlatwalkError: If QEMU failed before that, or somebody killed it: this is no fault of the guest's.
+        FlatwalkError: If QEMU failed before that, or somebody ended it: this is no fault of the guest's.
     """
+    # Asked to end, QEMU says by what, and exits with 0, unless it is too early for that.
+    by_signal = status in (-signal.SIGKILL, -signal.SIGTERM) or "terminating on signal" in messages
+    if status is not None and by_signal:
+        raise FlatwalkError(
+            "QEMU was ended by a signal",
+            where=qemu,
+            remedy="if the host had too little memory, give less --memory, or end other programs",
+        )
     if status == 0:
         return
     if status is None:
@@ -198,12 +207,6 @@ def _check_end(status: int | None, messages: str, log: str, timeout_s: float | N
             remedy="give it more time, or more of the host's processors",
         )
         raise GuestLostError(overdue, log, messages)
-    if status == -signal.SIGKILL:
-        raise FlatwalkError(
-            "QEMU was killed",
-            where=qemu,
-            remedy="if the host had too little memory, give less --memory, or end other programs",
-        )
     failed = FlatwalkError(
         f"QEMU failed: {messages.strip() or status}",
         where=qemu,
@@ -249,7 +252,7 @@ def disk(size_bytes: int) -> Iterator[Path]:
 
 def drive(path: Path) -> list[str]:
     """QEMU's options that make a file the guest's disk /dev/vda."""
-    return ["-drive", f"file={ports.escaped(path)},if=virtio,format=raw,cache=unsafe"]
+    return ["-drive", f"file={escaped(path)},if=virtio,format=raw,cache=unsafe"]
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output
 from flatwalk.errors import UsageError
-from flatwalk.vm import document
+from flatwalk.vm import build, components, document
 from flatwalk.vm.machine import HOST_MODES, parse_modes
 from flatwalk.vm.testing import cases, mutants, report, running, soak
 
@@ -62,9 +62,7 @@ def run(options: Options) -> bool:
     if options.resume and file is None:
         raise UsageError("nothing says what is complete", where="--resume", remedy="give --json FILE, too")
     chosen = mutants.chosen(mutants.read(), options.only) if options.mutate else []
-    planned = _planned(options, chosen)
-    # Guests that are drawn, without end, have only tests of ours.
-    selftests = options.soak is None and any(case.has_selftests for case in planned)
+    planned, selftests = _planned(options, chosen)
     tested = report.versions(options.kernel, options.source, selftests=selftests)
 
     def say(line: str) -> None:
@@ -102,18 +100,26 @@ def run(options: Options) -> bool:
     return not failed
 
 
-def _planned(options: Options, guards: Sequence[mutants.Mutant]) -> Iterable[cases.Case]:
+def _planned(options: Options, guards: Sequence[mutants.Mutant]) -> tuple[Iterable[cases.Case], bool]:
+    """What is booted, and whether the version of the tests that come with Linux is a part of the results'.
+
+    It is if the tier has some, chosen or not: so `--resume` may choose others each time. But where none is
+    chosen they need not be built.
+    """
+    # Of a table, and drawn without end: only tests of ours.
     if options.mutate:
-        return mutants.planned(guards)
+        return mutants.planned(guards), False
     if options.soak is not None:
-        return soak.guests(options.seed, options.kernel)
+        return soak.guests(options.seed, options.kernel), False
     named = [name for name in (options.tests or "").split(",") if name]
     if options.kernel == "nested":
         found = cases.of_kvm(parse_modes(options.modes, known=HOST_MODES))
     else:
         modes = parse_modes(options.modes)
         found = cases.of_tier(options.tier, modes, kernel=options.kernel, levels=options.levels)
-    return cases.chosen(found, options.only, named)
+    planned = cases.chosen(found, options.only, named)
+    needed, known = (any(case.has_selftests for case in some) for some in (planned, found))
+    return planned, needed or (known and build.has(components.SELFTESTS, options.source))
 
 
 def _table_name(options: Options) -> str:

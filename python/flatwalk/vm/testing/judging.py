@@ -20,8 +20,9 @@ _SKIPPED, _SKIPPED_ELSEWHERE = 77, 4
 #: Exit status of `timeout` if it ended the test, and of a test that was killed: by `timeout`, as it did not
 #: end when it was asked to, or for want of memory.
 _OVERDUE, _KILLED = 124, 137
-#: Exit status of the shell, and of `timeout`, if there is no such program, or it cannot be run.
-_NOT_RUN = (126, 127)
+#: Exit status of `timeout` if it fails itself; and of it and the shell if a program cannot be run, or there
+#: is none of this name.
+_NOT_RUN = (125, 126, 127)
 #: How QEMU's checking mode begins to say that a flush is missing.
 MISSING = "flat-pt-check: missing flush"
 _COMPLAINTS_SHOWN = 5

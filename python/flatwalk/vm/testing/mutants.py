@@ -12,7 +12,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import components
 from flatwalk.vm.testing import cases
 from flatwalk.vm.testing.cases import Case
-from flatwalk.vm.testing.judging import MISSING, during, mistake, shortened
+from flatwalk.vm.testing.judging import FOUND, MISSING, during, mistake, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Mutant:
     #: The machine on which they do.
     mode: str = "l2l1"
     isolated: bool = False
-    #: Who must notice, of `KINDS`. A hang only where there is nothing else, as a busy host looks like one.
+    #: Who may notice, of `KINDS`. A hang only where it is the usual sign, as a busy host looks like one.
     by: tuple[str, ...] = (KERNEL, QEMU, TEST)
     #: Why none can notice, if so.
     unseen: str = ""
@@ -105,7 +105,7 @@ def read(path: Path = TABLE) -> list[Mutant]:
             where=str(path),
             remedy="run this from a checkout of the repository",
         ) from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise FlatwalkError(
             f"the table of guards is wrong: {error}", where=str(path), remedy="see its first lines"
         ) from error
@@ -206,6 +206,18 @@ def noticed(mutant: Mutant, result: Result, control: Result | None) -> Notice | 
         return notice.by in mutant.by and (notice.by != HANG or _is_quick(notice.test, control))
 
     return next(filter(counts, notices(result)), None)
+
+
+def said(result: Result) -> list[str]:
+    """What is said of a guest in which a guard was left out, as soon as it has ended: a line for each sign.
+
+    What else is wrong, such as that the guest was lost, is said where there is no sign: it is none.
+    """
+    signs = dict.fromkeys(notices(result))
+    if not signs:
+        return [f"{'':5}  {problem.splitlines()[0]}" for problem in result.problems]
+    # Whether a hang counts is known when all have ended.
+    return [f"{HANG if sign.by == HANG else FOUND:<5}  {sign.what}" for sign in signs]
 
 
 def _is_quick(test: str, control: Result | None) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import build, compiled, components, kept
 from flatwalk.vm import run as guest
+from flatwalk.vm.testing import mutants
 from flatwalk.vm.testing.cases import FOREIGN, STRESSORS
-from flatwalk.vm.testing.judging import FAIL, FOUND, FinishedTest, Result, complaints, differences, judge
+from flatwalk.vm.testing.judging import FAIL, FinishedTest, Result, complaints, differences, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -84,9 +85,10 @@ def run(
         result.seconds = round(time.monotonic() - start, 1)
         result.problems += differences(result, off)
         results.append(result)
-        for problem in result.problems:
-            # Of a guest that had to go wrong, the first lines say enough.
-            say(f"  {FOUND}  {problem.splitlines()[0]}" if case.mutated else f"  {FAIL}  {problem}")
+        for line in (
+            mutants.said(result) if case.mutated else [f"{FAIL}  {problem}" for problem in result.problems]
+        ):
+            say(f"  {line}")
         ended = [one.case for one in results]
         keep([*results, *(one for one in before if one.case not in ended)])
     return results
@@ -106,7 +108,9 @@ def _lost(error: guest.GuestLostError, case: Case) -> FlatwalkError:
     return FlatwalkError(
         error.what,
         where=case.name,
-        remedy="look at what its kernel wrote last (--logs); if the host was busy, boot it again",
+        # As its result is kept, --resume would not boot it again; without that, the file is written anew.
+        remedy="look at what its kernel wrote last (--logs); if the host was busy, name this case with "
+        "--only, without --resume, and another --json",
     )
 
 
@@ -191,6 +195,13 @@ def _boot(
         except guest.GuestLostError as error:
             log, messages = error.log, error.messages
             raise
+        except FlatwalkError as error:
+            # The options that its remedy may name are of other commands.
+            raise FlatwalkError(
+                error.what,
+                where=case.name,
+                remedy="end other programs, or fix what QEMU says; --resume goes on with this case",
+            ) from error
         finally:
             if logs is not None:
                 written = {"tests": output.getvalue(), "script": errors.getvalue()}
