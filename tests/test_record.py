@@ -275,9 +275,16 @@ def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
 def started(
     helper: str, directory: Path, stderr: int | None = None, stdin: int | None = None
 ) -> subprocess.Popen[str]:
-    """A program of Python's, in a group of its own, which a terminal sends Ctrl-C to."""
+    """A program of Python's, in a group of its own, which a terminal sends Ctrl-C to.
+
+    What a shell starts in the background has signals of the terminal ignored, these tests too.
+    """
+    usual = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "for number in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM): signal.signal(number, signal.SIG_DFL)\n"
+    )
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", helper],
+        [sys.executable, "-P", "-c", usual + helper],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -398,11 +405,75 @@ def test_sighup_stays_ignored(output: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("flatwalk.recorder.session._Session._start", start)
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with pytest.raises(RecordError, match="did not start"):
+        with pytest.raises(RecordError, match="nothing was recorded"):
             record(["/bin/true"], output)
     finally:
         signal.signal(signal.SIGHUP, previous)
     assert seen == [signal.SIG_IGN]
+
+
+def test_where_a_program_ran_unrecorded_the_error_says_why(
+    stand_in: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.write_text(
+        '#!/bin/sh\necho \'{"type": "ready"}\'\n'
+        "read -r _\n"
+        'echo \'{"type": "warning", "pid": 1, "message": "a process is not recorded: too many files"}\'\n'
+    )
+    for status in (0, 3):
+        monkeypatch.setattr(
+            "flatwalk.recorder.session._Session._start",
+            lambda *_, end=status: subprocess.Popen(["sh", "-c", f"exit {end}"]),
+        )
+        with pytest.raises(RecordError, match="nothing was recorded; a process is not recorded: too many"):
+            record(["/bin/true"], output)
+
+
+def test_a_handler_that_is_not_pythons_is_left_alone(
+    stand_in: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stand_in.exists()
+    put, handlers = signal.signal, []
+
+    def signal_as_of_c(number: int, handler: object) -> object:
+        handlers.append(handler)
+        previous = put(number, handler)  # type: ignore[arg-type]
+        return None if number == signal.SIGINT else previous
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("flatwalk.recorder.session._Session._start", lambda *_: subprocess.Popen(["true"]))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "signal", signal_as_of_c)
+            with pytest.raises(RecordError, match="nothing was recorded"):
+                record(["/bin/true"], output)
+    finally:
+        put(signal.SIGINT, before)
+    assert None not in handlers
+
+
+@pytest.mark.parametrize("by", ["--time", "SIGTERM"])
+def test_what_is_about_to_start_is_not_waited_for_once_all_is_to_end(
+    stand_in: Path, output: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    # It ends with its input alone.
+    stand_in.write_text('#!/bin/sh\necho \'{"type": "ready"}\'\nwhile read -r _; do :; done\n')
+    passed = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+    monkeypatch.setattr(
+        "flatwalk.recorder.session._Session._start", lambda *_: subprocess.Popen(["sleep", "600"])
+    )
+
+    def end_it(_done: int, _total: int | None) -> None:
+        nonlocal passed
+        if not passed:
+            passed = 1000.0
+            if by == "SIGTERM":
+                signal.raise_signal(signal.SIGTERM)
+
+    seconds = 500.0 if by == "--time" else None
+    with pytest.raises(SystemExit if by == "SIGTERM" else RecordError):
+        record(["/bin/true"], output, seconds=seconds, progress=end_it)
 
 
 @pytest.mark.parametrize("by", ["--time", "SIGTERM"])
