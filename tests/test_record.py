@@ -281,7 +281,7 @@ def started(
     """
     usual = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "for number in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM): signal.signal(number, signal.SIG_DFL)\n"
+        "for one in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM): signal.signal(one, signal.SIG_DFL)\n"
     )
     return subprocess.Popen(
         [sys.executable, "-P", "-c", usual + helper],

@@ -85,7 +85,13 @@ def test_a_place_that_cannot_be_taken_is_left_as_it_was(
     assert record(["/bin/true"], output).status == 0
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "out.fwt", "out.fwt.part/thesis.txt", "other.1.fwt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thesis.txt", "out.fwt", "out.fwt.part/thesis.txt", "other.1.fwt"),
+        *("out.2024.csv.part", "out.1.txt.part.aside", "out.1.fwt.2.part"),
+    ],
+)
 def test_what_is_not_a_trace_stays_where_traces_grow(tmp_path: Path, output: Path, name: str) -> None:
     thesis = tmp_path / "out.fwt.part" / name
     thesis.parent.mkdir(parents=True)
@@ -94,6 +100,27 @@ def test_what_is_not_a_trace_stays_where_traces_grow(tmp_path: Path, output: Pat
         record(["/bin/true"], output)
     assert thesis.read_text() == "a thesis"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [thesis]
+
+
+def test_an_empty_file_with_another_extension_stays(tmp_path: Path, output: Path) -> None:
+    empty = tmp_path / "out.fwt.part" / "out.1.txt"
+    empty.parent.mkdir()
+    empty.touch()
+    with pytest.raises(UsageError, match="something that is not a trace"):
+        record(["/bin/true"], output)
+    assert empty.exists()
+
+
+@pytest.mark.parametrize("name", [".nfs0123", ".fuse_hidden0123"])
+def test_what_a_file_system_keeps_of_removed_files_is_in_nobodys_way(
+    tmp_path: Path, output: Path, name: str
+) -> None:
+    growing = tmp_path / "out.fwt.part"
+    growing.mkdir()
+    (growing / name).write_bytes(b"half")
+    with taken(output) as place:
+        place.keep(traces := grown(growing, "out.fwt"), traces[0])
+    assert {path.name for path in tmp_path.rglob("*")} == {"out.fwt", "out.fwt.part", name}
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "out.fwt.part", "lock"])
@@ -120,7 +147,7 @@ def test_a_file_where_traces_grow_is_refused(tmp_path: Path, output: Path) -> No
     assert (tmp_path / "out.fwt.part").read_text() == "a thesis"
 
 
-@pytest.mark.parametrize("name", ["out.fwt", "out", "out.a.trace"])
+@pytest.mark.parametrize("name", ["out.fwt", "out", "out.a.trace", "out.", ".out"])
 def test_all_that_a_killed_recording_leaves_goes(tmp_path: Path, name: str) -> None:
     stem, _, suffix = name.rpartition(".")
     others = [f"{stem or name}.{middle}.{suffix if stem else 'fwt'}" for middle in ("4711", "4711.2")]

@@ -288,10 +288,19 @@ pub fn kill(process: &OwnedFd) {
 }
 
 /// True if `fd` is readable now; for [`process_descriptor`]: if the process ended.
-pub fn is_readable(fd: &OwnedFd) -> bool {
+pub fn is_readable(fd: &impl AsRawFd) -> bool {
+    poll(fd, 0)
+}
+
+/// Waits until `fd` is readable (of a socket that listens: until somebody connects), or a signal comes.
+pub fn wait_until_readable(fd: &impl AsRawFd) {
+    poll(fd, -1);
+}
+
+fn poll(fd: &impl AsRawFd, milliseconds: c_int) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd.
-    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) > 0 }
 }
 
 /// The number of this thread.

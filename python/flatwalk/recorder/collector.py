@@ -102,9 +102,15 @@ class Collector:
                 self._process.kill()
         return rest
 
+    def leave(self) -> None:
+        """Ends what is still recorded, or is just about to be, as our own end would."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def _send(self, word: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
+        # It is gone, or we have closed its input.
+        with contextlib.suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(f"{word}\n".encode())
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The name in `FILE.part` that says whose it is.
 LOCK = "lock"
+#: What network file systems call a file that was removed while somebody had it open; it goes by itself.
+REMOVED = (".nfs", ".fuse_hidden")
 
 
 class Place:
@@ -120,8 +122,10 @@ def _is_ours(path: Path, output: Path) -> bool:
         return False
     if path.name == LOCK:
         return True
-    stem = output.name.rpartition(".")[0] or output.name
-    trace = rf"{re.escape(output.name)}|{re.escape(stem)}\.\d+(\.\d+)?\.[^.]*"
+    stem, _, suffix = output.name.rpartition(".")
+    if not stem:
+        stem, suffix = output.name, "fwt"
+    trace = rf"{re.escape(output.name)}|{re.escape(stem)}\.\d+(\.\d+)?\.{re.escape(suffix)}"
     found = re.fullmatch(rf"(?:{trace})(?P<partial>\.part(\.aside)?)?", path.name, re.DOTALL)
     return found is not None and (found["partial"] is not None or is_trace(path))
 
@@ -136,7 +140,8 @@ def _check_growing(directory: Path, output: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # its owner ended just now
         # What its owner removes meanwhile does no harm.
         is_fit = is_fit and all(
-            _is_ours(path, output) or not os.path.lexists(path) for path in directory.iterdir()
+            _is_ours(path, output) or path.name.startswith(REMOVED) or not os.path.lexists(path)
+            for path in directory.iterdir()
         )
     if not is_fit and os.path.lexists(directory):
         raise UsageError(

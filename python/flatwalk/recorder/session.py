@@ -216,7 +216,7 @@ class _Session:
     ) -> None:
         """Reads reports until the collector ends, which it does after the last process it records."""
         ended: float | None = None
-        noted = detached = False
+        noted = detached = is_over = False
         while not collector.ended:
             for report in collector.read(0.1):
                 self._reports.add(report)
@@ -227,8 +227,13 @@ class _Session:
             now = time.monotonic()
             if self._seconds is not None and now - start > self._seconds:
                 self._timed_out |= self._end_all(program, qemu, f"--time {self._seconds:g}")
+                is_over = True
             if self._terminated is not None and now - self._terminated > TERMINATION_SECONDS:
                 self._end_all(program, qemu, _named(self._terminated_by))
+                is_over = True
+            if is_over and not running:
+                # What the collector still waits for is a program that has not yet introduced itself.
+                collector.leave()
             if ended is None and program.poll() is not None:
                 ended = time.monotonic()
                 self._interrupted = 0
@@ -313,7 +318,7 @@ class _Session:
             was_interrupted = status == -signal.SIGINT and signal.SIGINT in self._signalled
             if self._terminated_by or self._asked_to_end or (was_interrupted and not self._reports.traces):
                 self._end_without_traces()
-            raise self._nothing_recorded(status, line) if self._reports.traces else _not_started(status, line)
+            raise self._nothing_recorded(status, line)
         if main is None or not main.instructions:
             self._reports.warnings.append(
                 f"the program's own process left nothing: {self._place.output} is of the busiest one"
@@ -344,19 +349,32 @@ class _Session:
         raise KeyboardInterrupt
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
-        if self._part.start_at:
+        never_began = not self._reports.traces
+        if self._part.start_at and not never_began:
             return RecordError(
                 f"the program never reached {self._part.start_at}, so nothing was recorded",
                 where="--start-at",
                 remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
             )
-        if self._part.skip:
+        if self._part.skip and not never_began:
             return RecordError(
-                "the program ended before all the instructions to skip, so nothing was recorded",
+                "the program ended before all the instructions to skip, or never started recording again "
+                "after them, so nothing was recorded",
                 where="--skip",
                 remedy="skip fewer",
             )
-        return _not_started(status, line)
+        if status == 0 or (never_began and self._reports.warnings):
+            # It ran, or the collector refused it and has said why.
+            return RecordError(
+                "; ".join(["nothing was recorded", *self._reports.warnings]),
+                where=shlex.join(line),
+                remedy="see docs/recording.md",
+            )
+        return RecordError(
+            f"QEMU did not start the program (exit status {status})",
+            where=shlex.join(line),
+            remedy="see its message above",
+        )
 
     @contextlib.contextmanager
     def _signals(self, program: Callable[[], subprocess.Popen[bytes] | None]) -> Iterator[None]:
@@ -410,16 +428,10 @@ class _Session:
             yield
         finally:
             for number, handler in previous.items():
-                signal.signal(number, handler)
+                # One that was not installed from Python cannot be put back.
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def _named(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-
-
-def _not_started(status: int, line: list[str]) -> RecordError:
-    return RecordError(
-        f"QEMU did not start the program (exit status {status})",
-        where=shlex.join(line),
-        remedy="see its message above",
-    )

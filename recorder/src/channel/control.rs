@@ -15,6 +15,8 @@ pub const CONTROL_FAILURE: u64 = 4;
 /// Of a guest: how many walks and how many accesses were checked, how many instructions its kernel executed
 /// for the program while that was recorded, and how many of these were repetitions; each a `u64`.
 pub const CONTROL_CHECKED: u64 = 5;
+/// The process has forked: its child's number, a `u64`. The child will introduce itself.
+pub const CONTROL_FORK: u64 = 7;
 
 /// Of a sample: an epoch, in which nothing but this happened, and what; each a `u64`. One of `MARK_…`,
 /// with two numbers.

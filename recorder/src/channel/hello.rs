@@ -32,7 +32,7 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/7");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/8");
 
 /// The collector's answer to a process that it records.
 pub const READY: &str = "ready";

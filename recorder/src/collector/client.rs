@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flatwalk_recorder::channel::hello::{Hello, READY, UNRECORDED, VERSION};
@@ -24,10 +25,12 @@ pub struct Client {
     hello: Hello,
     region: Mapped,
     process: Process,
+    /// The processes that it says it has forked.
+    children: Mutex<Vec<i32>>,
 }
 
 /// A process while it runs QEMU.
-struct Process {
+pub struct Process {
     pid: i32,
     /// Becomes readable when the process ends.
     descriptor: OwnedFd,
@@ -44,8 +47,13 @@ impl Process {
         sys::is_readable(&self.descriptor)
     }
 
+    /// Ends it.
+    pub fn kill(&self) {
+        sys::kill(&self.descriptor);
+    }
+
     /// Whether it runs, and runs QEMU.
-    fn runs_qemu(&self) -> bool {
+    pub fn runs_qemu(&self) -> bool {
         // In this order: another process may have its number afterwards.
         let program = program(self.pid);
         program.is_some() && program == self.program && !self.has_ended()
@@ -67,8 +75,12 @@ enum Obstacle {
 
 impl From<io::Error> for Obstacle {
     fn from(error: io::Error) -> Obstacle {
-        let remedy = if sys::is_out_of_descriptors(&error) { OPEN_FILES } else { "" };
-        Obstacle::Unrecorded(format!("the collector cannot take it up: {error}{remedy}"))
+        let why = format!("the collector cannot take it up: {error}");
+        if sys::is_out_of_descriptors(&error) {
+            Obstacle::Unrecorded(why + OPEN_FILES)
+        } else {
+            Obstacle::Failed(why)
+        }
     }
 }
 
@@ -129,17 +141,14 @@ impl Client {
         result
     }
 
-    /// Reads an introduction and answers that there are too few descriptors for it.
-    ///
-    /// # Errors
-    /// When the other side is gone.
-    pub fn decline(mut stream: UnixStream) -> io::Result<()> {
-        let _ = receive(&mut stream);
-        let why = io::Error::from_raw_os_error(libc::EMFILE);
-        if let Obstacle::Unrecorded(why) = why.into() {
-            stream.write_all(format!("{UNRECORDED}{why}").as_bytes())?;
-        }
-        Ok(())
+    /// Reads an introduction and answers that there are too few descriptors for it. Returns that, too.
+    pub fn decline(stream: &mut UnixStream) -> String {
+        let _ = receive(stream);
+        let (Obstacle::Unrecorded(why) | Obstacle::Failed(why)) =
+            io::Error::from_raw_os_error(libc::EMFILE).into();
+        // The other side may be gone.
+        let _ = stream.write_all(format!("{UNRECORDED}{why}").as_bytes());
+        why
     }
 
     fn read(stream: &mut UnixStream) -> Result<Client, Obstacle> {
@@ -174,7 +183,7 @@ impl Client {
         let region =
             Mapped(unsafe { sys::map_shared(&file.into(), REGION_BYTES, std::ptr::null_mut()) }?);
         region.collector.store(std::process::id() as i32, Ordering::Release);
-        Ok(Client { hello, region, process })
+        Ok(Client { hello, region, process, children: Mutex::default() })
     }
 
     /// How it introduced itself.
@@ -199,7 +208,23 @@ impl Client {
 
     /// Ends the process.
     pub fn kill(&self) {
-        sys::kill(&self.process.descriptor);
+        self.process.kill();
+    }
+
+    /// Notes that the process has forked this one.
+    pub fn note_child(&self, pid: i32) {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+    }
+
+    /// The processes noted since this was last called.
+    pub fn take_children(&self) -> Vec<i32> {
+        std::mem::take(&mut self.children.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A child of the process, while it runs what the process does.
+    pub fn child(&self, pid: i32) -> Option<Process> {
+        let child = Process { program: self.process.program, ..Process::new(pid).ok()? };
+        child.runs_qemu().then_some(child)
     }
 
     /// Whether the process has replaced itself by QEMU with another program, or is about to: it will introduce itself
@@ -272,6 +297,16 @@ pub mod tests {
         assert!(answer.starts_with(UNRECORDED), "{answer}");
         drop(other.stdin.take());
         assert!(other.wait().unwrap().success());
+    }
+
+    #[test]
+    fn only_where_files_are_lacking_a_process_runs_on_unrecorded() {
+        for (number, runs_on) in
+            [(libc::EMFILE, true), (libc::ENFILE, true), (libc::ENOMEM, false), (libc::EIO, false)]
+        {
+            let obstacle = Obstacle::from(io::Error::from_raw_os_error(number));
+            assert_eq!(matches!(obstacle, Obstacle::Unrecorded(_)), runs_on, "{number}");
+        }
     }
 
     #[test]

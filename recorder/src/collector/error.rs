@@ -31,12 +31,16 @@ impl RecordError {
             if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
     }
 
+    /// Whether the limit of open files stood in the way.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, RecordError::Trace(TraceError::Io { source, .. })
+            if sys::is_out_of_descriptors(source))
+    }
+
     /// What the user is to know of it.
     pub fn explain(&self) -> String {
         match self {
-            RecordError::Trace(error @ TraceError::Io { source, .. })
-                if sys::is_out_of_descriptors(source) =>
-            {
+            RecordError::Trace(error) if self.is_out_of_descriptors() => {
                 format!("{error}{OPEN_FILES}")
             }
             RecordError::Trace(error) => error.to_string(),

@@ -46,22 +46,26 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, wanted: &At
         let _alone = opening();
         Session::create(client, &partial)
     };
-    let (result, command, and_then) = match session {
-        Ok(session) => {
-            let result = write(session, client, target, replaced, wanted, &mut totals);
-            (result, COMMAND_END, "")
-        }
-        // It cannot help that, and nothing of it is lost.
-        Err(error) => (Err(error.into()), COMMAND_DETACH, ". The program ran on unrecorded"),
+    let result = match session {
+        Ok(session) => write(session, client, target, replaced, wanted, &mut totals),
+        Err(error) => match RecordError::from(error) {
+            // The program cannot help that, and runs on.
+            error if error.is_out_of_descriptors() => {
+                command(client, COMMAND_DETACH);
+                report_unrecorded(pid, &error.explain());
+                // What there may be of it holds nothing.
+                let _ = fs::remove_file(&partial);
+                Ok(Reason::Detached)
+            }
+            error => Err(error),
+        },
     };
     let Totals { instructions, gap_instructions, segments } = totals;
     let (reason, error, disk_full) = match result {
         Ok(reason) => (reason, None, false),
         Err(error) => {
-            client.region().command.store(command, Ordering::Release);
-            client.region().ring_drained();
-            let explained = error.explain() + and_then;
-            (Reason::Failed, Some(explained), error.is_disk_full())
+            command(client, COMMAND_END);
+            (Reason::Failed, Some(error.explain()), error.is_disk_full())
         }
     };
     let renamed = fs::rename(&partial, target);
@@ -78,6 +82,17 @@ pub fn record(client: &Client, target: &Path, replaced: &AtomicBool, wanted: &At
         error,
         disk_full,
     });
+}
+
+/// Says to the user that a process is not recorded. Not which one: for many processes it is one note.
+pub fn report_unrecorded(pid: i32, why: &str) {
+    report(&Report::Warning { pid, message: format!("a process is not recorded: {why}") });
+}
+
+/// Has the process end, or run on unrecorded.
+fn command(client: &Client, command: u32) {
+    client.region().command.store(command, Ordering::Release);
+    client.region().ring_drained();
 }
 
 /// Held by whoever opens files: nobody else may take a descriptor that is given up for another use.
@@ -163,8 +178,7 @@ fn end_reason(client: &Client, replaced: &AtomicBool, wanted: &AtomicU8) -> Opti
     }
     match wanted.load(Ordering::Acquire) {
         WANTED_NO_MORE => {
-            region.command.store(COMMAND_DETACH, Ordering::Release);
-            region.ring_drained();
+            command(client, COMMAND_DETACH);
             Some(Reason::Detached)
         }
         WANTED_BY_NONE => {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use flatwalk_recorder::channel::control::{
-    CONTROL_CHECKED, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_FAILURE, CONTROL_MARK, CONTROL_WARNING,
-    MARK_BEGIN, MARK_END, MARK_THIN,
+    CONTROL_CHECKED, CONTROL_DEFINE, CONTROL_EVENT, CONTROL_FAILURE, CONTROL_FORK, CONTROL_MARK,
+    CONTROL_WARNING, MARK_BEGIN, MARK_END, MARK_THIN,
 };
 use flatwalk_recorder::channel::hello::Origin;
 use flatwalk_recorder::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS};
@@ -37,7 +37,7 @@ enum Occurrence {
 
 /// One process's trace under construction.
 pub struct Session<'a> {
-    pid: i32,
+    client: &'a Client,
     region: &'a Region,
     output: Output,
     decoder: Decoder,
@@ -79,7 +79,7 @@ impl<'a> Session<'a> {
             gap_pages: hello.gap_pages,
         };
         Ok(Session {
-            pid: client.pid(),
+            client,
             region: client.region(),
             output: Output::create(path, header)?,
             gaps: 0,
@@ -224,8 +224,14 @@ impl<'a> Session<'a> {
                         [epoch, mark, first, second].map(u64::from_le_bytes);
                     self.events.push_back((epoch, Occurrence::Mark(mark, first, second)));
                 }
+                CONTROL_FORK => {
+                    let child = self.control.as_slice().try_into().map(u64::from_le_bytes);
+                    let child =
+                        child.map_err(|_| RecordError::Corrupt("a child's number is malformed"))?;
+                    self.client.note_child(child as i32);
+                }
                 CONTROL_WARNING => report(&Report::Warning {
-                    pid: self.pid,
+                    pid: self.client.pid(),
                     message: String::from_utf8_lossy(&self.control).into_owned(),
                 }),
                 CONTROL_FAILURE => {
@@ -238,7 +244,7 @@ impl<'a> Session<'a> {
                         return Err(RecordError::Corrupt("a count of checks is malformed"));
                     };
                     report(&Report::Checked {
-                        pid: self.pid,
+                        pid: self.client.pid(),
                         walks: u64::from_le_bytes(walks),
                         accesses: u64::from_le_bytes(accesses),
                         kernel: u64::from_le_bytes(kernel),
@@ -354,13 +360,23 @@ mod tests {
     use super::*;
     use crate::client::tests::client;
 
+    /// A file that goes with the test, however that ends.
+    struct Scratch(std::path::PathBuf);
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
     #[test]
     fn events_without_slices_do_not_wait_for_any() {
-        let path =
-            std::env::temp_dir().join(format!("flatwalk-session-{}.fwt", std::process::id()));
+        let name = format!("flatwalk-session-{}.fwt", std::process::id());
+        let scratch = Scratch(std::env::temp_dir().join(name));
+        let path = &scratch.0;
         let client = client();
         let region = client.region();
-        let mut session = Session::create(&client, &path).unwrap();
+        let mut session = Session::create(&client, path).unwrap();
         let name = |number: u64| Event::Marker { name: number.to_string() };
         for epoch in 1..=100_000_u64 {
             let mut payload = epoch.to_le_bytes().to_vec();
@@ -377,13 +393,12 @@ mod tests {
         }
         session.take_rest().unwrap();
         session.finish().unwrap();
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = Reader::open(path).unwrap();
         let mut next = 1;
         while let Some(item) = reader.next_item().unwrap() {
             assert!(matches!(item, Item::Event(event) if event == name(next)));
             next += 1;
         }
         assert_eq!(next, 100_001);
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -166,6 +166,12 @@ pub fn end_skip() {
     BUDGET.with(|budget| (budget.skip, budget.is_skipping) = (0, false));
 }
 
+/// Whether a part is not at its end, now that all threads have given back what they did not spend: what is less is
+/// not worth another reset.
+pub fn remains(part: Part) -> bool {
+    BUDGET.with(|budget| *budget.part(part) > GRANT / 16)
+}
+
 /// Whether the next segment has yet to begin.
 pub fn is_in_gap() -> bool {
     BUDGET.with(|budget| budget.is_in_gap)

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::channel::region::{BUFFER_WORDS, BUFFERS, Region, SLOTS, Slot, Stopped};
-use crate::plugin::connection::{region, stop, warn};
+use crate::plugin::connection::{fail, region, stop, warn};
 use crate::plugin::lock::Lock;
 use crate::sys;
 
@@ -34,10 +34,22 @@ pub fn place(vcpu: c_uint) -> usize {
     if (vcpu as usize) < SLOTS { vcpu as usize } else { find_place(vcpu) }
 }
 
+/// Where a vCPU beyond the slots was last found, by its number modulo their number.
+static HINTS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+
 #[inline(never)]
 fn find_place(vcpu: c_uint) -> usize {
     let is_its = |&place: &usize| OWNERS[place].load(Ordering::Relaxed) == vcpu + 1;
-    places(vcpu).find(is_its).unwrap_or(vcpu as usize % SLOTS)
+    let hint = &HINTS[vcpu as usize % SLOTS];
+    let hinted = hint.load(Ordering::Relaxed) as usize;
+    if is_its(&hinted) {
+        return hinted;
+    }
+    let Some(place) = places(vcpu).find(is_its) else {
+        fail("a thread has no place in the recorder's memory");
+    };
+    hint.store(place as u32, Ordering::Relaxed);
+    place
 }
 
 /// Where a vCPU may have its slot, best first.
@@ -49,14 +61,15 @@ fn places(vcpu: c_uint) -> impl Iterator<Item = usize> {
 /// Gives `vcpu` a place; `None` if all are taken.
 pub fn take_place(vcpu: c_uint) -> Option<usize> {
     let take = |&place: &usize| {
-        OWNERS[place].compare_exchange(0, vcpu + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        OWNERS[place].compare_exchange(0, vcpu + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     places(vcpu).find(take)
 }
 
 /// `vcpu` is gone: another may have its place.
 pub fn leave_place(vcpu: c_uint) {
-    OWNERS[place(vcpu)].store(0, Ordering::Relaxed);
+    // Its last words first.
+    OWNERS[place(vcpu)].store(0, Ordering::Release);
 }
 
 /// In a forked child: only `vcpu` has a place, the one that it had.

@@ -1,6 +1,6 @@
 //! The connection to the collector: the shared memory, and the records sent through it.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -99,9 +99,15 @@ pub fn attach(
     }
 }
 
+/// Writes a message for the user. `eprintln` would panic where standard error is closed, and so end QEMU, which
+/// called.
+pub fn say(message: &str) {
+    let _ = writeln!(io::stderr(), "flatwalk: {message}");
+}
+
 /// This process runs on unrecorded, for this reason.
 pub fn go_unrecorded(why: &str) {
-    eprintln!("flatwalk: process {} is not recorded: {why}", std::process::id());
+    say(&format!("process {} is not recorded: {why}", std::process::id()));
     set_phase(Phase::Detached);
 }
 

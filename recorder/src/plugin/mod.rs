@@ -68,7 +68,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match result {
         Ok(()) => 0,
         Err(message) => {
-            eprintln!("flatwalk: {message}");
+            connection::say(&message);
             1
         }
     }

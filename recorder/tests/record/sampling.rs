@@ -339,8 +339,8 @@ fn threads_that_end_in_a_gap_leave_what_they_did_not_pass() {
     let (gaps, total) = gaps(&recorded.output);
     // The first four are what is left of segments.
     assert!(gaps.len() > 4 && total < 12 * LENGTH, "{gaps:?} of {total}");
-    // Two threads are there at the same time, each with a grant.
-    assert!(gaps[4..].iter().all(|&(_, gap)| gap.abs_diff(LENGTH) < 2 * GRANT), "{gaps:?}");
+    // While a thread is ending, a gap cannot end, and the others run on.
+    assert!(gaps[4..].iter().all(|&(_, gap)| gap.abs_diff(LENGTH) < 3 * GRANT), "{gaps:?}");
 }
 
 #[test]

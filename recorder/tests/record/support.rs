@@ -123,6 +123,18 @@ pub fn start_with(
     thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
     assert!(reports.recv().unwrap().contains("ready"));
     let closing = collector.stdin.take();
+    let guest = start_guest(scratch, options, command);
+    Running { guest, collector, reports, closing, output }
+}
+
+/// Starts a program under QEMU that introduces itself to a collector that runs.
+pub fn start_guest(scratch: &Scratch, options: &str, command: &[&str]) -> Child {
+    qemu(scratch, options, command).spawn().expect("qemu-user is installed")
+}
+
+/// The command that does.
+pub fn qemu(scratch: &Scratch, options: &str, command: &[&str]) -> Command {
+    let socket = scratch.0.join("socket");
     let mut guest = Command::new("qemu-x86_64");
     // Shells start what runs in their background with SIGINT ignored; the guest must die of it.
     // SAFETY: `signal` may be called between fork and exec.
@@ -132,7 +144,7 @@ pub fn start_with(
             Ok(())
         });
     }
-    let guest = guest
+    guest
         .arg("-plugin")
         .arg(format!("{},socket={}{options}", plugin().display(), socket.display()))
         .arg("-plugin")
@@ -141,10 +153,8 @@ pub fn start_with(
         .arg("--")
         .args(command)
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("qemu-user is installed");
-    Running { guest, collector, reports, closing, output }
+        .stderr(Stdio::piped());
+    guest
 }
 
 /// What came of a recording.
@@ -176,6 +186,43 @@ impl Running {
     /// Says to the collector that no more programs will be started.
     pub fn close(&mut self) {
         self.closing.as_mut().unwrap().write_all(b"close\n").unwrap();
+    }
+
+    /// Ends the collector's input, as when who started it has ended.
+    pub fn leave(&mut self) {
+        self.closing = None;
+    }
+
+    /// Waits for the collector's end.
+    pub fn wait_for_end(&mut self) {
+        let why = loop {
+            if let Err(why) = self.reports.recv_timeout(Duration::from_secs(60)) {
+                break why;
+            }
+        };
+        assert_eq!(why, RecvTimeoutError::Disconnected, "the collector goes on");
+        assert!(self.collector.wait().unwrap().success());
+    }
+
+    /// What the collector has open, by descriptor.
+    pub fn files(&self) -> BTreeMap<u64, PathBuf> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.collector.id())).unwrap();
+        let links = entries.map_while(Result::ok).filter_map(|entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, fs::read_link(entry.path()).ok()?))
+        });
+        links.collect()
+    }
+
+    /// From here on the collector may have so many files open.
+    pub fn limit_files(&self, rlim_cur: u64, rlim_max: u64) {
+        let limit = libc::rlimit { rlim_cur, rlim_max };
+        let pid = self.collector.id() as i32;
+        // SAFETY: `limit` outlives the call, which returns no old one.
+        let result = unsafe {
+            libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
+        };
+        assert_eq!(result, 0, "{rlim_cur} files: {}", std::io::Error::last_os_error());
     }
 
     /// Whether the collector is still there after a moment in which it had nothing to report.

@@ -3,9 +3,10 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::channel::control::CONTROL_FORK;
 use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::buffers::place;
-use crate::plugin::connection::{region, warn};
+use crate::plugin::connection::{region, send, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
 use crate::plugin::process::{exec, fork, memory, naming, pagemap, roi, threads, waking, watching};
@@ -137,6 +138,10 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
             MAPPING.renew(());
             fork::become_child(vcpu, before);
             return;
+        }
+        if !failed {
+            // This process may end before the child introduces itself.
+            send(CONTROL_FORK, &result.to_le_bytes());
         }
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         region().state.store(STATE_RUNNING, Ordering::Release);

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::channel::region::STATE_LIMIT;
+use crate::plugin::budget::{self, Part};
 use crate::plugin::capture::all_ask_again;
 use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
@@ -122,12 +123,14 @@ unsafe extern "C" fn on_reset(id: PluginId) {
         set_watched(change.watches);
         std::mem::take(&mut change.begins)
     });
-    // What they were granted was of what is over.
+    // What they were granted was of what is over; or it is not over yet, and is there for all.
     all_ask_again();
     if !begins {
         return;
     }
     match phase() {
+        Phase::Skip if budget::remains(Part::Skip) => set_watched(false),
+        Phase::Gap if budget::remains(Part::Gap) => set_watched(false),
         Phase::Skip => start_recording(),
         Phase::Gap if !begin_segment() => {
             region().state.store(STATE_LIMIT, Ordering::Release);
