@@ -131,7 +131,7 @@ pub enum ArrayOrder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keys {
-    /// Zipfian: of key-value stores with YCSB's default exponent, 0.99, of `ycsb` with DBx1000's, 0.6.
+    /// Zipfian: of key-value stores with YCSB's default exponent, 0.99, of `ycsb` with `DBx1000`'s, 0.6.
     #[default]
     Zipfian,
     /// All alike, as YCSB's `requestdistribution=uniform` and redis-benchmark do.
