@@ -34,6 +34,7 @@ from tests import fake
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flatwalk.results import Run
     from tests.conftest import Result
 
     Call = Callable[..., Result]
@@ -119,7 +120,7 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give() -> None:
     ("old", "new", "words"),
     [
         ('metric = "speedup"', 'metric = "speed"', "no metric 'speed'"),
-        ('average = "geomean"', 'average = "median"', "no average 'median'"),
+        ('average = "geomean"', 'average = "mode"', "no average 'mode'"),
         ('against = { scheme = "radix4" }', "", "speedup needs `against`"),
         ("tolerance = 1\n", "", "needs a tolerance"),
         ('check = ["value", "order"]', 'check = ["taste"]', 'claim[1].check[1] cannot be "taste"'),
@@ -393,7 +394,7 @@ def test_a_window_that_has_everything_says_nothing_of_how_it_varies() -> None:
 def test_figures_of_other_programs_are_not_paired() -> None:
     def of(*values: float) -> spread.Spread:
         found = spread.Sample(tuple(values), 0.5)
-        return spread.Spread(1.0, {}, found)
+        return spread.Spread(1.0, {}, (found,))
 
     def less(one: float, other: float) -> float:
         return one - other
@@ -544,6 +545,46 @@ def test_interpolated_speedup_saves_what_the_accesses_save() -> None:
         fake.run("ideal", cycles=500),
     )
     assert METRICS["interpolated_speedup"].of(run, base, bound) == pytest.approx(1 / 0.75)
+    # A guest's walks make twice as many accesses: half as much time again.
+    assert METRICS["interpolated_slowdown"].of(fake.run(per_walk=4.0), base, bound) == pytest.approx(1.5)
+
+
+def test_time_is_that_of_the_bounds_series(tmp_path: Path) -> None:
+    """Accesses, counted on one machine, halve; on another half of the time is translation."""
+    path = tmp_path / "test.toml"
+    bound = 'bound = { series = "small caches", scheme = "ideal" }'
+    text = EXPERIMENT.replace('metric = "speedup"', f'metric = "interpolated_speedup"\n{bound}')
+    path.write_text(text)
+    experiment = load(path)
+    claim = experiment.claims[0]
+    asked = []
+
+    def run_of(one: planning.Selection) -> Run:
+        asked.append((one.series, one.scheme))
+        cycles = {"ideal": 500, "radix4": 1000 if one.series == "small caches" else 7}.get(one.scheme, 3)
+        return fake.run(per_walk=2.0 if one.scheme == "radix4" else 1.0, cycles=cycles)
+
+    found = verdicts.measure(experiment, "paper", claim, claim.points[0], run_of)
+    assert found.by_workload == {"gups:8GiB": pytest.approx(100 / 3)}
+    timed, counted = "small caches", "main"
+    assert asked == [(counted, "fpt"), (counted, "radix4"), (timed, "ideal"), (timed, "radix4")]
+    jobs = planning.jobs_of(experiment, "paper", claim)
+    assert {(one.series, one.scheme) for one in jobs} == {*asked, (counted, "fpt+ptp")}
+
+
+def test_accesses_of_the_l3_are_misses_of_the_l2() -> None:
+    """30 in 1000 instructions and 20: half as many again."""
+
+    def run(data: int, table: int) -> Any:
+        l2 = {"name": "L2", "data_misses": data, "table_misses": table}
+        return cast("dict[str, Any]", fake.run()) | {"instructions": 1000, "caches": [l2]}
+
+    metric = METRICS["l3_accesses"]
+    found = metric.of(run(20, 10), run(20, 0), run(20, 0))
+    assert found is not None
+    assert metric.show(found) == pytest.approx(50)
+    without = cast("Any", {**run(1, 1), "caches": []})
+    assert metric.of(without, run(20, 0), run(20, 0)) is None
 
 
 def test_walks_under_way_are_none_where_there_are_no_walks() -> None:
@@ -635,8 +676,8 @@ def test_the_command_runs_prints_and_writes(call: Call, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["claims"][0]["id"] == "R4"
     assert "| R4 |" in (tmp_path / "out.md").read_text()
     assert (tmp_path / "flatwalk-claims.html").is_file()
-    assert call("reproduce", "R9").code == 2
-    assert "there is no claim R9" in call("reproduce", "R9").err
+    assert call("reproduce", "R99").code == 2
+    assert "there is no claim R99" in call("reproduce", "R99").err
     assert "there is no scale" in call("reproduce", "--scale", "large").err
     assert "Speed-up with 4 KiB pages" in call("reproduce", "--list").out
 
@@ -799,13 +840,15 @@ def test_the_first_value_of_what_is_open_is_the_default() -> None:
 def test_a_size_that_is_open_changes_workload_and_span(experiment: Experiment) -> None:
     scale = replace(
         experiment.scales["small"],
-        workloads=["gups:1GiB", "hashjoin:4GiB", "dense:1GiB"],
-        spans={"hashjoin:4GiB": 5_100_000_000},
+        workloads=["gups:1GiB", "hashjoin:4GiB", "dense:1GiB", "graph500:1GiB:searches"],
+        spans={"hashjoin:4GiB": 5_100_000_000, "graph500:1GiB:searches": 1000},
     )
     experiment = replace(experiment, scales={"small": scale})
-    under = sensitivity.under(experiment, {"size.hashjoin": "1GiB"}).scales["small"]
-    assert under.workloads == ["gups:1GiB", "hashjoin:1GiB", "dense:1GiB"]
+    sizes = {"size.hashjoin": "1GiB", "size.graph500": "2GiB"}
+    under = sensitivity.under(experiment, sizes).scales["small"]
+    assert under.workloads == ["gups:1GiB", "hashjoin:1GiB", "dense:1GiB", "graph500:2GiB:searches"]
     assert under.span("hashjoin:1GiB") == 1_275_000_000
+    assert under.span("graph500:2GiB:searches") == 2000
     assert under.span("gups:1GiB") == scale.instructions
     assert sensitivity.under(experiment, {"size.hashjoin": "4GiB"}).scales["small"] == scale
 
@@ -1005,6 +1048,39 @@ def test_a_rehearsal_writes_no_file(call: Call, tmp_path: Path, option: str) -> 
 def test_joint_settings_are_refused_what_they_do_not_do(call: Call, words: list[str], said: str) -> None:
     result = call("reproduce", *words, "--sensitivity", "asplos2022", "--differ", "0", "--plan")
     assert (result.code, said in result.err) == (2, True), result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["R4", "--list"], "CLAIM"),
+        (["--list", "--json", "x.json"], "--json"),
+        (["--list", "--scale", "paper"], "--scale"),
+        (["--list", "--plan"], "--plan"),
+        (["--plan", "--json", "x.json"], "--json"),
+        (["--plan", "--update", "x.json"], "--update"),
+        (["--plan", "--markdown", "x.md"], "--markdown"),
+        (["--plan", "--report", "x.html"], "--report"),
+        (["--plan", "--against", "x.json"], "--against"),
+        (["--plan", "--sensitivity", "asplos2022", "--markdown", "x.md"], "--markdown"),
+        (["--rehearse", "--against", "x.json"], "--against"),
+        (["--rehearse", "--plan"], "--plan"),
+        (["--rehearse", "--sensitivity", "asplos2022"], "--sensitivity"),
+        (["--differ", "1", "--plan"], "--differ"),
+    ],
+)
+def test_no_option_is_passed_over(call: Call, tmp_path: Path, words: list[str], option: str) -> None:
+    result = call("reproduce", *words)
+    assert result.code == 2, result.err
+    assert f"where:  {option}\n" in result.err, result.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_plan_alone_is_printed(call: Call, tmp_path: Path) -> None:
+    result = call("reproduce", "R4", "--plan")
+    assert (result.code, "simulations, of which" in result.out) == (0, True), result.err
+    assert not (tmp_path / "flatwalk-claims.html").exists()
 
 
 def test_the_other_scales_figures_are_not_replaced(call: Call) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -42,9 +41,6 @@ class Metric:
         return self.compares and self.unit in {"%", "ns"}
 
 
-_PAGE = 4096
-
-
 def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
@@ -73,23 +69,6 @@ def _nodes(run: Run, _base: Run, _bound: Run) -> float:
 
 def _table_mib(run: Run, _base: Run, _bound: Run) -> float:
     return run["page_table_bytes"] / (1 << 20)
-
-
-def _bytes_of(run: Run, whose: str) -> float:
-    """Bytes of the nodes of the table of `whose` (`guest`, `host`), in a guest."""
-    nodes = run["page_table"]["nodes"]
-    return float(sum(item["bytes"] for item in nodes if item["level"].startswith(f"{whose} ")))
-
-
-def _guest_table_mib(run: Run, _base: Run, _bound: Run) -> float:
-    return _bytes_of(run, "guest") / (1 << 20)
-
-
-def _host_for_guest_kib(run: Run, _base: Run, _bound: Run) -> float:
-    """What the host's leaf entries take that do not map the process's pages, but the guest's tables."""
-    leaves = [item for item in run["page_table"]["nodes"] if item["level"] == "host L1"]
-    entries = sum(item["entries_used"] for item in leaves) - run["data_bytes"] / _PAGE
-    return 8 * entries / (1 << 10)
 
 
 def _l3_accesses(run: Run, _base: Run, _bound: Run) -> float | None:
@@ -189,9 +168,6 @@ METRICS: dict[str, Metric] = {
     "l2_walk_misses": Metric("%", 1, _misses("L2", "table")),
     "page_table_nodes": Metric("nodes", 0, _nodes, sampled=False),
     "page_table_mib": Metric("MiB", 2, _table_mib, sampled=False),
-    "merges": Metric("merges", 0, lambda run, _base, _: run["os"]["merges"], sampled=False),
-    "guest_table_mib": Metric("MiB", 2, _guest_table_mib, sampled=False),
-    "host_for_guest_kib": Metric("KiB", 1, _host_for_guest_kib, sampled=False),
     "memory_growth": Metric("%", 2, _memory_growth, compares=True, show=_percent_change, sampled=False),
     "cache_energy": Metric(
         "%",
@@ -235,5 +211,4 @@ AVERAGES: dict[str, Callable[[Sequence[float]], float]] = {
     "geomean": _geomean,
     "max": max,
     "min": min,
-    "median": statistics.median,
 }
