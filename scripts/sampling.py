@@ -266,8 +266,10 @@ def main() -> None:
                         f"{seconds / whole.seconds:.2f}",
                     ]
                     print(f"| {' | '.join(line)} |", flush=True)
-    print(f"\nThe exhaustive value lies in {held} of {asked} intervals{', not in' if others else ''}")
-    print("\n".join(others))
+    print(f"\nThe exhaustive value lies in {held} of {asked} intervals.")
+    if others:
+        print("\nIt does not lie in:\n")
+        print("\n".join(others))
 
 
 if __name__ == "__main__":

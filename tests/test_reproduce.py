@@ -144,13 +144,18 @@ def test_the_committed_table_is_what_the_experiments_and_figures_give() -> None:
     ],
 )
 def test_a_wrong_experiment_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
-    assert old in EXPERIMENT
-    path = tmp_path / "wrong.toml"
-    path.write_text(EXPERIMENT.replace(old, new))
+    assert words in refusal(tmp_path, EXPERIMENT, old, new)
+
+
+def refusal(directory: Path, text: str, old: str, new: str) -> str:
+    """What is said of an experiment in which something is changed to something wrong."""
+    assert old in text
+    path = directory / "wrong.toml"
+    path.write_text(text.replace(old, new))
     with pytest.raises(UsageError) as raised:
         load(path)
-    assert words in str(raised.value)
     assert "wrong.toml" in str(raised.value)
+    return str(raised.value)
 
 
 def test_one_reason_may_stand_for_all_scales(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk.errors import UsageError
 from flatwalk.reproduce import experiments, planning, spread, verdicts
 from flatwalk.reproduce.claims import Stratum
 from tests import fake
+from tests.test_reproduce import refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,10 +240,5 @@ def test_a_claim_says_which_workloads_are_of_a_kind(file: Path) -> None:
         ),
     ],
 )
-def test_wrong_strata_are_named(file: Path, old: str, new: str, words: str) -> None:
-    assert old in EXPERIMENT
-    file.write_text(EXPERIMENT.replace(old, new))
-    with pytest.raises(UsageError) as raised:
-        experiments.load(file)
-    assert words in str(raised.value)
-    assert "strata.toml" in str(raised.value)
+def test_wrong_strata_are_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert words in refusal(tmp_path, EXPERIMENT, old, new)

@@ -13,7 +13,7 @@ from flatwalk.presenting import note_warnings, write_json
 from flatwalk.results import is_bound, machine_label, pages_label
 from flatwalk.sampling import ROUNDS, cut_off, note_cut
 from flatwalk.weighing import Weights, by_pages, weigh, words
-from flatwalk.workload import parse_workload
+from flatwalk.workload import parse_workload, resized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,16 +54,9 @@ def programs(text: str) -> dict[str, Any]:
     mix = settings.mix(text if text.endswith(".toml") else name)
     if size and not text.endswith(".toml"):
         mix["programs"] = [
-            program if is_trace(program) else _sized(program, size) for program in mix["programs"]
+            program if is_trace(program) else resized(program, size) for program in mix["programs"]
         ]
     return mix
-
-
-def _sized(program: str, size: str) -> str:
-    """A built-in workload with another size, and its variant unless another one stands behind that."""
-    name, _, rest = program.partition(":")
-    variant = rest.partition(":")[2]
-    return f"{name}:{size}:{variant}" if variant and ":" not in size else f"{name}:{size}"
 
 
 def is_trace(program: str) -> bool:

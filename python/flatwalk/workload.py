@@ -50,22 +50,24 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
             where=where,
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )
-    if size in {value for values in variants(name).values() for value in values}:
+    parameters = {parameter["name"] for parameter in known[name]["parameters"]}
+    if any(size in values for key, values in VARIANTS.items() if key in parameters):
         raise UsageError(
             f"{name}:{size} has a variant where the size stands",
             where=where,
             remedy=f"{name}::{rest}, or a size",
         )
     size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
-    return {"name": name, "size_bytes": size_bytes, **_chosen(name, [one for one in asked if one], where)}
+    chosen = _chosen(name, parameters, [one for one in asked if one], where)
+    return {"name": name, "size_bytes": size_bytes, **chosen}
 
 
-def _chosen(name: str, asked: list[str], where: str) -> dict[str, Any]:
-    """The parameters of a workload by what stands behind its size."""
-    of = variants(name)
+def _chosen(name: str, parameters: set[str], asked: list[str], where: str) -> dict[str, Any]:
+    """The parameters of a workload that has those of these names, by what stands behind its size."""
+    of = {key: values for key, values in VARIANTS.items() if key in parameters}
     chosen: dict[str, Any] = {key: values[0] for key, values in of.items()}
     words = [" or ".join(values) for values in of.values()]
-    if NUMBER in _parameters(name):
+    if NUMBER in parameters:
         chosen[NUMBER] = USUAL_NUMBER
         words.append(f"the instructions of an access, {USUAL_NUMBER} to {MOST}")
     seen: set[str] = set()
@@ -85,15 +87,10 @@ def _chosen(name: str, asked: list[str], where: str) -> dict[str, Any]:
     return chosen
 
 
-def variants(name: str) -> dict[str, tuple[str, ...]]:
-    """The parameters of `VARIANTS` that a workload has."""
-    names = _parameters(name)
-    return {parameter: values for parameter, values in VARIANTS.items() if parameter in names}
-
-
-def _parameters(name: str) -> set[str]:
-    of = [one["parameters"] for one in engine.workloads() if one["name"] == name]
-    return {parameter["name"] for known in of for parameter in known}
+def resized(text: str, size: str) -> str:
+    """A workload's text with another size; its variants stay, unless others stand behind that."""
+    name, *rest = text.split(":")
+    return ":".join([name, size, *(rest[1:] if ":" not in size else [])])
 
 
 def text_of(workload: dict[str, Any]) -> str:

@@ -24,15 +24,12 @@ use crate::rng::{Permutation, Random};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
-pub(crate) const DESCRIPTION: Description = Description {
-    name: "hashjoin",
-    description: "hash join: builds a table of two-tuple buckets, then probes it; both access random \
+pub(crate) const DESCRIPTION: Description = crate::describe(
+    "hashjoin",
+    "hash join: builds a table of two-tuple buckets, then probes it; both access random \
                   buckets, independent of each other",
-    default_size_bytes: 1 << 30,
-    least_bytes: 64 << 10,
-    greatest_bytes: 64 << 30,
-    power_of_two: false,
-    parameters: &[
+    64 << 30,
+    &[
         Parameter {
             name: "size_bytes",
             description: "relations and table, in bytes: 64 KiB to 64 GiB (takes an eighth as much \
@@ -42,7 +39,7 @@ pub(crate) const DESCRIPTION: Description = Description {
         ARRAY_ORDER,
     ],
     make,
-};
+);
 
 /// Tuples in a bucket.
 const BUCKET: usize = 2;

@@ -26,15 +26,12 @@ use crate::program::{Assembler, FLAGS, registers};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter};
 
-pub(crate) const DESCRIPTION: Description = Description {
-    name: "hashjoin-mitosis",
-    description: "Mitosis's hash join: reads rows in order and looks each key up in two random chains, \
+pub(crate) const DESCRIPTION: Description = crate::describe(
+    "hashjoin-mitosis",
+    "Mitosis's hash join: reads rows in order and looks each key up in two random chains, \
                   after a long hash function",
-    default_size_bytes: 1 << 30,
-    least_bytes: 64 << 10,
-    greatest_bytes: 1 << 40,
-    power_of_two: false,
-    parameters: &[
+    1 << 40,
+    &[
         Parameter {
             name: "size_bytes",
             description: "buckets, elements and rows, in bytes: 64 KiB to 1 TiB, 1304 for each element \
@@ -43,7 +40,7 @@ pub(crate) const DESCRIPTION: Description = Description {
         ARRAY_ORDER,
     ],
     make,
-};
+);
 
 const ROW: u64 = 128;
 const ELEMENT: u64 = 16;

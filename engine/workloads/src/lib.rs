@@ -10,6 +10,7 @@
 
 pub mod addresses;
 mod chase;
+mod dbx1000;
 mod error;
 mod genome;
 mod graph;

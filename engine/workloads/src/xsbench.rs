@@ -31,15 +31,12 @@ use crate::rng::{Random, mix, unit};
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 
-pub(crate) const DESCRIPTION: Description = Description {
-    name: "xsbench",
-    description: "XSBench cross-section look-ups: a binary search, then gathers from an index of \
+pub(crate) const DESCRIPTION: Description = crate::describe(
+    "xsbench",
+    "XSBench cross-section look-ups: a binary search, then gathers from an index of \
                   gigabytes; each look-up waits for the last",
-    default_size_bytes: 1 << 30,
-    least_bytes: 64 << 10,
-    greatest_bytes: 512 << 30,
-    power_of_two: false,
-    parameters: &[
+    512 << 30,
+    &[
         Parameter {
             name: "size_bytes",
             description: "grids and index, in bytes: 64 KiB to 512 GiB; 5648 MiB is the large reactor \
@@ -49,7 +46,7 @@ pub(crate) const DESCRIPTION: Description = Description {
         ARRAY_ORDER,
     ],
     make,
-};
+);
 
 /// Sizes from here on have the large reactor's nuclides.
 const LARGE: u64 = 256 << 20;

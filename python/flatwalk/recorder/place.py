@@ -151,12 +151,17 @@ def _check_growing(directory: Path, output: Path) -> None:
         )
 
 
+def _empty(directory: Path, output: Path) -> None:
+    """Removes what a recording made in `directory`, but for the lock."""
+    for path in directory.iterdir():
+        if path.name != LOCK and _is_ours(path, output):
+            path.unlink()
+
+
 def _clear(directory: Path, output: Path) -> None:
     """Removes what a recording made in `directory`; that, too, if nothing else is in it."""
     with contextlib.suppress(OSError):
-        for path in directory.iterdir():
-            if path.name != LOCK and _is_ours(path, output):
-                path.unlink()
+        _empty(directory, output)
         (directory / LOCK).unlink()
         directory.rmdir()
 
@@ -220,9 +225,7 @@ def _locked(output: Path, directory: Path) -> int:
             lock = -1
         os.ftruncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
-        for path in directory.iterdir():
-            if path != name and _is_ours(path, output):  # of a recording that was killed
-                path.unlink()
+        _empty(directory, output)  # of a recording that was killed
     except OSError as error:
         if lock >= 0:
             with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import units, variations
+from flatwalk import units, variations, workload
 from flatwalk.errors import UsageError
 from flatwalk.reproduce.claims import PAPERS
 from flatwalk.reproduce.verdicts import Verdict
@@ -107,18 +107,18 @@ def under(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
 def _resized(scale: Scale, sizes: Mapping[str, str]) -> Scale:
     """The scale with other sizes of some workloads; their spans grow and shrink with them."""
 
-    def resized(name: str) -> str:
-        program, *parts = name.split(":")
-        return ":".join([program, sizes[program], *parts[1:]]) if parts and program in sizes else name
+    def changed(name: str) -> str:
+        program, _, size = name.partition(":")
+        return workload.resized(name, sizes[program]) if size and program in sizes else name
 
     def span(name: str, instructions: int) -> int:
-        if resized(name) == name:
+        if changed(name) == name:
             return instructions
-        before, after = (units.parse_size(text.split(":")[1], name) for text in (name, resized(name)))
+        before, after = (units.parse_size(text.split(":")[1], name) for text in (name, changed(name)))
         return instructions * after // before
 
-    spans = {resized(name): span(name, instructions) for name, instructions in scale.spans.items()}
-    return replace(scale, workloads=[resized(name) for name in scale.workloads], spans=spans)
+    spans = {changed(name): span(name, instructions) for name, instructions in scale.spans.items()}
+    return replace(scale, workloads=[changed(name) for name in scale.workloads], spans=spans)
 
 
 def of_paper(experiments: Sequence[Experiment], paper: str) -> list[Experiment]:

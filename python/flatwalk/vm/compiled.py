@@ -19,7 +19,7 @@ SOURCES = Path(__file__).resolve().parents[3] / "linux"
 
 
 def guest_program(source: Path) -> Path:
-    """A static program for guests, compiled once for each version of its source and of headers it may have.
+    """A static program for guests, compiled once for each version of its source and its possible headers.
 
     Raises:
         FlatwalkError: If it cannot be compiled.

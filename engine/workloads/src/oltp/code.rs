@@ -2,8 +2,8 @@
 
 use flatwalk_trace::BlockId;
 
+use crate::dbx1000::{COPIED, Code as Functions, INDEX, ITEM, KEY, ROW_AT, overhead, work};
 use crate::program::{Assembler, FLAGS, registers};
-use crate::ycsb::rows::{COPIED, Code as Functions, INDEX, ITEM, KEY, ROW_AT, overhead, work};
 
 registers!(32; STATE, AMOUNT, VALUE, LINES_LEFT, LEFT, SETTING, COUNT, BEARER, MIDDLE, LETTER);
 

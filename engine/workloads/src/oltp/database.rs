@@ -4,9 +4,9 @@ use super::code::{Code, Got};
 use super::names::{self, Names};
 use super::tables::{DISTRICTS, Indices, Rows, Scale, Shape};
 use super::terminal::{OrderLine, Terminal, Transaction, Who};
+use crate::dbx1000::{Code as Functions, Engine, Index, Table};
 use crate::rng::{Random, mix};
 use crate::simulated::{Algorithm, Emitter};
-use crate::ycsb::rows::{Code as Functions, Engine, Index, Table};
 
 /// Transactions for each customer.
 const TRANSACTIONS: u64 = 10;

@@ -3,7 +3,7 @@
 //!
 //! Source: TPC Benchmark C 5.11: cardinalities, skew and names; `DBx1000` (github.com/yxymit/DBx1000; Yu et
 //! al., "Staring into the abyss", VLDB 2014): `TPCC_full_schema.txt`, `tpcc_wl.cpp`, `tpcc_txn.cpp`, which runs
-//! New-Order and Payment in equal parts. Structures and functions: [`crate::ycsb::rows`].
+//! New-Order and Payment in equal parts. Structures and functions: [`crate::dbx1000`].
 //!
 //! ```text
 //! row          128 bytes with its manager, 64 an index with its item and node, and data:
@@ -43,14 +43,11 @@ use crate::program::Assembler;
 use crate::simulated::program;
 use crate::{Arguments, Description, Parameter, SEED};
 
-pub(crate) const DESCRIPTION: Description = Description {
-    name: "oltp",
-    description: "TPC-C's New-Order and Payment in DBx1000: customers, items and stock through hash indices",
-    default_size_bytes: 1 << 30,
-    least_bytes: 64 << 10,
-    greatest_bytes: 1 << 40,
-    power_of_two: false,
-    parameters: &[
+pub(crate) const DESCRIPTION: Description = crate::describe(
+    "oltp",
+    "TPC-C's New-Order and Payment in DBx1000: customers, items and stock through hash indices",
+    1 << 40,
+    &[
         Parameter {
             name: "size_bytes",
             description: "tables and indices, in bytes: 64 KiB to 1 TiB, about 172 MiB a warehouse \
@@ -59,7 +56,7 @@ pub(crate) const DESCRIPTION: Description = Description {
         SEED,
     ],
     make,
-};
+);
 
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);

@@ -1,8 +1,8 @@
 //! The tables: how many rows they have, and where they and their indices lie.
 
 use crate::Arguments;
+use crate::dbx1000::{Desk, Index, Table, Tables, greatest};
 use crate::simulated::Layout;
-use crate::ycsb::rows::{Desk, Index, Table, Tables, greatest};
 
 /// Districts of a warehouse.
 pub(super) const DISTRICTS: usize = 10;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use super::tables::Scale;
 use super::terminal::{Transaction, Who};
 use super::*;
+use crate::dbx1000::tests::Pointers;
 use crate::open;
 use crate::program::tests::play;
 use crate::simulated::Native;
-use crate::ycsb::rows::tests::Pointers;
 
 /// The tables as maps from their keys, and the transactions as their specification says.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //! Source: `DBx1000` (github.com/yxymit/DBx1000; Yu et al., "Staring into the abyss", VLDB 2014) as
 //! configured there: ten fields of 10 bytes, twice as many buckets as records, one request in ten
 //! writes, concurrency control by `TicToc`; popularity falls with the key, by Zipf's law with exponent 0.6.
-//! Queries are made beforehand, 100,000 a thread. Structures and functions: [`rows`].
+//! Queries are made beforehand, 100,000 a thread. Structures and functions: [`crate::dbx1000`].
 //!
 //! ```text
 //! record   320 bytes: row 64, its manager 64, data 128, item 32, node 32
@@ -21,13 +21,12 @@
 //!
 //! In this process's memory a record is its timestamps, 6 bytes.
 
-pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
 use flatwalk_trace::{BlockId, Source};
 
-use self::rows::{
+use crate::dbx1000::{
     COPIED, Code as Functions, Desk, Engine, INDEX, ITEM, Index, KEY, ROW_AT, Table, Tables,
     greatest, overhead, work,
 };

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::rows::tests::Pointers;
 use super::*;
+use crate::dbx1000::tests::Pointers;
 use crate::open;
 use crate::program::tests::play;
 use crate::simulated::Native;
