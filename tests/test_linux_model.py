@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "linux/model"
 README = MODEL / "README.md"
-MODELS = ("tables", "root", "daemon")
+MODELS = ("tables", "root", "exit", "daemon")
 #: What Spin says of a state in which nobody can continue.
 DEADLOCK = "invalid end state"
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -450,6 +451,59 @@ def test_a_guest_that_is_stopped_leaves_them_too(
         run.run(Machine(), ["true"], timeout_s=3, stdout=io.BytesIO(), stderr=io.BytesIO())
     assert (caught.value.log, caught.value.messages) == ("BUG: here\n", "odd\n")
     assert caught.value.where == "--timeout"
+
+
+def test_a_test_that_cannot_be_killed_ends_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    found = judging.Result(cases.Case("l3l2", Machine("l3l2"), ("fork", "ksm")))
+    output = running.GuestOutput(found, found, lambda _: None)
+
+    def after(limits: float) -> str:
+        nonlocal now
+        now += limits * found.case.limit_s
+        return output.stuck()
+
+    assert after(9) == "", "booting is none of the tests'"
+    output.write(b"@begin fork 1.5\n")
+    assert after(1.4) == "", "it is killed somewhat later than its limit"
+    output.write(b"still here\n@test fork 124 1800\n@begin ksm 1800\n")
+    assert after(1.4) == "", "each has its own time"
+    assert after(0.2) == "ksm, which was to end within 1200 s and did not within 1800 s"
+    output.write(b"@test ksm 137 3700\n")
+    assert after(9) == "", "nor is what comes after the last"
+
+
+#: In the place of QEMU: a guest in which a test begins.
+HANGING = (
+    "for word; do case $word in */dev/fd/*) fd=${word##*/}; fd=${fd%%,*}; break ;; esac; done; "
+    "echo booting >$log; echo odd >&2; echo @begin fork 1 >/dev/fd/$fd; exec sleep 100000"
+)
+
+
+def test_a_guest_that_hangs_is_stopped_and_says_in_which_test(
+    machinery: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machinery(HANGING)
+    monkeypatch.setattr(run, "_LOOK_S", 0.05)
+    monkeypatch.setattr(running, "_HANGING", 0)
+    case = cases.Case("off", Machine(), ("fork", "ksm"))
+    (found,) = running.run([case], logs=tmp_path, say=lambda _: None)
+    assert "the guest hangs in fork, which was to end within 1200 s" in found.problems[0]
+    assert found.problems[1:] == ["fork did not end", "ksm did not end"]
+    log = (tmp_path / "off.log").read_text()
+    assert [part in log for part in ("@begin fork", "booting", "odd")] == [True] * 3
+
+
+def test_all_tests_of_a_guest_have_a_time_too(
+    machinery: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machinery(HANGING)
+    monkeypatch.setattr(run, "_LOOK_S", 0.05)
+    monkeypatch.setitem(cases._LIMIT_S, "usual", 1)  # noqa: SLF001
+    monkeypatch.setattr(running, "_HANGING", 1000)
+    (found,) = running.run([cases.Case("off", Machine(), ("fork",))], say=lambda _: None)
+    assert "the guest did not end within 2 s, and was stopped" in found.problems[0]
 
 
 def test_what_qemu_said_of_a_lost_guest_is_judged_and_kept(

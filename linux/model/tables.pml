@@ -56,11 +56,14 @@ byte tlb;		/* PRESENT: for reading; DIRTY: for writing, too */
 bool lazy;		/* it runs a kernel thread with this CR3 */
 
 bool irqs_off;		/* GUP-fast is at work */
+#ifdef NO_COUNT_FIRST
+bool counts;		/* demotion is about to count a table */
+#endif
 byte running;		/* actors that have not ended */
 
 /* The properties, each by name: what pan says is violated. */
 hidden byte freed_table_is_walked, glue_is_unknown, update_is_lost, translation_survives,
-	table_has_no_lock, hardware_does_not_find, table_is_leaked, block_holds_a_large_page;
+	table_has_no_lock, freed_table_is_counted, hardware_does_not_find, table_is_leaked, block_holds_a_large_page;
 
 /*
  * Linux 6.4 and later: a fault holds the lock of its mapping instead of
@@ -251,7 +254,11 @@ proctype promote()
 	atomic { fits = parent == GLUE && !was_flat && CAN_HOLD(glue[0]) && CAN_HOLD(glue[1]) };
 	if
 	:: fits ->
-		/* block_alloc(), and subtable_ctor() of what is in use */
+		/*
+		 * block_alloc(), and subtable_ctor() of what is in use. A task gets the block before it
+		 * waits for the locks of mappings; the daemon, which only tries these, after it has them.
+		 * Nobody else knows of the block yet.
+		 */
 		atomic {
 			refs[BLOCK(0)] = 1;
 			refs[BLOCK(1)] = 1;
@@ -332,10 +339,18 @@ inline split_table(i)
 {
 	atomic {
 		if
-		:: sub[BLOCK(i)] -> sub[BLOCK(i)] = false
+		:: sub[BLOCK(i)] ->
+			sub[BLOCK(i)] = false;
+#ifdef NO_COUNT_FIRST
+			counts = true
+#endif
 		:: else -> refs[BLOCK(i)]--
 		fi
 	}
+#ifdef NO_COUNT_FIRST
+	/* account_table() */
+	atomic { must(freed_table_is_counted, !counts || refs[BLOCK(i)] > 0); counts = false }
+#endif
 }
 
 /* demote_locked() */
@@ -934,6 +949,20 @@ proctype retract(byte i)
 	running--
 }
 
+/* shrink_mm() in the reclaim of a task that holds mmap_lock for writing: changes_own_mm() */
+inline shrinks_own()
+{
+	bool own;
+
+	if
+	:: true ->
+		trylock(FLAT, own);
+		if :: own -> demote_locked(); unlock(FLAT) :: else fi
+	:: true
+	fi;
+	own = false
+}
+
 /* move_page_tables(), from address 0 to address 1, which has no table yet */
 proctype mremap()
 {
@@ -960,6 +989,7 @@ proctype mremap()
 			write_unlock(RMAP)
 		:: true ->
 			/* move_ptes() */
+			shrinks_own();
 			pte_alloc(1);
 			write_lock(RMAP);
 			atomic { old = leaf[entry]; leaf[entry] = 0 };

@@ -51,6 +51,7 @@ struct uffdio_poison {
 #endif
 #define PR_SET_FLAT_PAGE_TABLES 0x464c4154
 #define PR_GET_FLAT_PAGE_TABLES 0x464c4155
+#define FLAT_DEFAULT 0
 #define FLAT_NEVER 1
 #define FLAT_ALWAYS 2
 
@@ -121,12 +122,22 @@ static void verify(const char *memory, size_t bytes, size_t step, uint64_t seed)
 	}
 }
 
-static void wait_for(pid_t child)
+/* What @name, a child, exited with. Nobody should kill it. */
+static int exit_status(pid_t child, const char *name)
 {
 	int status;
 
 	CHECK(waitpid(child, &status, 0) == child);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	if (WIFSIGNALED(status)) {
+		fprintf(stderr, "%s was ended by a signal: %s\n", name, strsignal(WTERMSIG(status)));
+		exit(1);
+	}
+	return WEXITSTATUS(status);
+}
+
+static void wait_for(pid_t child)
+{
+	CHECK(exit_status(child, "a child") == 0);
 }
 
 /* All children that are still there. */
@@ -872,6 +883,39 @@ static void test_ldt(void)
 	}
 }
 
+static bool is_flat(int level, const char *at);
+
+struct range {
+	int level; /* of the upper of its pair of levels */
+	char *start;
+};
+
+/* This process's flat ranges that overlap @memory and of which less than half is in use. Returns how many there are. */
+static size_t sparse_ranges(const char *memory, size_t bytes, struct range *found, size_t most)
+{
+	FILE *file = fopen("/sys/kernel/debug/x86/flat_page_tables", "r");
+	char line[256], state[8];
+	bool own = false;
+	size_t count = 0;
+
+	while (file && fgets(line, sizeof(line), file)) {
+		uintptr_t start, end;
+		int level, used;
+
+		if (*line != ' ')
+			own = atoi(line) == getpid();
+		if (!own || sscanf(line, " L%d+L%*d %lx-%lx %d %7s", &level, &start, &end, &used, state) != 5)
+			continue;
+		if (strcmp(state, "flat") || used >= 256 || start >= (uintptr_t)memory + bytes || end <= (uintptr_t)memory)
+			continue;
+		CHECK(count < most);
+		found[count++] = (struct range){ level, (char *)start };
+	}
+	if (file)
+		fclose(file);
+	return count;
+}
+
 /*
  * A child takes all memory until the kernel kills it. Before that, flat blocks are split, and the contents of other
  * processes' memory stay.
@@ -880,12 +924,15 @@ static void test_oom(void)
 {
 	const size_t bytes = 64 * GIB;
 	char *memory = map_aligned(bytes, GIB), *dense = map_aligned(GIB, GIB), *all;
+	struct range sparse[128];
+	size_t count;
 	int status;
 	pid_t child;
 
 	fill(memory, bytes, GIB, 14);
 	/* A block without an idle page is still there in the end. */
 	fill(dense, GIB, 2 * MIB, 16);
+	count = sparse_ranges(memory, bytes, sparse, 128);
 	child = fork();
 	CHECK(child >= 0);
 	if (!child) {
@@ -897,6 +944,9 @@ static void test_oom(void)
 	}
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	for (size_t i = 0; i < count; i++)
+		CHECK(!is_flat(sparse[i].level, sparse[i].start));
+	printf("%zu blocks were given up\n", count);
 	verify(memory, bytes, GIB, 14);
 	verify(dense, GIB, 2 * MIB, 16);
 	fill(memory, bytes, GIB / 4, 15);
@@ -1049,8 +1099,11 @@ static void test_flush_root(void)
 		tell(wakes);
 		while (answered != round)
 			poll(NULL, 0, 1);
-		if (round == 2)
+		if (round == 2) {
+			/* Until the reader waits again, and its CPU runs the other process. */
+			poll(NULL, 0, LONG_MS);
 			prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0);
+		}
 		poll(NULL, 0, LONG_MS);
 	}
 	CHECK(!close(wakes[1]));
@@ -1264,7 +1317,7 @@ static bool is_flat(int level, const char *at)
 }
 
 /* In a child, which has no memory of the tests before. What it skips, the test skips. */
-static void in_child(void (*work)(void))
+static void run_in_child(void (*work)(void), const char *name)
 {
 	pid_t child = fork();
 	int status;
@@ -1274,11 +1327,13 @@ static void in_child(void (*work)(void))
 		work();
 		_exit(0);
 	}
-	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-	if (WEXITSTATUS(status) == SKIPPED)
+	status = exit_status(child, name);
+	if (status == SKIPPED)
 		exit(SKIPPED);
-	CHECK(WEXITSTATUS(status) == 0);
+	CHECK(status == 0);
 }
+
+#define in_child(work) run_in_child(work, #work)
 
 /* A range that has large pages only becomes flat, whatever they are, if its block can hold them. */
 static void large_pages_only(int flags, bool write)
@@ -1471,7 +1526,7 @@ static void leaves_cgroup(int left[2], int go_on[2])
 /* Needs what the blocks of a process that has left the cgroup take up there. */
 static void stays_in_cgroup(void)
 {
-	const size_t bytes = 8 * MIB;
+	const size_t bytes = 6 * MIB;
 
 	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
 	fill(map_at(FAR, bytes, MAP_PRIVATE), bytes, PAGE, 70);
@@ -1490,6 +1545,10 @@ static void test_cgroup(void)
 	CHECK(!put("/tmp/cgroup/small/memory.max", "16M"));
 	CHECK(!put("/tmp/cgroup/small/memory.swap.max", "0"));
 	in_child(in_cgroup);
+	/* A CPU that is idle may still refer to an address space that has gone, but its root is no block any more. */
+	for (int tries = 0; tries < 500 && number("/tmp/cgroup/small/memory.current", "") >= 2 * MIB; tries++)
+		poll(NULL, 0, 20);
+	CHECK(number("/tmp/cgroup/small/memory.current", "") < 2 * MIB);
 	CHECK(!pipe(left) && !pipe(go_on));
 	child = fork();
 	CHECK(child >= 0);
@@ -1945,6 +2004,169 @@ static void test_asked(void)
 	in_child(collapsed_elsewhere);
 }
 
+/* What a process wanted ordinary becomes flat again once it wants that. */
+static void changes_its_mind(void)
+{
+	const int level = mode_is("l3l2") ? 3 : mode_is("l2l1 l4l3+l2l1 compendia") ? 2 : 0;
+	const int policies[] = { FLAT_ALWAYS, FLAT_DEFAULT };
+	const size_t bytes = 70 * 2 * MIB;
+	char *memory = map_at(FAR, bytes, MAP_PRIVATE);
+
+	if (!level)
+		return;
+	fill(memory, bytes, 2 * MIB, 90);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, policies[i], 0, 0, 0));
+		CHECK(is_flat(level, memory));
+		verify(memory, bytes, 2 * MIB, 90);
+		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_NEVER, 0, 0, 0));
+		CHECK(!is_flat(level, memory));
+		verify(memory, bytes, 2 * MIB, 90);
+	}
+}
+
+static void test_policy(void)
+{
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	in_child(changes_its_mind);
+}
+
+/* khugepaged by itself, which would like the same large page each time that it comes by, costs a flat range nothing. */
+static void one_large_page(void)
+{
+	char *memory = map_at(FAR, 64 * MIB, MAP_PRIVATE), *alone = memory + 100 * MIB;
+	size_t passes;
+
+	CHECK(!madvise(memory, 64 * MIB, MADV_NOHUGEPAGE));
+	CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0));
+	fill(memory, 64 * MIB, 2 * MIB, 91);
+	CHECK(is_flat(2, memory));
+	CHECK(!put(THP "enabled", "always"));
+	fill(map_at(alone, 2 * MIB, MAP_PRIVATE), 2 * MIB, PAGE, 92);
+	passes = number(THP "khugepaged/full_scans", "") + 40;
+	for (int tries = 0; tries < 3000 && number(THP "khugepaged/full_scans", "") < passes; tries++) {
+		verify(alone, 2 * MIB, PAGE, 92);
+		poll(NULL, 0, 20);
+	}
+	CHECK(number(THP "khugepaged/full_scans", "") >= passes);
+	CHECK(is_flat(2, memory));
+	verify(memory, 64 * MIB, 2 * MIB, 91);
+	verify(alone, 2 * MIB, PAGE, 92);
+}
+
+static void test_passes(void)
+{
+	if (access(THP "enabled", W_OK))
+		exit(SKIPPED);
+	if (!mode_is("l2l1 l4l3+l2l1 compendia"))
+		return;
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	set(THP "khugepaged/scan_sleep_millisecs", 1);
+	set(THP "khugepaged/alloc_sleep_millisecs", 1);
+	set(THP "khugepaged/pages_to_scan", 65536);
+	in_child(one_large_page);
+	CHECK(!put(THP "enabled", "madvise"));
+	set(THP "khugepaged/scan_sleep_millisecs", 10000);
+	set(THP "khugepaged/alloc_sleep_millisecs", 60000);
+	set(THP "khugepaged/pages_to_scan", 4096);
+}
+
+/* A file of one of this test's cgroups. */
+static const char *limit_file(int group, const char *file)
+{
+	static char path[64];
+
+	snprintf(path, sizeof(path), "/tmp/limit/%d/%s", group, file);
+	return path;
+}
+
+static void make_limit(int group)
+{
+	CHECK(!mkdir(limit_file(group, ""), 0755));
+	CHECK(!put(limit_file(group, "memory.max"), "16M"));
+	CHECK(!put(limit_file(group, "memory.swap.max"), "0"));
+}
+
+/* Memory with flat tables, most of which are not in use, in as many ranges. */
+static void idle_blocks(size_t ranges, size_t range_bytes)
+{
+	const size_t step = 2 * MIB, bytes = 64 * step;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	for (size_t range = 0; range < ranges; range++)
+		fill(map_at(FAR + range * range_bytes, bytes, MAP_PRIVATE), bytes, step, 93 + range);
+}
+
+static void verify_idle_blocks(size_t ranges, size_t range_bytes)
+{
+	for (size_t range = 0; range < ranges; range++)
+		verify(FAR + range * range_bytes, 128 * MIB, 2 * MIB, 93 + range);
+}
+
+/* fork(), which holds mmap_lock for writing, needs what lies idle in the same process's blocks. */
+static void forks_at_limit(void)
+{
+	char *more = FAR + 8 * 512 * GIB;
+	pid_t child;
+
+	CHECK(!put(limit_file(0, "cgroup.procs"), "0"));
+	idle_blocks(5, 512 * GIB);
+	map_at(more, 8 * MIB, MAP_PRIVATE);
+	/* Where nothing can be given up, there has to be some room. */
+	for (size_t at = 0; at < 8 * MIB && mode_is("l3l2 l2l1 l4l3+l2l1 compendia"); at += 64 * KIB) {
+		if (number(limit_file(0, "memory.current"), "") >= 16 * MIB - 512 * KIB)
+			break;
+		fill(more + at, 64 * KIB, PAGE, at);
+	}
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		verify_idle_blocks(5, 512 * GIB);
+		_exit(0);
+	}
+	wait_for(child);
+	verify_idle_blocks(5, 512 * GIB);
+}
+
+/* Processes in several cgroups live on what lies idle in their blocks, all at once. */
+static void live_at_limits(void)
+{
+	for (int group = 0; group < THREADS; group++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child)
+			continue;
+		CHECK(!put(limit_file(group, "cgroup.procs"), "0"));
+		for (int round = 0; round < 3; round++) {
+			idle_blocks(8, GIB);
+			verify_idle_blocks(8, GIB);
+			for (size_t range = 0; range < 8; range++)
+				CHECK(!munmap(FAR + range * GIB, 128 * MIB));
+		}
+		_exit(0);
+	}
+	wait_for_others();
+}
+
+static void test_limit(void)
+{
+	if (mkdir("/tmp/limit", 0755) || mount("none", "/tmp/limit", "cgroup2", 0, NULL))
+		exit(SKIPPED);
+	CHECK(!put("/tmp/limit/cgroup.subtree_control", "+memory"));
+	for (int group = 0; group < THREADS; group++)
+		make_limit(group);
+	in_child(forks_at_limit);
+	in_child(live_at_limits);
+	for (int group = 0; group < THREADS; group++)
+		CHECK(!rmdir(limit_file(group, "")));
+	CHECK(!umount("/tmp/limit"));
+	CHECK(!rmdir("/tmp/limit"));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1961,7 +2183,8 @@ static const struct {
 	{ "counted", test_counted },   { "cap", test_cap },	  { "exits", test_exits },
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
 	{ "retract", test_retract },   { "idle", test_idle },	  { "poisoned", test_poisoned },
-	{ "halfway", test_halfway },   { "asked", test_asked },
+	{ "halfway", test_halfway },   { "asked", test_asked },	  { "policy", test_policy },
+	{ "passes", test_passes },     { "limit", test_limit },
 };
 
 int main(int argc, char **argv)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -19,7 +21,7 @@ from flatwalk.recorder.tools import escaped
 from flatwalk.vm import build, compiled, components, ports, processes, races
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from flatwalk.vm.machine import Machine
 
@@ -31,6 +33,8 @@ SPLAT = re.compile(
     r"|INFO: task .* blocked|rcu: INFO: .*stall|Kernel panic|flat-pt-check"
 )
 _TAIL_LINES = 20
+#: How often a guest is looked at that may be stopped for another reason than its time.
+_LOOK_S = 1
 #: What QEMU gives every guest, besides its ports: the host's files, random numbers, and no more.
 _DEVICES = (
     *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
@@ -124,6 +128,7 @@ def run(
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
     timeout_s: float | None = None,
+    stuck: Callable[[], str] | None = None,
     environment: Mapping[str, str] | None = None,
     source: Path | None = None,
     options: Sequence[str] = (),
@@ -139,6 +144,7 @@ def run(
         stdout: Where its output goes; ours if none is given.
         stderr: The same for its messages.
         timeout_s: How long the guest may run.
+        stuck: Asked now and then while it runs: what it hangs in, so that it is stopped; or nothing.
         environment: Its environment; ours if none is given.
         source: The user's own trees, as built by `vm build --source`.
         options: More of QEMU's options.
@@ -170,20 +176,19 @@ def run(
                 *stdin_port,
                 *options,
             ]
-            status, messages = _qemu(arguments, (stdout_end, stderr_end, *stdin_ends), timeout_s)
+            status, messages = _qemu(arguments, (stdout_end, stderr_end, *stdin_ends), timeout_s, stuck)
         log = _text(work / "log")
-        _check_end(status, messages, log, timeout_s, str(qemu))
+        _check_end(status, messages, log, str(qemu))
         return _outcome(_text(work / "status"), log, messages)
 
 
-def _check_end(status: int | None, messages: str, log: str, timeout_s: float | None, qemu: str) -> None:
+def _check_end(status: int | str, messages: str, log: str, qemu: str) -> None:
     """Checks how QEMU ended.
 
     Args:
         status: As from `_qemu`.
         messages: QEMU's.
         log: Everything that the guest's kernel logged.
-        timeout_s: How long the guest might run.
         qemu: The program.
 
     Raises:
@@ -192,7 +197,7 @@ def _check_end(status: int | None, messages: str, log: str, timeout_s: float | N
     """
     # Asked to end, QEMU says by what, and exits with 0, unless it is too early for that.
     by_signal = status in (-signal.SIGKILL, -signal.SIGTERM) or "terminating on signal" in messages
-    if status is not None and by_signal:
+    if isinstance(status, int) and by_signal:
         raise FlatwalkError(
             "QEMU was ended by a signal",
             where=qemu,
@@ -200,9 +205,9 @@ def _check_end(status: int | None, messages: str, log: str, timeout_s: float | N
         )
     if status == 0:
         return
-    if status is None:
+    if isinstance(status, str):
         overdue = FlatwalkError(
-            f"the guest did not end within {timeout_s:g} s, and was stopped",
+            f"{status}, and was stopped",
             where="--timeout",
             remedy="give it more time, or more of the host's processors",
         )
@@ -260,13 +265,18 @@ def _text(path: Path) -> str:
 
 
 def _qemu(
-    arguments: list[str], descriptors: tuple[int, ...], timeout_s: float | None
-) -> tuple[int | None, str]:
+    arguments: list[str],
+    descriptors: tuple[int, ...],
+    timeout_s: float | None,
+    stuck: Callable[[], str] | None = None,
+) -> tuple[int | str, str]:
     """Runs QEMU until it ends; it stops when we are interrupted.
 
     Returns:
-        Its exit status, None if it was stopped as its time was over, and its messages.
+        Its exit status, or why it was stopped, of the guest; and its messages.
     """
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    why = ""
     try:
         process = subprocess.Popen(
             processes.outlived_by(arguments),
@@ -283,7 +293,17 @@ def _qemu(
         ) from error
     try:
         with process, processes.ended_together(process):
-            messages = process.communicate(timeout=timeout_s)[1].decode(errors="replace")
+            while True:
+                try:
+                    messages = process.communicate(timeout=timeout_s if stuck is None else _LOOK_S)[1]
+                    break
+                except subprocess.TimeoutExpired:
+                    if stuck is None or time.monotonic() >= end_s:
+                        why = f"the guest did not end within {timeout_s:g} s"
+                    elif what := stuck():
+                        why = f"the guest hangs in {what}"
+                    if why:
+                        raise
     except subprocess.TimeoutExpired as error:
-        return None, (error.stderr or b"").decode(errors="replace")
-    return process.returncode, messages
+        return why, (error.stderr or b"").decode(errors="replace")
+    return process.returncode, messages.decode(errors="replace")

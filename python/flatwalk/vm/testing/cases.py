@@ -23,7 +23,7 @@ _LIMIT_S = {"usual": 1200, "debug": 3600, "kcsan": 3600, "mutants": 180, "nested
 _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
-    *("idle", "poisoned", "halfway", "asked"),
+    *("idle", "poisoned", "halfway", "asked", "policy", "passes", "limit"),
 )
 #: All tests of ours.
 OURS = (

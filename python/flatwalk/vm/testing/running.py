@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from flatwalk.vm.testing.cases import Case
 
+#: A test that runs for so many times as long as it may was not even ended by the signal that kills it.
+_HANGING = 1.5
 #: Swap space by kernel: with the last, memory is to be short soon.
 _SWAP_MIB = {"usual": 512, "debug": 512, "kcsan": 512, "mutants": 96, "nested": 512}
 
@@ -140,6 +142,8 @@ class GuestOutput(io.BytesIO):
         self._open = b""
         self._said: list[str] = []
         self._begun_s = 0.0
+        #: The test that runs, and since when by our clock; nothing if there is none.
+        self._running: tuple[str, float] | None = None
 
     def write(self, data: ReadableBuffer) -> int:
         """Parses the next output, lines or parts of them, and keeps all of it."""
@@ -148,12 +152,23 @@ class GuestOutput(io.BytesIO):
             self._take(line.decode(errors="replace").rstrip("\r"))
         return super().write(data)
 
+    def stuck(self) -> str:
+        """The test that nothing in the guest can end, as it hangs in the kernel; empty if none does."""
+        due_s = self._result.case.limit_s
+        hanging_s = _HANGING * due_s
+        match self._running:
+            case [name, since] if time.monotonic() - since >= hanging_s:
+                return f"{name}, which was to end within {due_s} s and did not within {hanging_s:g} s"
+        return ""
+
     def _take(self, line: str) -> None:
         match line.split():
-            case ["@begin", _, uptime]:
+            case ["@begin", name, uptime]:
                 self._begun_s = float(uptime)
                 self._said = []
+                self._running = name, time.monotonic()
             case ["@test", name, status, uptime]:
+                self._running = None
                 seconds = round(float(uptime) - self._begun_s, 2)
                 self._judge(FinishedTest.from_output(name, int(status), seconds, self._said))
             case ["counter", name, value] if name.startswith("flat_"):
@@ -188,8 +203,9 @@ def _boot(
                 stderr=errors,
                 source=source,
                 options=guest.drive(disk),
-                # Its tests end in time unless the kernel hangs.
+                # Its tests end in time unless the kernel hangs: all of them, and each.
                 timeout_s=limit_s * (len(tests) + 1),
+                stuck=output.stuck,
             )
             log, messages = outcome.log, outcome.messages
         except guest.GuestLostError as error:
