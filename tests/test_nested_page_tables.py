@@ -12,7 +12,19 @@ import pytest
 import flatwalk
 from flatwalk.vm import build, compiled, components, counting
 from tests.oracles import flat_machine, nested_machine, nested_page_tables
-from tests.oracles.nested_page_tables import FINAL, INVALID, NPF, PAGE_FAULT, TABLE, VMMCALL
+from tests.oracles.flat_vectors import DATA
+from tests.oracles.nested_page_tables import (
+    CODE,
+    FINAL,
+    GUEST_DATA,
+    INVALID,
+    NPF,
+    PAGE_FAULT,
+    TABLE,
+    TARGET,
+    VMMCALL,
+    Exit,
+)
 from tests.test_flat_page_tables import replayed
 
 if TYPE_CHECKING:
@@ -22,6 +34,9 @@ if TYPE_CHECKING:
     from tests.oracles.nested_page_tables import Guest
 
 FLAT_NPT = 1 << 22
+#: INVPCID RAX, [RDI] with VMMCALL behind it, the bit that intercepts it, and how guests end then.
+INVPCID, INTERCEPT = 0xD9_010F_0782_380F66, 1 << 2
+INTERCEPTED, UNDEFINED, PROTECTED = 0xA2, 0x46, 0x4D
 #: Entries of a cold walk, by guest's and nested tables (Park et al., section 4).
 PAPERS = {
     "off/off/execute": 24,
@@ -214,6 +229,43 @@ def test_the_engine_walks_again_what_qemu_has_walked(qemu: Path, tmp_path: Path,
                 code, _, errors = replayed(f"{walk}\n{' '.join(spoilt)}\n".encode())
                 assert code == 1, spoilt
                 assert errors.startswith("after 1 walks: the machine "), errors
+
+
+def invalidating(rax: int, intercepts: int, *, cpl: int = 0, mapped: bool = True) -> Guest:
+    """A guest that executes INVPCID; its operand in memory is all zeros, or in a page that is not there."""
+    guest = nested_page_tables.build("", "off", "off", "read")
+    guest.rax, guest.intercepts, guest.cpl = rax, intercepts, cpl
+    operand = GUEST_DATA + TARGET % 4096
+    guest.contents = {DATA + CODE % 4096: INVPCID, operand: 0, operand + 8: 0}
+    if not mapped:
+        guest.own.words[nested_page_tables.entry_for(guest.own, TARGET, 3)] = 0
+    return guest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", ["", ",-pcid", ",-invpcid"], ids=["all", "no-pcid", "no-invpcid"])
+def test_a_hypervisor_can_intercept_invpcid(qemu: Path, tmp_path: Path, without: str) -> None:
+    # With types 0 to 3, and one that there is not. #UD and the check of the CPL come first, all else later.
+    others = ~INTERCEPT & 0xFFFF_FFFF
+    expected = [(invalidating(4, INTERCEPT), Exit(INTERCEPTED, (TARGET, 4)))]
+    for kind in range(4):
+        expected += [
+            (invalidating(kind, INTERCEPT), Exit(INTERCEPTED, (TARGET, kind))),
+            (invalidating(kind, 0), Exit(VMMCALL, rax=kind)),
+        ]
+    expected += [
+        (invalidating(2, others), Exit(VMMCALL, rax=2)),
+        (invalidating(4, 0), Exit(PROTECTED)),
+        (invalidating(2, INTERCEPT, cpl=3), Exit(PROTECTED)),
+        (invalidating(2, 0, cpl=3), Exit(PROTECTED)),
+        (invalidating(2, INTERCEPT, mapped=False), Exit(INTERCEPTED, (TARGET, 2))),
+        (invalidating(2, 0, mapped=False), Exit(PAGE_FAULT, (0, TARGET))),
+    ]
+    guests, exits = zip(*expected, strict=True)
+    if without == ",-invpcid":
+        exits = (Exit(UNDEFINED),) * len(guests)
+    _, seen, _ = run(qemu, tmp_path, guests, f"max,+flat-pt{without}")
+    assert tuple(found.exit for found in seen) == exits
 
 
 @pytest.mark.slow

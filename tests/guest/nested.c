@@ -5,8 +5,8 @@
  *
  * The cases, words of 8 bytes at physical 64 MiB:
  *   magic, levels of the hypervisor's and so of the nested tables, number of cases; and each case:
- *   CR4.FLAT of the hypervisor; nested_ctl and nCR3; CR3, CR4, RIP, RDI and RAX of the guest; number of words;
- *   words: physical address, value.
+ *   CR4.FLAT of the hypervisor; nested_ctl and nCR3; CR3, CR4, RIP, RDI, RAX and CPL of the guest; the last word
+ *   of intercepts; number of words; words: physical address, value.
  */
 #include "bare.h"
 
@@ -22,6 +22,7 @@
 /* Offsets in the VMCB (AMD's manual, volume 2, appendix B). */
 #define EXCEPTIONS 0x008
 #define INTERCEPTS 0x00c
+#define LAST_INTERCEPTS 0x014
 #define ASID 0x058
 #define EXIT_CODE 0x070
 #define EXIT_INFO_1 0x078
@@ -32,6 +33,7 @@
 #define CS 0x410
 #define SS 0x420
 #define DS 0x430
+#define CPL 0x4cb
 #define EFER 0x4d0
 #define CR4 0x548
 #define CR3 0x550
@@ -76,16 +78,20 @@ static void segment(u64 offset, u64 selector, u64 attributes)
 /* Runs a guest until it exits; it has RDI from `next`. */
 static void run_guest(const u64 *next)
 {
+    u64 cpl = next[8], dpl = cpl << 5;
+
     for (u64 i = 0; i < sizeof vmcb; i += 8)
         *field(i) = 0;
     *(unsigned *)(vmcb + EXCEPTIONS) = ~0u;
     *(unsigned *)(vmcb + INTERCEPTS) = (unsigned)INTERCEPT_SHUTDOWN;
     *(unsigned *)(vmcb + INTERCEPTS + 4) = (INTERCEPT_VMRUN | INTERCEPT_VMMCALL) >> 32;
+    *(unsigned *)(vmcb + LAST_INTERCEPTS) = (unsigned)next[9];
     *(unsigned *)(vmcb + ASID) = 1;
-    segment(ES, 0x10, 0xc93);
-    segment(CS, 0x08, 0xa9b);
-    segment(SS, 0x10, 0xc93);
-    segment(DS, 0x10, 0xc93);
+    segment(ES, 0x10 | cpl, 0xc93 | dpl);
+    segment(CS, 0x08 | cpl, 0xa9b | dpl);
+    segment(SS, 0x10 | cpl, 0xc93 | dpl);
+    segment(DS, 0x10 | cpl, 0xc93 | dpl);
+    vmcb[CPL] = (unsigned char)cpl;
     *field(EFER) = EFER_GUEST;
     *field(CR0) = CR0_GUEST;
     *field(DR7) = 0x400;
@@ -123,8 +129,8 @@ void run(void)
     put('\n');
     u64 cases = *next++;
     for (u64 index = 0; index < cases; index++) {
-        u64 words = next[8];
-        const u64 *word = next + 9;
+        u64 words = next[10];
+        const u64 *word = next + 11;
         for (u64 j = 0; j < words; j++)
             *at(word[2 * j]) = word[2 * j + 1];
         set_flat(next[0]);

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.oracles.flat_page_tables import ADDRESS, FLAT, MAXPHYADDR, PS, RW, US, A, Case, Fault, P, Page
+from tests.running import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +127,7 @@ class Machine:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(directory / "qmp"))
         self._listener.listen()
-        self._listener.settimeout(60)
+        self._listener.settimeout(PATIENCE_SECONDS)
         self._process = subprocess.Popen(
             [
                 str(qemu / "bin" / "qemu-system-x86_64"),
@@ -144,7 +145,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         connection, _ = self._listener.accept()
-        connection.settimeout(60)
+        connection.settimeout(PATIENCE_SECONDS)
         self.monitor = Monitor(connection)
         return self
 
@@ -153,7 +154,7 @@ class Machine:
             self.monitor.execute("quit")
         self.monitor.close()
         self._listener.close()
-        self.errors = self._process.communicate(timeout=60)[1].decode()
+        self.errors = self._process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
 
     def missing_flushes(self) -> int:
         """How many flushes the checking mode has missed so far."""

@@ -13,7 +13,6 @@ from tests.oracles.nested_page_tables import (
     CODE,
     ENABLED,
     NESTED_FLAT,
-    STORED,
     TARGET,
     VMMCALL,
     Exit,
@@ -38,7 +37,7 @@ def packed(guests: Sequence[Guest], levels: int) -> bytes:
         control = ENABLED | (NESTED_FLAT if guest.nested_flat else 0)
         start = TARGET if guest.kind == "execute" else CODE
         numbers += [guest.host_flat, control, guest.nested.cr3, guest.own.cr3, own_control(guest)]
-        numbers += [start, TARGET, STORED]
+        numbers += [start, TARGET, guest.rax, guest.cpl, guest.intercepts]
         words = guest.words()
         numbers += [len(words), *itertools.chain(*words.items())]
     return struct.pack(f"<{len(numbers)}Q", *numbers)

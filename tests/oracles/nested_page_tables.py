@@ -97,6 +97,11 @@ class Guest:
     frames: dict[int, int] = field(default_factory=dict)
     #: What lies at guest-physical addresses and is no table.
     contents: dict[int, int] = field(default_factory=dict)
+    #: What it has in RAX.
+    rax: int = STORED
+    cpl: int = 0
+    #: The VMCB's word at 014h.
+    intercepts: int = 0
 
     def place(self, guest_physical: int) -> int:
         """Where the hypervisor has put a byte."""
