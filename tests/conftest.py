@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+import hypothesis
 import pytest
 
 from flatwalk import cli, engine
@@ -32,6 +33,12 @@ class Result(NamedTuple):
 
 # A shell ignores Ctrl-C for what it starts in the background, and commands that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples each time, however long they take.
+hypothesis.settings.register_profile(
+    "repeated", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeated")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,7 +93,7 @@ def call(
 def flatwalk(tmp_path: Path) -> Callable[..., Result]:
     """Runs the command line as a program with the real engine, in an empty directory, in pipes."""
 
-    def run(*arguments: str | Path, cwd: Path | None = None, timeout: float = 600) -> Result:
+    def run(*arguments: str | Path, cwd: Path | None = None, timeout: float = 1800) -> Result:
         done = subprocess.run(
             [sys.executable, "-I", "-m", "flatwalk", *map(str, arguments)],
             cwd=cwd or tmp_path,

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: How long what must come may take on a slow machine with much else to do.
+PATIENCE_SECONDS = 600
+
 #: Code of a process: the most memory that it has had, in KiB. `ru_maxrss` counts that of its parent, too.
 PEAK = """
 def peak_kib():
@@ -58,7 +61,7 @@ def processor_seconds(pid: int) -> float:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Waits for what must come: what is waited for would not come at all if the code were wrong."""
-    last = time.monotonic() + 60
+    last = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < last
         time.sleep(0.01)

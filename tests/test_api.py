@@ -19,7 +19,7 @@ import pytest
 
 import flatwalk as fw
 from flatwalk import api, workload
-from tests.running import PEAK
+from tests.running import PATIENCE_SECONDS, PEAK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,7 +241,7 @@ def test_a_sweep_is_run_once(tmp_path: Path) -> None:
 
 def test_threads_run_at_the_same_time_and_find_the_same() -> None:
     """With the interpreter lock held, the others could not all be inside at once."""
-    inside = threading.Barrier(3, timeout=120)
+    inside = threading.Barrier(3, timeout=PATIENCE_SECONDS)
 
     def run(seed: int) -> int:
         inside.wait()
@@ -267,7 +267,7 @@ except KeyboardInterrupt:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert out.splitlines()[-1] == "stopped"
 
 

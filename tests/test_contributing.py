@@ -132,7 +132,7 @@ def cargo(*arguments: str, organisation: str | None = None) -> subprocess.Comple
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
+        timeout=3600,
         check=False,
     )
 

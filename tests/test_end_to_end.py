@@ -14,7 +14,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flatwalk import cli, output, settings, units
+from tests.running import PATIENCE_SECONDS, wait_until
 from tests.test_cli import COMMANDS
 from tests.test_foreign import thread
 
@@ -483,12 +483,10 @@ def test_signals_are_heard_while_the_engine_works(
     ) as running:
         try:
             threads = Path(f"/proc/{running.pid}/task")
-            last = time.monotonic() + 60
-            while len(list(threads.iterdir())) < 2:  # the engine's own thread
-                assert time.monotonic() < last
-                time.sleep(0.01)
+            # The engine's own thread.
+            wait_until(lambda: running.poll() is not None or len(list(threads.iterdir())) > 1)
             running.send_signal(number)
-            out, err = running.communicate(timeout=60)
+            out, err = running.communicate(timeout=PATIENCE_SECONDS)
         finally:
             running.kill()
     assert out == ""

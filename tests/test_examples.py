@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -55,6 +56,13 @@ SMALLER = [
     (r"^golden-cove$", "skylake-server"),
 ]
 SHORT = {"--instructions": "100k", "--warmup": "20k"}
+
+
+def test_what_names_its_interpreter_can_be_executed() -> None:
+    files = [path for folder in ("scripts", "linux/tests") for path in (ROOT / folder).rglob("*")]
+    scripts = [path for path in files if path.is_file() and path.read_bytes().startswith(b"#!/")]
+    assert len(scripts) > 10
+    assert [path.name for path in scripts if not os.access(path, os.X_OK)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

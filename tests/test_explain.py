@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import across, judged, twins
-from flatwalk.differences import speed_words, spread
+from flatwalk import across, causes, judged, twins
+from flatwalk.differences import Difference, speed_words, spread
 from flatwalk.explain import explain
+from flatwalk.intervals import Estimate
 from flatwalk.results import add_speedups
 from tests import fake
 
@@ -114,6 +115,29 @@ def test_what_is_not_decided_says_what_would_decide() -> None:
     )
     few = fake.sample([fake.run("radix4"), fake.run("fpt", cycles=996)], own=0.2, total=1_100_000)
     assert "only measuring the whole run would decide" in explain(few).points[0].words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.9960, 1.0054, "between 0.40 % slower and 0.54 % faster"),
+        (0.9940, 1.0049, "between 0.6 % slower and 0.5 % faster"),
+        (1.0010, 1.00502, "0.100 to 0.502 % faster"),
+    ],
+)
+def test_a_bound_beyond_the_threshold_is_not_rounded_to_it(low: float, high: float, words: str) -> None:
+    """±0.5 % counts as no difference: an end that is shown as 0.5 % has to be within."""
+    found = Difference(fake.run(), fake.run(), Estimate((low + high) / 2, low, high), True, 40, 0.01)  # noqa: FBT003
+    assert found.words.startswith(f"not decided: {words}")
+
+
+def test_what_has_no_walks_has_no_figure_of_a_walk() -> None:
+    base, other = fake.run("radix4"), fake.run("ideal", cycles=500, per_walk=None)
+    fake.stack(base, walk_dram=0.5)
+    fake.stack(other, walk_dram=0.0)
+    words = causes.words(other, base)
+    assert "0 instead of 100 walks per 1000 instructions" in words
+    assert "accesses a walk" not in words
 
 
 def test_causes_sum_to_the_difference() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.settings import DATA
-from tests.running import PEAK, processor_seconds
+from tests.running import PATIENCE_SECONDS, PEAK, processor_seconds, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -384,10 +384,9 @@ def test_signals_are_heard_whatever_the_engine_does(tmp_path: Path, number: sign
     ) as process:
         # It is at work once it has used more processor time than starting takes.
         try:
-            while processor_seconds(process.pid) < 3:
-                assert process.poll() is None
+            wait_until(lambda: process.poll() is not None or processor_seconds(process.pid) >= 3)
             process.send_signal(number)
-            assert process.wait(timeout=60) == 128 + number
+            assert process.wait(timeout=PATIENCE_SECONDS) == 128 + number
         finally:
             process.kill()
 

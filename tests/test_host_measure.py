@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import benches, bpf, diff, machine, measure, native, results, show, stats, wording
-from tests.running import descendants, is_gone, processor_seconds, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, processor_seconds, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -829,11 +828,9 @@ def test_ctrl_c_ends_the_kernel_too(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    own = f"/proc/{child.pid}/task/{child.pid}/children"
-    while child.poll() is None and not Path(own).read_text().strip():  # until it measures
-        time.sleep(0.01)
+    wait_until(lambda: child.poll() is not None or bool(descendants(child.pid)))  # until it measures
     os.killpg(child.pid, 2)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=PATIENCE_SECONDS)
     assert child.returncode == 130, said
     assert list(tmp_path.iterdir()) == []
     assert program.is_file()
@@ -849,13 +846,14 @@ def test_a_kernel_ends_with_the_command_that_started_it(tmp_path: Path, number: 
         kernels: set[int] = set()
 
         def one_works() -> bool:
+            assert command.poll() is None
             kernels.update(descendants(command.pid))
             return any(processor_seconds(kernel) > 0.5 for kernel in kernels)
 
         try:
             wait_until(one_works)
             command.send_signal(number)
-            assert command.wait(60) == (128 + number if number == signal.SIGTERM else -number)
+            assert command.wait(PATIENCE_SECONDS) == (128 + number if number == signal.SIGTERM else -number)
             wait_until(lambda: all(map(is_gone, kernels)))
         finally:
             command.kill()

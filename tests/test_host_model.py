@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Result
 
-    Flatwalk = Callable[..., Result]
+    Call = Callable[..., Result]
 
 #: What some processors answered, as instlatx64.atw.hu publishes it; leaves that are read, without zeros.
 DUMPS = {
@@ -493,17 +493,21 @@ def test_why_the_counters_did_not_judge_is_what_the_kernel_said(monkeypatch: pyt
     assert model.checked(made).endswith("no event of this processor is known to count walks.")
 
 
-def test_the_host_is_a_machine_like_another(flatwalk: Flatwalk, tmp_path: Path) -> None:
+def test_the_host_is_a_machine_like_another(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a processor of a vendor that is shipped: written, read again, and named, it is the same."""
+    # The kernel may know only what the clock is at the moment.
+    monkeypatch.setattr(model, "_clock", lambda *_: (3333, "made up"))
     if "AuthenticAMD" not in (text := _cpuinfo()) and "GenuineIntel" not in text:
         pytest.skip("the processor is of another vendor")
-    result = flatwalk("host", "machine", "-o", "mine.toml")
+    result = call("host", "machine", "-o", "mine.toml")
     assert result.code == 0, result.err
     assert "figures are its own" in result.err
     assert "TLB" in result.err.splitlines()[1], "what the counters say, or that they cannot be read"
     assert engine.check("machine", tomllib.loads((tmp_path / "mine.toml").read_text())) == []
     walk = ["walk", "--workload", "gups:16MiB", "--instructions", "10k"]
-    assert flatwalk(*walk, "--machine", "host").out == flatwalk(*walk, "--machine", "./mine.toml").out
+    assert call(*walk, "--machine", "host").out == call(*walk, "--machine", "./mine.toml").out != ""
 
 
 def _cpuinfo() -> str:

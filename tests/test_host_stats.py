@@ -364,3 +364,14 @@ def test_an_interval_says_the_direction_once() -> None:
     low, high = (int(part) for part in re.findall(r"(\d+) %", words)[1:3])
     assert 60 < low < 86 < high <= 100
     assert "−" not in words
+
+
+def test_controls_that_did_not_change_are_not_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result: Any = None
+    for later, is_named in ((1.0, False), (1.1, True)):
+        two = (stats.Moments(2, 1.0, 0.0), stats.Moments(2, later, 0.0))
+        monkeypatch.setattr(diff, "controls", lambda _a, _b, two=two: [("clock", two)])
+        diff._show_controls(result, result, stats.Drift(0.01, 0.0))  # noqa: SLF001
+        assert ("controls that no kernel influences" in capsys.readouterr().out) == is_named

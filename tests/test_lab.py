@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import changes, command, engines, plan, query, run, store
 from flatwalk.lab.sweep import Sweep
 from tests.checkout import ROOT, shipped
+from tests.running import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -225,13 +227,13 @@ def test_threads_that_start_processes_leave_the_main_module(monkeypatch: pytest.
     def submit(_self: object, _fn: object, number: int) -> None:
         if number == 0:
             inside.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE_SECONDS)
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
     with engines._Processes(1) as processes:  # noqa: SLF001
         threads = [threading.Thread(target=processes.submit, args=(print, number)) for number in range(2)]
         threads[0].start()
-        assert inside.wait(60)
+        assert inside.wait(PATIENCE_SECONDS)
         threads[1].start()
         go_on.set()
         for thread in threads:
@@ -398,7 +400,12 @@ def test_a_script_may_sweep(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import flatwalk as fw\n{block.removeprefix('python')}")
     done = subprocess.run(
-        [sys.executable, "-I", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-I", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "accesses_per_walk" in done.stdout
@@ -565,8 +572,7 @@ def begin(file: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
 
 def wait_for(process: subprocess.Popen[bytes], place: Path, runs: int) -> None:
     """Waits until so many runs are stored, or the sweep has ended."""
-    while process.poll() is None and len(stored_keys(place)) < runs:
-        pass
+    wait_until(lambda: process.poll() is not None or len(stored_keys(place)) >= runs)
 
 
 @pytest.mark.slow
@@ -579,7 +585,7 @@ def test_kill_at_any_time_loses_and_repeats_nothing(tmp_path: Path) -> None:
         process = begin(file, place, "-j", "2")
         wait_for(process, place, len(before) + rng.randint(1, 6))
         process.kill()
-        process.communicate(timeout=60)  # ends when its workers have
+        process.communicate(timeout=PATIENCE_SECONDS)  # ends when its workers have
         tables = [pq.read_table(path) for path in (place / "runs").glob("*.parquet")]
         now = {row["key"]: row for table in tables for row in table.to_pylist()}
         assert sum(table.num_rows for table in tables) == len(now), "each once"
@@ -595,12 +601,14 @@ def test_kill_at_any_time_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_its_workers(tmp_path: Path, number: signal.Signals) -> None:
-    file, place = big(tmp_path, "10M"), tmp_path / "r"
+    file, place = big(tmp_path, "50M"), tmp_path / "r"
     (place / "runs").mkdir(parents=True)
     process = begin(file, place, "-j", "2")
     wait_for(process, place, 1)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)  # ends when the workers have, too: they could write there
+    _, err = process.communicate(
+        timeout=PATIENCE_SECONDS
+    )  # ends when the workers have, too: they could write there
     assert process.returncode == 128 + number
     assert b"Traceback" not in err
     assert not list(place.rglob("*.part"))
@@ -612,6 +620,7 @@ def test_a_signal_ends_it_and_its_workers(tmp_path: Path, number: signal.Signals
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and two workers, each a process of its own."""
+    distributed: Any = importlib.import_module("distributed")  # has no types
     environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30"}
     about = tmp_path / "scheduler.json"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
@@ -636,10 +645,11 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
         str(tmp_path),
     ]
     try:
-        while not about.exists() and started[0].poll() is None:
-            pass
+        address = distributed.utils.json_load_robust(about, timeout=PATIENCE_SECONDS)["address"]
         started += [subprocess.Popen([*worker, *one], **quiet) for _ in range(2)]
-        yield json.loads(about.read_text())["address"], started
+        with distributed.Client(address, timeout=PATIENCE_SECONDS, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=PATIENCE_SECONDS)
+        yield address, started
     finally:
         for process in started:
             process.kill()
@@ -660,13 +670,13 @@ def test_a_cluster_finds_the_same_though_a_worker_is_killed(
     tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:
     address, processes = cluster
-    file, place = big(tmp_path), tmp_path / "cluster"
+    file, place = big(tmp_path, "20M"), tmp_path / "cluster"
     (place / "runs").mkdir(parents=True)
     process = begin(file, place, "--cluster", address)
     wait_for(process, place, 8)
     assert process.poll() is None, process.communicate()
     processes[1].kill()
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     alone = begin(file, tmp_path / "alone", "-j", "1")
     alone.communicate()
@@ -788,7 +798,11 @@ try:
 except KeyboardInterrupt:
     print("interrupted")"""
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.stdout == "interrupted\n", done.stderr
 
@@ -814,7 +828,7 @@ def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result
         "--where", "machine = 'zen4'",
     )  # fmt: skip
     found = json.loads(done.out)
-    assert [one["scheme"] for one in found] == ["radix4", "fpt"]
+    assert [one["scheme"] for one in found] == ["fpt", "radix4"]
     for one in found:
         slow, fast = (rows["zen4", one["scheme"], latency] for latency in (60, 40))
         assert one["speed-up"] == pytest.approx(slow["ipc"] / fast["ipc"])

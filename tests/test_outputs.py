@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import blame, output, presenting
+from flatwalk import across, blame, output, presenting
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
 from flatwalk.results import add_speedups
@@ -36,6 +37,8 @@ COMMAND = [sys.executable, "-I", "-m", "flatwalk"]
 #: The shortest comparison there is.
 SHORT = ["compare", "--workload", "gups:64MiB", "--schemes", "radix4", "--large-pages", "0"]
 SHORT += ["--instructions", "100k"]
+#: The shortest mix.
+MIX = ["compare", "--mix", "1*gups:1MiB", "--schemes", "radix4", "--large-pages", "0"]
 
 
 def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -189,6 +192,21 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         output.write_whole(path, "after")
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("asked", [SHORT, [*MIX, "--instructions", "100k", "--warmup", "20k"]], ids=" ".join)
+def test_a_json_that_cannot_be_written_takes_nothing_else_away(
+    call: Call, tmp_path: Path, asked: list[str]
+) -> None:
+    result = call(*asked, "--report", "report.html", "--json", str(FULL))
+    assert result.code == 1
+    assert "No space left" in result.err
+    assert "Judged: " in result.out
+    assert "radix4" in result.out
+    assert (tmp_path / "report.html").exists()
+    result = call(*asked, "--report", str(FULL), "--json", "answer.json")
+    assert (result.code, "No space left" in result.err) == (1, True)
+    assert json.loads((tmp_path / "answer.json").read_text())["runs"]
 
 
 def test_the_usual_report_does_not_replace_an_earlier_one(call: Call, tmp_path: Path) -> None:
@@ -454,6 +472,46 @@ def test_no_cell_of_a_table_is_cut(terminal: Callable[..., list[str]], name: str
             assert line.endswith(" ".join(row[at] for at in kept)), columns
         names = [re.split("  +", line.strip())[0] for line in lines[rule + 1 :]]
         assert "".join(names) == f"radix4{name}ideal", columns
+
+
+def test_columns_that_are_left_out_are_named(terminal: Callable[..., list[str]]) -> None:
+    runs = [fake.run("radix4"), fake.run("fpt", cycles=900), fake.run("ideal", cycles=500)]
+    fake.sample(runs)
+    left_out = []
+    for columns in (70, 200):
+        terminal(columns, lambda: left_out.append(presenting.show_table(runs, "gups")))
+    assert left_out == [["IPC", "cycles/walk", "lost to translation", "page table"], []]
+    told = terminal(200, presenting.say_left_out, left_out[0])
+    assert told[0] == (
+        "Left out for want of room: IPC, cycles/walk, lost to translation, page table; the report and --json "
+        "have them."
+    )
+    assert terminal(80, presenting.say_left_out, []) == [""]
+
+
+def test_settings_are_not_broken_within_their_names(terminal: Callable[..., list[str]]) -> None:
+    places = itertools.product((4 << 20, 8 << 20), (1, 4), ("radix4", "fpt"))
+    runs = [
+        fake.run(scheme, cycles=900 + 10 * walkers)
+        | {"settings": {"llc.size_bytes": size, "walker.concurrent": walkers}}
+        for size, walkers, scheme in places
+    ]
+    response = fake.sample(runs)
+    _, schemes = across.places(response["runs"])[0]
+    headers, rows = across.rows(schemes, response["runs"])
+    assert "±" in headers
+    lines = terminal(80, presenting.show_machines, headers, rows, "gups")
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).split().count("±") < headers.count("±")
+    whole = " ".join(" ".join(lines).split())
+    assert whole.count("llc.size_bytes=4MiB,") == whole.count("llc.size_bytes=8MiB,") == 4
+    assert whole.count("walker.concurrent=1") == whole.count("walker.concurrent=4") == 4
+
+
+def test_a_number_and_its_unit_stay_together_in_a_header(terminal: Callable[..., list[str]]) -> None:
+    headers, rows = ["", "2 MiB pages", "a much longer header"], [["name", "1.0 %", "2.0 %"]]
+    lines = terminal(30, output.table, headers, rows)
+    assert any("2 MiB" in line for line in lines)
 
 
 @pytest.mark.parametrize(("columns", "shares"), [(30, 1), (50, 1), (60, 2), (80, 3), (100, 4)], ids=str)

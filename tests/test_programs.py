@@ -17,7 +17,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
-from tests.running import descendants, is_gone, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,8 @@ def test_waiting_ends_with_the_program(tmp_path: Path) -> None:
         Attendance(program.pid, log).wait_until("it rained", lambda: False)
 
 
-def _installed(name: str) -> None:
+def installed(name: str) -> None:
+    """Installs a program, or skips the test where that cannot be, as without a network."""
     try:
         install.ensure(catalogue.load(name))
     except FlatwalkError as error:
@@ -136,7 +137,7 @@ def _left_running(directory: Path) -> list[bytes]:
 def test_the_run_phase_is_recorded_and_nothing_is_left(
     flatwalk: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    _installed(name)
+    installed(name)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -151,7 +152,7 @@ def test_the_run_phase_is_recorded_and_nothing_is_left(
 
 @pytest.mark.slow
 def test_an_interrupted_server_is_stopped(tmp_path: Path) -> None:
-    _installed("redis")
+    installed("redis")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     line = [sys.executable, "-I", "-m", "flatwalk", "record", "--workload", "redis:64MiB", "-o", "trace.fwt"]
@@ -162,7 +163,7 @@ def test_an_interrupted_server_is_stopped(tmp_path: Path) -> None:
     # It listens, and is being loaded.
     assert any(said.startswith("Loading") for said in command.stderr)
     command.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130
+    assert command.wait(PATIENCE_SECONDS) == 130
     command.stderr.close()
     assert list(scratch.iterdir()) == []
     assert _left_running(scratch) == []
@@ -173,7 +174,7 @@ def test_an_interrupted_server_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_recording_of_a_server(tmp_path: Path, number: signal.Signals) -> None:
     """With the server, its client and the collector; what was recorded is kept."""
-    _installed("redis")
+    installed("redis")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     line = ["record", "--workload", "redis:1MiB", "--limit", "1000G", "-o", "trace.fwt"]
@@ -186,13 +187,14 @@ def test_a_signal_ends_the_recording_of_a_server(tmp_path: Path, number: signal.
         started: set[int] = set()
 
         def is_recorded() -> bool:
+            assert command.poll() is None
             started.update(descendants(command.pid))
             return any(path.stat().st_size > 100_000 for path in scratch.glob("*/*.part/*.part"))
 
         try:
             wait_until(is_recorded)
             command.send_signal(number)
-            status = command.wait(60)
+            status = command.wait(PATIENCE_SECONDS)
             wait_until(lambda: all(map(is_gone, started)))
         finally:
             command.kill()

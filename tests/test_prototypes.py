@@ -20,6 +20,7 @@ import flatwalk as fw
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
+from tests.running import PATIENCE_SECONDS
 
 SHORT: dict[str, Any] = {
     "workload": "gups:16MiB",
@@ -265,9 +266,9 @@ def test_a_table_in_python_is_a_guests_or_a_hosts_too() -> None:
 @pytest.mark.parametrize("then", ["pass", "while True: pass"])
 def test_ctrl_c_ends_a_simulation_in_python(then: str, tmp_path: Path) -> None:
     program = """
+import os, time
 import flatwalk as fw
 from tests.prototypes.leaf_map import LeafMap
-from tests.prototypes.next_page import NextPage
 class Slow(LeafMap):
     begun = False
     def answer(self, number, at, line):
@@ -280,21 +281,26 @@ try:
     fw.simulate(fw.Scheme.of(Slow()), workload="gups:64MiB", instructions="100G", exhaustive=True)
 except KeyboardInterrupt:
     print("stopped", flush=True)
+while len(os.listdir("/proc/self/task")) > 1:  # no thread stays in the class
+    time.sleep(0.01)
 """
     root = Path(__file__).parents[1]
     (tmp_path / "slow.py").write_text(program.replace("THEN", then), encoding="utf-8")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, tmp_path / "slow.py"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(root)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "begun\n"
+            os.kill(process.pid, signal.SIGINT)
+            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
     assert out.splitlines()[-1] == "stopped"
-    assert process.returncode == 0, "no thread is left in the class"
+    assert process.returncode == 0
 
 
 SWEEP: dict[str, Any] = {"workload": "stream:16MiB", "large_pages": 0, "exhaustive": True, "warmup": 0}

@@ -19,7 +19,7 @@ from flatwalk.recorder.place import taken
 from flatwalk.recorder.reports import Reports
 from flatwalk.recorder.request import TRACE_MAGIC
 from flatwalk.recorder.result import ProcessTrace, RecordResult
-from tests.running import descendants, is_gone, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
         assert running.stdout.readline() == "go\n"
         wait_until(all_run)
         running.send_signal(number)
-        status = running.wait(timeout=60)
+        status = running.wait(timeout=PATIENCE_SECONDS)
         wait_until(lambda: all(map(is_gone, started)))
         assert set(running.stdout.read().split()) <= {"go"}  # the program's, and no answer
     assert status == (-number if number == signal.SIGKILL else 128 + number)

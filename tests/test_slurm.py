@@ -17,6 +17,7 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, slurm
+from tests.running import PATIENCE_SECONDS, wait_until
 from tests.test_lab import begin, big, figures, stored_keys, wait_for, write
 
 if TYPE_CHECKING:
@@ -96,11 +97,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     commands = ([controller, "-D", "-f", str(file)], [daemon, "-D", "-N", "node1", "-f", str(file)])
     started = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
     try:
-        state = ""
-        while state != "idle":
+
+        def is_idle() -> bool:
             assert all(one.poll() is None for one in started), (place / "log").read_text()
             asked = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, check=False)
-            state = asked.stdout.strip()
+            return asked.stdout.strip() == "idle"
+
+        wait_until(is_idle)
         yield
     finally:
         for one in reversed(started):
@@ -112,7 +115,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_jobs_find_the_same_though_one_is_killed(tmp_path: Path) -> None:
-    file, place = big(tmp_path, "5M"), tmp_path / "r"
+    file, place = big(tmp_path, "20M"), tmp_path / "r"
     (place / "runs").mkdir(parents=True)
     process = begin(file, place, "--slurm", "main", "--jobs", "2")
     wait_for(process, place, 8)
@@ -121,7 +124,7 @@ def test_jobs_find_the_same_though_one_is_killed(tmp_path: Path) -> None:
     assert before
     assert all(re.fullmatch(r"\d+_[01]", job) for job in before), "an array, which waits once"
     subprocess.run(["scancel", before[0]], check=True)
-    _, err = process.communicate(timeout=600)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     alone = begin(file, tmp_path / "alone", "-j", "1")
     alone.communicate()
@@ -134,18 +137,21 @@ def test_jobs_find_the_same_though_one_is_killed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_cancels_the_jobs(tmp_path: Path, number: signal.Signals) -> None:
-    file, place = big(tmp_path, "10M"), tmp_path / "r"
+    file, place = big(tmp_path, "50M"), tmp_path / "r"
     (place / "runs").mkdir(parents=True)
     process = begin(file, place, "--slurm", "time=10,mem=0", "--jobs", "3")
     wait_for(process, place, 1)
     process.send_signal(number)
-    _, err = process.communicate(timeout=600)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 128 + number
     assert b"Traceback" not in err
-    left = squeue("--format=%T")
-    while left:
-        assert set(left) == {"COMPLETING"}, "each of them, the one that waited too"
+
+    def none_is_left() -> bool:
         left = squeue("--format=%T")
+        assert set(left) <= {"COMPLETING"}, "each of them, the one that waited too"
+        return not left
+
+    wait_until(none_is_left)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -214,7 +220,7 @@ def test_a_request_whose_jobs_are_killed_fails_by_itself(
     commands(tmp_path, monkeypatch, begun + killed + words)
     with slurm.jobs("main", 1, tmp_path / "r") as make:
         future = asked(make())
-        wait([future], timeout=60)
+        wait([future], timeout=PATIENCE_SECONDS)
         assert "killed 2 times; the last one said: out of memory" in str(future.exception())
     assert (tmp_path / "count").read_text() == "2\n"
     assert not (tmp_path / "r" / "slurm").exists()
@@ -225,7 +231,7 @@ def test_jobs_that_end_at_once_end_the_sweep(tmp_path: Path, monkeypatch: pytest
     with slurm.jobs("main", 1, tmp_path / "r") as make:
         executor = make()
         future = asked(executor)
-        wait([future], timeout=60)
+        wait([future], timeout=PATIENCE_SECONDS)
         assert isinstance(future.exception(), FlatwalkError)
         with pytest.raises(
             FlatwalkError, match="ended before it did anything; it said: No module named flatwalk"
@@ -239,7 +245,7 @@ def test_a_job_answers_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     # The request is written before a job is submitted, so that this one finds it.
     with slurm.jobs("main", 1, tmp_path / "r") as make:
         future = asked(make())
-        wait([future], timeout=60)
+        wait([future], timeout=PATIENCE_SECONDS)
         assert "another engine" in future.result().error
         assert (tmp_path / "count").read_text() == "1\n"
 
@@ -247,7 +253,7 @@ def test_a_job_answers_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_nobody_foresaw_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands(tmp_path, monkeypatch, 'touch "$folder/began/$job"\necho no > "$folder/done/00000000"')
     with slurm.jobs("main", 1, tmp_path / "r") as make:
-        error = asked(make()).exception(timeout=60)
+        error = asked(make()).exception(timeout=PATIENCE_SECONDS)
     assert isinstance(error, FlatwalkError)
     assert "JSONDecodeError" in str(error)
 
@@ -263,7 +269,7 @@ def test_jobs_are_not_queued_again_unless_that_is_asked_for(
         with slurm.jobs(options, 500, tmp_path / "r") as make:
             executor = make()
             assert executor._slurm.parameters["array_parallelism"] == 500  # type: ignore[attr-defined]  # noqa: SLF001
-            asked(executor).exception(timeout=60)
+            asked(executor).exception(timeout=PATIENCE_SECONDS)
         script = (tmp_path / "script").read_text()
         assert f"#SBATCH {has}" in script
         assert f"#SBATCH {has_not}" not in script
@@ -277,7 +283,7 @@ def test_a_job_that_is_queued_again_does_what_it_had_taken(
     commands(tmp_path, monkeypatch, f'{killed}SLURM_JOB_ID=$job {sys.executable} -I -c "{serve}" "$folder"')
     monkeypatch.setattr(slurm, "_ASK_SECONDS", 1000.0)
     with slurm.jobs("main", 1, tmp_path / "r") as make:
-        assert "another engine" in asked(make()).result(timeout=60).error
+        assert "another engine" in asked(make()).result(timeout=PATIENCE_SECONDS).error
 
 
 def test_one_place_is_enough(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:

@@ -15,6 +15,7 @@ from flatwalk.host import diff, machine, results
 from flatwalk.vm import bench, build, compiled, counting, document, hosted, measuring, run, workloads
 from flatwalk.vm.counting import CAUSES, START, STOP, Phase
 from flatwalk.vm.machine import Machine
+from tests.test_programs import installed
 
 if TYPE_CHECKING:
     import io
@@ -374,6 +375,7 @@ def test_page_faults_in_a_guest_are_counted_alike_in_every_boot(monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_a_server_loads_and_works_in_a_guest() -> None:
+    installed("memcached")
     few = {"memcached": workloads.Work("32MiB", requests=2000)}
     row = workloads.measure(["l2l1"], ["memcached"], works=few)[0]
     loading, running = (row.kernel_instructions[number] for number in (bench.LOADING, bench.RUNNING))

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy2(ROOT / path, source / path)  # with its time, so that cargo knows what it has compiled
     directory = tmp_path_factory.mktemp("wheel")
     target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+    # Without a network: what builds it is here, in the version that it asks for.
+    options = ["--no-build-isolation", "--check-build-dependencies", "--no-deps"]
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     subprocess.run(
-        [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(directory), str(source)],
-        env=os.environ | QUICK | {"CARGO_TARGET_DIR": str(target)},
+        [sys.executable, "-I", "-m", "pip", "wheel", *options, "--wheel-dir", str(directory), str(source)],
+        env=os.environ | QUICK | {"CARGO_TARGET_DIR": str(target), "PATH": path},
         check=True,
     )
     (made,) = directory.iterdir()

@@ -142,6 +142,16 @@ static void end(const char *name)
     wait();
 }
 
+/* Something is done until the other side sends a byte. It begins when that has sent one before. */
+static void until(const char *name)
+{
+    text("until ");
+    text(name);
+    put('\n');
+    while (!told())
+        ;
+}
+
 /* What TLBs keep. Nothing is reported before it is used for the second time. */
 static void pages(void)
 {
@@ -263,12 +273,12 @@ static void pages(void)
 static void for_as_long_as_it_takes(void)
 {
     begin();
+    until("used-all-the-time");
     move_page();
-    text("until used-all-the-time\n");
     while (!told())
         (void)*(volatile u64 *)page();
 
-    text("until used-once-much-later\n");
+    until("used-once-much-later");
     for (u64 later = 1000; !told(); later *= 2) {
         used = 0;
         begin();

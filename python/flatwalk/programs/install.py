@@ -43,6 +43,7 @@ def ensure(program: Program) -> None:
     output.note(f"Installing {wanted} …")
     # In run level 1 a package's service is not started: the recorder starts its own.
     line = [*before, "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", "apt-get", "-qq"]
+    line += ["-o", "DPkg::Lock::Timeout=300"]  # another one may be installing something
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", *program.packages]):
         done = subprocess.run([*line, *arguments], capture_output=True, text=True, check=False)
     if missing := program.missing():

@@ -53,9 +53,11 @@ impl Drop for Ending {
 /// How long to wait before looking again whether something is there that nobody says.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long to wait for programs that are about to introduce themselves after a detach, and for forked children
-/// whose parents have ended.
+/// How long to wait for programs that are about to introduce themselves after a detach, where somebody waits.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for forked children whose parents have ended. They may get no processor for a while.
+const BIRTH: Duration = Duration::from_secs(60);
 
 /// Accepts the processes that connect, until nobody wants to know of them.
 fn accept(listener: &UnixListener, clients: &Sender<Occurrence>) {
@@ -195,7 +197,7 @@ pub fn serve(listener: UnixListener, output: &Path) {
             Ok(Occurrence::Closed) => closed = true,
             Err(RecvTimeoutError::Timeout) => {
                 starting.retain(|_, client| client.is_starting());
-                born.retain(|_, (child, since)| child.runs_qemu() && since.elapsed() < PATIENCE);
+                born.retain(|_, (child, since)| child.runs_qemu() && since.elapsed() < BIRTH);
                 if wanted.load(Ordering::Acquire) == WANTED_BY_NONE {
                     for client in starting.values() {
                         client.kill();

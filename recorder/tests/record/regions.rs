@@ -24,19 +24,21 @@ fn skip_and_limit_cut_exactly() {
 #[test]
 fn threads_leave_what_they_did_not_skip() {
     let scratch = Scratch::new();
-    // Of one, threads end; of the other, they sleep. While a thread is ending, what was to be skipped cannot be over,
-    // and the others run on.
-    for (name, most) in [("chain", 3 << 16), ("sleepers", 1 << 16)] {
+    // Of one, threads end; of the other, they sleep.
+    for name in ["chain", "sleepers"] {
         let program = compile(&scratch, name, STATIC);
         let recorded = |options: &str| {
-            let recorded = record(&scratch, options, &[path(&program), "500"]);
+            let recorded = record(&scratch, options, &[path(&program), "2000"]);
             assert_eq!(recorded.status.code(), Some(7), "{options}");
             Reader::open(&recorded.output).unwrap().info().instructions.unwrap()
         };
         let whole = recorded("");
         // Each has a grant of 65,536 instructions, and spends a fiftieth.
         let skipped = whole - recorded(&format!(",skip={}", whole / 2));
-        assert!(skipped.abs_diff(whole / 2) < most, "{skipped} of {} of {name}", whole / 2);
+        // While a thread is ending, what was to be skipped cannot be over, and the others run on for as long as that
+        // thread waits for a processor.
+        let expected = whole / 2 - (1 << 16)..whole / 2 + whole / 4;
+        assert!(expected.contains(&skipped), "{skipped} of {} of {name}", whole / 2);
     }
 }
 
