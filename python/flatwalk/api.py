@@ -29,8 +29,8 @@ from flatwalk import (
     variations,
     walking,
 )
+from flatwalk.defaults import SEED, WALK_INSTRUCTIONS
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lengths import WARMUP
 from flatwalk.mechanism import Mechanism, Miss, Translation
 from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
 from flatwalk.workload import parse_workload, text_of
@@ -181,7 +181,7 @@ class Scheme(_Setting):
             UsageError: If there is none, or the file is not valid.
             FlatwalkError: If a file of Python raises an exception.
         """
-        return cls(settings.scheme_or_pair(name, "scheme"))
+        return cls(settings.scheme_or_pair(_text_of(name, "a scheme"), "scheme"))
 
     @classmethod
     def of(
@@ -215,7 +215,23 @@ class Machine(_Setting):
         Raises:
             UsageError: If there is none, or the file is not valid.
         """
-        return cls(machine_files.load(name, "machine"))
+        return cls(machine_files.load(_text_of(name, "a machine"), "machine"))
+
+
+def _text_of(name: object, what: str) -> str:
+    """A name or a path as text, whatever a caller gave."""
+    if not isinstance(name, str):
+        raise UsageError(f"{name!r} is not the name of {what}", remedy="give a name or a path, as text")
+    return name
+
+
+def _words_of(command: Sequence[str]) -> list[str]:
+    """A command's words: one text is none, as nobody says where its words end."""
+    if isinstance(command, str):
+        raise UsageError(
+            f"{command!r} is one text", where="command", remedy='give a list of words, as ["sort", "big.txt"]'
+        )
+    return list(command)
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -265,7 +281,7 @@ def check_organisation(
     organisation: Organisation | type[Organisation],
     *,
     base: str | Scheme = "radix4",
-    seed: int = 1,
+    seed: int = SEED,
     cases: int = 4,
 ) -> None:
     """Checks that a page table of your own does what it is told, as the engine's own are checked.
@@ -465,7 +481,7 @@ def compare(
     trace: str | Path | None = None,
     command: Sequence[str] | None = None,
     addresses: NDArray[np.uint64] | None = None,
-    schemes: Sequence[str | Scheme] = settings.DEFAULT_SCHEMES,
+    schemes: str | Scheme | Sequence[str | Scheme] = settings.DEFAULT_SCHEMES,
     machine: str | Machine | Sequence[str | Machine] = "skylake-server",
     large_pages: int | Sequence[int] | None = None,
     thp: str | None = None,
@@ -485,7 +501,7 @@ def compare(
     context_switch_ms: float | None = None,
     cores: int | None = None,
     instructions_per_access: int = 4,
-    seed: int = 1,
+    seed: int = SEED,
     threads: int = 0,
 ) -> Comparison:
     """Simulates every scheme over the same windows of a program, as `flatwalk compare` does.
@@ -531,14 +547,15 @@ def compare(
             f"{' and '.join(sources) or 'nothing'} given as a source",
             remedy=f"give one of {', '.join(given)}",
         )
-    own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in schemes]
+    asked = [schemes] if isinstance(schemes, str | Scheme) else schemes
+    own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in asked]
     where = [machine] if isinstance(machine, str | Machine) else machine
     places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
     shares = [large_pages] if isinstance(large_pages, int) else large_pages or []
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=None if trace is None else Path(trace),
-        command=list(command or ()),
+        command=_words_of(command or ()),
         addresses=addresses,
         instructions_per_access=instructions_per_access,
         large_pages=",".join(map(str, shares)) or None,
@@ -657,8 +674,8 @@ def walk(
     scheme: str | Scheme = "radix4",
     machine: str | Machine = "skylake-server",
     large_pages: int = 0,
-    instructions: int | str = WARMUP,
-    seed: int = 0,
+    instructions: int | str = WALK_INSTRUCTIONS,
+    seed: int = SEED,
 ) -> Walk:
     """How an address is translated, as `flatwalk walk` shows it.
 
@@ -678,6 +695,10 @@ def walk(
     """
     if (workload is None) == (trace is None):
         raise UsageError("a source is needed, and only one", remedy="give a workload or a trace")
+    if address is not None and not (isinstance(address, int) and 0 <= address < 1 << 64):
+        raise UsageError(
+            f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
+        )
     source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
     place = machine if isinstance(machine, Machine) else Machine.named(machine)
     own = scheme if isinstance(scheme, Scheme) else Scheme.named(scheme)
@@ -714,7 +735,7 @@ def record(
     *,
     exhaustive: bool = False,
     seconds: float | None = None,
-    seed: int = 1,
+    seed: int = SEED,
 ) -> Recording:
     """Records a program, as `flatwalk record` does.
 
@@ -733,7 +754,7 @@ def record(
 
     sample = None if exhaustive else Sample(seed=seed)
     with output.Progress("Recording") as progress:
-        found = run(list(command), Path(trace), sample=sample, seconds=seconds, progress=progress)
+        found = run(_words_of(command), Path(trace), sample=sample, seconds=seconds, progress=progress)
     return Recording([one.path for one in found.traces], found.executed, found.status, list(found.warnings))
 
 

@@ -163,9 +163,10 @@ def _facts(share: Share, run: Run, base: Run) -> Iterator[str]:
             yield fewer
         elif agrees(read, others_read):
             yield f"walks read {read:.2f} instead of {others_read:.2f} entries"
-        memory = [dram_per_walk(one) for one in (run, base)]
-        if not run.get("weighted") and agrees(*memory) and abs(memory[0] - memory[1]) >= 0.01:
-            yield f"{memory[0]:.2f} instead of {memory[1]:.2f} accesses a walk go to DRAM"
+        memory, others_memory = (dram_per_walk(one) for one in (run, base))
+        have_walks = run["walks"] and base["walks"] and not run.get("weighted")
+        if have_walks and agrees(memory, others_memory) and abs(memory - others_memory) >= 0.01:
+            yield f"{memory:.2f} instead of {others_memory:.2f} accesses a walk go to DRAM"
     elif part == "page_faults":
         if not run.get("weighted") and agrees(run["os"]["faults"], base["os"]["faults"]):
             yield f"{run['os']['faults']} instead of {base['os']['faults']} page faults"

@@ -13,7 +13,15 @@ from flatwalk.configurations import configurations
 from flatwalk.errors import UsageError
 from flatwalk.explain import explain
 from flatwalk.lengths import Lengths, recorded_sample
-from flatwalk.presenting import note_warnings, show_blame, show_table, write_json
+from flatwalk.presenting import (
+    json_written,
+    note_warnings,
+    say_left_out,
+    show_blame,
+    show_machines,
+    show_table,
+)
+from flatwalk.printable import one_line
 from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
@@ -39,9 +47,8 @@ def run(options: Options) -> None:
         return
     options.check_writable()
     response = respond(options, lengths, configurations(options))
-    if options.json is not None:
-        write_json(options.json, answer(response))
-    _present(options, response)
+    with json_written(options.json, answer(response)):
+        _present(options, response)
     sampled = response.get("sampling")
     if options.simpoints_out is not None and sampled is not None:
         paths = simpoints.write(options.simpoints_out, response["runs"][0], sampled)
@@ -166,9 +173,12 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         The trace of its busiest process.
     """
     from flatwalk.recorder import Sample, record  # noqa: PLC0415
+    from flatwalk.recorder.request import check_output  # noqa: PLC0415
 
+    if options.keep_trace is not None:
+        check_output(options.keep_trace, "--keep-trace")
     sample = Sample(**lengths.sample(), seed=options.seed) if not lengths.needs_all else None
-    output.note(f"Recording {shlex.join(options.command)} …")
+    output.note(f"Recording {one_line(shlex.join(options.command))} …")
     with output.Progress("Recording", is_shared=True) as progress:
         result = record(
             list(options.command),
@@ -192,7 +202,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
     busiest = max(result.traces, key=lambda trace: trace.executed)
     if busiest.path != result.traces[0].path:
         output.note(
-            f"Simulating its busiest process, {shlex.join(busiest.command)}: "
+            f"Simulating its busiest process, {one_line(shlex.join(busiest.command))}: "
             f"{units.count(busiest.executed)} of {units.count(result.executed)} instructions."
         )
     return busiest.path
@@ -202,13 +212,15 @@ def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
     if str(options.json) != "-":
         machines = by_machine(runs)
+        left_out: list[str] = []
         for members in grouped(runs) if len(machines) <= across.MOST else []:
             title = f"{members[0]['workload']} on {machine_label(members[0])}, {pages_label(members[0])}"
-            show_table(members, title, energy=options.energy)
+            left_out += show_table(members, title, energy=options.energy)
         for label, schemes in across.places(runs) if len(machines) > 1 else []:
             names = ", ".join(dict.fromkeys(run["machine"] for run in runs))
             title = f"{runs[0]['workload']} on {names}, {label}"
-            output.table(*across.rows(schemes, runs), title=title)
+            left_out += show_machines(*across.rows(schemes, runs), title)
+        say_left_out(list(dict.fromkeys(left_out)))
     say = output.note if str(options.json) == "-" else output.say
     note_warnings(runs)
     told = explain(response)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, variations
+from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 from flatwalk.simpoints import paths_of
 
@@ -46,7 +47,7 @@ class Options:
     exhaustive: bool = False
     error: float | None = None
     time: float | None = None
-    seed: int = 1
+    seed: int = SEED
     mode: str = "timing"
     json: Path | None = None
     energy: bool = False
@@ -68,7 +69,7 @@ class Options:
         if self.simpoints_out is not None:
             written += [(path, "--simpoints-out") for path in paths_of(self.simpoints_out)]
         for path, option in written:
-            if path is not None and str(path) != "-":
+            if path is not None and (str(path), option) != ("-", "--json"):
                 output.check_writable(path, option)
         read = [(self.trace, "--trace"), (self.simpoints, "--simpoints"), (self.weights, "--weights")]
         output.check_apart(written, read + [(path, "--mix") for path in programs])

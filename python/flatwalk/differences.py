@@ -103,12 +103,13 @@ class Difference:
         return words + (f" ({spread(*ends)})" if ends[0] < ends[1] else "")
 
     def _between(self, low: float, high: float) -> str:
+        digits = _digits(low, high)
         if low >= 0 or high <= 0:
             ends = sorted((abs(low), abs(high)))
-            return f"{spread(*ends)} {self._way(low + high)}{self._of_what}"
+            return f"{spread(*ends, digits)} {self._way(low + high)}{self._of_what}"
         return (
-            f"between {_plain(-low, 1)} % {self._way(low)} and {_plain(high, 1)} % {self._way(high)}"
-            f"{self._of_what}"
+            f"between {_plain(-low, digits)} % {self._way(low)} and {_plain(high, digits)} % "
+            f"{self._way(high)}{self._of_what}"
         )
 
     def _to_decide(self) -> str:
@@ -142,9 +143,16 @@ def _plain(share: float, digits: int) -> str:
     return f"{100 * share:.{digits}f}"
 
 
-def spread(low: float, high: float) -> str:
+def _digits(*changes: float) -> int:
+    """As many digits as show which of these is more than `NOISE`: 1, or more for what is 0.5 % if rounded."""
+    shown = {digits: [float(_plain(abs(change), digits)) / 100 for change in changes] for digits in (1, 2)}
+    above = [abs(change) > NOISE for change in changes]
+    return next((digits for digits, ends in shown.items() if [end > NOISE for end in ends] == above), 3)
+
+
+def spread(low: float, high: float, digits: int = 1) -> str:
     """Two shares, the smaller one first: `60 to 66 %`, `8.8 to 9.6 %`."""
-    digits = 0 if low >= 0.1 and _plain(low, 0) != _plain(high, 0) else 1
+    digits = 0 if low >= 0.1 and _plain(low, 0) != _plain(high, 0) else digits
     return f"{_plain(low, digits)} to {_plain(high, digits)} %"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 from flatwalk import processor
 from flatwalk.errors import FlatwalkError
+from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ def _call(name: str, *arguments: object) -> str:
     try:
         return cast("str", getattr(module, name)(*arguments))
     except module.EngineError as error:
-        raise FlatwalkError(str(error)) from error
+        raise FlatwalkError(one_line(str(error))) from error
 
 
 def version() -> str:

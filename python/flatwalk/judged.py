@@ -53,9 +53,7 @@ def _windows_words(response: Response) -> str:
         return f"Judged: the whole run, all of its {count} instructions."
     if not sampling["sampled"]:
         return _part_words(response, sampling["instructions_measured"], total)
-    words = (
-        f"Judged: {_number(sampling['windows'], 'window')} of {units.count(sampling['window_instructions'])}"
-    )
+    words = f"Judged: {_number(sampling['windows'], 'window')} of {_window_words(sampling)}"
     words += f" instructions, spread over {_spread_words(sampling)}"
     if sampling["warmup_instructions"]:
         words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
@@ -64,6 +62,13 @@ def _windows_words(response: Response) -> str:
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _window_words(sampling: Sampling) -> str:
+    """Length of the windows; where a recording's segments have less, of the longest."""
+    length = units.count(sampling["window_instructions"])
+    mean = units.count(sampling["instructions_measured"] / max(sampling["windows"], 1))
+    return length if mean == length else f"up to {length}"
 
 
 def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
@@ -130,7 +135,7 @@ def _program_words(sampling: Sampling) -> str:
             return f"all {count} instructions until {sampling['cut_short']}"
         return f"the whole run of {count} instructions"
     if sampling["sampled"]:
-        words = f"of {units.count(sampling['window_instructions'])} instructions"
+        words = f"of {_window_words(sampling)} instructions"
         if sampling["warmup_instructions"]:
             words += f" after {units.count(sampling['warmup_instructions'])} of warm-up"
         return f"{words}, spread over {_spread_words(sampling)}"

@@ -200,10 +200,11 @@ class Lengths:
                 remedy="give the length of an interval that SimPoint was told, and the trace of that program",
             )
         if recorded is not None and recorded + gaps - self.skip - lead < 1:
+            left_out = [option for option, count in (("--skip", self.skip), ("--warmup", lead)) if count]
             raise UsageError(
                 f"the trace has {recorded + gaps} instructions, which leaves none to measure",
-                where="--skip and --warmup" if self.warmup is not None else "--skip",
-                remedy=f"together they must stay below {recorded + gaps}",
+                where=" and ".join(left_out),
+                remedy=f"{'together they' if len(left_out) > 1 else 'it'} must stay below {recorded + gaps}",
             )
 
 
@@ -211,6 +212,33 @@ def recorded_sample(source: dict[str, Any]) -> dict[str, Any] | None:
     """What a trace says of itself, if it is a recorded sample, which has a window in each of its segments."""
     info = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
     return info if info.get("gap_instructions") else None
+
+
+def nothing_left(request: dict[str, Any], what: str = "") -> UsageError:
+    """Why nothing was measured, and what to do.
+
+    Args:
+        request: What the engine was told.
+        what: ` of gups`, where there are several programs.
+    """
+    sample, asked = recorded_sample(request["source"]), request["instructions"]
+    if sample is not None and sample.get("segment_instructions") and asked is not None:
+        segments = max(sample["instructions"] // sample["segment_instructions"], 1)
+        total = sample["instructions"] + sample["gap_instructions"]
+        enough = 2 * total // segments  # there is one in each of as many stretches
+        if request["skip"] + enough < total:
+            return UsageError(
+                f"nothing is left to measure{what}: the trace is a sample, and none of its segments ends "
+                f"within {units.count(asked)} instructions",
+                where="--instructions",
+                remedy=f"give {units.count(enough).replace(' ', '')} or more: there is one in about each "
+                f"{units.count(total / segments)}",
+            )
+    return UsageError(
+        f"nothing is left to measure{what}: there are fewer instructions than are left out",
+        where="--skip and --warmup",
+        remedy="leave out less",
+    )
 
 
 def shortened(request: dict[str, Any], measured: Sampled) -> dict[str, Any] | None:

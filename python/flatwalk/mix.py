@@ -9,7 +9,7 @@ from flatwalk import engine, intervals, output, settings, units
 from flatwalk.errors import UsageError
 from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.mixing import Mix, halved
-from flatwalk.presenting import note_warnings, write_json
+from flatwalk.presenting import json_written, note_warnings
 from flatwalk.results import is_bound, machine_label, pages_label
 from flatwalk.sampling import ROUNDS, cut_off, note_cut
 from flatwalk.weighing import Weights, by_pages, weigh, words
@@ -51,6 +51,14 @@ def programs(text: str) -> dict[str, Any]:
             raise UsageError(f"{text!r} names no program", where="--mix", remedy=remedy)
         return {"name": text, "title": text, "source": "--mix", "programs": found}
     name, _, size = text.partition(":")
+    is_file = Path(name).suffix not in ("", ".toml")
+    if is_file or name in {one["name"] for one in engine.workloads()}:
+        option = "--trace" if is_file else "--workload"
+        raise UsageError(
+            f"{text} is one program",
+            where="--mix",
+            remedy=f"give {option} {text}, or a mix of one: --mix '1*{text}'",
+        )
     mix = settings.mix(text if text.endswith(".toml") else name)
     if size and not text.endswith(".toml"):
         mix["programs"] = [
@@ -92,14 +100,8 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
     _check(options, mix, runs[0]["machine"])
     options.check_writable([Path(program) for program in mix["programs"] if is_trace(program)])
     answer = _answer(options, mix, lengths, runs)
-    if options.json is not None:
-        write_json(options.json, answer)
-    _present(options, answer)
-    if options.report is not None:
-        from flatwalk.report.mix import render  # noqa: PLC0415
-
-        output.write_whole(options.report, render(answer))
-        output.note(f"Report: {options.report.absolute()}")
+    with json_written(options.json, answer):
+        _present(options, answer)
 
 
 def _answer(
@@ -286,6 +288,11 @@ def _present(options: Options, answer: dict[str, Any]) -> None:
         say(bias_words(bias))
     for group in by_pages(results):
         say(f"{pages_label(group[0]['cores'][0])}: {words(group, Weights.of(answer))}")
+    if options.report is not None:
+        from flatwalk.report.mix import render  # noqa: PLC0415
+
+        output.write_whole(options.report, render(answer))
+        output.note(f"Report: {options.report.absolute()}")
 
 
 def _table(group: list[dict[str, Any]], names: list[str]) -> tuple[list[str], list[list[str]]]:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
-from flatwalk.errors import UsageError
-from flatwalk.lengths import recorded_sample, shortened
+from flatwalk.lengths import nothing_left, recorded_sample, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,13 +83,9 @@ class Mix:
         """
         requests = dict(zip(self.programs, self.requests, strict=True))
         found = {name: self._alone(name, request, baseline) for name, request in requests.items()}
-        for name, (run, _, _) in found.items():
+        for name, (run, _, request) in found.items():
             if not run["instructions"]:
-                raise UsageError(
-                    f"nothing is left to measure of {name}: it has fewer instructions than are left out",
-                    where="--skip and --warmup",
-                    remedy="leave out less",
-                )
+                raise nothing_left(request, f" of {name}")
         sampled = [sampling["windows"] for _, sampling, _ in found.values() if sampling["sampled"]]
         fewest = min(sampled, default=0)
         for name, (_, sampling, request) in found.items():

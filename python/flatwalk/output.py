@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -89,8 +90,13 @@ def fits(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table of figures stands whole on the terminal; where there is none, everything fits."""
     if not sys.stdout.isatty():
         return True
-    columns = zip(headers, *rows, strict=True)
+    columns = zip(headers, *rows, strict=True)  # a blank at a header's end is as in `table`
     return _framed(_least(*column) for column in columns) <= _console().width
+
+
+def _words(header: str) -> list[str]:
+    """The words that a header may be broken into; a number and its unit are one."""
+    return re.split(r"(?<!\d) ", header)
 
 
 def _framed(widths: Iterable[int]) -> int:
@@ -99,8 +105,12 @@ def _framed(widths: Iterable[int]) -> int:
 
 
 def _least(header: str, *cells: str) -> int:
-    """The least width of a column whose cells stay whole; a header may break between words."""
-    return max(map(len, (*header.split(), *cells)), default=0)
+    """The least width of a column whose cells stay whole; a header may break between words.
+
+    So may cells if the header ends in a blank.
+    """
+    found = [word for cell in cells for word in (cell.split() if header.endswith(" ") else [cell])]
+    return max(map(len, (*_words(header), *found)), default=0)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
@@ -133,7 +143,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
             breaks[0], least[0] = True, min(least[0], _FOLDED)
         console.width = max(console.width, _framed(least))
         for header, is_left, may_break in zip(headers, left, breaks, strict=True):
-            shown = escape(header if is_wide or may_break else header.replace(" ", "\n"))
+            shown = escape(header if is_wide or may_break else "\n".join(_words(header)))
             justify: Literal["left", "right"] = "left" if is_left else "right"
             framed.add_column(shown, justify=justify, no_wrap=not may_break, overflow="fold")
         for row in rows:
@@ -252,32 +262,41 @@ def _is_in_usual_mode() -> bool:
         return True
 
 
+def _named(path: Path) -> str:
+    """A path in a sentence, on one line."""
+    return one_line(str(path))
+
+
 def check_writable(path: Path, option: str) -> None:
     """Fails early if `path` will not be writable when the work is done.
 
     Raises:
         UsageError: If it is a directory, a link that leads nowhere, or a name that is not UTF-8; or if it,
-            or its directory, may not be written.
+            or its directory, may not be written. `-` is standard output where that is possible, and no name.
     """
+    if str(path) == "-":
+        raise UsageError("- is not the name of a file", where=option, remedy="give another name")
     check_name(path, option)
     if path.is_dir():
-        raise UsageError(f"{path} is a directory", where=option, remedy="give a file name")
+        raise UsageError(f"{_named(path)} is a directory", where=option, remedy="give a file name")
     if _is_special(path):
         if not os.access(path, os.W_OK):
             raise UsageError(
-                f"{path} is not writable", where=option, remedy="choose a place that you may write to"
+                f"{_named(path)} is not writable", where=option, remedy="choose a place that you may write to"
             )
         return
     directory = _resolved(path, option).parent
     if not directory.is_dir():
         raise UsageError(
-            f"there is no directory {directory}",
+            f"there is no directory {_named(directory)}",
             where=option,
             remedy="make it, or choose another place",
         )
     if not os.access(directory, os.W_OK):
         raise UsageError(
-            f"{directory} is not writable", where=option, remedy="choose a place that you may write to"
+            f"{_named(directory)} is not writable",
+            where=option,
+            remedy="choose a place that you may write to",
         )
 
 
@@ -302,7 +321,9 @@ def check_apart(
             where = next((its_option for other, its_option in others if _is_same(path, other)), None)
             if where is not None:
                 raise UsageError(
-                    f"{path} is {what}", where=f"{where} and {option}", remedy=f"give {option} another file"
+                    f"{_named(path)} is {what}",
+                    where=f"{where} and {option}",
+                    remedy=f"give {option} another file",
                 )
         outputs.append((path, option))
 
@@ -325,7 +346,7 @@ def check_name(path: Path, where: str) -> None:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"the name {path} is not UTF-8",
+            f"the name {_named(path)} is not UTF-8",
             where=where,
             remedy="rename it, or give it another name by a link",
         ) from None
@@ -339,11 +360,11 @@ def check_exists(path: Path, where: str, *, remedy: str = "check the path") -> N
     """
     check_name(path, where)
     if path.is_dir():
-        raise UsageError(f"{path} is a directory", where=where, remedy="name a file in it")
+        raise UsageError(f"{_named(path)} is a directory", where=where, remedy="name a file in it")
     if not path.exists():
-        raise UsageError(f"there is no file {path}", where=where, remedy=remedy)
+        raise UsageError(f"there is no file {_named(path)}", where=where, remedy=remedy)
     if not os.access(path, os.R_OK):
-        raise UsageError(f"{path} may not be read", where=where, remedy="chmod +r it, or copy it")
+        raise UsageError(f"{_named(path)} may not be read", where=where, remedy="chmod +r it, or copy it")
 
 
 def unused(path: Path) -> Path:
@@ -371,11 +392,13 @@ def _resolved(path: Path, where: str) -> Path:
         UsageError: If a link leads to nothing, or to what standard output or error writes to already.
     """
     if path.is_symlink() and not path.exists():
-        raise UsageError(f"{path} is a link that leads nowhere", where=where, remedy="remove the link")
+        raise UsageError(
+            f"{_named(path)} is a link that leads nowhere", where=where, remedy="remove the link"
+        )
     for number, name in ((1, "output"), (2, "error")):
         if path.exists() and os.path.samestat(path.stat(), os.fstat(number)):
             raise UsageError(
-                f"{path} is the file that standard {name} is written to",
+                f"{_named(path)} is the file that standard {name} is written to",
                 where=where,
                 remedy="give another name; some options take - for standard output",
             )
@@ -393,7 +416,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     target = _resolved(path, str(path))
     if path.exists() and not path.is_file():
-        raise FlatwalkError(f"{path} is not a file", remedy="give the name of a file")
+        raise FlatwalkError(f"{_named(path)} is not a file", remedy="give the name of a file")
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".flatwalk-") as directory:
             temporary = Path(directory) / target.name
@@ -427,5 +450,6 @@ def write_whole(path: Path, text: str) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> FlatwalkError:
     return FlatwalkError(
-        f"{path} cannot be written: {error.strerror}", remedy="free some space or choose another place"
+        f"{_named(path)} cannot be written: {error.strerror}",
+        remedy="free some space or choose another place",
     )

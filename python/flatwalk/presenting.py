@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from flatwalk import output, units
 from flatwalk.results import lost_to_translation, walks_per_1000, warnings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from flatwalk.blame import Blame
@@ -62,16 +64,38 @@ def _columns(runs: list[Run], *, energy: bool) -> list[_Column]:
     return found
 
 
-def show_table(runs: list[Run], title: str, *, energy: bool = False) -> None:
+def show_table(runs: list[Run], title: str, *, energy: bool = False) -> list[str]:
     """Prints the result table of one large-page setting, with as many columns as a terminal has room for.
 
-    Nothing in it is cut: where the terminal is narrow, whole columns are left out, the JSON and the report
-    have them.
+    Nothing in it is cut: where the terminal is narrow, whole columns are left out.
+
+    Returns:
+        The headers of those.
     """
     columns = _columns(runs, energy=energy)
+    left_out = []
     while len(columns) > 2 and not output.fits(*_rows(columns)):
-        columns.remove(min(columns, key=lambda column: column.rank))
+        least = min(columns, key=lambda column: column.rank)
+        columns.remove(least)
+        left_out.append(least.header)
     output.table(*_rows(columns), title=title)
+    return [column.header for column in _columns(runs, energy=energy) if column.header in left_out]
+
+
+def show_machines(headers: list[str], rows: list[list[str]], title: str) -> list[str]:
+    """Prints the table of several machines or settings; returns the headers that there was no room for."""
+    left_out = []
+    while "±" in headers and not output.fits(headers, rows):
+        headers, rows = _without(headers, rows, len(headers) - 1 - headers[::-1].index("±"))
+        left_out = ["±"]
+    output.table(headers, rows, title=title)
+    return left_out
+
+
+def say_left_out(headers: list[str]) -> None:
+    """Says which columns of tables there was no room for, if there are any, and where they are."""
+    if headers:
+        output.say(f"Left out for want of room: {', '.join(headers)}; the report and --json have them.")
 
 
 def cells(runs: list[Run]) -> tuple[list[str], list[list[str]]]:
@@ -110,6 +134,22 @@ def note_warnings(runs: list[Run]) -> None:
         names = list(dict.fromkeys(owners))
         names = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
         output.note(f"warning: {warning}" + (f" ({', '.join(names)})" if names else ""))
+
+
+@contextmanager
+def json_written(path: Path | None, answer: object) -> Iterator[None]:
+    """Writes JSON, if it is asked for, when the rest is done: one that cannot be written takes nothing away.
+
+    Nor does what else cannot be. On standard output, `-`, it comes first.
+    """
+    is_first = str(path) == "-"
+    if path is not None and is_first:
+        write_json(path, answer)
+    try:
+        yield
+    finally:
+        if path is not None and not is_first:
+            write_json(path, answer)
 
 
 def write_json(path: Path, answer: object) -> None:

@@ -35,6 +35,8 @@ def resolve(command: list[str], environment: Mapping[str, str]) -> tuple[Path, l
     Raises:
         UsageError: If it is missing, or not a program that can be recorded.
     """
+    if not command[0]:
+        raise UsageError("the program has no name", where="-- CMD", remedy="name one, as in -- sort big.txt")
     found = shutil.which(command[0], path=environment.get("PATH"))
     if not found:
         if Path(command[0]).is_file():

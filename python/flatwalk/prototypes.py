@@ -354,6 +354,12 @@ def scheme(
         UsageError: If there are none or two tables, two mechanisms are of one class, results could not show a
             parameter, or the code of a class cannot be read.
     """
+    for part in parts:
+        if not isinstance(part, Organisation | Mechanism):
+            raise UsageError(
+                f"{part!r} is neither a page table nor a mechanism",
+                remedy="give objects of your subclasses of fw.Organisation and fw.Mechanism",
+            )
     tables = [part for part in parts if isinstance(part, Organisation)]
     classes = [type(part).__name__ for part in parts]
     if not parts or len(tables) > 1 or len(set(classes)) < len(classes):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import engine, judged, output, simpoints, units
 from flatwalk.differences import difference
-from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lengths import recorded_sample, simulate_all
+from flatwalk.errors import FlatwalkError
+from flatwalk.lengths import nothing_left, recorded_sample, simulate_all
 from flatwalk.printable import one_line
 from flatwalk.results import add_speedups, by_machine, is_bound
 
@@ -75,11 +75,7 @@ def _simulate(
     with output.Progress(f"Simulating {units.several(len(runs), 'configuration')}") as progress:
         response = simulate_all(request, progress, options.addresses)
     if not any(run["instructions"] for run in response["runs"]):
-        raise UsageError(
-            "nothing is left to measure: there are fewer instructions than are left out",
-            where="--skip and --warmup" if lengths.warmup is not None else "--skip",
-            remedy="leave out less",
-        )
+        raise nothing_left(request)
     if lengths.points is not None:
         _weigh(response, lengths.points)
     add_speedups(response["runs"], response.get("sampling"))

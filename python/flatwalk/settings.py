@@ -79,7 +79,12 @@ def read(path: Path, kind: str) -> dict[str, Any]:
             where=str(path),
             remedy="check the path and its permissions",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"the {kind} file is not UTF-8 in line {line}", where=str(path), remedy="save it as UTF-8"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f"the {kind} file is not valid TOML: {error}", where=str(path), remedy="fix the line named"
         ) from error
@@ -106,7 +111,8 @@ def _path(name: str, kind: str, where: str) -> Path:
     path = _folder(kind) / f"{name}.toml"
     if not path.is_file():
         near = _nearest(name, names(kind))
-        remedy = f"`flatwalk list {_folder(kind).name}` shows all; your own: by path, as ./{name}.toml"
+        own = f"./{name}.toml" if name.strip(".") else "./mine.toml"
+        remedy = f"`flatwalk list {_folder(kind).name}` shows all; your own: by path, as {own}"
         raise UsageError(
             f"there is no {kind} {name!r}",
             where=where,

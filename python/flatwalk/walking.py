@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, units, variations
+from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 from flatwalk.results import settings_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
@@ -85,7 +86,7 @@ def explained(
     settings_: dict[str, Any],
     large_pages: int,
     instructions: int,
-    seed: int = 0,
+    seed: int = SEED,
 ) -> dict[str, Any]:
     """How the engine translates an address after some instructions, step by step.
 

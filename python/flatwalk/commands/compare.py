@@ -6,13 +6,24 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from flatwalk.commands.options import PROGRAM, Command, Jobs, NoReport, Settings, complete_names, report_path
+from flatwalk.commands.options import (
+    PROGRAM,
+    Command,
+    Jobs,
+    NoReport,
+    ProgramCommand,
+    Settings,
+    complete_names,
+    report_path,
+)
+from flatwalk.defaults import SEED
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 
 
 @app.command(
+    cls=ProgramCommand,
     context_settings=PROGRAM,
     epilog=examples(
         "compare -- sort big.txt",
@@ -160,7 +171,7 @@ def compare(
     skip: Annotated[
         str | None, Option(metavar="COUNT", help="Instructions to leave out at the beginning [default: 0].")
     ] = None,
-    seed: Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of everything random.")] = 1,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of everything random.")] = SEED,
     mode: Annotated[
         str, Option(metavar="MODE", help="timing, or functional: TLBs and walks only, counts but no cycles.")
     ] = "timing",

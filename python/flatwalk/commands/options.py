@@ -2,14 +2,38 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from flatwalk.errors import UsageError
 
+if TYPE_CHECKING:
+    from typer._click import Context
+
 #: Settings of a command whose last arguments are a program and its arguments.
 PROGRAM: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+
+class ProgramCommand(TyperCommand):
+    """A command whose last arguments are a program and its arguments, behind `--`."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Reads the arguments.
+
+        Raises:
+            UsageError: If there is nothing behind `--`: it announces a program.
+        """
+        last = args[-1:]
+        rest = super().parse_args(ctx, args)
+        if last == ["--"] and not ctx.params["command"]:
+            raise UsageError(
+                "there is no program behind --",
+                where=ctx.command_path,
+                remedy="name one, as in -- sort big.txt, or leave -- out",
+            )
+        return rest
 
 
 def complete_names(kind: str) -> Callable[[str], list[str]]:

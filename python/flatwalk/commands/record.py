@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from flatwalk.commands.options import PROGRAM, Command
+from flatwalk.commands.options import PROGRAM, Command, ProgramCommand
+from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 from flatwalk.help import PLAIN, examples
 
@@ -14,6 +15,7 @@ app = typer.Typer(**PLAIN)
 
 
 @app.command(
+    cls=ProgramCommand,
     context_settings=PROGRAM,
     epilog=examples(
         "record -o sort.fwt -- sort big.txt",
@@ -51,7 +53,7 @@ def record(
         str | None, Option(metavar="COUNT", help="Instructions of a segment [default: 2.5M].")
     ] = None,
     seed: Annotated[
-        int | None, Option(metavar="NUMBER", help="What chance decides of the sample [default: 0].")
+        int | None, Option(metavar="NUMBER", help=f"What chance decides of the sample [default: {SEED}].")
     ] = None,
     exhaustive: Annotated[
         bool, Option("--exhaustive", help="Record everything instead of a sample.")

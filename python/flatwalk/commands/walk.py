@@ -7,6 +7,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.commands.options import JsonFlag, Settings, complete_names
+from flatwalk.defaults import WALK_INSTRUCTIONS
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -15,7 +16,7 @@ app = typer.Typer(**PLAIN)
 @app.command(
     epilog=examples(
         "walk --scheme fpt",
-        "walk 0x10000201234 --workload gups:8GiB --scheme radix4 --large-pages 50",
+        "walk 0x1000201234 --workload gups:8GiB --scheme radix4 --large-pages 50",
         "walk --scheme radix4,fpt --report walk.html",
     )
 )
@@ -47,7 +48,7 @@ def walk(
     ] = 0,
     instructions: Annotated[
         str, Option(metavar="COUNT", help="Instructions to run before, which warm the structures.")
-    ] = "1M",
+    ] = WALK_INSTRUCTIONS,
     report: Annotated[
         Path | None, Option(metavar="FILE", help="Write the steps as HTML, to be played one by one.")
     ] = None,

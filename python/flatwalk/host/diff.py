@@ -171,8 +171,9 @@ def _show(
 
 def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
     """Prints how the controls changed, which no kernel influences."""
-    changes = [f"{name} {_change(two[1].mean / two[0].mean - 1)}" for name, two in controls(a, b)]
-    if changes:
+    found = {name: two[1].mean / two[0].mean - 1 for name, two in controls(a, b)}
+    if any(found.values()):
+        changes = [f"{name} {_change(change)}" for name, change in found.items()]
         output.say(
             f"From A to B, controls that no kernel influences changed, too: {', '.join(changes)} "
             f"(docs/host.md). The verdicts allow for ± {wording.percent(between.share)}."

@@ -214,6 +214,9 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
         second: Other runs.
         but: Columns in which the runs of a pair may differ.
 
+    Returns:
+        The pairs, in the order of what tells them apart.
+
     Raises:
         UsageError: If no run has a partner, or one has several.
     """
@@ -238,6 +241,7 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
 
     ours, theirs = keyed(first), keyed(second)
     pairs = [(key, run, theirs[key]) for key, run in ours.items() if key in theirs]
+    pairs.sort(key=lambda pair: [(value is not None, value or 0) for value in pair[0]])
     if not pairs:
         raise UsageError(
             f"no run of A has a partner in B that is alike but for {', '.join(sorted(but))}",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, settings, units
+from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 from flatwalk.lengths import Lengths
 
@@ -34,7 +35,7 @@ class Sweep:
     guest_frames: list[str] = field(default_factory=lambda: ["scattered"])
     #: Cores that threads run on, at most; None is as many as the machine has.
     cores: list[int | None] = field(default_factory=lambda: [None])
-    seeds: list[int] = field(default_factory=lambda: [1])
+    seeds: list[int] = field(default_factory=lambda: [SEED])
     mode: str = "timing"
     lengths: Lengths = field(default_factory=lambda: Lengths(None, None, 0))
     set: dict[str, Any] = field(default_factory=dict)

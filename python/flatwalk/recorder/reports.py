@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatwalk import units
 from flatwalk.errors import FlatwalkError
+from flatwalk.printable import one_line
 from flatwalk.recorder.result import ProcessTrace, RecordError
 
 if TYPE_CHECKING:
@@ -84,17 +86,20 @@ class Reports:
                     self.errors.append(report["error"])
                     self.is_disk_full |= report["disk_full"]
                 if report["file"]:
+                    file = Path(report["file"])
                     _, command = self.commands[report["file"]]
                     self.counts[report["file"]] = report["instructions"] + report["gap_instructions"]
+                    # Of what the collector had, not all reached the file then.
+                    held = (_totals(file) or {"instructions": 0}) if report["error"] else report
                     self.traces.append(
                         ProcessTrace(
-                            Path(report["file"]),
+                            file,
                             report["pid"],
                             command,
-                            report["instructions"],
+                            held["instructions"],
                             report["bytes"],
                             report["reason"],
-                            report["gap_instructions"],
+                            held.get("gap_instructions") or 0,
                             report["segments"],
                         )
                     )
@@ -163,10 +168,14 @@ class Reports:
         if self.errors:
             what = "; ".join(dict.fromkeys(self.errors))
             if kept and not is_temporary:
-                what += f" (kept, valid up to that point: {', '.join(str(trace.path) for trace in kept)})"
+                count = units.several(sum(trace.instructions for trace in kept), "instruction")
+                names = ", ".join(str(trace.path) for trace in kept)
+                what += f" ({count} kept, valid up to that point: {names})"
+            elif not is_temporary:
+                what += " (no instruction was written by then, so nothing is kept)"
             remedy = FREE_TEMPORARY if is_temporary else FREE_SPACE
             raise RecordError(
-                f"recording failed: {what}",
+                f"recording failed: {one_line(what)}",
                 where=str(output),
                 remedy=remedy if self.is_disk_full else "see docs/recording.md",
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import output as terminal
 from flatwalk import units
+from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Sample:
 
     windows: int = 32
     segment: int = 2_500_000
-    seed: int = 0
+    seed: int = SEED
 
     def __post_init__(self) -> None:
         """Checks what a user may have given.
@@ -142,8 +143,12 @@ class Surroundings:
     on_start: Callable[[int], None] | None = None
 
 
-def check_output(output: Path) -> None:
+def check_output(output: Path, option: str = "--output") -> None:
     """Checks that the trace can be written, and that nothing but a trace is overwritten.
+
+    Args:
+        output: The trace.
+        option: Where the user named it.
 
     Raises:
         UsageError: If not.
@@ -161,20 +166,20 @@ def check_output(output: Path) -> None:
         raise UsageError(
             f"the output leads to {output}, whose name is not UTF-8",
             where=str(output),
-            remedy="choose another place with --output",
+            remedy=f"choose another place with {option}",
         ) from None
     if not os.access(output.parent, os.W_OK | os.X_OK):
         what = "cannot be written to" if output.parent.is_dir() else "does not exist"
         raise UsageError(
             f"the directory of the output {what}",
             where=str(output.parent),
-            remedy="choose another with --output",
+            remedy=f"choose another with {option}",
         )
     if output.exists() and not is_trace(output):
         raise UsageError(
             "the output exists and is not a flatwalk trace; it is left as it is",
             where=str(output),
-            remedy="choose another name with --output, or remove it",
+            remedy=f"choose another name with {option}, or remove it",
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import units
 from flatwalk.errors import FlatwalkError
+from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,11 +55,11 @@ class ProcessTrace:
             done, total = (round(count / unit) for count in (self.instructions, self.executed))
             count = f"{done:,} of {total:,}{name} instructions"
             if self.segments is not None:
-                count += f" in {self.segments} segments"
+                count += f" in {units.several(self.segments, 'segment')}"
         else:
             count = f"{self.instructions:,} instructions"
         return (
-            f"{self.path}: {count} of {_shortened(self.command)} "
+            f"{one_line(str(self.path))}: {count} of {_shortened(self.command)} "
             f"({self.bytes / 1e6:,.1f} MB, {per_instruction:.2f} bytes each)"
         )
 
@@ -97,10 +98,10 @@ class RecordResult:
         shown = [main, *sorted(others, key=lambda trace: -trace.executed)[:SHOWN_OTHERS]]
         lines = [str(trace) for trace in shown]
         if left := len(self.traces) - len(shown):
-            lines.append(f"… and {left} more in {others[0].path.parent}")
+            lines.append(f"… and {left} more in {one_line(str(others[0].path.parent))}")
         speed = self.executed / self.seconds if self.seconds > 0 else 0.0
         lines.append(f"{self.seconds:.1f} s, {units.count(speed)} instructions per second; {self.ending}")
-        lines.extend(f"note: {warning}" for warning in self.warnings)
+        lines.extend(f"note: {one_line(warning)}" for warning in self.warnings)
         return "\n".join(lines)
 
     @property
@@ -120,5 +121,5 @@ class RecordResult:
 
 
 def _shortened(command: list[str]) -> str:
-    text = shlex.join(command)
+    text = one_line(shlex.join(command))
     return text if len(text) <= 60 else f"{text[:59]}…"

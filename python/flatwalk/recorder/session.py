@@ -351,10 +351,18 @@ class _Session:
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
         never_began = not self._reports.traces
         if self._part.start_at and not never_began:
+            if self._part.start_at == "marker":
+                place, remedy = "flatwalk_start()", "call it in the program; docs/recording.md shows how"
+            elif self._part.start_at.startswith("0x"):
+                place = self._part.start_at
+                remedy = "check the address in the running program (/proc/PID/maps), or give a symbol"
+            else:
+                place = self._part.start_at
+                remedy = "check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there"
             return RecordError(
-                f"the program never reached {self._part.start_at}, so nothing was recorded",
+                f"the program never reached {place}, so nothing was recorded",
                 where="--start-at",
-                remedy="check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there",
+                remedy=remedy,
             )
         if self._part.skip and not never_began:
             return RecordError(

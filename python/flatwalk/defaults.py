@@ -1,0 +1,8 @@
+"""What commands and functions of Python take unless told otherwise."""
+
+from __future__ import annotations
+
+#: Of all that is random.
+SEED = 1
+#: Instructions that run before a translation that is shown.
+WALK_INSTRUCTIONS = "1M"
