@@ -99,14 +99,14 @@ class Difference:
         if self.standing is Standing.UNDECIDED:
             return f"not decided: {self._between(low, high)}{self._to_decide()}"
         words = f"{units.percent(abs(self.change))} {self._way(self.change)}{self._of_what}"
-        ends = sorted((abs(low), abs(high)))
-        return words + (f" ({spread(*ends)})" if ends[0] < ends[1] else "")
+        near, far = sorted((abs(low), abs(high)))
+        return words + (f" ({spread(near, far)})" if near < far else "")
 
     def _between(self, low: float, high: float) -> str:
         digits = _digits(low, high)
         if low >= 0 or high <= 0:
-            ends = sorted((abs(low), abs(high)))
-            return f"{spread(*ends, digits)} {self._way(low + high)}{self._of_what}"
+            near, far = sorted((abs(low), abs(high)))
+            return f"{spread(near, far, digits)} {self._way(low + high)}{self._of_what}"
         return (
             f"between {_plain(-low, digits)} % {self._way(low)} and {_plain(high, digits)} % "
             f"{self._way(high)}{self._of_what}"

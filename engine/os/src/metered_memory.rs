@@ -2,6 +2,7 @@
 //! so that a page fault costs what it took.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use flatwalk_paging::{EntryMemory, EntryMemoryMut, Level, Line, NodeAllocator, Physical};
 
@@ -42,6 +43,8 @@ pub(crate) struct MeteredMemory<A> {
     pub(crate) frames: Frames,
     /// Everything but `entries_read`.
     pub(crate) work: Work,
+    /// Addresses of the nodes that were made, until they are taken.
+    pub(crate) made: Vec<Range<u64>>,
     /// The nodes that are kept in order, if there are any.
     pub(crate) ordered: Option<Box<OrderedNodes<A>>>,
     /// The windows through which entries are accessed, where the table is recursive.
@@ -52,7 +55,8 @@ pub(crate) struct MeteredMemory<A> {
 impl<A: Physical> MeteredMemory<A> {
     pub(crate) fn new(physical: PhysicalMemory<A>, frames: Frames) -> Self {
         let (work, entries_read) = (Work::default(), Cell::new(0));
-        Self { physical, frames, work, ordered: None, windows: None, entries_read }
+        let made = Vec::new();
+        Self { physical, frames, work, made, ordered: None, windows: None, entries_read }
     }
 
     /// The work done since the last call.
@@ -94,6 +98,7 @@ impl<A: Physical> MeteredMemory<A> {
         self.physical.zero(at, size_shift.max(12));
         self.work.nodes += 1;
         self.work.node_bytes += 1 << size_shift;
+        self.made.push(at.raw()..at.raw() + (1 << size_shift));
         at
     }
 

@@ -25,7 +25,8 @@ pub struct VirtualMachine {
 }
 
 impl VirtualMachine {
-    /// A machine whose guest has `guest.memory_bytes` and has mapped nothing yet. Take
+    /// A machine whose guest has `guest.memory_bytes` and has mapped nothing yet. The table that it has made for
+    /// that is backed. Take
     /// `host.memory_bytes` larger than that: the host's page table needs room too.
     ///
     /// # Errors
@@ -33,17 +34,21 @@ impl VirtualMachine {
     pub fn new(guest: &Configuration, host: &Configuration) -> Result<Self, OsError> {
         let protection = Protection { read: true, write: true, execute: true };
         let (address, length) = (0, guest.memory_bytes);
-        let guest = Process::new(guest)?;
+        let mut guest = Process::new(guest)?;
         let mut host = Process::new(host)?;
         let backing = Backing::Anonymous;
         // Nothing was mapped before, so nothing can be stale.
         let _: Outcome<Gpa> =
             host.apply(&Event::Map { address, length, protection, backing, shared: false })?;
+        for Range { start, end } in guest.take_made() {
+            host.back(Gpa::new(start), end - start)?;
+        }
         Ok(Self { guest, host })
     }
 
-    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too. Returns
-    /// the guest's outcome, and what is to be flushed of the host's table.
+    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too, and the nodes of
+    /// its table that it makes for that, which its kernel writes. Returns the guest's outcome, and what is to be
+    /// flushed of the host's table.
     ///
     /// # Errors
     /// As [`Process::apply`].
@@ -66,6 +71,9 @@ impl VirtualMachine {
                     ranges.add(mapping.frame.raw(), bytes);
                 })
                 .map_err(OsError::Table)?;
+            for Range { start, end } in &outcome.nodes {
+                ranges.add(*start, end - start);
+            }
             for Range { start, end } in ranges.0 {
                 flushes.extend(host.back(Gpa::new(start), end - start)?);
             }
@@ -172,7 +180,8 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::Geometry;
+    use flatwalk_paging::{Geometry, Layout, organisations};
+    use serde_json::json;
 
     use super::*;
     use crate::placement::Placement;
@@ -180,27 +189,76 @@ mod tests {
     use crate::testing::layout;
 
     fn configuration(flatten: &[&str], memory_bytes: u64, large: bool) -> Configuration {
+        of(layout(Geometry::X86_4, flatten), memory_bytes, large)
+    }
+
+    fn of(layout: Layout, memory_bytes: u64, large: bool) -> Configuration {
         let large_pages = LargePages::Below { boundary: if large { u64::MAX } else { 0 } };
-        let conventional = Configuration::new(layout(Geometry::X86_4, flatten), memory_bytes);
+        let conventional = Configuration::new(layout, memory_bytes);
         Configuration { large_pages, placement: Placement::Scattered, seed: 3, ..conventional }
+    }
+
+    /// A machine in whose guest `length` bytes from `address` are populated.
+    fn populated(guest: Layout, host: &Configuration, address: u64, length: u64) -> VirtualMachine {
+        let mut vm = VirtualMachine::new(&of(guest, 1 << 30, false), host).unwrap();
+        let protection = Protection { read: true, write: true, execute: false };
+        let backing = Backing::Anonymous;
+        for event in [
+            Event::Map { address, length, protection, backing, shared: false },
+            Event::Populate { address, length, store: true },
+        ] {
+            let (outcome, host) = vm.apply(&event).unwrap();
+            assert!(host.is_empty() && outcome.flushes.iter().all(|flush| !flush.leaves));
+        }
+        vm
+    }
+
+    #[test]
+    fn what_the_guests_kernel_writes_to_populate_is_backed() {
+        let keyed = [
+            // One that grows meanwhile, and has nodes of several frames.
+            (
+                "elastic_cuckoo",
+                json!({
+                    "ways": 3, "initial_entries": 64, "grow_occupancy": 0.6, "growth_factor": 4,
+                    "shrink_occupancy": 0.2, "walk_table_entries": [64, 64],
+                }),
+            ),
+            ("hashed", json!({ "buckets": 32 })),
+            ("inverted", json!({})),
+            ("dmt", json!({ "registers": 2 })),
+        ];
+        let keyed = keyed.map(|(name, parameters)| {
+            let parameters = parameters.as_object().unwrap();
+            organisations::layout(name, Geometry::X86_4, parameters).unwrap()
+        });
+        let trees = [&[][..], &["L4L3", "L2L1"]].map(|groups| layout(Geometry::X86_4, groups));
+        for guest in trees.into_iter().chain(keyed) {
+            let host = configuration(&[], 2 << 30, false);
+            let vm = populated(guest.clone(), &host, 1 << 40, 8 << 20);
+            // Only tables are stored of its memory.
+            let memory = vm.guest.memory();
+            let frames = (0..memory.size_bytes()).step_by(FRAME_BYTES as usize).map(Gpa::new);
+            let written: Vec<_> = frames.filter(|&at| memory.piece(at).is_some()).collect();
+            assert!(written.len() >= 3, "{guest:?}");
+            for at in written {
+                let leaf = vm.host.table().translate(vm.host.memory(), at);
+                assert!(leaf.is_ok(), "{guest:?}: {at:?} is not backed");
+            }
+            // Nodes are zeroed as a whole.
+            let bytes = vm.guest.data_bytes() + vm.guest.page_table_bytes();
+            assert!(vm.host.data_bytes() >= bytes, "{guest:?}");
+            assert_eq!(vm.host.statistics().faults, 0, "{guest:?}");
+        }
     }
 
     #[test]
     fn what_is_populated_is_backed_once_and_everywhere() {
         for (flatten, large) in [(&[][..], false), (&["L4L3", "L2L1"], false), (&[], true)] {
-            let guest = configuration(flatten, 1 << 30, false);
-            let mut vm =
-                VirtualMachine::new(&guest, &configuration(flatten, 2 << 30, large)).unwrap();
+            let guest = layout(Geometry::X86_4, flatten);
+            let host = configuration(flatten, 2 << 30, large);
             let (address, length) = (1 << 40, 8 << 20);
-            let protection = Protection { read: true, write: true, execute: false };
-            let backing = Backing::Anonymous;
-            for event in [
-                Event::Map { address, length, protection, backing, shared: false },
-                Event::Populate { address, length, store: true },
-            ] {
-                let (outcome, host) = vm.apply(&event).unwrap();
-                assert!(outcome.flushes.is_empty() && host.is_empty());
-            }
+            let vm = populated(guest, &host, address, length);
             let mut frames: Vec<_> = (0..length / 4096)
                 .map(|page| vm.translate(Gva::new(address + page * 4096)).unwrap().raw())
                 .collect();

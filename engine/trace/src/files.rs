@@ -207,6 +207,7 @@ pub fn import_to_file(
     progress: Progress<'_>,
 ) -> Result<Info, TraceError> {
     if !source.is_dir() && is_own(source)? {
+        Reader::open(source)?; // It may be empty, cut off, or damaged.
         return Err(TraceError::Own { path: source.to_owned() });
     }
     let files = Files::open(source, format)?;

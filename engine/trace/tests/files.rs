@@ -63,6 +63,18 @@ fn what_is_no_file_is_refused_with_a_remedy() {
 }
 
 #[test]
+fn a_file_that_ends_within_the_mark_is_no_trace_of_our_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("short");
+    for (start, what) in [(&b""[..], "the file is empty"), (b"\x89FWT", "cut off")] {
+        std::fs::write(&path, start).expect("written");
+        for error in refusals(&path) {
+            assert!(error.to_string().contains(what), "{error}");
+        }
+    }
+}
+
+#[test]
 fn what_the_system_says_has_a_remedy() {
     use std::io::ErrorKind::{Other, PermissionDenied, StorageFull};
     for (kind, remedy) in

@@ -47,7 +47,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             Event::Populate { address, length, store } => {
                 let pages = self.pages(address, length)?;
                 let access = if store { AccessKind::Store } else { AccessKind::Load };
-                self.populate(&pages, access, Touch::InRuns, &mut flushes)?;
+                self.populate(&pages, access, Touch::InRuns, &mut |more| flushes.extend(more))?;
             }
             Event::ThreadStart { .. }
             | Event::ThreadExit { .. }
@@ -58,7 +58,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             | Event::Entry { .. }
             | Event::Gap { .. }
             | Event::Name { .. } => {
-                return Ok(Outcome { work: Work::default(), flushes: Vec::new() });
+                let (nodes, flushes) = (Vec::new(), Vec::new());
+                return Ok(Outcome { work: Work::default(), nodes, flushes });
             }
         }
         self.statistics.events += 1;
@@ -106,7 +107,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 for vma in areas.iter().filter(|vma| vma.attributes.protection.is_accessible()) {
                     let part = vma.pages.start.max(pages.start)..vma.pages.end.min(pages.end);
                     // The program waits for it, page by page.
-                    self.populate(&part, AccessKind::Load, Touch::Singly, flushes)?;
+                    self.populate(&part, AccessKind::Load, Touch::Singly, &mut |more| {
+                        flushes.extend(more);
+                    })?;
                 }
             }
         }

@@ -213,7 +213,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     fn outcome(&mut self, flushes: Flushes<In>) -> Outcome<In> {
         let work = self.memory.take_work();
         self.statistics.nodes_freed += work.nodes_freed;
-        Outcome { work, flushes: flushes.into_iter().collect() }
+        let nodes = self.take_made();
+        Outcome { work, nodes, flushes: flushes.into_iter().collect() }
+    }
+
+    /// Addresses of the page-table nodes that were made since the last operation.
+    pub(crate) fn take_made(&mut self) -> Vec<std::ops::Range<u64>> {
+        std::mem::take(&mut self.memory.made)
     }
 
     fn beyond(&self, address: u64) -> OsError {

@@ -1,5 +1,7 @@
 //! The outcome of faults and events: the work done, and what has to be flushed.
 
+use std::ops::Range;
+
 use flatwalk_paging::{Address, Flush, Gva, Level};
 
 use crate::metered_memory::Work;
@@ -36,6 +38,8 @@ pub struct FaultOutcome<In = Gva> {
 pub struct Outcome<In = Gva> {
     /// The work it took.
     pub work: Work,
+    /// Addresses of the page-table nodes that it made, and so wrote.
+    pub nodes: Vec<Range<u64>>,
     /// What to flush.
     pub flushes: Vec<Flush<In>>,
 }
@@ -65,6 +69,10 @@ impl<In: Address> Flushes<In> {
                 tables: known.tables | more.tables,
             },
         });
+    }
+
+    pub(super) fn extend(&mut self, more: Self) {
+        more.into_iter().for_each(|flush| self.add(flush));
     }
 
     pub(super) fn into_iter(self) -> impl Iterator<Item = Flush<In>> {

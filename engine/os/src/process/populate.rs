@@ -17,29 +17,18 @@ pub(super) enum Touch {
     InRuns,
 }
 
-/// What touching pages mapped.
-#[derive(Clone, Copy, Default)]
-struct Touched {
-    /// Pages of any size.
-    pages: u64,
-    /// Large ones among them.
-    large: u64,
-}
-
 impl<In: Address, Out: Physical> Process<In, Out> {
-    /// Maps each page of `length_bytes` from `address` that is not mapped, as faults of stores would
-    /// ([`Process::fault`]), but the work is not counted. Returns what is to be flushed.
+    /// Maps each page of `length_bytes` from `address` that is not mapped, as a fault of a store would
+    /// ([`Process::fault`]), but neither as a fault nor as work is it counted. Returns what is to be flushed.
     ///
     /// # Errors
     /// As [`Process::fault`].
     pub fn back(&mut self, address: In, length_bytes: u64) -> Result<Vec<Flush<In>>, OsError> {
         let pages = self.pages(address.raw(), length_bytes)?;
         let mut all = Vec::new();
-        let touched = self.touch(&pages, AccessKind::Store, Touch::InRuns, &mut |flushes| {
+        self.populate(&pages, AccessKind::Store, Touch::InRuns, &mut |flushes| {
             all.extend(flushes.into_iter());
         })?;
-        self.statistics.faults += touched.pages;
-        self.statistics.large_page_faults += touched.large;
         let _: Outcome<In> = self.outcome(Flushes::default());
         Ok(all)
     }
@@ -80,30 +69,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(())
     }
 
-    /// Maps each page of `pages` that is not mapped.
+    /// Maps each page of `pages` that is not mapped. `changed` is called with what is to be flushed.
     pub(super) fn populate(
         &mut self,
         pages: &Pages,
         access: AccessKind,
         how: Touch,
-        flushes: &mut Flushes<In>,
-    ) -> Result<(), OsError> {
-        let touched = self.touch(pages, access, how, &mut |more| {
-            more.into_iter().for_each(|flush| flushes.add(flush));
-        })?;
-        self.statistics.populated_pages += touched.pages;
-        Ok(())
-    }
-
-    /// Touches each page of `pages` that is not mapped. `changed` is called with what is to be flushed.
-    fn touch(
-        &mut self,
-        pages: &Pages,
-        access: AccessKind,
-        how: Touch,
         changed: &mut impl FnMut(Flushes<In>),
-    ) -> Result<Touched, OsError> {
-        let mut touched = Touched::default();
+    ) -> Result<(), OsError> {
         let mut page = pages.start;
         while page < pages.end {
             if self.segment.contains(&page) {
@@ -126,9 +99,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let mut flushes = Flushes::default();
                 let level = self.map_page(page, &vma, access, &mut flushes)?;
                 changed(flushes);
-                touched.pages += 1;
+                self.statistics.populated_pages += 1;
                 if level > 1 {
-                    touched.large += 1;
                     page = self.region(page).end;
                     continue;
                 }
@@ -136,11 +108,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 if how == Touch::InRuns {
                     let end = mapped.last().map_or(stop, |there| there.start);
                     let run = self.map_run(page..end, &vma, access)?;
-                    touched.pages += run;
+                    self.statistics.populated_pages += run;
                     page += run;
                 }
             }
         }
-        Ok(touched)
+        Ok(())
     }
 }

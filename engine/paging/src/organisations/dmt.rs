@@ -20,6 +20,8 @@
 //!   area, if memory has a block for it; the kernel copies the entries, and that is charged.
 //! - What no register covers is found by the directory; the paper's machine walks the radix table, which
 //!   is kept for that.
+//! - Comparing a page's number with the registers takes as long as hashing it (`hash_cycles`), which is done
+//!   at the same time for the directory: our source is silent.
 //! - The registers hold the largest areas. How many there are is a parameter: our source says "a few".
 //! - In a guest, areas of the guest are placed by the host's table like all its memory. The paper's
 //!   paravirtual guest takes them from the host directly, which saves a reference.

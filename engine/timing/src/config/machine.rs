@@ -252,7 +252,7 @@ pub struct Multicore {
     /// Cores.
     #[schemars(range(min = 1, max = 64))]
     pub cores: u32,
-    /// How they are kept apart in the last-level cache.
+    /// How programs on them are kept apart in the last-level cache. Threads of one program are not.
     pub isolation: Isolation,
 }
 
@@ -264,7 +264,8 @@ pub enum Isolation {
     /// first, then the program's own lines (ASPLOS 2022, section 6.1: "to prevent one process' data
     /// from evicting another's page table").
     Owners,
-    /// Each core fills its own equal part of the ways; page-table priority works within it.
+    /// Each core fills its own equal part of the ways; page-table priority works within it. Not with CSALT, which
+    /// divides the ways itself.
     Ways,
 }
 
@@ -451,10 +452,10 @@ pub enum WalkerEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedWalks {
-    /// Cycles that hashing a page's number takes.
+    /// Cycles that hashing a page's number takes, or comparing it with registers (`dmt`).
     #[schemars(range(min = 0, max = 1000))]
     pub hash_cycles: u64,
-    /// Cycles that looking up the caches of side lines takes, at the same time.
+    /// Cycles that looking up the caches of side lines takes, at the same time, where the table has such lines.
     #[schemars(range(min = 0, max = 1000))]
     pub cwc_latency_cycles: u64,
     /// Side lines that they hold, by what the table calls them: `L2` and `L3` for its levels.

@@ -7,6 +7,7 @@
 use flatwalk_trace::{Access, Block, Branch, Instruction, Operands};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    RflagsBits,
 };
 
 use crate::memory::line::LINE_SHIFT;
@@ -64,7 +65,10 @@ pub struct Op {
     pub reads: [u8; 4],
     /// Registers that it writes; [`NO_WRITE`] for empty.
     pub writes: [u8; 3],
-    /// Cycles from operands to result, loads excluded.
+    /// Pointers and the count of a string instruction, which it moves on whatever it loads: they are among those
+    /// that its addresses depend on. [`NO_WRITE`] for empty.
+    pub pointers: [u8; 3],
+    /// Cycles from operands to result, loads excluded. What only moves what it loads needs none.
     pub latency: u8,
     /// Number of data accesses that it makes.
     pub accesses: u16,
@@ -79,10 +83,16 @@ pub struct Op {
 }
 
 impl Op {
+    /// All registers that it writes, and [`NO_WRITE`].
+    pub fn written(&self) -> impl Iterator<Item = u8> {
+        self.writes.into_iter().chain(self.pointers)
+    }
+
     /// Finds out which way the operation takes. One that computes an address and accesses nothing
     /// waits for its registers as for any others.
     fn settle(&mut self) {
-        let few_written = self.writes[FEW_WRITES..].iter().all(|&w| w == NO_WRITE);
+        let few_written = self.writes[FEW_WRITES..].iter().all(|&w| w == NO_WRITE)
+            && self.pointers == [NO_WRITE; 3];
         let few_read = self.reads[FEW_READS..].iter().all(|&r| r == NO_READ);
         self.kind = match (self.accesses, self.loads) {
             (0, _) if few_written => self.settle_plain(),
@@ -167,6 +177,7 @@ impl BlockDecoder {
                 address_reads: [NO_READ; 3],
                 reads: [NO_READ; 4],
                 writes: [NO_WRITE; 3],
+                pointers: [NO_WRITE; 3],
                 latency: 1,
                 accesses: 0,
                 loads: 0,
@@ -180,6 +191,7 @@ impl BlockDecoder {
                 op.accesses += 1;
                 op.loads += u16::from(!access.store);
             }
+            let only_loads = op.loads > 0 && op.loads == op.accesses;
             control = match &instruction.operands {
                 Operands::X86(bytes) => self.x86(instruction, bytes, &mut op),
                 Operands::Registers { reads, writes, branch } => {
@@ -194,6 +206,10 @@ impl BlockDecoder {
                         // Which of them address memory is not said; waiting for all is safe.
                         op.address_reads.copy_from_slice(&op.reads[..3]);
                     }
+                    // What it does is not said. Most loads are moves, and arithmetic changes flags.
+                    if only_loads && *branch == Branch::None && !writes.contains(&FOREIGN_FLAGS) {
+                        op.latency = 0;
+                    }
                     match branch {
                         Branch::None => Control::None,
                         Branch::Conditional => Control::Conditional,
@@ -204,7 +220,10 @@ impl BlockDecoder {
                         Branch::IndirectCall => Control::IndirectCall,
                     }
                 }
-                Operands::Unknown => Control::None,
+                Operands::Unknown => {
+                    op.latency = u8::from(!only_loads);
+                    Control::None
+                }
             };
             op.settle();
             ops.push(op);
@@ -235,8 +254,10 @@ impl BlockDecoder {
             addresses.add(number(memory.index()));
         }
         let stack = decoded.is_stack_instruction();
+        let string = decoded.is_string_instruction();
         let mut reads = Slots::new(&mut op.reads);
         let mut writes = Slots::new(&mut op.writes);
+        let mut pointers = Slots::new(&mut op.pointers);
         for used in info.used_registers() {
             let register = number(used.register());
             // A stack engine renames the implicit updates of RSP away (Intel optimisation manual,
@@ -250,6 +271,12 @@ impl BlockDecoder {
                 OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
                 OpAccess::None | OpAccess::NoMemAccess => (false, false),
             };
+            let count = used.register().full_register() == Register::RCX;
+            if string && write && (count || addresses.contains(register)) {
+                addresses.add(register);
+                pointers.add(register);
+                continue;
+            }
             if read && !addresses.contains(register) {
                 reads.add(register);
             }
@@ -257,13 +284,15 @@ impl BlockDecoder {
                 writes.add(register);
             }
         }
-        if decoded.rflags_read() != 0 {
+        // The direction of string instructions is none of the flags that arithmetic writes.
+        if decoded.rflags_read() & !RflagsBits::DF != 0 {
             reads.add(Some(FLAGS));
         }
-        if decoded.rflags_modified() != 0 {
+        if decoded.rflags_modified() & !RflagsBits::DF != 0 {
             writes.add(Some(FLAGS));
         }
-        op.latency = latency(decoded.mnemonic());
+        let only_moves = op.loads > 0 && only_moves(decoded.mnemonic());
+        op.latency = if only_moves { 0 } else { latency(decoded.mnemonic()) };
         match decoded.flow_control() {
             FlowControl::ConditionalBranch => Control::Conditional,
             FlowControl::UnconditionalBranch => Control::Jump,
@@ -303,6 +332,8 @@ impl<'a> Slots<'a> {
 }
 
 const FLAGS: u8 = 73;
+/// The flags' number where registers come by numbers: `ChampSim`'s, which all that we import have, and our workloads.
+const FOREIGN_FLAGS: u8 = 25;
 
 /// Our number of an x86 register: general 1–16, vector 17–48, x87/MMX 49–64, mask 65–72, flags 73.
 fn number(register: Register) -> Option<u8> {
@@ -323,10 +354,26 @@ fn number(register: Register) -> Option<u8> {
     }
 }
 
+/// An instruction's name, without the V of those for vectors.
+fn name(mnemonic: Mnemonic) -> String {
+    let name = format!("{mnemonic:?}");
+    name.strip_prefix('V').unwrap_or(&name).to_ascii_lowercase()
+}
+
+/// Whether an instruction that loads puts what it loads somewhere and does nothing else with it. The load's own
+/// latency has that: it is measured by moves, and load ports extend signs and fill vectors themselves.
+fn only_moves(mnemonic: Mnemonic) -> bool {
+    let name = name(mnemonic);
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|p| name.starts_with(p));
+    // Others swap bytes, or put half a vector beside the other half.
+    starts(&["mov"]) && !starts(&["movbe", "movh", "movl"])
+        || starts(&["lods", "broadcast", "pbroadcastd", "pbroadcastq"])
+        || ["pop", "push", "leave", "lddqu", "fld"].contains(&name.as_str())
+}
+
 /// Latency by class of instruction, in cycles.
 fn latency(mnemonic: Mnemonic) -> u8 {
-    let name = format!("{mnemonic:?}");
-    let name = name.strip_prefix('V').unwrap_or(&name).to_ascii_lowercase();
+    let name = name(mnemonic);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|p| name.starts_with(p));
     let is_float = ["ss", "sd", "ps", "pd"].iter().any(|suffix| name.ends_with(suffix));
     if starts(&["idiv", "div"]) && !is_float {
@@ -397,6 +444,61 @@ mod tests {
     }
 
     #[test]
+    fn string_instructions_move_pointers_whatever_they_load() {
+        /// Code, its accesses, and the registers that are its pointers, read, and written.
+        type Case<'a> = (&'a [u8], &'a [Access], &'a [u8], &'a [u8], &'a [u8]);
+        let [rax, rcx, rsi, rdi] = [Register::RAX, Register::RCX, Register::RSI, Register::RDI]
+            .map(|r| number(r).unwrap());
+        let load = Access { instruction: 0, size: 1, store: false };
+        let store = Access { store: true, ..load };
+        let sorted = |mut registers: Vec<u8>| {
+            registers.retain(|&register| register != NO_READ && register != NO_WRITE);
+            registers.sort_unstable();
+            registers
+        };
+        let codes: [Case<'_>; 6] = [
+            (&[0xf3, 0xa4], &[load, store], &[rcx, rsi, rdi], &[], &[]), // rep movsb
+            (&[0xaa], &[store], &[rdi], &[rax], &[]),                    // stosb
+            (&[0xf3, 0xaa], &[store], &[rcx, rdi], &[rax], &[]),         // rep stosb
+            (&[0x48, 0xad], &[load], &[rsi], &[], &[rax]),               // lodsq
+            (&[0xf3, 0xa6], &[load, load], &[rcx, rsi, rdi], &[], &[FLAGS]), // repe cmpsb
+            (&[0xf2, 0xae], &[load], &[rcx, rdi], &[rax], &[FLAGS]),     // repne scasb
+        ];
+        for (code, accesses, pointers, reads, writes) in codes {
+            let op = decode(code, accesses).ops[0];
+            assert_eq!(sorted(op.pointers.to_vec()), pointers, "{code:x?}");
+            assert_eq!(sorted(op.address_reads.to_vec()), pointers, "{code:x?}");
+            assert_eq!(sorted(op.reads.to_vec()), reads, "{code:x?}");
+            assert_eq!(sorted(op.writes.to_vec()), writes, "{code:x?}");
+            assert_eq!(op.kind, Kind::General);
+        }
+    }
+
+    #[test]
+    fn the_stacks_pointer_is_read_for_addresses_and_forms_no_chain() {
+        /// Code, its accesses, and the register of its address, read, and written.
+        type Case<'a> = (&'a [u8], &'a [Access], u8, u8, u8);
+        let [rax, rbx, rsp, rbp] = [Register::RAX, Register::RBX, Register::RSP, Register::RBP]
+            .map(|r| number(r).unwrap());
+        let load = Access { instruction: 0, size: 8, store: false };
+        let store = Access { store: true, ..load };
+        let codes: [Case<'_>; 5] = [
+            (&[0x53], &[store], rsp, rbx, NO_WRITE),       // push rbx
+            (&[0x58], &[load], rsp, NO_READ, rax),         // pop rax
+            (&[0xff, 0xd3], &[store], rsp, rbx, NO_WRITE), // call rbx
+            (&[0xc3], &[load], rsp, NO_READ, NO_WRITE),    // ret
+            (&[0xc9], &[load], rbp, NO_READ, rbp),         // leave
+        ];
+        for (code, accesses, address, read, written) in codes {
+            let op = decode(code, accesses).ops[0];
+            assert_eq!(op.address_reads, [address, NO_READ, NO_READ], "{code:x?}");
+            assert_eq!(op.reads, [read, NO_READ, NO_READ, NO_READ], "{code:x?}");
+            assert_eq!(op.writes, [written, NO_WRITE, NO_WRITE], "{code:x?}");
+            assert_eq!(op.pointers, [NO_WRITE; 3]);
+        }
+    }
+
+    #[test]
     fn control_flow() {
         let control = |code: &[u8]| decode(code, &[]).control;
         assert_eq!(control(&[0x74, 0x10]), Control::Conditional);
@@ -407,6 +509,42 @@ mod tests {
         assert_eq!(control(&[0xc3]), Control::Return);
         assert_eq!(control(&[0x0f, 0x05]), Control::None); // syscall
         assert_eq!(control(&[0x06]), Control::None); // no instruction in 64-bit mode
+    }
+
+    #[test]
+    fn what_only_moves_what_it_loads_takes_no_time_of_its_own() {
+        let latency = |code: &[u8], loads: bool| {
+            let load = Access { instruction: 0, size: 8, store: false };
+            decode(code, if loads { std::slice::from_ref(&load) } else { &[] }).ops[0].latency
+        };
+        let moves: [&[u8]; 9] = [
+            &[0x48, 0x8b, 0x00],             // mov rax, [rax]
+            &[0x0f, 0xb7, 0x00],             // movzx eax, word [rax]
+            &[0x48, 0x0f, 0xbe, 0x00],       // movsx rax, byte [rax]
+            &[0x58],                         // pop rax
+            &[0xc9],                         // leave
+            &[0xf3, 0x0f, 0x7e, 0x00],       // movq xmm0, [rax]
+            &[0xc5, 0xfc, 0x10, 0x00],       // vmovups ymm0, [rax]
+            &[0xc4, 0xe2, 0x7d, 0x18, 0x00], // vbroadcastss ymm0, [rax]
+            &[0xdd, 0x00],                   // fld qword [rax]
+        ];
+        for code in moves {
+            assert_eq!(latency(code, true), 0, "{code:x?}");
+        }
+        let others: [(&[u8], u8); 7] = [
+            (&[0x48, 0x03, 0x00], 1),             // add rax, [rax]
+            (&[0x48, 0x3b, 0x00], 1),             // cmp rax, [rax]
+            (&[0x0f, 0x16, 0x00], 1),             // movhps xmm0, [rax]
+            (&[0xc3], 1),                         // ret
+            (&[0xf2, 0x0f, 0x58, 0x00], 4),       // addsd xmm0, [rax]
+            (&[0xf3, 0x48, 0x0f, 0xb8, 0x00], 3), // popcnt rax, [rax]
+            (&[0x48, 0xf7, 0x38], 26),            // idiv qword [rax]
+        ];
+        for (code, own) in others {
+            assert_eq!(latency(code, true), own, "{code:x?}");
+        }
+        assert_eq!(latency(&[0x48, 0x89, 0x03], false), 1); // mov [rbx], rax
+        assert_eq!(latency(&[0x66, 0x48, 0x0f, 0x6e, 0xc0], false), 2); // movq xmm0, rax
     }
 
     #[test]

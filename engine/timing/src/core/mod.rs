@@ -200,7 +200,9 @@ pub struct Core {
     /// No load of that kind names a cycle before.
     held: u64,
     /// By 8-byte word: address and the cycle in which its data is ready.
-    stores: Vec<(u64, u64)>,
+    stores: Box<[(u64, u64); FORWARDING]>,
+    /// The last of these cycles so far.
+    stored_by: u64,
     /// What it did.
     pub statistics: CoreStatistics,
     /// What kernels did on it since the start, whether time passed or not.
@@ -233,7 +235,8 @@ impl Core {
                 .reconvergence_instructions
                 .map(|most| Box::new(Reconvergence::new(most))),
             held: u64::MAX,
-            stores: vec![(u64::MAX, 0); FORWARDING],
+            stores: Box::new([(u64::MAX, 0); FORWARDING]),
+            stored_by: 0,
             statistics: CoreStatistics::default(),
             kernel: KernelTime::default(),
         }
@@ -575,7 +578,7 @@ impl Core {
         self.write(&op.writes[..FEW_WRITES], done);
         let before = self.retire.cycle;
         let retired = self.retire(done.max(stored.translated));
-        self.note_store(address, done);
+        self.note_store(address, size, done);
         self.leave_store_queue(stored.ready, retired);
         self.count_wait((asked, stored.translated), before, retired);
         Ok(done)
@@ -612,6 +615,9 @@ impl Core {
         }
         let done = self.ready(&op.reads, operands_ready) + u64::from(op.latency);
         self.write(&op.writes, done);
+        if op.pointers[0] != NO_WRITE {
+            self.write(&op.pointers, asked + 1);
+        }
         let before = self.retire.cycle;
         let retired = self.retire(done.max(translated));
         if op.loads > 0 {
@@ -620,7 +626,7 @@ impl Core {
         if stores {
             for (access, &address) in accesses.iter().zip(addresses) {
                 if access.store {
-                    self.note_store(address, done);
+                    self.note_store(address, access.size, done);
                 }
             }
             self.leave_store_queue(line_there, retired);
@@ -629,11 +635,35 @@ impl Core {
         Ok(done)
     }
 
-    /// A store's data is ready at `done`, for loads of the same word.
+    /// A store's data is ready at `done`, for loads of the same words.
     #[inline]
-    fn note_store(&mut self, address: u64, done: u64) {
-        let word = address >> 3;
-        self.stores[word as usize % FORWARDING] = (word, done);
+    fn note_store(&mut self, address: u64, size: u16, done: u64) {
+        self.stored_by = self.stored_by.max(done);
+        let (mut word, last) = (address >> 3, last_byte(address, size) >> 3);
+        loop {
+            self.stores[word as usize % FORWARDING] = (word, done);
+            if word >= last {
+                return;
+            }
+            word += 1;
+        }
+    }
+
+    /// The cycle in which all data is ready that stores are to write between `address` and `last`.
+    #[inline]
+    fn stored(&self, address: u64, last: u64) -> u64 {
+        let (mut word, last) = (address >> 3, last >> 3);
+        let mut ready = 0;
+        loop {
+            let (known, data) = self.stores[word as usize % FORWARDING];
+            if known == word {
+                ready = data.max(ready);
+            }
+            if word >= last {
+                return ready;
+            }
+            word += 1;
+        }
     }
 
     /// A store that retires at `retired` leaves the store queue, behind those before it, when its line
@@ -709,7 +739,7 @@ impl Core {
         at: u64,
         env: &mut Environment<'_>,
     ) -> Result<AccessTimes, OsError> {
-        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let last = last_byte(address, size);
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let mut times = if address >> LINE_SHIFT == last >> LINE_SHIFT {
             let t = self.translate(instruction, address, kind, at, env)?;
@@ -722,10 +752,10 @@ impl Core {
             self.access_across(instruction, (address, last), kind, at, env)?
         };
         if !store {
-            let word = address >> 3;
-            let (known, data) = self.stores[word as usize % FORWARDING];
-            if known == word {
-                let ready = data + env.caches.l1d_latency();
+            let latency = env.caches.l1d_latency();
+            // Most loads come behind the data of all stores so far.
+            if self.stored_by + latency > times.ready {
+                let ready = self.stored(address, last) + latency;
                 if ready > times.ready {
                     self.account(Part::DataL1, times.ready, ready);
                     times.ready = ready;
@@ -829,6 +859,12 @@ impl Core {
         };
         mmu.translate_after_fault(request, stopped, system, *caches, handle)
     }
+}
+
+/// The last byte of an access to `size` bytes. One of unknown size has one.
+#[inline]
+fn last_byte(address: u64, size: u16) -> u64 {
+    address.wrapping_add(u64::from(size.max(1)) - 1)
 }
 
 /// A load or store of `instruction` to the line that `address` is in, translated.

@@ -18,7 +18,8 @@
 //! - Registers that the body writes are unknown from the join on, and so is all that depends on them. Loads whose address
 //!   is known translate and ask for their line, walks included. Faults have no effect.
 //! - Other branches of a run that are predicted wrongly go the wrong way in it too, and join or end it.
-//! - All is executed again once the branch is resolved, in the usual way and in its usual time.
+//! - All is executed again once the branch is resolved, in the usual way and in its usual time. Data prefetchers see a
+//!   load when it is made first. They see it again, and then find its line, and no step from its last address.
 //!
 //! Not modelled: accesses of the wrong way itself, joins behind both a then and an else part, loops, and calls
 //! and returns that were predicted wrongly; stores of a run; and branches of a run that are resolved in it.
@@ -28,9 +29,8 @@ use flatwalk_trace::Access;
 
 use super::branch::Branch;
 use super::decode::{Control, DecodedBlock, Op};
-use super::{Core, Environment, FORWARDING, Stage};
+use super::{Core, Environment, Stage, access_line, last_byte};
 use crate::counts::add;
-use crate::memory::hierarchy::Requester;
 use crate::memory::line::LINE_SHIFT;
 use crate::mmu::event::Request;
 
@@ -169,7 +169,7 @@ impl Run {
         }
         self.awaited = Some((join, left.checked_sub(1)?));
         let mut written = Registers::default();
-        op.writes.iter().for_each(|&register| written.add(register));
+        op.written().for_each(|register| written.add(register));
         self.forget(written);
         self.more.add(Places::of(op), -1);
         Some(true)
@@ -246,7 +246,7 @@ impl Reconvergence {
         learning.retain_mut(|one| {
             if op.pc != one.join {
                 one.places.add(Places::of(op), 1);
-                op.writes.iter().for_each(|&register| one.written.add(register));
+                op.written().for_each(|register| one.written.add(register));
                 return one.places.window <= i64::from(*most);
             }
             let body = &mut bodies[one.branch as usize % BODIES];
@@ -376,6 +376,10 @@ impl Core {
             for &register in &op.writes {
                 run.ready[usize::from(register)] = written;
             }
+            let moved = if asked < run.resolved { asked + 1 } else { NEVER };
+            for &register in &op.pointers {
+                run.ready[usize::from(register)] = moved;
+            }
             true
         });
     }
@@ -390,21 +394,17 @@ impl Core {
     ) -> Option<u64> {
         let mut there = asked;
         for &(access, &address) in loads {
-            let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
+            let last = last_byte(address, access.size);
             // Its first line and its last one.
             let lines = 1 + usize::from(address >> LINE_SHIFT != last >> LINE_SHIFT);
-            for at in [address, last].into_iter().take(lines) {
+            for at in [address, last >> LINE_SHIFT << LINE_SHIFT].into_iter().take(lines) {
                 let request = Request { address: Gva::new(at), kind: AccessKind::Load, at: asked };
                 let place =
                     env.mmu.translate(request, || instruction, env.system, env.caches).ok()?;
-                let line = env.caches.access(place.physical, place.ready, false, Requester::Data);
+                let line = access_line(instruction, at, place, false, env);
                 there = there.max(line.ready);
             }
-            let word = address >> 3;
-            let (stored, data) = self.stores[word as usize % FORWARDING];
-            if stored == word {
-                there = there.max(data + env.caches.l1d_latency());
-            }
+            there = there.max(self.stored(address, last) + env.caches.l1d_latency());
         }
         Some(there)
     }

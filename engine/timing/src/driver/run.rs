@@ -408,6 +408,11 @@ impl Run {
         self.mmus().map(|mmu| mmu.tlbs()[2].1.fullest()).max().unwrap_or_default()
     }
 
+    /// Whether windows have their part of all that kernels did, wherever in the run that was.
+    pub(crate) fn follows_kernels(&self) -> bool {
+        self.os_known.is_some()
+    }
+
     /// The MMUs of all cores.
     fn mmus(&self) -> impl Iterator<Item = &Mmu> {
         self.cores.parked.iter().map(|core| &core.mmu).chain([&self.mmu])

@@ -410,8 +410,13 @@ impl Schedule {
     ) -> Sampled {
         let sampled = self.is_sampled();
         let first = self.first_instruction;
-        let represented = if sampled { position.saturating_sub(first) } else { measured };
         let total = self.total.or(has_ended.then_some(position));
+        // The gap in which it ended may reach beyond what was asked for.
+        let position = match self.windows {
+            Windows::Segments { end, .. } => position.min(end),
+            Windows::Adjacent { .. } | Windows::Listed { .. } => position,
+        };
+        let represented = if sampled { position.saturating_sub(first) } else { measured };
         let whole = if sampled { Some(represented) } else { total };
         let Sampling { window, warmup, .. } = self.sampling;
         let recorded = match self.windows {
@@ -560,6 +565,15 @@ mod tests {
         assert_eq!(schedule.at(1_250_000), Some((Phase::Pass, 1_269_000)));
         assert_eq!(schedule.at(1_299_000), Some((Phase::Detailed, 1_300_000)));
         assert_eq!(schedule.at(1_300_000), None);
+    }
+
+    #[test]
+    fn a_gap_at_the_end_stands_for_no_more_than_was_asked_for() {
+        let recorded = info(Some(300_000), 1_000_000, Some(100_000));
+        let part = Schedule::new(&sampled(0, Some(700_000)), &recorded, 1);
+        let summary = part.summary(900_000, false, 2, 2_000);
+        assert_eq!(summary.instructions_represented, 700_000);
+        assert_eq!(summary.instructions_total, Some(1_300_000));
     }
 
     #[test]

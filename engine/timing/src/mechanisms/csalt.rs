@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Registered, Section, Setup};
+use super::{Registered, Section, Setup, without_caches};
 use crate::ConfigError;
 use crate::config::machine;
 use crate::counts::Visitor;
@@ -110,6 +110,10 @@ impl Mechanism for Division {
             Some(format!("{data} of the {} ways of the {name} are for data", partition.ways))
         };
         [of("L2", l2), of("LLC", llc)].into_iter().flatten().collect()
+    }
+
+    fn warnings(&self, view: &ResultView<'_>) -> Vec<String> {
+        without_caches("CSALT's division of ways", view)
     }
 }
 

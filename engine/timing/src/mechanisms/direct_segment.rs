@@ -370,6 +370,6 @@ mod tests {
             run.cycles().unwrap() - before
         };
         assert_eq!(time(Some(0.5)), time(None));
-        assert_eq!(time(Some(0.5)), 32 * (4 + 1), "L1D, and a cycle for the address");
+        assert_eq!(time(Some(0.5)), 32 * 4, "L1D's latency alone");
     }
 }

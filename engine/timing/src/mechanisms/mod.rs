@@ -22,7 +22,7 @@ use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::config::scheme::Scheme;
 use crate::config::sections::Sections;
 use crate::memory::replacement::ReplacementPolicy;
-use crate::mmu::mechanism::Mechanism;
+use crate::mmu::mechanism::{Mechanism, ResultView};
 use crate::mmu::segment::Segment;
 use crate::prototypes::{self, FiguresByClass, MECHANISMS, Named, Place};
 
@@ -279,6 +279,13 @@ pub fn shared_policy(
 /// If the machine's section for it cannot be.
 pub fn policy_for_threads(machine: &Machine) -> Result<Box<dyn ReplacementPolicy>, ConfigError> {
     shared_policy(machine, Multicore { cores: 1, isolation: Isolation::Owners })
+}
+
+/// Says that `what` did nothing, in functional mode.
+fn without_caches(what: &str, view: &ResultView<'_>) -> Vec<String> {
+    let warning =
+        || format!("there are no caches in functional mode, so {what} had nothing to work on");
+    view.caches.is_none().then(warning).into_iter().collect()
 }
 
 /// Refuses sections for which no mechanism says that it `owns` one.

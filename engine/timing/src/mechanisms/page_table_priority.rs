@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Registered, Section, Setup};
+use super::{Registered, Section, Setup, without_caches};
 use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::counts::Visitor;
@@ -221,12 +221,19 @@ impl Mechanism for Priority {
     }
 
     fn result(&self, view: &ResultView<'_>) -> Option<Map<String, Value>> {
-        Some(figures(&Figures { active_fraction: self.active_fraction(view.instructions) }))
+        let active_fraction = self.active_fraction(view.instructions);
+        view.caches.map(|_| figures(&Figures { active_fraction }))
     }
 
     fn words(&self, view: &ResultView<'_>) -> Vec<String> {
         let percent = 100.0 * self.active_fraction(view.instructions);
-        vec![format!("page-table priority was active for {percent:.0} % of the instructions")]
+        let words =
+            || format!("page-table priority was active for {percent:.0} % of the instructions");
+        view.caches.map(|_| words()).into_iter().collect()
+    }
+
+    fn warnings(&self, view: &ResultView<'_>) -> Vec<String> {
+        without_caches("page-table priority", view)
     }
 }
 

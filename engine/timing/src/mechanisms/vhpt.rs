@@ -8,6 +8,9 @@
 //! the table from the root, puts both translations into the TLB, and reads all entries but the root's
 //! once more, in case someone changed them meanwhile.
 //!
+//! Walks for prefetchers are the walker's alone: where it would trap, there is no prefetch, as IA-64 drops an
+//! `lfetch` that the walker has no translation for.
+//!
 //! Departs from it: accessed and dirty bits are set by the walker, where IA-64 traps for them; what is
 //! younger than the miss goes on while the handler runs, as far as it has no need of its result; and
 //! large pages are leaves of the same table, where Linux keeps them in a region of their own.
@@ -50,7 +53,7 @@ pub struct Settings {
 /// What the walker found in the TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Figures {
-    /// Walks that looked for the page of the array in the TLB.
+    /// Walks that looked for the page of the array in the TLB, those for prefetchers too.
     pub lookups: u64,
     /// Of those, found there.
     pub hits: u64,
@@ -175,6 +178,10 @@ impl Mechanism for Vhpt {
         vec![format!("software made {software} of the {lookups} walks")]
     }
 
+    fn walks_in_software(&self, address: Gva, tlb: &Tlb) -> bool {
+        !tlb.holds(self.entry(address))
+    }
+
     fn explain(&self, address: Gva, tlb: &Tlb) -> Option<Explained> {
         let entry = self.entry(address);
         let known = tlb.clone().look_up(entry).map(|(page, _)| page.frame);
@@ -196,14 +203,16 @@ impl Mechanism for Vhpt {
 #[cfg(test)]
 mod tests {
     use flatwalk_trace::Event;
+    use serde_json::{Value, json};
 
     use crate::config::machine::Pwc;
+    use crate::config::sections::Sections;
     use crate::config::table::Pages;
     use crate::counts::forget;
     use crate::driver::piece::Piece;
-    use crate::driver::run::Mode;
+    use crate::driver::run::{Mode, Run};
     use crate::report::explain::{ExplainStep, explain};
-    use crate::tests::testing::{DATA, Do, Scenario, go, scheme, walk};
+    use crate::tests::testing::{DATA, Do, Scenario, figures, go, scheme, walk};
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -229,6 +238,44 @@ mod tests {
         assert_eq!(walk(&mut run, DATA + 64 * 4096), (1, 9 + 142));
         // Another page of the array, whose entries of levels 4 and 3 are in L1D.
         assert_eq!(walk(&mut run, DATA + 9 * LARGE), (7, 9 + 50 + 4 + 4 + 2 * 142 + 4));
+    }
+
+    #[test]
+    fn walks_ahead_are_the_walkers_alone() {
+        let mut scenario = scenario(4, None);
+        let settings = json!({ "degree": 1, "buffer_entries": 64, "buffer_latency_cycles": 2 });
+        let mechanism = json!({ "sequential_prefetcher": settings });
+        scenario.scheme.mechanisms = serde_json::from_value(mechanism).unwrap();
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        let of = |run: &Run| -> [u64; 5] {
+            let ahead: Value = figures(run, "sequential_prefetcher").unwrap();
+            let vhpt: Value = figures(run, "vhpt").unwrap();
+            let ahead = ["prefetches", "accesses", "dropped"].map(|name| &ahead[name]);
+            let vhpt = ["lookups", "hits"].map(|name| &vhpt[name]);
+            let all: Vec<_> = ahead.into_iter().chain(vhpt).map(|n| n.as_u64().unwrap()).collect();
+            all.try_into().unwrap()
+        };
+        // The handler has put the page of the array into the TLB, so the walk ahead reads one entry.
+        assert_eq!(walk(&mut run, DATA).0, 4 + 3);
+        assert_eq!(of(&run), [1, 1, 0, 2, 1]);
+        // The page behind the last of a node has its entry in a page of the array that is not known.
+        assert_eq!(walk(&mut run, DATA + LARGE - 4096).0, 1);
+        assert_eq!(of(&run), [0, 0, 1, 1, 1]);
+        // So with data prefetchers.
+        scenario.scheme.mechanisms = Sections::default();
+        let next = json!({ "kind": "next_line", "page_crossing": "walk", "degree": 1 });
+        let next = vec![serde_json::from_value(next).unwrap()];
+        scenario.machine.l1d.as_mut().unwrap().prefetcher = next;
+        let mut run = scenario.start(&[(DATA, GIB)], true);
+        let of = |run: &Run| {
+            let (_, caches) = run.timed.as_ref().unwrap();
+            let [(_, one)] = caches.prefetchers().collect::<Vec<_>>().try_into().unwrap();
+            (one.figures.walks, one.figures.walk_accesses, one.figures.dropped)
+        };
+        go(&mut run, &[Do::Chase(DATA + 4096 - 64)]);
+        assert_eq!(of(&run), (1, 1, 0));
+        go(&mut run, &[Do::Chase(DATA + LARGE - 64)]);
+        assert_eq!(of(&run), (1, 1, 1));
     }
 
     #[test]

@@ -328,7 +328,7 @@ impl Cache {
         (self.set_mask + 1) * self.ways as u64
     }
 
-    /// Lines that hold page-table entries, and lines in all.
+    /// Lines that hold page-table entries, and all that hold something.
     pub fn table_lines(&self) -> (usize, usize) {
         let tables = self.words.iter().filter(|&&w| w & (VALID | TABLE) == VALID | TABLE).count();
         (tables, self.words.iter().filter(|&&w| w & VALID != 0).count())

@@ -59,7 +59,7 @@ pub struct Dram {
 #[derive(Clone, Debug)]
 enum Kind {
     Ddr4(Box<Ddr4>),
-    Fixed { latency: u64, transfer: u64, bus: Slots },
+    Fixed { latency: u64, pace: Pace, bus: Slots },
 }
 
 /// Times are in cycles; those that a machine leaves out are 0.
@@ -73,7 +73,6 @@ struct Ddr4 {
     column: u64,
     activate: u64,
     precharge: u64,
-    burst: u64,
     controller: u64,
     /// tRAS, tFAW.
     row_open: u64,
@@ -117,7 +116,36 @@ struct Rank {
 #[derive(Clone, Debug)]
 struct Channel {
     bus: Slots,
+    pace: Pace,
     writes: WriteQueue,
+}
+
+/// What a line takes of a bus. That is no whole number of cycles, as bookings are, so what one line leaves of a cycle
+/// is the next one's: many lines together take as long as the bandwidth says.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Of each line, in 2^-32 cycles.
+    line: u64,
+    /// Of the next cycle, what is taken already.
+    taken: u32,
+}
+
+impl Pace {
+    fn new(cycles: f64) -> Self {
+        // Validated: of a line, at least a byte in a second.
+        #[allow(clippy::cast_sign_loss)]
+        let line = (cycles * 2_f64.powi(32)).round() as u64;
+        // What all lines take together is rounded up.
+        Self { line, taken: u32::MAX }
+    }
+
+    /// Cycles that the next line takes.
+    #[inline]
+    fn next(&mut self) -> u64 {
+        let taken = u64::from(self.taken) + self.line;
+        self.taken = taken as u32;
+        taken >> 32
+    }
 }
 
 /// Lines that wait to be written.
@@ -201,7 +229,13 @@ impl Dram {
                     phase: refresh_interval * u64::from(2 * (ranks - rank % ranks) - 1)
                         / u64::from(2 * ranks),
                 };
-                let channel = Channel { bus: Slots::new(1), writes: WriteQueue::default() };
+                // A line is 8 transfers.
+                let burst = 8.0 * f64::from(machine.frequency_mhz) / f64::from(data_rate_mts);
+                let channel = Channel {
+                    bus: Slots::new(1),
+                    pace: Pace::new(burst),
+                    writes: WriteQueue::default(),
+                };
                 Kind::Ddr4(Box::new(Ddr4 {
                     channel_bits: channels.ilog2(),
                     column_bits: (row_bytes / 64).ilog2(),
@@ -210,7 +244,6 @@ impl Dram {
                     column: machine.cycles(cl_ns),
                     activate: machine.cycles(rcd_ns),
                     precharge: machine.cycles(rp_ns),
-                    burst: machine.cycles(8.0 * 1000.0 / f64::from(data_rate_mts)),
                     controller: machine.cycles(controller_ns),
                     row_open: machine.cycles(ras_ns),
                     four_activations: machine.cycles(faw_ns),
@@ -228,7 +261,7 @@ impl Dram {
             }
             Memory::Fixed { latency_ns, bandwidth_gbs } => Kind::Fixed {
                 latency: machine.cycles(latency_ns),
-                transfer: machine.cycles(64.0 / bandwidth_gbs),
+                pace: Pace::new(64.0 / bandwidth_gbs * f64::from(machine.frequency_mhz) / 1000.0),
                 bus: Slots::new(1),
             },
         };
@@ -239,7 +272,7 @@ impl Dram {
     #[inline]
     pub fn read(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
         let done = match &mut self.kind {
-            Kind::Fixed { latency, transfer, bus } => bus.take(at, *transfer, frontier) + *latency,
+            Kind::Fixed { latency, pace, bus } => bus.take(at, pace.next(), frontier) + *latency,
             Kind::Ddr4(ddr4) => ddr4.read(line, at, frontier, &mut self.statistics),
         };
         self.statistics.reads += 1;
@@ -251,8 +284,8 @@ impl Dram {
     #[inline]
     pub fn write(&mut self, line: Line, at: u64, frontier: u64) {
         match &mut self.kind {
-            Kind::Fixed { transfer, bus, .. } => {
-                bus.take(at, *transfer, frontier);
+            Kind::Fixed { pace, bus, .. } => {
+                bus.take(at, pace.next(), frontier);
             }
             Kind::Ddr4(ddr4) => ddr4.write(line, at, frontier, &mut self.statistics),
         }
@@ -294,19 +327,19 @@ impl Ddr4 {
         if self.channels[channel].writes.contains(line) {
             return at + self.controller;
         }
+        let burst = self.channels[channel].pace.next();
         // Half of the controller's time before the bank sees the request, half after.
-        let data = self.column_access(line, at + self.controller / 2, frontier, counts);
-        let bus = &mut self.channels[channel].bus;
-        let start = bus.take(data, self.burst, frontier);
-        start + self.burst + self.controller.div_ceil(2)
+        let data = self.column_access(line, burst, at + self.controller / 2, frontier, counts);
+        let start = self.channels[channel].bus.take(data, burst, frontier);
+        start + burst + self.controller.div_ceil(2)
     }
 
     fn write(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) {
         let (channel, _, _) = self.locate(line);
         if self.queue_lines == 0 {
-            let data = self.column_access(line, at + self.controller / 2, frontier, counts);
-            let bus = &mut self.channels[channel].bus;
-            bus.take(data, self.burst, frontier);
+            let burst = self.channels[channel].pace.next();
+            let data = self.column_access(line, burst, at + self.controller / 2, frontier, counts);
+            self.channels[channel].bus.take(data, burst, frontier);
             return;
         }
         let waiting = &mut self.channels[channel].writes;
@@ -330,20 +363,24 @@ impl Ddr4 {
         let begin = self.channels[channel].bus.earliest(at);
         let mut data: Vec<_> = batch
             .into_iter()
-            .map(|line| self.column_access(line, begin, frontier, counts))
+            .map(|line| {
+                let burst = self.channels[channel].pace.next();
+                (self.column_access(line, burst, begin, frontier, counts), burst)
+            })
             .collect();
-        in_order(&mut data, |data| data);
-        let first = data[0];
-        let end = data.into_iter().fold(first, |end, data| end.max(data) + self.burst);
+        in_order(&mut data, |(data, _)| data);
+        let (first, _) = data[0];
+        let end = data.into_iter().fold(first, |end, (data, burst)| end.max(data) + burst);
         let from = first.saturating_sub(self.read_to_write).max(frontier);
         let until = end + self.write_to_read + self.column;
         self.channels[channel].bus.book(from, until, frontier);
     }
 
-    /// Opens the line's row if it is not open, and accesses its column; returns when data come or go.
+    /// Opens the line's row if it is not open, and accesses its column for a burst; returns when data come or go.
     fn column_access(
         &mut self,
         line: Line,
+        burst: u64,
         at: u64,
         frontier: u64,
         counts: &mut DramStatistics,
@@ -359,8 +396,9 @@ impl Ddr4 {
             let hit = open_row == Some(row);
             let close = if hit || open_row.is_none() { 0 } else { self.precharge };
             let prepare = if hit { 0 } else { close + self.activate };
-            // Column accesses to an open row are pipelined, so a bank is held for row work and burst.
-            let held = prepare + self.burst;
+            // Column accesses to an open row are pipelined, so a bank is held for row work and burst. It has no more than
+            // one in a cycle.
+            let held = prepare + burst.max(1);
             let busy = bank.busy.fit(start, held);
             let opening = (!hit).then(|| {
                 let open = if self.row_open > 0 { close + self.row_open } else { 0 };
@@ -496,6 +534,42 @@ mod tests {
         let other_channel = dram.read(Line(1), 1000, 0);
         assert_eq!((first, second), (1017, 1018));
         assert_eq!(other_channel, 1037);
+    }
+
+    #[test]
+    fn what_a_burst_leaves_of_a_cycle_is_the_next_ones() {
+        // 8 transfers at 2400 MT/s take 3 1/3 cycles: together they are over after 4, 7, 10, 14.
+        let mut dram = ddr4(json!({ "data_rate_mts": 2400 }));
+        dram.warm(Line(0));
+        dram.warm(Line(1));
+        let read = |dram: &mut Dram, line| dram.read(Line(line), 1000, 0) - (1000 + 3 + 10 + 3);
+        assert_eq!([0, 2, 4, 6].map(|line| read(&mut dram, line)), [4, 7, 10, 14]);
+        assert_eq!(read(&mut dram, 1), 4, "each channel has a bus of its own");
+        // A line that is written takes its part, too: 17.
+        dram.write(Line(8), 1000, 0);
+        assert_eq!(read(&mut dram, 10), 20);
+    }
+
+    #[test]
+    fn many_lines_take_as_long_as_the_bandwidth_says() {
+        const LINES: u32 = 100_000;
+        let machines =
+            [("emt", 76.8), ("skylake-server", 76.8), ("zen4", 83.2), ("golden-cove", 51.2)];
+        for (name, gb_per_second) in machines {
+            let mut machine = crate::tests::testing::shipped_machine(name);
+            let mut memory = machine.memory.take().unwrap();
+            // Refreshes would take their share.
+            if let Memory::Ddr4 { refi_ns, .. } = &mut memory {
+                *refi_ns = 0.0;
+            }
+            let mut dram = Dram::new(&machine, &memory, 1);
+            let mut read = |line: u32| dram.read(Line(u64::from(line)), 0, 0);
+            let first = read(0);
+            let last = (1..=LINES).map(&mut read).max().unwrap();
+            let ns = (last - first) as f64 * 1000.0 / f64::from(machine.frequency_mhz);
+            let found = 64.0 * f64::from(LINES) / ns;
+            assert!((found / gb_per_second - 1.0).abs() < 1e-3, "{name}: {found}");
+        }
     }
 
     #[test]

@@ -38,8 +38,9 @@ pub struct Hooks {
     pub walk: bool,
     /// [`Mechanism::filled`] and [`Mechanism::evicted`].
     pub fill: bool,
-    /// It is how the machine's walker works: every walk has it, one that is made to explain a
-    /// translation too.
+    /// It is how the machine's walker works: every walk has it, one that a prefetcher wants or that is
+    /// made to explain a translation too. It has the hooks of walks, and [`Mechanism::look_up`] is not
+    /// called.
     pub part_of_walker: bool,
 }
 
@@ -71,6 +72,8 @@ pub struct Miss<'a> {
     pub tlb: &'a mut Tlb,
     /// The walker's own state.
     pub walker: &'a mut Walker,
+    /// The mechanisms that are parts of it; none where one of them is called.
+    pub(super) parts: &'a mut [Box<dyn Mechanism>],
     /// When walkers are in use.
     pub walkers: &'a mut Slots,
     /// No request will be made any more for a cycle before this.
@@ -85,26 +88,66 @@ pub struct Miss<'a> {
 
 impl Miss<'_> {
     /// Walks for `address` on behalf of a prefetcher from cycle `at` on, if a page walker is free
-    /// then. Its reads go to memory like any walk's and are counted in the answer, not among those of
-    /// the miss. A walk that finds nothing raises no fault.
+    /// then and needs no software. Its reads go to memory like any walk's and are counted in the answer,
+    /// not among those of the miss; segments within the walker count it neither. A walk that finds nothing
+    /// raises no fault.
     pub fn prefetch_walk(&mut self, address: Gva, at: u64) -> Option<(Found, u64)> {
         let timed = self.port.is_timed();
-        if timed && self.walkers.earliest(at) > at {
+        let is_free = !timed || self.walkers.earliest(at) == at;
+        if !is_free || self.parts.iter().any(|part| part.walks_in_software(address, self.tlb)) {
             return None;
         }
+        let segments = self.walker.segments();
         let mut log = ReadCount::default();
-        let load = AccessKind::Load;
-        let Self { walker, system, port, .. } = self;
-        let result = if timed {
-            walker.walk(address, load, at, system, &mut Port::<true>(&mut **port), &mut log)
-        } else {
-            walker.walk(address, load, at, system, &mut Port::<false>(&mut **port), &mut log)
+        let mut ahead = Miss {
+            request: Request { address, kind: AccessKind::Load, at },
+            start: at,
+            geometry: self.geometry,
+            tlb: &mut *self.tlb,
+            walker: &mut *self.walker,
+            parts: &mut *self.parts,
+            walkers: &mut *self.walkers,
+            frontier: self.frontier,
+            system: &mut *self.system,
+            port: &mut *self.port,
+            log: &mut log,
         };
-        let end = result.as_ref().map_or_else(|stopped| stopped.at, |found| found.ready);
+        let mut result = ahead.walk(&mut []);
+        self.walker.set_segments(segments);
         if timed {
-            self.walkers.book(at, end, self.frontier);
+            let (Ok(Found { ready: end, .. }) | Err(Stopped { at: end, .. })) = &mut result;
+            *end += self.walkers.book(at, *end, self.frontier);
         }
         result.ok().map(|found| (found, log.0))
+    }
+
+    /// Walks for what is requested from cycle `start` on, with the parts of the walker and those of `others`
+    /// that take part in walks.
+    ///
+    /// # Errors
+    /// As [`Walker::walk`].
+    pub(super) fn walk(&mut self, others: &mut [Box<dyn Mechanism>]) -> Result<Found, Stopped> {
+        let parts = std::mem::take(&mut self.parts);
+        for part in parts.iter_mut() {
+            part.before_walk(self);
+        }
+        self.parts = parts;
+        taking_part(others).for_each(|other| other.before_walk(self));
+        let parts = std::mem::take(&mut self.parts);
+        let Self { request: Request { address, kind, .. }, start, walker, system, .. } = self;
+        let watched = &mut Watched { parts, others, log: &mut *self.log };
+        let port = &mut *self.port;
+        let mut result = if port.is_timed() {
+            walker.walk(*address, *kind, *start, system, &mut Port::<true>(port), watched)
+        } else {
+            walker.walk(*address, *kind, *start, system, &mut Port::<false>(port), watched)
+        };
+        for part in parts.iter_mut() {
+            part.after_walk(self, &mut result);
+        }
+        self.parts = parts;
+        taking_part(others).for_each(|other| other.after_walk(self, &mut result));
+        result
     }
 }
 
@@ -296,6 +339,13 @@ pub trait Mechanism: Any + Debug + Send {
         Vec::new()
     }
 
+    /// Whether a walk for `address` would need software now, which no prefetcher may call. Only of a part
+    /// of the walker.
+    fn walks_in_software(&self, address: Gva, tlb: &Tlb) -> bool {
+        let _ = (address, tlb);
+        false
+    }
+
     /// What it would answer for `address` now; changes nothing. Only of a part of the walker.
     fn explain(&self, address: Gva, tlb: &Tlb) -> Option<Explained> {
         let _ = (address, tlb);
@@ -320,30 +370,27 @@ pub fn figures(figures: &impl serde::Serialize) -> Map<String, Value> {
     }
 }
 
-/// The mechanisms that take part in a walk: all with hooks for walks, or, if the walk is `bare`, parts
-/// of the walker alone.
-pub(super) fn taking_part(
-    mechanisms: &mut [Box<dyn Mechanism>],
-    bare: bool,
-) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
-    mechanisms.iter_mut().filter(move |mechanism| {
-        let hooks = mechanism.hooks();
-        hooks.part_of_walker || (hooks.walk && !bare)
-    })
+/// Those of `others` that take part in walks.
+fn taking_part(others: &mut [Box<dyn Mechanism>]) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
+    others.iter_mut().filter(|mechanism| mechanism.hooks().walk)
 }
 
 /// A walk's log, and the mechanisms that watch the walk.
-pub(super) struct Watched<'a> {
-    pub(super) mechanisms: &'a mut [Box<dyn Mechanism>],
-    pub(super) bare: bool,
-    pub(super) log: &'a mut dyn WalkObserver,
+struct Watched<'a> {
+    parts: &'a mut [Box<dyn Mechanism>],
+    others: &'a mut [Box<dyn Mechanism>],
+    log: &'a mut dyn WalkObserver,
+}
+
+impl Watched<'_> {
+    fn mechanisms(&mut self) -> impl Iterator<Item = &mut Box<dyn Mechanism>> {
+        self.parts.iter_mut().chain(taking_part(self.others))
+    }
 }
 
 impl WalkObserver for Watched<'_> {
     fn read(&mut self, read: &Read) {
-        for mechanism in taking_part(self.mechanisms, self.bare) {
-            mechanism.entry_read(read);
-        }
+        self.mechanisms().for_each(|mechanism| mechanism.entry_read(read));
         self.log.read(read);
     }
 
@@ -358,15 +405,13 @@ impl WalkObserver for Watched<'_> {
         nodes: Option<&OrderedNodes<Hpa>>,
         port: &mut dyn MemoryPort,
     ) {
-        for mechanism in taking_part(self.mechanisms, self.bare) {
+        for mechanism in self.mechanisms() {
             mechanism.before_host_walk(input, at, nodes, port);
         }
     }
 
     fn after_host_walk(&mut self) {
-        for mechanism in taking_part(self.mechanisms, self.bare) {
-            mechanism.after_host_walk();
-        }
+        self.mechanisms().for_each(|mechanism| mechanism.after_host_walk());
     }
 }
 
@@ -512,6 +557,27 @@ mod tests {
         }
         run.take(&Piece::Event(Event::Unmap { address: DATA + 5 * PAGE, length: PAGE })).unwrap();
         assert_eq!(seen.lock().unwrap().flushed, [(DATA + 5 * PAGE, PAGE)]);
+    }
+
+    #[test]
+    fn a_walk_ahead_waits_where_its_walker_is_taken_meanwhile() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.machine.walker.concurrent = 1;
+        let mut run = scenario.start(&[(DATA, 1 << 30)], true);
+        // An older instruction, whose address is known late, has it from cycle 1000 to 2000.
+        assert_eq!(run.mmu.walkers.book(1000, 2000, 0), 0);
+        let Run { mmu, system, timed, .. } = &mut run;
+        let (_, caches) = timed.as_mut().expect("it is timed");
+        let request = Request { address: Gva::new(DATA), kind: AccessKind::Load, at: 990 };
+        let mut log = ReadCount::default();
+        let (mut miss, _) = mmu.miss(request, system, &mut **caches, &mut log);
+        let (found, read) = miss.prefetch_walk(Gva::new(DATA), 990).expect("one is free");
+        // The page-walk cache for 1 cycle, and four reads of 142: too long for what is left until 1000.
+        assert_eq!((read, found.ready), (4, 2000 + 1 + 4 * 142));
+        // There is one walker at any time, and none left to who begins while it is used.
+        assert!(miss.prefetch_walk(Gva::new(DATA + 64 * PAGE), 1500).is_none());
+        assert!(miss.prefetch_walk(Gva::new(DATA + 64 * PAGE), 2500).is_none());
+        assert!((0..3000).all(|at| mmu.walkers.in_use(at) <= 1));
     }
 
     #[test]

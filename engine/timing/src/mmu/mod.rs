@@ -22,11 +22,11 @@ use flatwalk_paging::{
 
 use crate::config::machine::Machine;
 use crate::counts::Visitor;
-use crate::memory::reader::{NoClock, TableReader};
+use crate::memory::reader::{MemoryPort, NoClock, TableReader};
 use crate::memory::slots::Slots;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Found, ReadCount, Request, Stopped, WalkLog, WalkObserver};
-use crate::mmu::mechanism::{Hooks, Mechanism, Miss, Watched, taking_part};
+use crate::mmu::mechanism::{Hooks, Mechanism, Miss};
 use crate::mmu::statistics::WalkStatistics;
 use crate::mmu::timeline::Timeline;
 use crate::mmu::tlb::{Tlb, Translation};
@@ -72,6 +72,8 @@ pub struct Mmu {
     walkers: Slots,
     free: Option<Free>,
     mechanisms: Vec<Box<dyn Mechanism>>,
+    /// How many of them are parts of the walker. These come first.
+    parts: usize,
     /// Hooks that some mechanism has.
     hooks: Hooks,
     /// Something translates before the TLBs do: `free` or a mechanism.
@@ -100,10 +102,12 @@ impl Mmu {
         machine: &Machine,
         geometry: Geometry,
         walker: Walker,
-        mechanisms: Vec<Box<dyn Mechanism>>,
+        mut mechanisms: Vec<Box<dyn Mechanism>>,
         free: bool,
         blame: Blame,
     ) -> Self {
+        mechanisms.sort_by_key(|mechanism| !mechanism.hooks().part_of_walker);
+        let parts = mechanisms.partition_point(|mechanism| mechanism.hooks().part_of_walker);
         let all = mechanisms.iter().map(|mechanism| mechanism.hooks());
         let hooks = all.fold(Hooks::default(), Hooks::or);
         Self {
@@ -112,10 +116,12 @@ impl Mmu {
             l1d: Tlb::new(&machine.tlb.l1d, geometry),
             l1i: Tlb::new(&machine.tlb.l1i, geometry),
             l2: Tlb::new(&machine.tlb.l2, geometry),
-            walker,
+            // What reads of free walks cost is no matter, and nobody asks caches.
+            walker: if free { walker.without_caches() } else { walker },
             walkers: Slots::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
             mechanisms,
+            parts,
             hooks,
             bypassed: free || hooks.translate,
             assisted: hooks.look_up || hooks.walk || hooks.part_of_walker,
@@ -143,6 +149,7 @@ impl Mmu {
             walkers: self.walkers.clone(),
             free: self.free.clone(),
             mechanisms: mechanisms.collect(),
+            parts: self.parts,
             hooks: self.hooks,
             bypassed: self.bypassed,
             assisted: self.assisted,
@@ -251,32 +258,39 @@ impl Mmu {
     ) -> Result<Translated, Stopped> {
         let Request { address, kind, at } = request;
         let l1 = if kind == AccessKind::Fetch { &mut self.l1i } else { &mut self.l1d };
-        if let Some((entry, latency)) = l1.look_up(address.raw())
+        let found = l1.look_up(address.raw());
+        if let Some((entry, latency)) = found
             && permits(entry.rights, entry.dirty, kind)
         {
             let ready = if R::TIMED { at + latency - 1 } else { at };
             return Ok(resolve(self.offsets, &mut self.statistics, address, entry, (at, ready)));
         }
-        self.translate_missed(request, instruction, system, reader)
+        let refused = found.map(|(entry, _)| *entry);
+        self.translate_missed(request, refused, instruction, system, reader)
     }
 
-    /// The first-level TLB has missed. Apart, so that hits stay short.
+    /// The first-level TLB has missed, or has what was `refused`. Apart, so that hits stay short.
     #[inline(never)]
     fn translate_missed<R: TableReader>(
         &mut self,
         request: Request,
+        refused: Option<Translation>,
         instruction: impl FnOnce() -> u64,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
         self.blame.instruction = instruction();
-        self.translate_in_l2(request, system, reader)
+        if let Some(entry) = &refused {
+            self.l1(request.kind).refuse(entry);
+        }
+        self.translate_in_l2(request, refused, system, reader)
     }
 
     #[inline(never)]
     fn translate_in_l2<R: TableReader>(
         &mut self,
         request: Request,
+        refused: Option<Translation>,
         system: &mut System,
         reader: &mut R,
     ) -> Result<Translated, Stopped> {
@@ -286,16 +300,16 @@ impl Mmu {
         if R::TIMED {
             ready += found.map_or_else(|| self.l2.latency(), |(_, latency)| latency);
         }
-        if let Some((entry, _)) = found
-            && permits(entry.rights, entry.dirty, kind)
-        {
-            self.l1(kind).insert(address.raw(), entry);
-            return Ok(resolve(self.offsets, &mut self.statistics, address, &entry, (at, ready)));
+        let found = found.map(|(entry, _)| entry);
+        if let Some(entry) = found {
+            if permits(entry.rights, entry.dirty, kind) {
+                self.l1(kind).insert(address.raw(), entry);
+                let times = (at, ready);
+                return Ok(resolve(self.offsets, &mut self.statistics, address, &entry, times));
+            }
+            self.l2.refuse(&entry);
         }
-        if let Some((entry, _)) = found
-            && kind == AccessKind::Store
-            && entry.rights.write
-        {
+        if kind == AccessKind::Store && refused.or(found).is_some_and(|entry| entry.rights.write) {
             self.statistics.dirty_updates += 1;
         }
         self.statistics.l2_tlb_misses += 1;
@@ -366,7 +380,9 @@ impl Mmu {
         let start = if R::TIMED && held.is_none() { self.walkers.earliest(wanted) } else { wanted };
         let mut result = if self.assisted {
             let request = Request { at: wanted, ..request };
-            self.walk_assisted(request, start, system, reader, log, false)
+            let (mut miss, others) = self.miss(request, system, reader, log);
+            miss.start = start;
+            miss.walk(others)
         } else {
             self.walker.walk(address, kind, start, system, reader, log)
         };
@@ -403,6 +419,32 @@ impl Mmu {
         (t.missed, t.wanted, t.start, t.delay, t.ready) = (missed, wanted, start, delay, ready);
     }
 
+    /// What mechanisms may use at `request`, and those that are no parts of the walker. A walk would start
+    /// at once.
+    fn miss<'a>(
+        &'a mut self,
+        request: Request,
+        system: &'a mut System,
+        port: &'a mut dyn MemoryPort,
+        log: &'a mut dyn WalkObserver,
+    ) -> (Miss<'a>, &'a mut [Box<dyn Mechanism>]) {
+        let (parts, others) = self.mechanisms.split_at_mut(self.parts);
+        let miss = Miss {
+            request,
+            start: request.at,
+            geometry: self.geometry,
+            tlb: &mut self.l2,
+            walker: &mut self.walker,
+            parts,
+            walkers: &mut self.walkers,
+            frontier: self.frontier,
+            system,
+            port,
+            log,
+        };
+        (miss, others)
+    }
+
     /// What a mechanism has for the request; or the cycle in which a walk is wanted.
     #[cold]
     fn look_up_in_mechanisms<R: TableReader>(
@@ -412,20 +454,8 @@ impl Mmu {
         reader: &mut R,
         log: &mut WalkLog,
     ) -> Result<Found, u64> {
-        let Self { mechanisms, l2, walker, walkers, geometry, frontier, .. } = self;
-        let mut miss = Miss {
-            request,
-            start: request.at,
-            geometry: *geometry,
-            tlb: l2,
-            walker,
-            walkers,
-            frontier: *frontier,
-            system,
-            port: reader,
-            log,
-        };
-        for mechanism in mechanisms.iter_mut().filter(|m| m.hooks().look_up) {
+        let (mut miss, others) = self.miss(request, system, reader, log);
+        for mechanism in others.iter_mut().filter(|m| m.hooks().look_up) {
             match mechanism.look_up(&mut miss) {
                 Ok(found) if permits(found.rights, found.dirty, request.kind) => return Ok(found),
                 Ok(Found { ready: missed, .. }) | Err(missed) => miss.request.at = missed,
@@ -447,56 +477,6 @@ impl Mmu {
         (found, log.count())
     }
 
-    /// A walk that was asked for at `request.at` and starts at cycle `start`, with the mechanisms that
-    /// take part in walks; only with parts of the walker if `bare`.
-    #[cold]
-    fn walk_assisted<R: TableReader>(
-        &mut self,
-        request: Request,
-        start: u64,
-        system: &mut System,
-        reader: &mut R,
-        log: &mut dyn WalkObserver,
-        bare: bool,
-    ) -> Result<Found, Stopped> {
-        let Self { mechanisms, l2, walker, walkers, geometry, frontier, .. } = self;
-        let mut miss = Miss {
-            request,
-            start,
-            geometry: *geometry,
-            tlb: &mut *l2,
-            walker: &mut *walker,
-            walkers: &mut *walkers,
-            frontier: *frontier,
-            system: &mut *system,
-            port: &mut *reader,
-            log: &mut *log,
-        };
-        for mechanism in taking_part(mechanisms, bare) {
-            mechanism.before_walk(&mut miss);
-        }
-        let start = miss.start;
-        let watched = &mut Watched { mechanisms: &mut *mechanisms, bare, log: &mut *log };
-        let Request { address, kind, .. } = request;
-        let mut result = walker.walk(address, kind, start, system, reader, watched);
-        let mut miss = Miss {
-            request,
-            start,
-            geometry: *geometry,
-            tlb: l2,
-            walker,
-            walkers,
-            frontier: *frontier,
-            system,
-            port: reader,
-            log,
-        };
-        for mechanism in taking_part(mechanisms, bare) {
-            mechanism.after_walk(&mut miss, &mut result);
-        }
-        result
-    }
-
     /// A walk that starts at once, with nothing but the walker and its caches.
     ///
     /// # Errors
@@ -510,7 +490,7 @@ impl Mmu {
     ) -> Result<Found, Stopped> {
         let Request { address, kind, at } = request;
         if self.hooks.part_of_walker {
-            return self.walk_assisted(request, at, system, reader, observer, true);
+            return self.miss(request, system, reader, observer).0.walk(&mut []);
         }
         self.walker.walk(address, kind, at, system, reader, observer)
     }

@@ -4,7 +4,8 @@
 //! translation of its own. For one in another page it depends on the prefetcher's
 //! [`PageCrossing`]: it is not prefetched, or only if a TLB has the page, or the page table is walked for it.
 //! Such a walk takes a page walker if one is free then, reads through the caches like any other, sets accessed
-//! bits as the speculative walks of x86 may, raises no fault, and puts what it finds into the L2 TLB.
+//! bits as the speculative walks of x86 may, raises no fault, calls no software, and puts what it finds into the
+//! L2 TLB.
 //! No TLB counts these look-ups, nor do they make an entry more recent.
 //!
 //! The prefetchers of L1D see every load and store. Those of L2 see the requests that L1D makes of L2: its
@@ -127,38 +128,36 @@ impl Mmu {
         }
         let walks = one.page_crossing == PageCrossing::Walk;
         let request = Request { address: Gva::new(address), kind: AccessKind::Load, at };
-        let mut count = ReadCount::default();
-        let walked =
-            self.translate_for_prefetch(request, walks.then_some(&mut count), system, port);
+        let translated = self.translate_for_prefetch(request, walks, system, port);
         let figures = &mut port.caches().prefetcher(into, by).figures;
-        figures.walk_accesses += count.0;
-        let Some((place, has_walked)) = walked else {
+        let Some((place, read)) = translated else {
             figures.dropped += 1;
             return None;
         };
-        figures.walks += u64::from(has_walked);
+        figures.walks += u64::from(read.is_some());
+        figures.walk_accesses += read.unwrap_or(0);
         Some(place)
     }
 
-    /// The same by the TLBs, or by a walk if there is a `count` of what it reads; and whether there was a
-    /// walk.
+    /// The same by the TLBs, or by a walk if that is allowed; and how many entries the walk read, if there was
+    /// one.
     fn translate_for_prefetch<R: DataPort>(
         &mut self,
         request: Request,
-        count: Option<&mut ReadCount>,
+        walks: bool,
         system: &mut System,
         port: &mut R,
-    ) -> Option<((Hpa, u64), bool)> {
+    ) -> Option<((Hpa, u64), Option<u64>)> {
         let Request { address, kind, at } = request;
         if !self.geometry.is_canonical(address.raw()) {
             return None;
         }
         if self.free.is_some() {
             let translated = self.translate_free(request, system).ok()?;
-            return Some(((translated.physical, at), false));
+            return Some(((translated.physical, at), None));
         }
         if let Some(physical) = self.mechanisms.iter().find_map(|m| m.peek(address)) {
-            return Some(((physical, at), false));
+            return Some(((physical, at), None));
         }
         let known = [&self.l1d, &self.l2].into_iter().find_map(|tlb| tlb.peek(address.raw()));
         if let Some(entry) = known
@@ -166,18 +165,14 @@ impl Mmu {
         {
             // One that is on its way is waited for.
             let at = if R::TIMED { at.max(entry.ready) } else { at };
-            return Some(((self.offsets.physical(address, entry.frame, entry.level), at), false));
+            return Some(((self.offsets.physical(address, entry.frame, entry.level), at), None));
         }
-        let count = count?;
-        if R::TIMED && self.walkers.earliest(at) > at {
+        if !walks {
             return None;
         }
-        let walked = self.walk_bare(request, system, port, count);
-        let end = walked.as_ref().map_or_else(|stopped| stopped.at, |found| found.ready);
-        if R::TIMED {
-            self.walkers.book(at, end, self.frontier);
-        }
-        let found = walked.ok()?;
+        let mut none = ReadCount::default();
+        let (mut miss, _) = self.miss(request, system, port, &mut none);
+        let (found, read) = miss.prefetch_walk(address, at)?;
         let entry = found.translation(at);
         if self.hooks.fill {
             self.fill_watched(address, entry, port);
@@ -185,6 +180,6 @@ impl Mmu {
             self.l2.insert(address.raw(), entry);
         }
         let place = self.offsets.physical(address, entry.frame, entry.level);
-        Some(((place, found.ready), true))
+        Some(((place, found.ready), Some(read)))
     }
 }

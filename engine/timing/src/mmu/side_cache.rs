@@ -57,7 +57,9 @@ pub enum Found {
 impl SideCache {
     /// Empty caches as configured, for tables of `design` and `geometry`.
     pub fn new(config: &HashedWalks, geometry: Geometry, design: &Arc<dyn Design>) -> Self {
-        let arrays = design.side_structures().into_iter().map(|side| Array {
+        let sides = design.side_structures();
+        let look_up = if sides.is_empty() { 0 } else { config.cwc_latency_cycles };
+        let arrays = sides.into_iter().map(|side| Array {
             name: side.cache,
             capacity: match side.lines {
                 SideLineCount::Machine(key) => config.cwc_entries.get(key).copied().unwrap_or(0),
@@ -71,7 +73,7 @@ impl SideCache {
             geometry,
             design: Arc::clone(design),
             arrays: arrays.collect(),
-            latency: config.hash_cycles.max(config.cwc_latency_cycles),
+            latency: config.hash_cycles.max(look_up),
             end: config.end,
             clock: 0,
         }
@@ -99,7 +101,8 @@ impl SideCache {
         &*self.design
     }
 
-    /// Cycles until the first read can be made: hashing, and looking up at the same time.
+    /// Cycles until the first read can be made: hashing, and at the same time looking up, where the table has side
+    /// lines.
     pub fn latency(&self) -> u64 {
         self.latency
     }

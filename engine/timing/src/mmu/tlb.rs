@@ -28,7 +28,7 @@ pub struct Translation {
 pub struct TlbStatistics {
     /// Look-ups: all arrays are looked up together.
     pub lookups: u64,
-    /// Hits.
+    /// Hits. An entry that does not allow the access is none.
     pub hits: u64,
 }
 
@@ -220,6 +220,13 @@ impl Tlb {
             return Some((array.sets.value(slot), array.latency));
         }
         self.search(address)
+    }
+
+    /// `entry`, which was just looked up, does not allow the access: that was no hit.
+    pub fn refuse(&mut self, entry: &Translation) {
+        if let Some((array, level)) = self.homes[usize::from(entry.level)] {
+            self.arrays[usize::from(array)].hits[usize::from(level)] -= 1;
+        }
     }
 
     #[inline(never)]

@@ -22,6 +22,7 @@ use crate::mmu::mechanism::{Explained, Mechanism};
 use crate::mmu::pwc::Pwc;
 use crate::mmu::side_cache::SideCache;
 use crate::mmu::walker::{Caches, Walker};
+use crate::report::result::several;
 use crate::system::{System, Untranslated};
 
 /// One step of an explanation.
@@ -253,8 +254,9 @@ fn map(
         steps.push(ExplainStep::Fault {
             text: format!(
                 "Nothing was mapped at {at:#x}: {who} maps a page first \
-                 ({} page-table nodes allocated, {} entries written).",
-                handled.work.nodes, handled.work.entries_written
+                 ({} allocated, {} written).",
+                several(handled.work.nodes, "page-table node", "page-table nodes"),
+                several(handled.work.entries_written, "entry", "entries")
             ),
         });
     }

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::config::machine::PageCrossing;
+use crate::config::machine::{Isolation, PageCrossing};
 use crate::core::stack::Part;
 use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
@@ -110,7 +110,8 @@ pub struct RunResult {
     pub os: OsResult,
     /// Branches; absent in functional mode.
     pub branch: Option<BranchResult>,
-    /// Share of the last-level cache's lines that hold page-table entries at the end.
+    /// Share of the last-level cache that page-table entries hold at the end: lines with such, of all that it has
+    /// room for. In a mix it is the shared cache's.
     pub llc_table_fraction: Option<f64>,
     /// Where the walks come from.
     pub blame: BlameResult,
@@ -525,10 +526,7 @@ impl RunResult {
                     early_loads: ahead.map(|s| s.loads),
                 }
             }),
-            llc_table_fraction: timed.and_then(|(_, caches)| {
-                let (tables, lines) = caches.llc_table_lines();
-                ratio(tables as f64, lines as u64)
-            }),
+            llc_table_fraction: timed.map(|(_, caches)| caches.llc_table_fraction()),
             blame: BlameResult::new(&run.mmu.blame, symbols, timed.is_some()),
             mechanisms: run
                 .mmu
@@ -792,6 +790,15 @@ fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
             if theirs == 1 { "" } else { "s" }
         ));
     }
+    let multicore = run.configuration.machine.multicore;
+    if theirs > 1 && multicore.is_some_and(|multicore| multicore.isolation == Isolation::Ways) {
+        warnings.push(
+            "the machine's `multicore.isolation = \"ways\"` keeps programs apart: these cores run one \
+             program's threads, and share all of the last-level cache; to keep them apart, run programs \
+             as a --mix"
+                .to_owned(),
+        );
+    }
     if let Some(instructions) = run.longer_warmup() {
         warnings.push(format!(
             "windows of {} cores began before each was as far ahead or behind as it is later: how many \
@@ -803,7 +810,7 @@ fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
 }
 
 /// A number of things: `1 walk`, `20 walks`.
-fn several(number: u64, one: &str, many: &str) -> String {
+pub(super) fn several(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
@@ -846,8 +853,13 @@ fn warnings(run: &Run) -> Vec<String> {
     if let (Some(cycles), Some(fault_cycles)) = (run.cycles(), os.fault_cycles)
         && fault_cycles * 5 > cycles * cores.len() as u64
     {
+        let remark = if run.follows_kernels() {
+            ": all those of the program count"
+        } else {
+            "; a longer --warmup leaves the first touches out"
+        };
         warnings.push(format!(
-            "page faults took {:.0} % of the time; a longer --warmup leaves the first touches out",
+            "page faults took {:.0} % of the time{remark}",
             100.0 * fault_cycles as f64 / (cycles * cores.len() as u64) as f64
         ));
     }

@@ -288,3 +288,15 @@ fn each_window_has_its_part_of_what_came_since_the_one_before() {
     let (dense, sparse) = (faults[5], faults[12]);
     assert!(sparse > 5 * dense && dense > 0, "{faults:?}");
 }
+
+#[test]
+fn a_longer_warmup_is_advised_where_it_leaves_faults_out() {
+    let scenario = Scenario { machine: machine(), ..Scenario::new(scheme(4, &[])) };
+    let told = |limits: &Limits| {
+        let (run, _) = run(&scenario, limits);
+        run.warnings.into_iter().find(|warning| warning.contains("page faults")).unwrap()
+    };
+    let (whole, sample) = (told(&Limits::default()), told(&sampling(20, 1_000, Places::Spread)));
+    assert!(whole.contains("longer --warmup"), "{whole}");
+    assert!(sample.ends_with("all those of the program count"), "{sample}");
+}

@@ -4,6 +4,7 @@ mod blame;
 mod cores;
 mod kernels;
 mod mistakes;
+mod operands;
 mod predictions;
 mod prefetching;
 mod reconvergence;

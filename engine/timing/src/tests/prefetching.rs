@@ -134,6 +134,33 @@ fn what_a_segment_translates_for_prefetches_is_not_the_programs() {
 }
 
 #[test]
+fn what_segments_within_the_walker_translate_for_prefetches_is_not_the_programs() {
+    let segment =
+        |settings: Value| serde_json::from_value(json!({ "direct_segment": settings })).unwrap();
+    for of_guest in [true, false] {
+        let mut scenario = scenario(vec![next_line("walk")], vec![]);
+        let mut host = host_table(4, &[]);
+        if of_guest {
+            scenario.scheme.mechanisms = segment(json!({ "memory_fraction": 0.5 }));
+        } else {
+            host.mechanisms = segment(json!({}));
+        }
+        scenario.scheme.host = Some(host);
+        let mut run = start(&scenario);
+        // The last line of each of 64 pages, so that the next page is wanted: the program walks for the first one,
+        // and the prefetcher for all others.
+        go(&mut run, &(1..65).map(|page| Do::Chase(DATA + page * PAGE - 64)).collect::<Vec<_>>());
+        let total = run.mmu.statistics.total();
+        assert_eq!((total.walks, figures(&run)[0].walks), (1, 64));
+        let found: Value = crate::tests::testing::figures(&run, "direct_segment").unwrap();
+        // The guest's gives each walk its data; the host's gives each entry of the guest's a place, too.
+        let (whose, expected) =
+            if of_guest { ("own", total.walks) } else { ("host", total.accesses + total.walks) };
+        assert_eq!(found[whose]["translations"], expected, "{whose}");
+    }
+}
+
+#[test]
 fn prefetches_far_enough_ahead_hide_memory() {
     let cycles = |l1d| {
         let mut run = start(&scenario(l1d, vec![]));

@@ -13,7 +13,9 @@ use crate::core::decode::BlockDecoder;
 use crate::core::{Environment, ReconvergenceStatistics};
 use crate::driver::piece::Piece;
 use crate::driver::run::Run;
+use crate::memory::prefetchers::Figures;
 use crate::system::costs::Costs;
+use crate::tests::prefetching;
 use crate::tests::testing::{DATA, Scenario, scheme};
 
 /// A block from `pc` on: of each instruction the register that makes its address, if it loads, and those
@@ -57,6 +59,10 @@ fn start(reconvergence: Option<u32>, predictor: BranchPredictor) -> Run {
     let core = scenario.machine.core.as_mut().unwrap();
     (core.reconvergence_instructions, core.branch_predictor) = (reconvergence, predictor);
     (scenario.machine.l1d.as_mut().unwrap().mshrs, scenario.machine.walker.concurrent) = (16, 8);
+    start_of(&scenario)
+}
+
+fn start_of(scenario: &Scenario) -> Run {
     let mut run = scenario.start(&[(DATA, 1 << 26)], true);
     let blocks = [
         block(0x1000, &[(Some(0), 0, 1), (None, 1, 0)], true),
@@ -124,6 +130,41 @@ fn a_load_behind_the_join_is_under_way_when_the_branch_is_resolved() {
         let predicted: Vec<_> = blocks.iter().map(|&(at, _)| (at, true)).collect();
         assert_eq!(last(None, &predicted).0, last(Some(8), &predicted).0);
     }
+}
+
+#[test]
+fn loads_made_early_train_prefetchers_as_often_as_others() {
+    let run = |reconvergence| {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        let (l1d, l2) = prefetching::all();
+        prefetching::roomy(&mut scenario.machine, 128, l1d, l2);
+        scenario.machine.core.as_mut().unwrap().reconvergence_instructions = reconvergence;
+        let mut run = start_of(&scenario);
+        let mut random = Random::new(5);
+        let (mut blocks, mut lines) = (Vec::new(), Vec::new());
+        for step in 0..2000 {
+            let predicted = random.below(2) == 0;
+            blocks.push((At::Branch, true));
+            if random.below(2) == 0 {
+                blocks.extend([(At::Body, predicted), (At::Join, true)]);
+            } else {
+                blocks.push((At::Join, predicted));
+            }
+            // One load is of any line, the other one of those behind the last.
+            lines.extend([random.below(1 << 18), (1 << 18) + step]);
+        }
+        go(&mut run, &blocks, &lines);
+        let (core, caches) = run.timed.as_ref().unwrap();
+        let figures = |Figures { issued, useful, useless, redundant, .. }: Figures| {
+            [issued, useful, useless, redundant]
+        };
+        let figures: Vec<_> = caches.prefetchers().map(|(_, one)| figures(one.figures)).collect();
+        (figures, core.reconvergence().unwrap_or_default().loads)
+    };
+    let ((without, none), (with, early)) = (run(None), run(Some(8)));
+    assert!(none == 0 && early > 500, "{early}");
+    assert!(without.iter().all(|[issued, ..]| *issued > 1000), "{without:?}");
+    assert_eq!(without, with);
 }
 
 #[test]

@@ -203,6 +203,13 @@ pub fn shipped() -> Vec<Scheme> {
     schemes
 }
 
+/// A machine that comes with flatwalk.
+pub fn shipped_machine(name: &str) -> Machine {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/flatwalk/data/machines");
+    let text = std::fs::read_to_string(folder.join(name).with_extension("toml")).unwrap();
+    toml::from_str(&text).unwrap()
+}
+
 /// Where the tests' data lies.
 pub const DATA: u64 = 1 << 40;
 

@@ -19,7 +19,7 @@ use flatwalk_trace::{Advice, Backing, Event, Protection};
 use serde_json::{Value, json};
 
 use super::rights::{permits, rights};
-use super::{Configuration, FaultKind, FaultOutcome, Process};
+use super::{Configuration, FaultKind, FaultOutcome, Process, Statistics};
 use crate::error::OsError;
 use crate::policy::{LargePages, Thp};
 use crate::testing::layout;

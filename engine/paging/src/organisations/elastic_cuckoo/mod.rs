@@ -160,6 +160,9 @@ impl Design for ElasticCuckoo {
     }
 
     fn side_structures(&self) -> Vec<SideStructure> {
+        if self.0.walk_tables.is_none() {
+            return Vec::new();
+        }
         let caches = [("PMD-CWC", "L2"), ("PUD-CWC", "L3")].map(|(cache, level)| SideStructure {
             cache: cache.to_owned(),
             lines: SideLineCount::Machine(level),

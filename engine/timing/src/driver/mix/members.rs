@@ -4,7 +4,7 @@ use flatwalk_symbols::Symbols;
 use flatwalk_trace::SourceInfo;
 
 use crate::ConfigError;
-use crate::config::machine::Multicore;
+use crate::config::machine::{Isolation, Multicore};
 use crate::driver::error::SimulateError;
 use crate::driver::piece::{Piece, first_blocks};
 use crate::driver::run::{Mode, Run, RunConfiguration};
@@ -131,6 +131,16 @@ impl Members {
             all.push(Member { run, name, seed, piece: 0, within: (0, 0) });
         }
         let policy = match all.first().and_then(Member::shared_policy) {
+            Some(_) if multicore.isolation == Isolation::Ways => {
+                let scheme = &configuration.scheme.name;
+                return Err(refused(ConfigError::Value {
+                    key: "multicore.isolation".to_owned(),
+                    problem: format!(
+                        "cannot be \"ways\" with scheme `{scheme}`, which divides the ways of the \
+                         last-level cache itself: write \"owners\", or leave out the scheme"
+                    ),
+                }));
+            }
             Some(policy) => policy,
             None => mechanisms::shared_policy(machine, multicore).map_err(refused)?,
         };

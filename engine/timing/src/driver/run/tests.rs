@@ -1,8 +1,14 @@
+use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Access, Block, Branch, Instruction, Operands};
+use serde_json::json;
 
 use super::*;
 use crate::core::decode::BlockDecoder;
-use crate::tests::testing::{DATA, Do, Scenario, as_host, figures, go, merging_scheme, scheme};
+use crate::memory::prefetchers::Found;
+use crate::report::result::RunResult;
+use crate::tests::testing::{
+    self, DATA, Do, Scenario, as_host, figures, go, merging_scheme, scheme,
+};
 
 const LARGE: u64 = 2 << 20;
 const MAPPED: [(u64, u64); 1] = [(DATA, 1 << 30)];
@@ -151,4 +157,68 @@ fn a_host_that_merges_keeps_the_guests_translations() {
         let host = run.system.host_statistics().expect("there is a host");
         assert!(host.merges > 0 && run.system.statistics().merges == 0);
     }
+}
+
+#[test]
+fn code_is_warmed_where_it_lies_also_behind_a_part_that_is_passed_over() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    scenario.machine.tlb.l1i = testing::machine().tlb.l1i;
+    let mut run = scenario.start(&MAPPED, true);
+    // Three blocks, of an instruction each, in lines of one page.
+    let page = 0x40_0000;
+    for at in [0xf00, 0x40, 0x80] {
+        let operands = Operands::Registers { reads: [0; 4], writes: [0; 4], branch: Branch::None };
+        let block = Block {
+            instructions: [Instruction { pc: page + at, length: 4, operands }].into(),
+            accesses: [].into(),
+        };
+        run.take(&Piece::Define(Arc::new(BlockDecoder::default().decode(&block)))).unwrap();
+    }
+    for (phase, block) in [(Phase::Pass, 3), (Phase::Warm, 4), (Phase::Warm, 5)] {
+        run.take(&Piece::Phase { phase, at: run.instructions() }).unwrap();
+        let slice = Slice { thread: 0, blocks: vec![block], addresses: vec![] };
+        run.take(&Piece::Slice(slice)).unwrap();
+    }
+    let process = run.system.native().expect("there is no guest");
+    let frame = process.table().translate(process.memory(), Gva::new(page)).unwrap().frame;
+    let (_, caches) = run.timed.as_ref().expect("it is timed");
+    let has = |at| caches.find(frame.offset(at)).l2 != Found::Nothing;
+    assert_eq!([0xf00, 0x40, 0x80].map(has), [false, true, true]);
+}
+
+#[test]
+fn what_divides_caches_says_that_there_are_none() {
+    let csalt = json!({ "csalt": { "epoch_accesses": 500, "translation_weight": 1.0 } });
+    let phases = json!({ "page_table_priority": { "mode": "phases" } });
+    let always = json!({ "page_table_priority": { "mode": "always" } });
+    for section in [csalt, phases, always] {
+        for mode in [Mode::Timing, Mode::Functional] {
+            let mut scenario = Scenario { mode, ..Scenario::new(scheme(4, &[])) };
+            scenario.scheme.mechanisms = serde_json::from_value(section.clone()).unwrap();
+            let mut run = scenario.start(&MAPPED, true);
+            go(&mut run, &(0..2_000).map(|i| Do::Load(DATA + i * 4096)).collect::<Vec<_>>());
+            let result = RunResult::new(&run, "test", 1, &mut Symbols::default());
+            let timed = mode == Mode::Timing;
+            let warned =
+                result.warnings.iter().any(|words| words.contains("had nothing to work on"));
+            assert_eq!(warned, !timed, "{section}");
+            assert_eq!(
+                (result.mechanisms.len(), result.mechanism_words.is_empty()),
+                if timed { (1, false) } else { (0, true) },
+                "{section}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_share_of_tables_is_one_of_all_the_last_level_cache() {
+    let mut run = Scenario::new(scheme(4, &[])).start(&MAPPED, true);
+    go(&mut run, &[Do::Chase(DATA), Do::Chase(DATA + LARGE)]);
+    let (_, caches) = run.timed.as_ref().expect("it is timed");
+    // The test machine's has 1024 lines. Of four entries for the first page, the root's shares its line with
+    // the code; the second page has a leaf of its own.
+    let (tables, lines) = caches.llc_table_lines();
+    assert!((4..=5).contains(&tables) && lines < 10, "{tables} of {lines}");
+    assert!((1024.0 * caches.llc_table_fraction() - tables as f64).abs() < 1e-9);
 }

@@ -259,7 +259,9 @@ impl Run {
     /// matter, and they keep what they may do at the same time as others.
     pub(super) fn cut(&mut self, phase: Phase) {
         let is_between = self.phase == phase;
-        if !is_between && phase == Phase::Measured && self.cores.are_several() {
+        let begins = !is_between && phase == Phase::Measured;
+        // Without a clock no core is ahead.
+        if begins && self.timed.is_some() && self.cores.are_several() {
             self.early_windows += u64::from(!self.cores.have_drifted());
         }
         self.settle(if is_between { self.cores.floor } else { self.cores.even_floor() });

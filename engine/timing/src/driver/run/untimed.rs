@@ -18,6 +18,11 @@ use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 
+/// Where the 4 KiB begin that `at` lies in.
+fn page_of(at: Hpa) -> Hpa {
+    Hpa::new(at.raw() & !0xfff)
+}
+
 /// What works while no time passes.
 struct Untimed<'a, R> {
     mmu: &'a mut Mmu,
@@ -168,7 +173,7 @@ impl Run {
                 for pc in [block.pc(), last] {
                     if pc >> 12 != self.own.code_page.0 {
                         let physical = untimed.translate(pc, AccessKind::Fetch, || pc)?;
-                        self.own.code_page = (pc >> 12, physical);
+                        self.own.code_page = (pc >> 12, page_of(physical));
                     }
                 }
             }
@@ -232,7 +237,7 @@ impl Run {
                     } else {
                         untranslated(pc)
                     };
-                    self.own.code_page = (pc >> 12, Hpa::new(physical.raw() & !0xfff));
+                    self.own.code_page = (pc >> 12, page_of(physical));
                 }
                 let physical = self.own.code_page.1.offset(pc & 0xfff);
                 untimed.reader.0.warm(physical, false, Requester::Fetch);

@@ -1022,7 +1022,14 @@ impl Hierarchy {
         &self.dram
     }
 
-    /// Lines of the last-level cache that hold page-table entries, and lines in all.
+    /// Share of the last-level cache's lines that hold page-table entries.
+    pub fn llc_table_fraction(&self) -> f64 {
+        let (tables, _) = self.llc.cache.table_lines();
+        tables as f64 / self.llc.cache.lines() as f64
+    }
+
+    /// Lines of the last-level cache that hold page-table entries, and all that hold something.
+    #[cfg(test)]
     pub fn llc_table_lines(&self) -> (usize, usize) {
         self.llc.cache.table_lines()
     }

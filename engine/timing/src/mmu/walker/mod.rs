@@ -159,6 +159,9 @@ impl<A: Physical> Caches<A> {
     }
 }
 
+/// Segments of a guest, to its own memory, and of a host.
+pub(super) type Segments = (Option<Segment<Gpa>>, Option<Segment>);
+
 /// The walker's own state: its caches.
 #[derive(Clone, Debug)]
 pub enum Walker {
@@ -196,6 +199,18 @@ impl Walker {
             guest_segment: None,
             host_segment: None,
         })))
+    }
+
+    /// The segments within it, with what they count: the guest's, and the host's.
+    pub(super) fn segments(&self) -> Segments {
+        (self.guest_segment().cloned(), self.host_segment().cloned())
+    }
+
+    /// Gives it segments.
+    pub(super) fn set_segments(&mut self, (guest, host): Segments) {
+        if let Self::Nested(nested) = self {
+            (nested.guest_segment, nested.host_segment) = (guest, host);
+        }
     }
 
     /// Translates by `segment` where that can, instead of walking the guest's table.

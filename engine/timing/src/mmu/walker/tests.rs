@@ -1,15 +1,21 @@
 use flatwalk_os::Random;
-use flatwalk_trace::Event;
+use flatwalk_symbols::Symbols;
+use flatwalk_trace::{Backing, Event, Protection};
+use serde_json::json;
 
 use super::*;
 use crate::config::machine::WalkEnd;
+use crate::config::scheme::{Scheme, TranslationMode};
 use crate::counts::forget;
 use crate::driver::piece::Piece;
 use crate::driver::run::{Mode, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
+use crate::mmu::tlb::TlbStatistics;
+use crate::report::result::RunResult;
 use crate::tests::testing::{
     DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, scheme,
+    scheme_with,
 };
 
 const PAGE: u64 = 4096;
@@ -192,5 +198,111 @@ fn a_chain_is_read_node_by_node() {
         for (accesses, latency) in walks {
             assert!(latency >= 2 + 4 * accesses, "{name}: {accesses} in {latency} cycles");
         }
+    }
+}
+
+#[test]
+fn only_a_table_with_side_lines_waits_for_their_caches() {
+    let latency = |scheme: &Scheme, cwc_latency_cycles| {
+        let mut scenario = Scenario::new(scheme.clone());
+        let hashed = scenario.machine.hashed_walks.as_mut().expect("it can");
+        hashed.cwc_latency_cycles = cwc_latency_cycles;
+        let mut run = scenario.start(&[(DATA, 64 * PAGE)], true);
+        walk(&mut run, DATA).1
+    };
+    let dmt = json!({ "organisation": "dmt", "levels": 4, "registers": 1 });
+    let keyed = [
+        chained_scheme("hashed", 32),
+        chained_scheme("clustered", 64),
+        chained_scheme("open", 32),
+        inverted_scheme(),
+        cuckoo_scheme(64, false),
+        scheme_with(&dmt),
+    ];
+    for scheme in keyed {
+        assert_eq!(latency(&scheme, 9), latency(&scheme, 0), "{scheme:?}");
+    }
+    // Hashing takes 2 cycles: they are not waited for in addition.
+    let cuckoo = cuckoo_scheme(64, true);
+    let [short, as_long, long] = [0, 2, 9].map(|cycles| latency(&cuckoo, cycles));
+    assert_eq!((short, long), (as_long, as_long + 9 - 2));
+}
+
+/// Lines of a result's TLBs and page-walk caches that were looked up.
+fn looked_up(run: &Run) -> usize {
+    let result = RunResult::new(run, "test", 1, &mut Symbols::default());
+    let tlbs = result.tlb.iter().filter(|tlb| tlb.lookups > 0).count();
+    tlbs + result.pwc.iter().filter(|pwc| pwc.lookups > 0).count()
+}
+
+#[test]
+fn free_translation_looks_nothing_up() {
+    for host in [None, Some(as_host(scheme(4, &[])))] {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.host = host;
+        let pages: Vec<_> = (0..64).map(|i| Do::Load(DATA + i * PAGE)).collect();
+        let mut run = scenario.start(&[(DATA, LARGE)], true);
+        go(&mut run, &pages);
+        assert!(looked_up(&run) > 0);
+        scenario.scheme.translation = TranslationMode::Free;
+        let mut run = scenario.start(&[(DATA, LARGE)], true);
+        go(&mut run, &pages);
+        assert_eq!(looked_up(&run), 0);
+    }
+}
+
+/// 2 MiB are mapped at `address`.
+fn map(address: u64, shared: bool) -> Event {
+    let protection = Protection { read: true, write: true, execute: false };
+    Event::Map { address, length: LARGE, protection, backing: Backing::Anonymous, shared }
+}
+
+#[test]
+fn misses_of_each_tlb_are_walks_where_dirty_bits_are_set_too() {
+    for has_l2 in [true, false] {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        if !has_l2 {
+            scenario.machine.tlb.l2.clear();
+        }
+        let mut run = scenario.start(&[(DATA, LARGE)], false);
+        run.take(&Piece::Event(map(DATA, true))).unwrap();
+        // The load faults. So its page, which is shared, is clean when it is stored to, and dirty afterwards.
+        go(&mut run, &[Do::Load(DATA), Do::Store(DATA), Do::Store(DATA)]);
+        let statistics = &run.mmu.statistics;
+        assert_eq!((statistics.total().walks, statistics.faulting), (2, 1));
+        assert_eq!(statistics.dirty_updates, 1, "L2 TLB: {has_l2}");
+        // Of the four look-ups in L1, as the load makes two, the last is a hit, and L2 sees the others.
+        let [l1d, _, l2] = run.mmu.tlbs().map(|(_, tlb)| tlb.statistics());
+        let counts = |all: Vec<(Level, TlbStatistics)>| {
+            let hits: u64 = all.iter().map(|(_, one)| one.hits).sum();
+            all.first().map(|(_, one)| (one.lookups, hits))
+        };
+        assert_eq!(counts(l1d), Some((4, 1)));
+        assert_eq!(counts(l2), has_l2.then_some((3, 0)));
+    }
+}
+
+#[test]
+fn a_guest_that_is_populated_meets_no_fault_and_each_fault_ends_a_walk() {
+    let guests = [
+        scheme(4, &[]),
+        scheme(4, &["L4L3", "L2L1"]),
+        cuckoo_scheme(64, true),
+        chained_scheme("hashed", 32),
+        inverted_scheme(),
+    ];
+    for guest in guests {
+        let mut scenario = Scenario::new(guest.clone());
+        scenario.scheme.host = Some(as_host(scheme(4, &[])));
+        let mut run = scenario.start(&[(DATA, 4 * LARGE)], true);
+        let host_faults = |run: &Run| run.system.host_statistics().expect("it has one").faults;
+        go(&mut run, &(0..4 << 9).map(|i| Do::Store(DATA + i * PAGE)).collect::<Vec<_>>());
+        assert_eq!((run.mmu.statistics.faulting, host_faults(&run)), (0, 0), "{guest:?}");
+        let address = DATA + (1 << 30);
+        run.take(&Piece::Event(map(address, false))).unwrap();
+        go(&mut run, &(0..1 << 9).map(|i| Do::Store(address + i * PAGE)).collect::<Vec<_>>());
+        let (own, hosts) = (run.system.statistics().faults, host_faults(&run));
+        assert!(own == 512 && hosts >= 512, "{guest:?}: {own}, {hosts}");
+        assert_eq!(run.mmu.statistics.faulting, own + hosts, "{guest:?}");
     }
 }
