@@ -146,8 +146,8 @@ def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
         (
             {"window_instructions": 500_000, "warmup_instructions": 4_500_000},
             (
-                "Judged: 40 windows of 500 k instructions, spread over the whole run of 1 G (0.1 % of it), "
-                "after 4.5 M of warm-up each."
+                "Judged: 40 windows of up to 500 k instructions, spread over the whole run of 1 G "
+                "(0.1 % of it), after 4.5 M of warm-up each."
             ),
         ),
         (
@@ -167,8 +167,8 @@ def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
         (
             {"windows": 2},
             (
-                "Judged: 2 windows of 25 k instructions, spread over the whole run of 1 G (0.1 % of it), "
-                "after 200 k of warm-up each. So few windows do not tell how sure the figures are."
+                "Judged: 2 windows of up to 25 k instructions, spread over the whole run of 1 G "
+                "(0.1 % of it), after 200 k of warm-up each. So few windows do not tell how sure the figures are."
             ),
         ),
         (

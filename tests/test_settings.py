@@ -202,7 +202,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
 def test_what_is_no_toml_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="is not valid TOML"):
+    with pytest.raises(UsageError, match=r"is not valid TOML|is not UTF-8"):
         settings.machine(str(path))
 
 

@@ -10,7 +10,7 @@
 //!
 //! A prefetch walk begins when the miss is over, takes a page walker if one is free then, and reads
 //! through the caches like any walk. It raises no fault: what is not mapped is not prefetched. Nor does it call
-//! software, where a walk would need that (`vhpt`).
+//! software, where a walk would need that (of Itanium, say).
 //!
 //! Departs from the papers: a prefetch walk sets accessed bits, as the speculative walks of x86 may;
 //! one that finds no free walker is given up; the next page is as large as the page that missed. A
