@@ -168,7 +168,8 @@ def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
             {"windows": 2},
             (
                 "Judged: 2 windows of up to 25 k instructions, spread over the whole run of 1 G "
-                "(0.1 % of it), after 200 k of warm-up each. So few windows do not tell how sure the figures are."
+                "(0.1 % of it), after 200 k of warm-up each. So few windows do not tell how sure the "
+                "figures are."
             ),
         ),
         (
