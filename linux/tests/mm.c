@@ -1491,12 +1491,42 @@ static void test_move(void)
 	in_child(large_moved);
 }
 
+/* A file of a memory cgroup that mount_cgroups() made. */
+static const char *cgroup_file(int group, const char *file)
+{
+	static char path[64];
+
+	snprintf(path, sizeof(path), "/tmp/cgroup/%d/%s", group, file);
+	return path;
+}
+
+/* So many cgroups, each with 16 MB and without swap space. */
+static void mount_cgroups(int groups)
+{
+	if (mkdir("/tmp/cgroup", 0755) || mount("none", "/tmp/cgroup", "cgroup2", 0, NULL))
+		exit(SKIPPED);
+	CHECK(!put("/tmp/cgroup/cgroup.subtree_control", "+memory"));
+	for (int group = 0; group < groups; group++) {
+		CHECK(!mkdir(cgroup_file(group, ""), 0755));
+		CHECK(!put(cgroup_file(group, "memory.max"), "16M"));
+		CHECK(!put(cgroup_file(group, "memory.swap.max"), "0"));
+	}
+}
+
+static void unmount_cgroups(int groups)
+{
+	for (int group = 0; group < groups; group++)
+		CHECK(!rmdir(cgroup_file(group, "")));
+	CHECK(!umount("/tmp/cgroup"));
+	CHECK(!rmdir("/tmp/cgroup"));
+}
+
 /* A process in a small cgroup lives on what lies idle in its blocks. */
 static void in_cgroup(void)
 {
 	const size_t step = 2 * MIB, bytes = 64 * step;
 
-	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	CHECK(!put(cgroup_file(0, "cgroup.procs"), "0"));
 	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
 		CHECK(errno == EINVAL);
 	for (size_t range = 0; range < 8; range++)
@@ -1510,7 +1540,7 @@ static void leaves_cgroup(int left[2], int go_on[2])
 {
 	const size_t step = 2 * MIB, bytes = 64 * step;
 
-	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	CHECK(!put(cgroup_file(0, "cgroup.procs"), "0"));
 	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
 		CHECK(errno == EINVAL);
 	for (size_t range = 0; range < 5; range++)
@@ -1528,7 +1558,7 @@ static void stays_in_cgroup(void)
 {
 	const size_t bytes = 6 * MIB;
 
-	CHECK(!put("/tmp/cgroup/small/cgroup.procs", "0"));
+	CHECK(!put(cgroup_file(0, "cgroup.procs"), "0"));
 	fill(map_at(FAR, bytes, MAP_PRIVATE), bytes, PAGE, 70);
 	verify(FAR, bytes, PAGE, 70);
 }
@@ -1538,17 +1568,12 @@ static void test_cgroup(void)
 	int left[2], go_on[2];
 	pid_t child;
 
-	if (mkdir("/tmp/cgroup", 0755) || mount("none", "/tmp/cgroup", "cgroup2", 0, NULL))
-		exit(SKIPPED);
-	CHECK(!put("/tmp/cgroup/cgroup.subtree_control", "+memory"));
-	CHECK(!mkdir("/tmp/cgroup/small", 0755));
-	CHECK(!put("/tmp/cgroup/small/memory.max", "16M"));
-	CHECK(!put("/tmp/cgroup/small/memory.swap.max", "0"));
+	mount_cgroups(1);
 	in_child(in_cgroup);
 	/* A CPU that is idle may still refer to an address space that has gone, but its root is no block any more. */
-	for (int tries = 0; tries < 500 && number("/tmp/cgroup/small/memory.current", "") >= 2 * MIB; tries++)
+	for (int tries = 0; tries < 500 && number(cgroup_file(0, "memory.current"), "") >= 2 * MIB; tries++)
 		poll(NULL, 0, 20);
-	CHECK(number("/tmp/cgroup/small/memory.current", "") < 2 * MIB);
+	CHECK(number(cgroup_file(0, "memory.current"), "") < 2 * MIB);
 	CHECK(!pipe(left) && !pipe(go_on));
 	child = fork();
 	CHECK(child >= 0);
@@ -1560,9 +1585,7 @@ static void test_cgroup(void)
 	in_child(stays_in_cgroup);
 	tell(go_on);
 	wait_for(child);
-	CHECK(!rmdir("/tmp/cgroup/small"));
-	CHECK(!umount("/tmp/cgroup"));
-	CHECK(!rmdir("/tmp/cgroup"));
+	unmount_cgroups(1);
 }
 
 /* Compendia merges a table that became dense, gives it up when it is sparse, and merges it again. */
@@ -2075,22 +2098,6 @@ static void test_passes(void)
 	set(THP "khugepaged/pages_to_scan", 4096);
 }
 
-/* A file of one of this test's cgroups. */
-static const char *limit_file(int group, const char *file)
-{
-	static char path[64];
-
-	snprintf(path, sizeof(path), "/tmp/limit/%d/%s", group, file);
-	return path;
-}
-
-static void make_limit(int group)
-{
-	CHECK(!mkdir(limit_file(group, ""), 0755));
-	CHECK(!put(limit_file(group, "memory.max"), "16M"));
-	CHECK(!put(limit_file(group, "memory.swap.max"), "0"));
-}
-
 /* Memory with flat tables, most of which are not in use, in as many ranges. */
 static void idle_blocks(size_t ranges, size_t range_bytes)
 {
@@ -2114,12 +2121,12 @@ static void forks_at_limit(void)
 	char *more = FAR + 8 * 512 * GIB;
 	pid_t child;
 
-	CHECK(!put(limit_file(0, "cgroup.procs"), "0"));
+	CHECK(!put(cgroup_file(0, "cgroup.procs"), "0"));
 	idle_blocks(5, 512 * GIB);
 	map_at(more, 8 * MIB, MAP_PRIVATE);
 	/* Where nothing can be given up, there has to be some room. */
 	for (size_t at = 0; at < 8 * MIB && mode_is("l3l2 l2l1 l4l3+l2l1 compendia"); at += 64 * KIB) {
-		if (number(limit_file(0, "memory.current"), "") >= 16 * MIB - 512 * KIB)
+		if (number(cgroup_file(0, "memory.current"), "") >= 16 * MIB - 512 * KIB)
 			break;
 		fill(more + at, 64 * KIB, PAGE, at);
 	}
@@ -2142,7 +2149,7 @@ static void live_at_limits(void)
 		CHECK(child >= 0);
 		if (child)
 			continue;
-		CHECK(!put(limit_file(group, "cgroup.procs"), "0"));
+		CHECK(!put(cgroup_file(group, "cgroup.procs"), "0"));
 		for (int round = 0; round < 3; round++) {
 			idle_blocks(8, GIB);
 			verify_idle_blocks(8, GIB);
@@ -2156,17 +2163,10 @@ static void live_at_limits(void)
 
 static void test_limit(void)
 {
-	if (mkdir("/tmp/limit", 0755) || mount("none", "/tmp/limit", "cgroup2", 0, NULL))
-		exit(SKIPPED);
-	CHECK(!put("/tmp/limit/cgroup.subtree_control", "+memory"));
-	for (int group = 0; group < THREADS; group++)
-		make_limit(group);
+	mount_cgroups(THREADS);
 	in_child(forks_at_limit);
 	in_child(live_at_limits);
-	for (int group = 0; group < THREADS; group++)
-		CHECK(!rmdir(limit_file(group, "")));
-	CHECK(!umount("/tmp/limit"));
-	CHECK(!rmdir("/tmp/limit"));
+	unmount_cgroups(THREADS);
 }
 
 static const struct {
