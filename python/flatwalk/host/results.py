@@ -94,7 +94,7 @@ def _not_ours(path: Path, why: str) -> UsageError:
 
 
 def values(result: Result) -> dict[str, list[float]]:
-    """Measured values by variant, in the order of measurement."""
+    """Measured values by variant, in the order of `titles`, and without one in that of measurement."""
     found: dict[str, list[float]] = {}
     for sample in result["samples"]:
         found.setdefault(sample["variant"], []).append(sample["value"])
@@ -116,7 +116,8 @@ def controls(result: Result) -> dict[str, list[float]]:
 
 
 def _ordered(result: Result, found: dict[str, list[float]]) -> list[str]:
-    return [*(name for name in result["titles"] if name in found), *(found.keys() - result["titles"].keys())]
+    titles = result["titles"]
+    return [*(name for name in titles if name in found), *(name for name in found if name not in titles)]
 
 
 def changed(result: Result) -> tuple[str, str]:
